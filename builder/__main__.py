@@ -1,0 +1,49 @@
+"""Where a run ends: every failure becomes a sentence and an exit code."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from builder.cli import app
+from builder.errors import Exit, FarmError, PreflightError
+from builder.log import complain, say
+from builder.process import end_all
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    sys.exit(_run())
+
+
+def _run() -> int:
+    try:
+        app()
+    except PreflightError as error:
+        for problem in error.problems:
+            complain(problem)
+        say(f"{error}.")
+        return error.exit_code
+    except FarmError as error:
+        complain(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        end_all()
+        say("interrupted; what was finished is kept, the next run goes on from there.")
+        return Exit.INTERRUPTED
+    except BrokenPipeError:  # `buildfarm plan | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return Exit.OK
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        say(f"error: the disk is full ({error.filename or 'while writing'}); nothing half-made was kept.")
+        return Exit.FAILED
+    except SystemExit as ending:
+        return ending.code if isinstance(ending.code, int) else Exit.FAILED
+    return Exit.OK
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""One thin function per verb: options in, the farm called, data out on stdout. No logic."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder import __version__
+from builder.errors import Exit
+from builder.matrix.axes import Arch
+from builder.matrix.config import Select
+from builder.matrix.declaration import read_plan
+from builder.matrix.plan import plan_to_json
+from builder.publish.plan_text import plan_text
+
+app = typer.Typer(
+    name="buildfarm",
+    help="Builds wheels of PyTorch CUDA extensions and proves them in every cell they claim.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class ExecutorName(StrEnum):
+    """Where builds run."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    DOCKER = "docker"
+
+
+TorchOption = Annotated[
+    list[str] | None, typer.Option("--torch", help="PyTorch release or series: 2.11.0, 2.11. Repeatable.")
+]
+CudaOption = Annotated[list[str] | None, typer.Option("--cuda", help="CUDA version: 13.0 or cu130. Repeatable.")]
+PythonOption = Annotated[list[str] | None, typer.Option("--python", help="Python: 3.12 or cp312. Repeatable.")]
+ExtOption = Annotated[list[str] | None, typer.Option("--ext", help="Extension by its recipe's name. Repeatable.")]
+ArchOption = Annotated[
+    list[str] | None,
+    typer.Option("--arch", help="GPU architecture: 9.0, 9.0+PTX. Repeatable; replaces the matrix's and the recipes'."),
+]
+MatrixOption = Annotated[Path, typer.Option("--matrix", help="The declaration.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print data for programs.")]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"buildfarm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None: ...
+
+
+@app.command()
+def plan(
+    torch: TorchOption = None,
+    cuda: CudaOption = None,
+    python: PythonOption = None,
+    ext: ExtOption = None,
+    arch: ArchOption = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    explain: Annotated[bool, typer.Option("--explain", help="Every skipped cell on its own line.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the builds, the cells each serves, and every skipped cell with its reason. Starts nothing."""
+    _, _, planned = read_plan(matrix, _select(torch, cuda, python, ext), _archs(arch))
+    typer.echo(plan_to_json(planned) if as_json else plan_text(planned, explain=explain), nl=False)
+
+
+@app.command()
+def build(
+    torch: TorchOption = None,
+    cuda: CudaOption = None,
+    python: PythonOption = None,
+    ext: ExtOption = None,
+    arch: ArchOption = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    executor: Annotated[
+        ExecutorName, typer.Option("--executor", help="auto takes docker if its images are there, else local.")
+    ] = ExecutorName.AUTO,
+    jobs: Annotated[
+        int | None, typer.Option("--jobs", min=1, help="Compilers at once; default from cores and memory.")
+    ] = None,
+    stand_in: Annotated[
+        bool, typer.Option("--stand-in", help="Accept a CUDA toolkit of the same major, another minor; the wheel says so.")
+    ] = False,
+    dist: Annotated[Path, typer.Option("--dist", help="Where wheels, report.json and the index go.")] = Path("dist"),
+    store: Annotated[
+        Path | None, typer.Option("--store", help="The farm's memory [default: the user's cache folder].")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build, repair and check the selected wheels; they land in dist/ with an index pip can install from."""
+    from builder import farm  # noqa: PLC0415 - auditwheel, docker and the like, which `plan` should not wait for
+    from builder.publish.report import build_text, report_json  # noqa: PLC0415
+
+    options = farm.Options(
+        matrix=matrix,
+        select=_select(torch, cuda, python, ext),
+        archs=_archs(arch),
+        executor=str(executor),
+        jobs=jobs,
+        stand_in=stand_in,
+        store=store,
+        dist=dist.absolute(),
+    )
+    planned, results = farm.run_build(options)
+    typer.echo(report_json(planned, results) if as_json else build_text(dist, planned, results), nl=False)
+    worst = max((result.exit for result in results), default=Exit.OK)
+    raise typer.Exit(int(worst))
+
+
+def _select(
+    torch: list[str] | None, cuda: list[str] | None, python: list[str] | None, ext: list[str] | None
+) -> Select:
+    return Select(tuple(torch or ()), tuple(cuda or ()), tuple(python or ()), tuple(ext or ()))
+
+
+def _archs(arch: list[str] | None) -> tuple[Arch, ...]:
+    texts = [part for text in arch or () for part in text.replace(",", ";").split(";") if part]
+    return tuple(sorted({Arch.parse(text) for text in texts}))

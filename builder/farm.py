@@ -1,0 +1,216 @@
+"""The story: plan, preflight, build what the store lacks, prove every cell, hand over. Readable aloud."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.errors import FarmError, PreflightError, UsageError
+from builder.log import Progress, say
+from builder.matrix.axes import Arch
+from builder.matrix.config import Matrix, Recipe, Select
+from builder.matrix.declaration import read_plan
+from builder.matrix.plan import Build, Plan
+from builder.process import Interrupted, end_all
+from builder.proofs.cells import CellProver
+from builder.proofs.proof import Verdict
+from builder.publish.index import write_index
+from builder.publish.report import hand_over
+from builder.result import Result
+from builder.store import Store, Stored, default_store, job_name
+from builder.wheels.build import Executor, Job, Toolchain, build_digest, torch_window
+from builder.wheels.environment import Environments
+from builder.wheels.repair import repair
+from builder.wheels.resources import compile_jobs, measure, shortages
+from builder.wheels.source import prepare_source, source_digest
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a person asked of one run."""
+
+    matrix: Path
+    select: Select = field(default_factory=Select)
+    archs: tuple[Arch, ...] = ()
+    executor: str = "auto"
+    jobs: int | None = None
+    stand_in: bool = False
+    store: Path | None = None
+    dist: Path = Path("dist")
+
+
+def run_build(options: Options) -> tuple[Plan, list[Result]]:
+    """The main job: from a declaration to wheels in `dist/`, proven as far as this machine can."""
+    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
+    store = open_store(options.store)
+    store.clear_abandoned()
+    environments = Environments(store, matrix.torch_index)
+    executor = choose_executor(options, matrix, plan, recipes, store, environments)
+    farm = _Farm(options, store, executor, environments, recipes)
+    results = farm.build_all(plan.builds)
+    finished = [result for result in results if result.stored]
+    hand_over(options.dist, plan, results)
+    write_index(options.dist, [options.dist / r.stored.wheel.name for r in finished if r.stored])
+    return plan, results
+
+
+def open_store(root: Path | None) -> Store:
+    """The store, or a sentence about why it cannot be used."""
+    root = root or default_store()
+    try:
+        return Store(root)
+    except OSError as error:
+        raise UsageError(
+            f"the store cannot be used: {error.strerror}",
+            where=str(root),
+            hints=["`--store DIR` or BUILDFARM_STORE names another folder"],
+        ) from None
+
+
+def choose_executor(
+    options: Options,
+    matrix: Matrix,
+    plan: Plan,
+    recipes: Mapping[str, Recipe],
+    store: Store,
+    environments: Environments,
+) -> Executor:
+    """The executor asked for; `auto` takes docker when engine and base image are there for these builds, else local."""
+    from builder.wheels.local import LocalExecutor
+
+    local = LocalExecutor(environments, stand_in=options.stand_in)
+    if options.executor == "local":
+        return local
+    from builder.wheels.docker import DockerExecutor
+
+    docker = DockerExecutor(store, matrix, environments)
+    if options.executor == "docker":
+        return docker
+    problems = docker.problems(plan.builds, recipes)
+    if problems:
+        say(f"executor: local ({problems[0]})")
+        return local
+    say("executor: docker (the engine answers and the base images are there)")
+    return docker
+
+
+class _Farm:
+    """One run: what its builds share."""
+
+    def __init__(
+        self,
+        options: Options,
+        store: Store,
+        executor: Executor,
+        environments: Environments,
+        recipes: Mapping[str, Recipe],
+    ) -> None:
+        self._options = options
+        self._store = store
+        self._executor = executor
+        self._recipes = recipes
+        self._progress = Progress()
+        self._prover = CellProver(store, environments)
+        self._parallel = 1
+        self._jobs: dict[str, int] = {}
+
+    def build_all(self, builds: Sequence[Build]) -> list[Result]:
+        """Each build once, several at a time where cores and memory allow; in the plan's order."""
+        self._preflight(builds)
+        with self._progress.shown(), ThreadPoolExecutor(self._parallel) as pool:
+            futures = {pool.submit(self._build_one, build): build for build in builds}
+            try:
+                done = {futures[future]: future.result() for future in as_completed(futures)}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                end_all()
+                raise
+        return [done[build] for build in builds]
+
+    def _preflight(self, builds: Sequence[Build]) -> None:
+        """All problems at once, before an environment is made or a compiler started."""
+        resources = measure()
+        memory = {build.extension: self._recipes[build.extension].memory_per_job for build in builds}
+        problems = self._executor.problems(builds, self._recipes)
+        problems += shortages(resources, memory.values(), self._store.root)
+        if len(problems) == 1:
+            raise problems[0]
+        if problems:
+            raise PreflightError(problems)
+        total = compile_jobs(resources, max(memory.values()), self._options.jobs)
+        self._parallel = max(1, min(total, len(builds)))
+        self._jobs = {name: max(1, total // self._parallel) for name in memory}
+
+    def _build_one(self, build: Build) -> Result:
+        """One build from its recipe to its proofs; a failure is its result, not the run's end."""
+        name, started = str(build), time.monotonic()
+        log = self._store.log(name)
+        self._progress.start(name, log)
+        toolchain: Toolchain | None = None
+        stored: Stored | None = None
+        try:
+            self._progress.stage(name, "resolve")
+            recipe = self._recipes[build.extension]
+            toolchain = self._executor.toolchain(build, recipe, log=log)
+            digest = build_digest(build, recipe, toolchain, source_digest(recipe, cache=self._store.root / "sources"))
+            stored = self._store.find(digest)
+            reused = stored is not None
+            stored = stored or self._make(build, recipe, toolchain, digest, log)
+            self._progress.stage(name, "prove")
+            proofs = self._prover.prove(stored, build, recipe, log)
+        except FarmError as error:
+            self._progress.finish(name, f"failed: {error}")
+            seconds = time.monotonic() - started
+            return Result(build, stored, error, reused=False, seconds=seconds, toolchain=toolchain)
+        except Interrupted:
+            self._progress.finish(name, "failed: interrupted")
+            raise
+        failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
+        outcome = f"failed: {failed[0].check}" if failed else "already built" if reused else "built"
+        self._progress.finish(name, outcome)
+        seconds = time.monotonic() - started
+        return Result(build, stored, None, reused=reused, seconds=seconds, toolchain=toolchain, proofs=tuple(proofs))
+
+    def _make(self, build: Build, recipe: Recipe, toolchain: Toolchain, digest: str, log: Path) -> Stored:
+        """Source, compile, repair, store; once, however many farms share the store."""
+        name, started = str(build), time.monotonic()
+
+        def stage(text: str) -> None:
+            self._progress.stage(name, text)
+
+        with self._store.work(job_name(digest)) as work:
+            if stored := self._store.find(digest):  # another farm made it while this one waited
+                return stored
+            log.write_bytes(b"")
+            stage("fetch")
+            source = work / "src"
+            source.mkdir()
+            prepare_source(recipe, source, cache=self._store.root / "sources")
+            job = Job(build, recipe, toolchain, source, work, log, self._jobs[build.extension], digest)
+            raw = self._executor.compile(job, stage)
+            stage("repair")
+            provided = self._executor.libraries(job)
+            wheel = repair(
+                raw,
+                work / "wheel",
+                provided=provided,
+                local_version=build.local_version,
+                torch_requirement=torch_window(build),
+                requires=recipe.requires,
+                log=log,
+                job=job_name(digest),
+            )
+            record = {
+                "build": name,
+                "abi": str(build.abi),
+                "archs": [str(arch) for arch in build.archs],
+                "executor": toolchain.executor,
+                "toolchain": dict(toolchain.parts),
+                "provided": sorted(provided),
+                "jobs": job.jobs,
+                "seconds": round(time.monotonic() - started, 1),
+            }
+            return self._store.add(digest, wheel, record)

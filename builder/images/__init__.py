@@ -1,0 +1,1 @@
+"""Where it is built: Dockerfiles and the container engine."""

@@ -1,0 +1,1 @@
+"""What is wanted: axes, configuration, compatibility facts, the plan."""

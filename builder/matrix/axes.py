@@ -1,0 +1,168 @@
+"""The axes of a matrix: torch, CUDA, Python, arch, and the cell they span. Each has one name."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from builder.errors import UsageError
+
+
+def _bad(kind: str, text: str, example: str) -> UsageError:
+    return UsageError(f"{text!r} is not a {kind}; write it like {example}")
+
+
+@dataclass(frozen=True, order=True)
+class Torch:
+    """A PyTorch release with its patch number: `2.11.0`. Its series is `2.11`."""
+
+    major: int
+    minor: int
+    patch: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `2.11.0`; raises UsageError otherwise (a series such as `2.11` is compat's affair)."""
+        if not (m := re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)):
+            raise _bad("torch release", text, "2.11.0")
+        return cls(*map(int, m.groups()))
+
+    @property
+    def series(self) -> str:
+        """Major and minor, the unit of torch's C++ ABI: `2.11`."""
+        return f"{self.major}.{self.minor}"
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}.{self.patch}"
+
+
+@dataclass(frozen=True, order=True)
+class Cuda:
+    """A CUDA version, major and minor: `13.0`, as a torch variant `cu130`."""
+
+    major: int
+    minor: int
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `13.0` or `cu130`; raises UsageError otherwise."""
+        if m := re.fullmatch(r"(\d+)\.(\d+)", text):
+            return cls(int(m[1]), int(m[2]))
+        if m := re.fullmatch(r"cu(\d+)(\d)", text):
+            return cls(int(m[1]), int(m[2]))
+        raise _bad("CUDA version", text, "13.0 or cu130")
+
+    @property
+    def variant(self) -> str:
+        """The name torch gives its wheels of this CUDA: `cu130`."""
+        return f"cu{self.major}{self.minor}"
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}"
+
+
+@dataclass(frozen=True, order=True)
+class Python:
+    """A CPython version: `3.12`, free-threaded `3.13t`; as a wheel tag `cp312`, `cp313t`."""
+
+    major: int
+    minor: int
+    free_threaded: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `3.12`, `3.13t`, `cp312` or `cp313t`; raises UsageError otherwise."""
+        if m := re.fullmatch(r"(\d+)\.(\d+)(t?)", text) or re.fullmatch(r"cp(\d)(\d+)(t?)", text):
+            return cls(int(m[1]), int(m[2]), bool(m[3]))
+        raise _bad("Python version", text, "3.12 or cp312")
+
+    @property
+    def tag(self) -> str:
+        """The interpreter's wheel tag: `cp312`."""
+        return f"cp{self.major}{self.minor}{'t' if self.free_threaded else ''}"
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}{'t' if self.free_threaded else ''}"
+
+
+@dataclass(frozen=True, order=True)
+class Arch:
+    """A GPU architecture as TORCH_CUDA_ARCH_LIST writes it: `9.0`, `9.0a`, `12.0+PTX`."""
+
+    major: int
+    minor: int
+    suffix: str = ""
+    ptx: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `9.0`, `9.0a`, `12.0f` or `9.0+PTX`; raises UsageError otherwise."""
+        if m := re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", text):
+            return cls(int(m[1]), int(m[2]), m[3], bool(m[4]))
+        raise _bad("GPU architecture", text, "9.0 or 9.0+PTX")
+
+    @property
+    def number(self) -> int:
+        """The plain number nvcc uses: 90 for `9.0`."""
+        return self.major * 10 + self.minor
+
+    @property
+    def sm(self) -> str:
+        """The name of its machine code (SASS): `sm_90a`."""
+        return f"sm_{self.number}{self.suffix}"
+
+    def __str__(self) -> str:
+        return f"{self.major}.{self.minor}{self.suffix}{'+PTX' if self.ptx else ''}"
+
+
+class Platform(StrEnum):
+    """Operating system and processor of a cell, as wheel tags spell it."""
+
+    LINUX_X86_64 = "linux_x86_64"
+    LINUX_AARCH64 = "linux_aarch64"
+
+
+class AbiClass(StrEnum):
+    """What a binary is tied to, and so how many cells one build serves.
+
+    `cpython`: torch series, CUDA, Python. `abi3`: torch series, CUDA. `stable`: CUDA major only (LibTorch
+    stable ABI, torch >= 2.10; docs/source/notes/libtorch_stable_abi.md of pytorch/pytorch).
+    """
+
+    CPYTHON = "cpython"
+    ABI3 = "abi3"
+    STABLE = "stable"
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """Where a user runs: torch, CUDA variant, Python, platform. `torch2.11.0-cu130-cp312`."""
+
+    torch: Torch
+    cuda: Cuda
+    python: Python
+    platform: Platform = Platform.LINUX_X86_64
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read a cell's name; raises UsageError otherwise."""
+        parts = text.split("-")
+        if len(parts) not in (3, 4) or not parts[0].startswith("torch"):
+            raise _bad("cell", text, "torch2.11.0-cu130-cp312")
+        platform = Platform.LINUX_X86_64
+        if len(parts) == 4:
+            if parts[3] not in list(Platform):
+                raise UsageError(f"{parts[3]!r} is not a platform; known: {', '.join(Platform)}")
+            platform = Platform(parts[3])
+        return cls(
+            Torch.parse(parts[0].removeprefix("torch")),
+            Cuda.parse(parts[1]),
+            Python.parse(parts[2]),
+            platform,
+        )
+
+    def __str__(self) -> str:
+        name = f"torch{self.torch}-{self.cuda.variant}-{self.python.tag}"
+        return name if self.platform is Platform.LINUX_X86_64 else f"{name}-{self.platform}"

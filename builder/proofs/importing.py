@@ -1,0 +1,57 @@
+"""The import check: the wheel installed in a clean environment of the cell, its modules imported in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.proofs.proof import Verdict
+
+#: A healthy import of torch takes seconds; beyond this the module hangs.
+IMPORT_SECONDS = 300
+
+_PROGRAM = """
+import faulthandler, importlib, json, platform, sys
+faulthandler.enable()
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+import torch
+print(json.dumps({
+    "torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version(),
+    "glibc": platform.libc_ver()[1], "gpus": torch.cuda.device_count(),
+}))
+"""
+
+
+@dataclass(frozen=True)
+class ImportOutcome:
+    """How the import ended: a verdict, a sentence, and where it ran."""
+
+    verdict: Verdict
+    reason: str
+    evidence: dict[str, Any]
+
+
+def try_import(interpreter: Path, modules: Sequence[str]) -> ImportOutcome:
+    """Import the modules, in order, in a fresh process of the cell's Python; this process survives whatever happens."""
+    argv = [str(interpreter), "-I", "-X", "faulthandler", "-c", _PROGRAM, *modules]
+    names = ", ".join(modules)
+    try:
+        answer = subprocess.run(
+            argv, capture_output=True, text=True, errors="replace", timeout=IMPORT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ImportOutcome(Verdict.FAILED, f"import of {names} did not end in {IMPORT_SECONDS} s", {})
+    if answer.returncode == 0:
+        return ImportOutcome(Verdict.PASSED, names, json.loads(answer.stdout.splitlines()[-1]))
+    evidence = {"stderr": answer.stderr[-4000:], "status": answer.returncode}
+    if answer.returncode < 0:
+        name = signal.Signals(-answer.returncode).name
+        return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {name}", evidence)
+    lines = answer.stderr.strip().splitlines()
+    return ImportOutcome(Verdict.FAILED, f"import of {names} failed: {lines[-1] if lines else 'no message'}", evidence)

@@ -1,0 +1,1 @@
+"""To whom: the index and the report."""

@@ -1,0 +1,166 @@
+"""What a person and a program read at the end: the table, report.json; and the wheels in dist/."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from builder.matrix.plan import Plan
+from builder.proofs.proof import Check, Proof, Verdict
+from builder.publish.index import install_command
+from builder.result import Result
+from builder.store import write_whole
+
+
+#: Wide enough for the longest wheel name beside its figures; a terminal's own width otherwise.
+PLAIN_WIDTH = 200
+
+
+def _text(*parts: Table | str) -> str:
+    """Render for stdout: colours and the terminal's width only where it is one."""
+    stream = io.StringIO()
+    terminal = sys.stdout.isatty()
+    console = Console(file=stream, force_terminal=terminal, width=None if terminal else PLAIN_WIDTH, highlight=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+
+
+def hand_over(dist: Path, plan: Plan, results: Sequence[Result]) -> list[Path]:
+    """Put every wheel without a failed check into `dist`, each whole or not at all, and write report.json."""
+    dist.mkdir(parents=True, exist_ok=True)
+    handed = []
+    for result in results:
+        if result.stored is None or result.error or any(p.verdict is Verdict.FAILED for p in result.proofs):
+            continue
+        target = dist / result.stored.wheel.name
+        data = result.stored.wheel.read_bytes()
+        if not target.exists() or target.read_bytes() != data:
+            write_whole(target, data)
+        handed.append(target)
+    report = dist / "report.json"
+    text = report_json(plan, results).encode()
+    if not report.exists() or report.read_bytes() != text:
+        write_whole(report, text)
+    return handed
+
+
+def report_json(plan: Plan, results: Sequence[Result]) -> str:
+    """Everything the run knows, for programs. Times of this run are left out: the same state gives the same bytes."""
+    data: dict[str, Any] = {
+        "builds": [_entry(result) for result in results],
+        "skips": [
+            {
+                "torch": str(skip.torch),
+                "cuda": str(skip.cuda),
+                "python": str(skip.python),
+                "extension": skip.extension,
+                "code": skip.code,
+                "reason": skip.reason,
+            }
+            for skip in plan.skips
+        ],
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _entry(result: Result) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "build": str(result.build),
+        "serves": [str(cell) for cell in result.build.serves],
+        "archs": [str(arch) for arch in result.build.archs],
+        "status": "failed" if result.exit else "built",
+        "error": str(result.error) if result.error else None,
+        "hints": list(result.error.hints) if result.error else [],
+    }
+    if result.stored:
+        entry |= {
+            "wheel": result.stored.wheel.name,
+            "size": result.stored.wheel.stat().st_size,
+            "digest": result.stored.digest,
+            "record": result.stored.record,
+            "proofs": [proof.to_json() for proof in result.proofs],
+        }
+    return entry
+
+
+def build_text(dist: Path, plan: Plan, results: Sequence[Result]) -> str:
+    """The closing table, what failed and why, what was not run and why, and the commands that install."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    table.add_column("wheel", overflow="fold")
+    for column in ("size", "cells", "passed", "failed", "not run", "GPU", "time"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for result in results:
+        table.add_row(*_row(result))
+    notes = [line for result in results for line in _notes(result)]
+    commands = []
+    for result in results:
+        if result.stored and not result.exit:
+            name, version = result.stored.wheel.name.split("-")[:2]
+            commands.append(f"  {install_command(dist.absolute(), name, version)}")
+    parts: list[Table | str] = [table]
+    if notes:
+        parts += ["", *map(escape, dict.fromkeys(notes))]
+    if commands:
+        parts += ["", "install, in an environment that has the torch of a served cell:", *map(escape, commands)]
+    if plan.skips:
+        parts += ["", f"{len(plan.skips)} cells are skipped; `buildfarm plan` with the same selection says why."]
+    return _text(*parts)
+
+
+def _row(result: Result) -> list[str]:
+    build = result.build
+    seconds = f"{result.seconds:.0f} s" if not result.reused else "kept"
+    if result.stored is None:
+        return [f"[red]{escape(str(build))}[/]", "-", str(len(build.serves)), "-", "-", "-", "-", seconds]
+    counts = Counter(proof.verdict for proof in result.proofs)
+    gpu = {p.verdict for p in result.proofs if p.check is Check.GPU}
+    failed = counts[Verdict.FAILED]
+    return [
+        escape(result.stored.wheel.name) if not result.exit else f"[red]{escape(result.stored.wheel.name)}[/] (refused)",
+        _size(result.stored.wheel.stat().st_size),
+        str(len(build.serves)),
+        str(counts[Verdict.PASSED]),
+        f"[red]{failed}[/]" if failed else "0",
+        str(counts[Verdict.NOT_RUN]),
+        "not run" if gpu <= {Verdict.NOT_RUN} else "failed" if Verdict.FAILED in gpu else "passed",
+        seconds,
+    ]
+
+
+def _size(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"
+
+
+def _notes(result: Result) -> list[str]:
+    """Reasons, one line each: errors with their hints, failed checks, and what was not run, grouped."""
+    lines = []
+    if result.error:
+        lines.append(f"failed: {result.build}: {result.error}")
+        lines += [f"  hint: {hint}" for hint in result.error.hints]
+    for proof in result.proofs:
+        if proof.verdict is Verdict.FAILED:
+            where = f" in {proof.cell}" if proof.cell else ""
+            lines.append(f"refused: {result.build}: {proof.check}{where}: {proof.reason}")
+    lines += _not_run([p for p in result.proofs if p.verdict is Verdict.NOT_RUN])
+    if result.toolchain and (wanted := result.toolchain.part("stands in for")):
+        lines.append(f"{result.build}: compiled with CUDA {result.toolchain.part('nvcc')}, a stand-in for {wanted}")
+    return lines
+
+
+def _not_run(proofs: Sequence[Proof]) -> list[str]:
+    groups: dict[tuple[Check, str], int] = Counter((proof.check, proof.reason) for proof in proofs)
+    label = {Check.GPU: "GPU"}
+    return [
+        f"{label.get(check, str(check))}: not run in {count} cell{'s' if count > 1 else ''}: {reason}"
+        for (check, reason), count in sorted(groups.items())
+    ]

@@ -1,0 +1,42 @@
+"""How one build of a plan ended: what the farm hands to the report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from builder.errors import Exit, FarmError
+from builder.matrix.plan import Build
+from builder.proofs.proof import Proof, Verdict
+from builder.store import Stored
+from builder.wheels.build import Toolchain
+
+
+@dataclass(frozen=True)
+class Result:
+    """How one build of the plan ended.
+
+    Attributes:
+        build: which.
+        stored: the finished wheel, or None.
+        error: why there is none, or None.
+        reused: the store had it already.
+        seconds: wall time of this run's work on it.
+        toolchain: what compiled it, once that was known.
+        proofs: its checks, for the file and for each cell it serves.
+
+    """
+
+    build: Build
+    stored: Stored | None
+    error: FarmError | None
+    reused: bool
+    seconds: float
+    toolchain: Toolchain | None = None
+    proofs: tuple[Proof, ...] = ()
+
+    @property
+    def exit(self) -> Exit:
+        """What this build contributes to the run's exit code."""
+        if self.error is not None:
+            return self.error.exit_code
+        return Exit.FAILED if any(p.verdict is Verdict.FAILED for p in self.proofs) else Exit.OK

@@ -1,0 +1,1 @@
+"""How it is built: sources, environments, compiling, repair, facts read from the file."""

@@ -1,0 +1,230 @@
+"""Python environments for building and proving: made by uv, locked to exact versions, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuildError, FarmError, MissingToolError
+from builder.matrix.axes import Cuda, Python, Torch
+from builder.process import reap_orphans, run
+from builder.store import Store, digest_of, write_whole
+from builder.wheels.pythons import Interpreter, find_python, find_uv
+
+#: Settings that say where packages come from, in the order uv reads them; pip's is honoured when uv has none.
+INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+
+_UNREACHABLE = re.compile(r"(?i)failed to fetch|error sending request|dns error|connection refused|timed? ?out|client error \(connect\)")
+_ABSENT = re.compile(r"(?i)no solution found|was not found in the package registry|there (?:is|are) no version|no wheels")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment that is complete.
+
+    Attributes:
+        folder: its root.
+        python: the Python version it was made for.
+        packages: what is installed, as exact requirements, sorted.
+
+    """
+
+    folder: Path
+    python: Python
+    packages: tuple[str, ...]
+
+    @property
+    def interpreter(self) -> Path:
+        """Its python program."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        """Where its distributions are."""
+        suffix = "t" if self.python.free_threaded else ""
+        return self.folder / "lib" / f"python{self.python.major}.{self.python.minor}{suffix}" / "site-packages"
+
+    def version_of(self, project: str) -> str:
+        """The installed version of a distribution, or empty."""
+        return next((p.split("==")[1] for p in self.packages if p.startswith(f"{project}==")), "")
+
+
+def index_setting() -> str:
+    """Which setting names the package index, and its value without credentials, for error messages."""
+    for name in INDEX_SETTINGS:
+        if url := os.environ.get(name):
+            return f"{name}={re.sub(r'//[^/@]*@', '//***@', url)}"
+    return "the default package index (UV_DEFAULT_INDEX is not set)"
+
+
+def uv_variables() -> dict[str, str]:
+    """This process's environment for uv: never a download of a Python, and pip's index setting where uv has none."""
+    variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    if "UV_DEFAULT_INDEX" not in variables and "UV_INDEX_URL" not in variables:
+        if url := variables.get("PIP_INDEX_URL"):
+            variables["UV_DEFAULT_INDEX"] = url
+    return {**variables, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+
+
+def torch_requirement(torch: Torch, cuda: Cuda, *, default_variant: bool) -> str:
+    """The exact requirement of a cell's torch. Only the default variant is on the default index, without local part."""
+    return f"torch=={torch}" if default_variant else f"torch=={torch}+{cuda.variant}"
+
+
+class Environments:
+    """Makes environments under the store and keeps them for the next run.
+
+    Each has a lock record beside it (`<key>.json`): the exact versions of its first resolution. A folder deleted to
+    free disk is made again from that record, so a build's digest does not drift with the index.
+    """
+
+    def __init__(self, store: Store, torch_index: str) -> None:
+        self._store = store
+        self._torch_index = torch_index
+
+    def index_arguments(self, cuda: Cuda, *, default_variant: bool) -> list[str]:
+        """Arguments that make uv find this CUDA's torch; PyTorch's own index goes before the default one."""
+        return [] if default_variant else ["--index", self._torch_index.replace("{variant}", cuda.variant)]
+
+    def ensure(
+        self, python: Python, requirements: Sequence[str], *, index: Sequence[str], log: Path
+    ) -> Environment:
+        """An environment with these requirements.
+
+        Raises MissingToolError when the Python, a package or the index is not to be had.
+        """
+        interpreter = self.interpreter(python)
+        key = digest_of([interpreter.version, list(requirements), list(index)])[:16]
+        folder, record = self._store.root / "envs" / key, self._store.root / "envs" / f"{key}.json"
+        marker = folder / ".complete"
+        job = f"env-{key}"
+        with self._store.lock(job):
+            locked = self._read(record)
+            if locked is None or not marker.exists():
+                reap_orphans(job)
+                shutil.rmtree(folder, ignore_errors=True)
+                self.create(folder, interpreter, locked or requirements, index=index, log=log, job=job)
+                locked = _freeze(folder, python)
+                write_whole(record, json.dumps({"requirements": list(requirements), "packages": locked}, indent=1).encode())
+                marker.touch()
+        return Environment(folder, python, tuple(locked))
+
+    def locked(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> tuple[str, ...] | None:
+        """The exact versions such an environment has or would be made again with; None before its first resolution."""
+        key = digest_of([self.interpreter(python).version, list(requirements), list(index)])[:16]
+        packages = self._read(self._store.root / "envs" / f"{key}.json")
+        return tuple(packages) if packages is not None else None
+
+    @staticmethod
+    def interpreter(python: Python) -> Interpreter:
+        """This machine's interpreter of that version; raises MissingToolError when there is none."""
+        if found := find_python(python):
+            return found
+        raise MissingToolError(
+            f"no Python {python} on this machine",
+            hints=[f"`uv python install {python}` puts one beside the system's", "`--python X.Y` selects cells of another"],
+        )
+
+    @staticmethod
+    def create(
+        folder: Path, interpreter: Interpreter, requirements: Sequence[str], *, index: Sequence[str], log: Path, job: str
+    ) -> None:
+        """Make a virtual environment and install into it; raises MissingToolError or BuildError with uv's reason."""
+        variables = uv_variables()
+        start = log.stat().st_size if log.exists() else 0
+        uv = str(find_uv())
+        status = run([uv, "venv", "--no-project", "--python", str(interpreter.path), str(folder)], log=log, job=job, env=variables)
+        if status == 0:
+            install = [uv, "pip", "install", "--python", str(folder / "bin" / "python"), *index, *requirements]
+            status = run(install, log=log, job=job, env=variables)
+        if status != 0:
+            raise _explain(log, start, requirements, index)
+
+    @staticmethod
+    def _read(record: Path) -> list[str] | None:
+        try:
+            packages = json.loads(record.read_bytes())["packages"]
+        except (FileNotFoundError, ValueError, KeyError):
+            return None
+        return [str(package) for package in packages]
+
+
+def _freeze(folder: Path, python: Python) -> list[str]:
+    site = Environment(folder, python, ()).site_packages
+    names = (re.fullmatch(r"(.+?)-([^-]+)\.dist-info", path.name) for path in site.glob("*.dist-info"))
+    return sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in names if m)
+
+
+def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> FarmError:
+    """uv's own words, sorted into: no network, no such package, or something else."""
+    with log.open("rb") as stream:
+        stream.seek(start)
+        said = stream.read().decode(errors="replace")
+    wanted = ", ".join(requirements)
+    where = " and ".join([*(part for part in index if part != "--index"), index_setting()])
+    if "No space left on device" in said:
+        return BuildError("the disk is full; nothing half-made was kept", stage="environment", log=log)
+    if _UNREACHABLE.search(said):
+        named = re.search(r"/([\w.-]+)/?`", said)
+        package = named[1] if named else wanted
+        return MissingToolError(
+            f"the package index cannot be reached for {package}",
+            where=where,
+            hints=[
+                "set UV_DEFAULT_INDEX to an index or mirror this machine reaches",
+                f"wanted in all: {wanted}",
+                f"uv's own words are in {log}",
+            ],
+        )
+    if _ABSENT.search(said):
+        because = re.search(r"(?s)╰─▶ (.+?)(?:\n\n|$)", said)
+        detail = " ".join(because[1].split()) if because else "no version fits"
+        return MissingToolError(
+            f"the package index does not have what is needed: {detail}",
+            where=where,
+            hints=[f"wanted in all: {wanted}", "`torch_index` in matrix.yaml names the index of torch's other CUDA variants"],
+        )
+    return BuildError(
+        f"uv could not make the environment for {wanted}", stage="environment", log=log, hints=[f"its output is in {log}"]
+    )
+
+
+def torch_cuda(site_packages: Path) -> str:
+    """The CUDA version the installed torch was built for (`13.0`), read from its files; empty for a CPU build."""
+    text = (site_packages / "torch" / "version.py").read_text()
+    match = re.search(r"^cuda(?:: [^=]+)? = '([\d.]+)'", text, re.MULTILINE)
+    return match[1] if match else ""
+
+
+def toolkit_requirements(cuda: Cuda) -> list[str]:
+    """The packages that make a whole nvcc of one minor version; see `link_toolkit` for the rest.
+
+    nvcc's own wheel leaves crt and nvvm unpinned, so a plain `cuda-toolkit[nvcc]` mixes a 13.0 driver with the newest
+    front end; all four are held to the same minor here.
+    """
+    return [
+        f"cuda-toolkit[nvcc,cccl]=={cuda}.*",
+        f"nvidia-cuda-crt=={cuda}.*",
+        f"nvidia-nvvm=={cuda}.*",
+    ]
+
+
+def link_toolkit(environment: Environment, cuda: Cuda) -> Path:
+    """Complete the toolkit inside an environment; returns its root, for CUDA_HOME.
+
+    torch's cpp_extension looks for `lib64` and links `-lcudart`; the wheels ship `lib` and a versioned file only.
+    """
+    home = environment.site_packages / "nvidia" / f"cu{cuda.major}"
+    links: Mapping[Path, str] = {
+        home / "lib64": "lib",
+        home / "lib" / "libcudart.so": f"libcudart.so.{cuda.major}",
+    }
+    for link, target in links.items():
+        if not link.exists():
+            link.symlink_to(target)
+    return home

@@ -1,0 +1,189 @@
+"""The local executor: uv environments, the toolkit from the package index or CUDA_HOME, no container engine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from builder.errors import BuildError, FarmError, MissingToolError
+from builder.matrix.axes import Cuda, Python
+from builder.matrix.compat import Compat
+from builder.matrix.config import Recipe
+from builder.matrix.plan import Build
+from builder.process import run
+from builder.store import job_name
+from builder.wheels.build import Job, Toolchain
+from builder.wheels.environment import (
+    Environment,
+    Environments,
+    link_toolkit,
+    toolkit_requirements,
+    torch_cuda,
+    torch_requirement,
+    uv_variables,
+)
+from builder.wheels.pythons import find_python, find_uv
+from builder.wheels.repair import provided_libraries
+from builder.wheels.toolkit import find_host_compiler, find_toolkit
+
+#: 1980-01-01, the oldest date a zip can hold: no build time in any file.
+EPOCH = "315532800"
+
+#: Variables of the person's shell that would change what is compiled without anybody having said so.
+_DROPPED = ("TORCH_CUDA_ARCH_LIST", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+
+
+class LocalExecutor:
+    """Builds on this machine; see `Executor`."""
+
+    name = "local"
+
+    def __init__(self, environments: Environments, *, stand_in: bool = False) -> None:
+        self._environments = environments
+        self._stand_in = stand_in
+
+    def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[FarmError]:
+        """Missing Pythons, headers, toolkits and compilers, one sentence for each kind."""
+        found: dict[str, FarmError] = {}
+        for build in builds:
+            for check in (self._python_for, self._toolkit_for, self._compiler_for):
+                try:
+                    check(build)
+                except MissingToolError as error:
+                    found.setdefault(str(error), error)
+        del recipes
+        return list(found.values())
+
+    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
+        """Exact versions of the environment, nvcc and the host compiler; makes the environment when it is not there."""
+        python = self._python_for(build)
+        toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
+        compiler = find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])))
+        requirements, index = self._requirements(build, recipe)
+        packages = self._environments.locked(python, requirements, index=index)
+        if packages is None:
+            packages = self._environment(build, recipe, log).packages
+        interpreter = find_python(python)
+        assert interpreter is not None
+        parts = {
+            "python": interpreter.version,
+            "g++": compiler.version,
+            "nvcc": toolkit.version if toolkit.home else _version(packages, "nvidia-cuda-nvcc"),
+            "packages": " ".join(packages),
+        }
+        if toolkit.stands_in_for:
+            parts["stands in for"] = f"CUDA {toolkit.stands_in_for}"
+        return Toolchain(self.name, python, tuple(sorted(parts.items())))
+
+    def compile(self, job: Job, stage: Callable[[str], None]) -> Path:
+        """Build one wheel without isolation in the build's environment; the raw wheel lands in `job.work/raw`."""
+        stage("environment")
+        environment = self._environment(job.build, job.recipe, job.log)
+        toolkit = find_toolkit(job.build.cuda, stand_in=self._stand_in)
+        home = toolkit.home or link_toolkit(environment, job.build.cuda)
+        stage("compile")
+        raw = job.work / "raw"
+        variables = self._variables(job, environment, home)
+        argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
+        argv += [str(environment.interpreter), "--out-dir", str(raw), str(job.source)]
+        status = run(argv, log=job.log, job=job_name(job.digest), cwd=job.work, env=variables)
+        wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
+        if status != 0:
+            raise compile_failure(job, status)
+        if len(wheels) != 1:
+            raise BuildError(f"the build made {len(wheels)} wheels where one was due", stage="compile", log=job.log)
+        return wheels[0]
+
+    def libraries(self, job: Job) -> frozenset[str]:
+        """What torch and its CUDA packages bring in the build's environment."""
+        return provided_libraries(self._environment(job.build, job.recipe, job.log).site_packages)
+
+    def _variables(self, job: Job, environment: Environment, home: Path) -> dict[str, str]:
+        compiler = find_host_compiler(job.build.cuda)
+        variables = {k: v for k, v in uv_variables().items() if k not in _DROPPED}
+        variables |= build_variables(job)
+        variables |= {
+            "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
+            "CUDA_HOME": str(home),
+            "CC": compiler.cc,
+            "CXX": compiler.cxx,
+        }
+        if job.recipe.assume_cuda:
+            variables["PYTHONPATH"] = str(Path(__file__).parent / "assume_cuda")
+        return variables | job.recipe.env
+
+    def _environment(self, build: Build, recipe: Recipe, log: Path) -> Environment:
+        requirements, index = self._requirements(build, recipe)
+        environment = self._environments.ensure(self._python_for(build), requirements, index=index, log=log)
+        if (got := torch_cuda(environment.site_packages)) != str(build.cuda):
+            raise MissingToolError(
+                f"the index gave a torch {build.torch} for {f'CUDA {got}' if got else 'CPU only'} where CUDA {build.cuda}"
+                " was wanted",
+                hints=["`torch_index` in matrix.yaml names the index of torch's CUDA variants"],
+            )
+        return environment
+
+    def _requirements(self, build: Build, recipe: Recipe) -> tuple[list[str], list[str]]:
+        default = Compat.load().is_default_variant(build.torch, build.cuda)
+        requirements = [torch_requirement(build.torch, build.cuda, default_variant=default)]
+        if find_toolkit(build.cuda, stand_in=self._stand_in).home is None:
+            requirements += toolkit_requirements(build.cuda)
+        requirements += ["ninja", "setuptools", "wheel", *recipe.build_requires]
+        # torch before 2.3 was compiled for NumPy 1 and warns or fails beside 2.
+        requirements.append("numpy<2" if (build.torch.major, build.torch.minor) < (2, 3) else "numpy")
+        return requirements, self._environments.index_arguments(build.cuda, default_variant=default)
+
+    @staticmethod
+    def _python_for(build: Build) -> Python:
+        """The first of the build's Pythons that this machine has."""
+        for python in build.pythons:
+            if find_python(python):
+                return python
+        return Environments.interpreter(build.pythons[0]) and build.pythons[0]
+
+    def _toolkit_for(self, build: Build) -> None:
+        find_toolkit(build.cuda, stand_in=self._stand_in)
+
+    def _compiler_for(self, build: Build) -> None:
+        try:
+            toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
+        except MissingToolError:
+            return  # said already, by the check before
+        find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])))
+
+
+def build_variables(job: Job) -> dict[str, str]:
+    """What every executor tells a build: the archs, CUDA without a GPU, parallelism, no dates."""
+    return {
+        "TORCH_CUDA_ARCH_LIST": ";".join(str(arch) for arch in job.build.archs),
+        "FORCE_CUDA": "1",
+        "MAX_JOBS": str(job.jobs),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),
+        "SOURCE_DATE_EPOCH": EPOCH,
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONHASHSEED": "0",
+        # torch's own table is wrong for 12.8, 12.9 and silent above 13.0; the farm checks the compiler against nvcc's.
+        "TORCH_DONT_CHECK_COMPILER_ABI": "1",
+    }
+
+
+def compile_failure(job: Job, status: int) -> BuildError:
+    """The failed compile as a sentence: killed by a signal, out of memory, or the first line that says `error`."""
+    said = job.log.read_text(errors="replace").splitlines()
+    start = max((n for n, line in enumerate(said) if line.startswith("+ ")), default=0)
+    errors = [line.strip() for line in said[start:] if "error:" in line.lower() or "fatal" in line.lower()]
+    hints = [f"the whole output is in {job.log}"]
+    if status < 0:
+        return BuildError(f"the compile was ended by signal {-status}", stage="compile", log=job.log, hints=hints)
+    if any("Killed signal" in line or "Killed" in line for line in said[start:]):
+        hints.insert(0, f"`--jobs {max(1, job.jobs // 2)}` needs less memory at once; `memory_per_job` in the recipe teaches the farm")
+        return BuildError("a compiler was killed, most likely for memory", stage="compile", log=job.log, hints=hints)
+    if "No space left on device" in "\n".join(said[start:]):
+        return BuildError("the disk is full; nothing half-made was kept", stage="compile", log=job.log, hints=hints)
+    first = errors[0][:300] if errors else f"the build ended with status {status}"
+    return BuildError(first, stage="compile", log=job.log, hints=hints)
+
+
+def _version(packages: Sequence[str], project: str) -> str:
+    return next((p.split("==")[1] for p in packages if p.startswith(f"{project}==")), "")

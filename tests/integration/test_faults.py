@@ -1,0 +1,146 @@
+"""Bad input and missing things, as a person meets them: one sentence, hints, an exit code, no traceback."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Farm, Ran
+
+RECIPE = """
+name: demo
+version: "1.0"
+summary: A demonstration
+source: {source}
+abi: cpython
+imports: [demo]
+"""
+MATRIX = """
+torch: ["2.11"]
+cuda: ["13.0"]
+python: ["3.11"]
+extensions: [demo]
+"""
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Path:
+    """A farm of one small recipe."""
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo/extension.yaml").write_text(RECIPE.format(source="{path: .}"))
+    (tmp_path / "demo/setup.py").write_text("from setuptools import setup\nsetup(name='demo', version='1.0')\n")
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def spoken(ran: Ran, code: int) -> str:
+    """What the farm said on stderr; a traceback or another exit code is a fault of ours."""
+    assert ran.code == code, ran.all
+    assert "Traceback" not in ran.all
+    assert ran.err.count("error:") == 1, ran.err
+    return " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("matrix.yaml", 'torch: ["2.11"]', 'torch: ["2.11"', ["matrix.yaml", "line 3"]),
+        ("matrix.yaml", "python:", "pyhton:", ["pyhton", "python"]),
+        ("matrix.yaml", '"2.11"', '"2.99"', ["2.99"]),
+        ("matrix.yaml", "[demo]", "[dmeo]", ["dmeo"]),
+        ("demo/extension.yaml", "abi: cpython", "abi: cpyhton", ["abi"]),
+        ("demo/extension.yaml", "imports:", "import:", ["import", "imports"]),
+        ("demo/extension.yaml", "{path: .}", "{path: ../..}", ["source"]),
+        ("demo/extension.yaml", "abi: cpython", "abi: cpython\npatches: [../../etc/x.patch]", ["patches"]),
+        ("demo/extension.yaml", "{path: .}", "{sdist: demo, version: '1', sha256: abc}", ["sha256"]),
+        ("demo/extension.yaml", "{path: .}", "{git: 'https://example.org/x', revision: main}", ["revision"]),
+    ],
+    ids=lambda value: str(value)[:24] if isinstance(value, str) else None,
+)
+def test_a_wrong_file_is_named(bench: Path, farm: Farm, file: str, old: str, new: str, words: list[str]) -> None:
+    path = bench / file
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    said = spoken(farm("plan", cwd=bench), 2)
+    for word in words:
+        assert word in said, said
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["--torch", "2.99"], 2, "2.99"),
+        (["--torch", "2.2", "--cuda", "13.0"], 2, "torch 2.2"),
+        (["--torch", "2.2", "--python", "3.13"], 2, "3.12"),
+        (["--ext", "ms_deform_atn"], 2, "ms_deform_attn"),
+        (["--cuda", "twelve"], 2, "twelve"),
+        (["--arch", "sm_90"], 2, "9.0"),
+        (["--matrix", "nowhere.yaml"], 2, "nowhere.yaml"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_a_wrong_selection_is_named(farm: Farm, words: list[str], code: int, expected: str) -> None:
+    assert expected in spoken(farm("plan", *words), code)
+
+
+def test_a_toolkit_that_is_not_there(farm: Farm, tmp_path: Path) -> None:
+    """The headline command on a machine without CUDA 12.1: exit 4, one sentence, each way out."""
+    ran = farm("build", "--torch", "2.2", "--cuda", "12.1", "--executor", "local", "--store", tmp_path, "--dist", tmp_path / "d")
+    said = spoken(ran, 4)
+    assert "no CUDA 12.1 toolkit on this machine" in said
+    for way in ("CUDA_HOME", "--executor docker", "nvidia/cuda:12.1.1", "--stand-in", "--torch 2.11 --cuda 13.0"):
+        assert way in said, said
+
+
+OFFLINE = {"UV_DEFAULT_INDEX": "http://user:secret@127.0.0.1:9/simple", "UV_CACHE_DIR": "", "UV_HTTP_RETRIES": "0", "UV_FIND_LINKS": ""}
+
+
+def test_no_network(farm: Farm, bench: Path, tmp_path: Path) -> None:
+    env = OFFLINE | {"UV_CACHE_DIR": str(tmp_path / "cache")}
+    said = spoken(farm("build", "--executor", "local", "--store", tmp_path / "s", cwd=bench, env=env), 4)
+    assert "torch" in said
+    assert "UV_DEFAULT_INDEX=http://***@127.0.0.1:9/simple" in said
+    assert "secret" not in said
+
+
+def index_with(folder: Path, name: str, members: list[tuple[tarfile.TarInfo, bytes]]) -> tuple[str, str]:
+    """A one-file package index on disk; returns its URL and the file's sha256."""
+    project = folder / "simple" / name
+    project.mkdir(parents=True)
+    archive = project / f"{name}-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for info, data in members:
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    (project / "index.html").write_text(f'<a href="{archive.name}#sha256={digest}">{archive.name}</a>')
+    return (folder / "simple").as_uri(), digest
+
+
+def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, link
+    return info, b"x" if kind == tarfile.REGTYPE else b""
+
+
+def test_the_shipped_matrix_and_every_recipe_are_well(farm: Farm) -> None:
+    ran = farm("plan")
+    assert ran.code == 0, ran.all
+    assert "torch_scatter" in ran.out
+    assert "ms_deform_attn" in ran.out
+
+
+def test_a_folder_without_a_matrix(farm: Farm, tmp_path: Path) -> None:
+    said = spoken(farm("plan", cwd=tmp_path), 2)
+    assert "matrix.yaml" in said
+
+
+def test_running_from_another_folder(farm: Farm, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "extensions", tmp_path / "a b" / "extensions")
+    shutil.copyfile(ROOT / "matrix.yaml", tmp_path / "a b" / "matrix.yaml")
+    assert farm("plan", "--matrix", "a b/matrix.yaml", cwd=tmp_path).code == 0

@@ -1,0 +1,64 @@
+"""kill -9 in the middle: never a partial wheel, no compiler left running, and the next run finishes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from builder.process import JOB_VARIABLE
+from tests.conftest import ROOT, run
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+#: Seconds after the compile began; the last ones fall into repair and hand-over on a fast machine.
+MOMENTS = [0.0, 0.3, 1, 2, 4, 7, 11, 16, 22, 30]
+
+
+def compilers() -> list[int]:
+    """Processes that carry the farm's mark, whoever their parent is."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if f"{JOB_VARIABLE}=".encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
+                found.append(int(folder.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
+    dist = tmp_path / "dist"
+    # One arch of its own, so that this build is in nobody's cache, and short.
+    words = [sys.executable, "-m", "builder", "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn"]
+    words += ["--arch", "8.9", "--executor", "local", "--store", str(store), "--dist", str(dist)]
+    log = store / "logs"
+    for moment in MOMENTS:
+        farm = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert farm.stderr is not None
+        for line in farm.stderr:
+            if ": compile (" in line or "already built" in line:
+                break
+        deadline = time.monotonic() + moment
+        while farm.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+        farm.send_signal(signal.SIGKILL)
+        farm.stderr.close()
+        farm.wait()
+        for wheel in dist.glob("*"):
+            assert wheel.suffix != ".whl" or zipfile.ZipFile(wheel).testzip() is None
+        for wheel in (store / "builds").glob("*/*.whl"):
+            assert zipfile.ZipFile(wheel).testzip() is None
+    done = run(*words)
+    assert done.code == 0, done.all
+    (wheel,) = dist.glob("*.whl")
+    assert zipfile.ZipFile(wheel).testzip() is None
+    assert list(log.glob("*.log"))
+    assert compilers() == []
+    assert list((store / "work").glob("*")) == [], "scratch folders of killed runs are gone"

@@ -1,0 +1,134 @@
+"""The main job end to end: one command, one wheel, installed by pip from dist/simple, run under several torch and Pythons."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import ROOT, Farm, run
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+SELECT = ("--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn")
+
+#: Forward and backward once, from the installed package, with a value that can be checked by hand: a sample at the
+#: very centre of a constant map returns the constant, and spreads a gradient of one over it.
+CALL = """
+import json, sys, torch, ms_deform_attn
+value = torch.full((1, 16, 2, 8), 3.0, requires_grad=True)
+shapes, start = torch.tensor([[4, 4]]), torch.tensor([0])
+where = torch.full((1, 5, 2, 1, 1, 2), 0.5, requires_grad=True)
+weight = torch.ones(1, 5, 2, 1, 1, requires_grad=True)
+out = ms_deform_attn.ms_deform_attn(value, shapes, start, where, weight)
+out.sum().backward()
+assert torch.equal(out, torch.full((1, 5, 16), 3.0)), out
+assert torch.allclose(value.grad.sum(), torch.tensor(80.0)), value.grad.sum()
+assert torch.allclose(weight.grad, torch.full_like(weight, 24.0)), weight.grad
+print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "file": ms_deform_attn.__file__}))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dist folder that the README's main job makes, in a folder whose name has a space."""
+    dist = tmp_path_factory.mktemp("out") / "my dist"
+    done = run(
+        sys.executable, "-m", "builder", "build", *SELECT, "--executor", "local", "--store", store, "--dist", dist
+    )
+    assert done.code == 0, done.all
+    assert "GPU: not run" in done.out
+    return dist
+
+
+def wheel_of(dist: Path) -> Path:
+    wheels = list(dist.glob("*.whl"))
+    assert len(wheels) == 1, wheels
+    return wheels[0]
+
+
+def test_one_wheel_with_its_report_and_index(built: Path) -> None:
+    wheel = wheel_of(built)
+    assert re.fullmatch(r"ms_deform_attn-0\.1\.0\+cu13-cp310-abi3-manylinux_2_\d+_x86_64\.whl", wheel.name)
+    report = json.loads((built / "report.json").read_text())
+    (entry,) = report["builds"]
+    assert entry["wheel"] == wheel.name
+    verdicts = {(p["check"], p["verdict"]) for p in entry["proofs"]}
+    assert ("gpu", "not run") in verdicts
+    assert ("gpu", "passed") not in verdicts
+    for check in ("payload", "tags", "metadata", "grafted", "abi3", "stable-abi", "device-code", "linkage", "import"):
+        assert (check, "passed") in verdicts, (check, verdicts)
+    assert not [v for v in verdicts if v[1] == "failed"]
+
+
+@pytest.mark.parametrize(
+    ("torch", "python"), [("2.11.0", "3.12"), ("2.13.0", "3.13"), ("2.15.0", "3.11")], ids=lambda text: text
+)
+def test_pip_installs_it_and_it_runs(
+    built: Path, venv: Callable[..., Path], python_of: Callable[[str], Path], torch: str, python: str
+) -> None:
+    interpreter = venv(python_of(python), f"torch=={torch}", "numpy", "pip")
+    installed = run(
+        interpreter, "-m", "pip", "install", "--index-url", (built / "simple").as_uri(), "ms_deform_attn", env={"PIP_FIND_LINKS": ""}
+    )
+    assert installed.code == 0, installed.all
+    answer = run(interpreter, "-I", "-c", CALL, cwd=built)
+    assert answer.code == 0, answer.all
+    assert json.loads(answer.out)["torch"].startswith(torch)
+
+
+@pytest.mark.parametrize(("torch", "python"), [("2.11.0", "3.12"), ("2.15.0", "3.13")], ids=lambda text: text)
+def test_the_extensions_own_tests_pass_from_the_wheel(
+    built: Path, venv: Callable[..., Path], python_of: Callable[[str], Path], torch: str, python: str, tmp_path: Path
+) -> None:
+    interpreter = venv(python_of(python), f"torch=={torch}", "numpy", "pytest", "setuptools", str(wheel_of(built)))
+    tests = shutil.copytree(ROOT / "extensions/ms_deform_attn/tests", tmp_path / "tests")
+    answer = run(interpreter, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, cwd=tmp_path)
+    assert answer.code == 0, answer.all[-6000:]
+    assert re.search(r"\d+ passed", answer.out), answer.out[-2000:]
+
+
+def test_a_second_run_does_nothing(built: Path, farm: Farm, store: Path) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
+    words = ("build", *SELECT, "--executor", "local", "--store", store, "--dist", built)
+    assert farm(*words).code == 0
+    nothing, seconds = [], []
+    for _ in range(3):
+        started = time.monotonic()
+        assert run(sys.executable, "-c", "pass").code == 0
+        nothing.append(time.monotonic() - started)
+        started = time.monotonic()
+        done = farm(*words)
+        seconds.append(time.monotonic() - started)
+        assert "kept" in done.out
+    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
+    assert after == before
+    print(f"a run with nothing to do: {min(seconds) - min(nothing):.2f} s more than python -c pass")
+
+
+def test_an_edited_source_rebuilds_only_what_depends_on_it(farm: Farm, store: Path, tmp_path: Path, built: Path) -> None:
+    """Digests tell it without compiling: the plan's two extensions, one of them edited."""
+    del built
+    copy = tmp_path / "farm"
+    copy.mkdir()
+    shutil.copytree(ROOT / "extensions", copy / "extensions")
+    shutil.copyfile(ROOT / "matrix.yaml", copy / "matrix.yaml")
+    words = ("build", *SELECT, "--executor", "local", "--store", store, "--dist", tmp_path / "dist", "--json")
+    unchanged = farm(*words, cwd=copy)
+    assert unchanged.code == 0, unchanged.err
+    assert "already built" in unchanged.err
+    (copy / "extensions/ms_deform_attn/tests/test_new.py").write_text("")
+    assert "already built" in farm(*words, cwd=copy).err, "a test cannot change a wheel"
+    header = copy / "extensions/ms_deform_attn/csrc/sample.h"
+    header.write_text(header.read_text() + "\n#error edited on purpose\n")
+    edited = farm(*words, cwd=copy)
+    assert edited.code == 1
+    assert "edited on purpose" in edited.all
+    assert json.loads(edited.out)["builds"][0]["status"] == "failed"
+    assert not list((tmp_path / "dist").glob("*.whl.*"))

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.errors import BuildError, Exit, MissingToolError
+from builder.images.base import find_base
+from builder.images.engine import Engine
+from builder.matrix.axes import Python
+from tests.unit.images.fake_engine import FakeEngine, running_engine
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    (tmp_path / "engine").mkdir()
+    with running_engine(tmp_path / "engine", monkeypatch) as engine:
+        yield engine
+
+
+def test_an_engine_that_answers_is_available(fake: FakeEngine) -> None:
+    del fake
+    assert Engine().available() is None
+    assert Engine().version() == ("20.10.24", (1, 41))
+
+
+def test_no_docker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    problem = Engine().problem()
+    assert problem
+    assert "no docker program" in problem.sentence
+    assert problem.exit_code is Exit.TOOL_MISSING
+    assert any("--executor local" in hint for hint in problem.hints)
+
+
+def test_a_silent_engine(fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    del fake
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
+    problem = Engine().problem()
+    assert problem
+    assert "does not answer: No such file or directory" in problem.sentence
+    assert problem.where == f"unix://{tmp_path}/nobody.sock"
+
+
+def test_an_old_engine(fake: FakeEngine) -> None:
+    fake.api = "1.40"
+    assert "too old" in (Engine().available() or "")
+
+
+def test_no_buildx(fake: FakeEngine) -> None:
+    (fake.root / "buildx").unlink()
+    problem = Engine().problem()
+    assert problem
+    assert "buildx" in problem.sentence
+    assert any("make-base" in hint for hint in problem.hints)
+
+
+def test_an_image_that_is_there_is_not_pulled(fake: FakeEngine) -> None:
+    fake.add_image("base:1", "sha256:one")
+    assert Engine().image_id("base:1") == "sha256:one"
+    assert Engine().image_id("base:2") is None
+    assert Engine().base_id("base:1") == "sha256:one"
+    assert not [call for call in fake.calls() if call[0] == "pull"]
+
+
+def test_a_base_that_cannot_be_pulled(fake: FakeEngine) -> None:
+    with pytest.raises(MissingToolError, match="cannot be pulled: Error response from daemon: no such host") as caught:
+        Engine().base_id("base:2")
+    assert any("images:" in hint for hint in caught.value.hints)
+    assert any("make-base" in hint for hint in caught.value.hints)
+    assert ["pull", "--quiet", "base:2"] in fake.calls()
+
+
+def test_a_build_hands_over_the_text_and_its_secrets(fake: FakeEngine, tmp_path: Path) -> None:
+    (tmp_path / "ca").write_text("certificates")
+    (tmp_path / "network").write_text("export X=hush")
+    secrets = {"network": tmp_path / "network", "ca": tmp_path / "ca"}
+    made = Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", job="t", secrets=secrets)
+    assert made == "sha256:made"
+    assert (fake.root / "Dockerfile").read_text() == "FROM base:1\n"
+    assert (fake.root / "secret-network").read_text() == "export X=hush"
+    assert (fake.root / "secret-ca").read_text() == "certificates"
+    call = next(call for call in fake.calls() if call[:2] == ["buildx", "build"])
+    assert call[2:10] == ["--builder", "default", "--load", "--progress=plain", "--secret", f"id=ca,src={tmp_path}/ca"] + call[8:10]
+    assert call[8:12] == ["--secret", f"id=network,src={tmp_path}/network", "--tag", "buildfarm/x:1"]
+    assert "hush" not in (tmp_path / "log").read_text()
+
+
+def test_a_failed_build_quotes_the_engine(fake: FakeEngine, tmp_path: Path) -> None:
+    (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
+    with pytest.raises(BuildError, match="No matching distribution found for uv==9") as caught:
+        Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", job="t", secrets={})
+    assert (caught.value.stage, caught.value.log) == ("environment", tmp_path / "log")
+
+
+def test_only_containers_with_the_label_are_reaped(fake: FakeEngine) -> None:
+    fake.containers |= {
+        "mine": {"buildfarm.build": "abc"},
+        "other": {"buildfarm.build": "abcd"},
+        "foreign": {"app": "db"},
+    }
+    assert Engine().containers("buildfarm.build") == ["mine", "other"]
+    assert Engine().reap("buildfarm.build=abc") == ["mine"]
+    assert sorted(fake.containers) == ["foreign", "other"]
+
+
+@pytest.mark.parametrize(
+    ("release", "python"),
+    [
+        ("NAME=Debian\nVERSION_CODENAME=bookworm\n", Python(3, 11)),
+        ('VERSION_CODENAME="noble"\nID=ubuntu\n', Python(3, 12)),
+    ],
+    ids=["debian", "quoted"],
+)
+def test_a_base_is_known_by_its_release(fake: FakeEngine, release: str, python: Python) -> None:
+    fake.add_image("base:1", "sha256:one")
+    fake.files["/usr/lib/os-release"] = release
+    base = find_base(Engine(), "base:1")
+    assert (base.id, base.ships.python) == ("sha256:one", python)
+    assert (base.spec.base, base.spec.base_id, base.spec.pythons) == ("base:1", "sha256:one", (python,))
+    assert fake.removed == ["probe"]
+
+
+@pytest.mark.parametrize("release", [None, "ID=alpine\n", "VERSION_CODENAME=buster\n"])
+def test_an_unknown_base_is_refused(fake: FakeEngine, release: str | None) -> None:
+    fake.add_image("base:1", "sha256:one")
+    if release is not None:
+        fake.files["/usr/lib/os-release"] = release
+    with pytest.raises(MissingToolError, match="no Dockerfile") as caught:
+        find_base(Engine(), "base:1")
+    assert "bookworm" in caught.value.hints[0]
+    assert fake.removed == ["probe"]

@@ -1,0 +1,60 @@
+"""A small farm on disk, and recipes and matrices without one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+RECIPE = """\
+name: {name}
+version: 1.0
+source: {{path: .}}
+abi: cpython
+imports: [{name}]
+"""
+MATRIX = """\
+torch: [2.11]
+cuda: [13.0]
+python: [3.12]
+extensions: [one]
+"""
+
+WriteRecipe = Callable[..., Path]
+WriteMatrix = Callable[..., Path]
+
+
+@pytest.fixture
+def write_recipe(tmp_path: Path) -> WriteRecipe:
+    """Write an extension's folder and answer it."""
+
+    def write(folder_name: str = "one", /, text: str | None = None, **keys: str) -> Path:
+        folder = tmp_path / folder_name
+        folder.mkdir(exist_ok=True)
+        body = RECIPE.format(name=folder_name) if text is None else text
+        for key, value in keys.items():  # a key given twice is an error, so replace the line
+            lines = [line for line in body.splitlines() if not line.startswith(f"{key}:")]
+            body = "\n".join([*lines, f"{key}: {value}", ""])
+        (folder / "extension.yaml").write_text(body, encoding="utf-8")
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def write_matrix(tmp_path: Path, write_recipe: WriteRecipe) -> WriteMatrix:
+    """Write matrix.yaml beside one extension named `one`, and answer its path."""
+
+    def write(text: str | None = None, **keys: str) -> Path:
+        if not (tmp_path / "one").exists():
+            write_recipe("one")
+        body = MATRIX if text is None else text
+        for key, value in keys.items():
+            lines = [line for line in body.splitlines() if not line.startswith(f"{key}:")]
+            body = "\n".join([*lines, f"{key}: {value}", ""])
+        path = tmp_path / "matrix.yaml"
+        path.write_text(body, encoding="utf-8")
+        return path
+
+    return write

@@ -1,0 +1,259 @@
+"""The facts agree with themselves, and every refusal names its culprit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from builder.errors import UsageError
+from builder.matrix import compat as module
+from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.matrix.compat import Compat
+
+X86 = Platform.LINUX_X86_64
+ARM = Platform.LINUX_AARCH64
+COMPAT = Compat.load()
+FILE = Path(module.__file__).with_name("compat.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "release"),
+    [
+        ("2.2", "2.2.2"),
+        ("2.10", "2.10.0"),
+        ("2.1", "2.1.2"),
+        ("2.2.0", "2.2.0"),
+        ("1.13", "1.13.1"),
+        ("2.15", "2.15.0"),
+    ],
+)
+def test_a_series_is_its_newest_patch(text: str, release: str) -> None:
+    assert str(COMPAT.resolve_torch(text)) == release
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        pytest.param("2.16", "torch 2.16 is not known; the nearest is 2.15, the newest 2.15.0", id="newer"),
+        pytest.param(
+            "2.11.5", "torch 2.11.5 is not known; the nearest is 2.11.0, the newest 2.15.0", id="patch"
+        ),
+        pytest.param("1.9", "torch 1.9 is not known; the nearest is 1.12, the newest 2.15.0", id="older"),
+        pytest.param("v2", "'v2' is not a torch version; write it like 2.11 or 2.11.0", id="no-version"),
+        pytest.param("2.x", "'2.x' is not a torch version; write it like 2.11 or 2.11.0", id="letters"),
+    ],
+)
+def test_unknown_torch(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        COMPAT.resolve_torch(text)
+    assert caught.value.sentence == sentence
+
+
+def test_unknown_cuda_and_python_name_the_nearest() -> None:
+    with pytest.raises(UsageError, match=r"^CUDA 12.7 is not known; the nearest is 12.6, the newest 13.4$"):
+        COMPAT.resolve_cuda("12.7")
+    with pytest.raises(
+        UsageError, match=r"^no torch has wheels for Python 3.16; the nearest with some is 3.15$"
+    ):
+        COMPAT.resolve_python("3.16")
+    assert COMPAT.resolve_cuda("cu130") == Cuda(13, 0)
+    assert COMPAT.resolve_python("cp313t") == Python(3, 13, free_threaded=True)
+
+
+@pytest.mark.parametrize(
+    ("cell", "platform", "code", "reason"),
+    [
+        pytest.param(
+            ("2.2.2", "12.4", "3.12"), X86, "no-torch-wheel-for-cuda",
+            "torch 2.2 was never built for CUDA 12.4; it has 11.8 and 12.1", id="cuda",
+        ),
+        pytest.param(
+            ("2.2.2", "12.1", "3.13"), X86, "no-torch-wheel-for-python",
+            "torch 2.2 has no wheel for Python 3.13; its newest is 3.12", id="python-too-new",
+        ),
+        pytest.param(
+            ("2.15.0", "13.2", "3.10"), X86, "no-torch-wheel-for-python",
+            "torch 2.15 has no wheel for Python 3.10; its oldest is 3.11", id="python-too-old",
+        ),
+        pytest.param(
+            ("2.6.0", "12.4", "3.13t"), X86, "no-torch-wheel-for-python",
+            "torch 2.6 has no wheel for free-threaded Python 3.13t; "
+            "it has none for any free-threaded Python",
+            id="no-free-threaded",
+        ),
+        pytest.param(
+            ("2.12.1", "13.0", "3.13t"), X86, "no-torch-wheel-for-python",
+            "torch 2.12.1 has no wheel for free-threaded Python 3.13t; "
+            "2.12.0 was the last of its series with one",
+            id="python-dropped-by-a-patch",
+        ),
+        pytest.param(
+            ("2.11.0", "12.9", "3.12"), X86, "unlisted-torch-wheel",
+            "no official list names a torch 2.11 wheel for CUDA 12.9; it has 12.6, 12.8 and 13.0",
+            id="unlisted",
+        ),
+        pytest.param(
+            ("1.12.0", "10.2", "3.9"), X86, "no-toolkit",
+            "torch 1.12 has a wheel for CUDA 10.2, but no such toolkit is known here", id="no-toolkit",
+        ),
+        pytest.param(
+            ("2.2.2", "12.1", "3.12"), ARM, "no-torch-wheel-for-platform",
+            "torch 2.2 for CUDA 12.1 has no known wheel for linux_aarch64", id="platform",
+        ),
+    ],
+)  # fmt: skip
+def test_why_not(cell: tuple[str, str, str], platform: Platform, code: str, reason: str) -> None:
+    torch, cuda, python = cell
+    answer = COMPAT.why_not(Torch.parse(torch), Cuda.parse(cuda), Python.parse(python), platform)
+    assert answer == (code, reason)
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "python"),
+    [
+        ("2.2.2", "12.1", "3.12"),
+        ("2.11.0", "13.0", "3.14t"),
+        ("2.12.0", "13.0", "3.13t"),
+        ("1.13.1", "11.7", "3.11"),
+    ],
+)
+def test_real_cells(torch: str, cuda: str, python: str) -> None:
+    assert COMPAT.why_not(Torch.parse(torch), Cuda.parse(cuda), Python.parse(python), X86) is None
+
+
+@pytest.mark.parametrize(
+    ("cuda", "arch", "answer"),
+    [
+        ("11.8", "9.0", None),
+        ("11.8", "12.0", ("arch-unknown-to-toolkit", "CUDA 11.8 does not know sm_120; it came with 12.8")),
+        ("11.8", "9.0a", ("arch-unknown-to-toolkit", "CUDA 11.8 does not know sm_90a; it came with 12.0")),
+        (
+            "13.0",
+            "7.0+PTX",
+            ("arch-unknown-to-toolkit", "CUDA 13.0 does not know sm_70; the last that did is 12.9"),
+        ),
+        (
+            "13.0",
+            "10.1",
+            ("arch-unknown-to-toolkit", "CUDA 13.0 does not know sm_101; the last that did is 12.9"),
+        ),
+        ("13.0", "14.0", ("arch-unknown-to-toolkit", "no CUDA known here knows sm_140")),
+        ("12.8", "12.0+PTX", None),
+        (
+            "13.0",
+            "12.0f",
+            (
+                "arch-refused-by-torch",
+                "torch's build tools refuse 12.0f in TORCH_CUDA_ARCH_LIST; write 12.0 or 12.0a",
+            ),
+        ),
+    ],
+)
+def test_why_not_arch(cuda: str, arch: str, answer: tuple[str, str] | None) -> None:
+    assert COMPAT.why_not_arch(Cuda.parse(cuda), Arch.parse(arch)) == answer
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "pin"),
+    [
+        ("2.11.0", "13.0", "13.0.2"),
+        ("2.15.0", "13.2", "13.2.2"),
+        ("2.15.0", "13.0", None),
+        ("2.10.0", "12.8", None),
+    ],
+)
+def test_toolkit_pin_is_that_of_the_default_wheel(torch: str, cuda: str, pin: str | None) -> None:
+    assert COMPAT.toolkit_pin(Torch.parse(torch), Cuda.parse(cuda)) == pin
+
+
+def test_facts_of_a_torch() -> None:
+    facts = COMPAT.torch(Torch(2, 6, 0))
+    assert {str(c): (v.cxx11_abi.value, v.glibc) for c, v in facts.variants.items()} == {
+        "11.8": (False, "2.17"),
+        "12.4": (False, "2.17"),
+        "12.6": (True, "2.28"),
+    }
+    assert (facts.default, facts.cxx_standard) == (Cuda(12, 4), 17)
+    assert COMPAT.torch(Torch(2, 1, 0)).torchvision[Torch(2, 1, 0)] == "0.16.0"
+    assert not COMPAT.torch(Torch(2, 7, 1)).variants[Cuda(12, 6)].cxx11_abi.verified
+    assert COMPAT.is_default_variant(Torch(2, 11, 0), Cuda(13, 0))
+    assert not COMPAT.is_default_variant(Torch(2, 11, 0), Cuda(12, 8))
+
+
+def test_facts_of_a_toolkit() -> None:
+    facts = COMPAT.toolkit(Cuda(13, 0))
+    assert (facts.full_version, facts.gcc_max.value, facts.driver_floor) == ("13.0.3", 15, "580.65.06")
+    assert Arch.parse("12.0f") in facts.archs
+    assert COMPAT.toolkit(Cuda(13, 4)).clang_max.value is None
+    with pytest.raises(UsageError, match=r"^no toolkit of CUDA 10.2 is known; there are 11.3, "):
+        COMPAT.toolkit(Cuda(10, 2))
+    with pytest.raises(UsageError, match=r"^torch 2.2 was never built for CUDA 13.0"):
+        COMPAT.variant(Torch(2, 2, 2), Cuda(13, 0))
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "gcc", "tag"),
+    [
+        pytest.param("2.2.2", "12.1", (9, 12), "2024.10.07-1", id="toolkit-limits"),
+        pytest.param("2.2.2", "12.4", (9, 12), "2024.10.07-1", id="headers-limit-a-stand-in"),
+        pytest.param("2.11.0", "12.8", (9, 13), "2024.11.16-1", id="torch-check-too-strict"),
+        pytest.param("2.13.0", "13.0", (10, 15), "latest", id="cxx20-needs-gcc-10"),
+        pytest.param("2.7.0", "11.8", (9, 11), None, id="no-such-image"),
+    ],
+)
+def test_compilers(torch: str, cuda: str, gcc: tuple[int, int], tag: str | None) -> None:
+    assert COMPAT.gcc_range(Torch.parse(torch), Cuda.parse(cuda)) == gcc
+    assert COMPAT.manylinux_tag("manylinux_2_28", gcc[1]) == tag
+
+
+def test_every_official_arch_is_known_to_its_toolkit() -> None:
+    strange = [
+        f"torch {torch} CUDA {cuda}: {arch}"
+        for torch in COMPAT.torches
+        for cuda, variant in COMPAT.torch(torch).variants.items()
+        if not COMPAT.why_not_cuda(torch, cuda)
+        for archs in variant.archs.values()
+        for arch in archs
+        if COMPAT.why_not_arch(cuda, arch)
+    ]
+    assert strange == []
+
+
+def test_every_release_has_its_companions_and_a_default_it_was_built_for() -> None:
+    for torch in COMPAT.torches:
+        facts = COMPAT.torch(torch)
+        assert facts.default in facts.variants
+        assert facts.torchvision[torch]
+        assert facts.torchaudio[torch]
+        assert COMPAT.official_archs(torch, facts.default, X86)
+
+
+def test_every_block_names_its_source() -> None:
+    raw = yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
+    blocks = {
+        **{f"torch {s}": row for s, row in raw["torch"].items()},
+        **{
+            f"torch {s} {v}": facts for s, row in raw["torch"].items() for v, facts in row["variants"].items()
+        },
+        **{f"torch {s} abi": row["cxx11_abi"] for s, row in raw["torch"].items()},
+        **{f"toolkit {c}": row for c, row in raw["toolkits"].items()},
+        **{
+            f"toolkit {c} {k}": row[k]
+            for c, row in raw["toolkits"].items()
+            for k in ("gcc_max", "clang_max", "images")
+        },
+        **{f"standard {s}": row for s, row in raw["cxx_standards"].items()},
+        **{
+            k: raw[k]
+            for k in ("official_toolkits", "torch_gcc_checks", "driver_floors", "torch_arch_suffixes")
+        },
+        **{k: raw[k] for k in ("manylinux", "gpus")},
+    }
+    assert [name for name, block in blocks.items() if not block.get("source")] == []
+
+
+def test_gpu_names() -> None:
+    assert "H100" in COMPAT.gpu_names(Arch.parse("9.0a"))
+    assert COMPAT.gpu_names(Arch.parse("4.2")) == ()

@@ -1,0 +1,242 @@
+"""matrix.yaml: what is read, and one sentence with its place for each mistake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import Exit, UsageError
+from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.matrix.config import Exclude, load_matrix, load_recipes
+from tests.unit.matrix.conftest import WriteMatrix, WriteRecipe
+
+FULL = """\
+torch:
+  - 2.10            # no quotes, and not 2.1
+  - 2.2.0
+  - '2.11'
+cuda: [cu130, 12.1]
+python: [3.10, 3.13t, 3.12]
+archs: [9.0+PTX, 8.0]
+platforms: [linux_aarch64, linux_x86_64]
+extensions: [one]
+exclude:
+  - {torch: 2.2, cuda: 12.1, python: 3.12, extension: one, reason: nobody uses it}
+images:
+  - {cells: "torch2.1*", image: "base:1"}
+torch_index: https://mirror.example/{variant}
+"""
+
+
+def test_all_keys(write_matrix: WriteMatrix, tmp_path: Path) -> None:
+    matrix = load_matrix(write_matrix(FULL))
+    assert matrix.path == tmp_path / "matrix.yaml"
+    assert matrix.torch == (Torch(2, 2, 0), Torch(2, 10, 0), Torch(2, 11, 0))
+    assert matrix.cuda == (Cuda(12, 1), Cuda(13, 0))
+    assert matrix.python == (Python(3, 10), Python(3, 12), Python(3, 13, free_threaded=True))
+    assert matrix.archs == (Arch(8, 0), Arch(9, 0, ptx=True))
+    assert matrix.platforms == (Platform.LINUX_AARCH64, Platform.LINUX_X86_64)
+    assert matrix.extensions == (tmp_path / "one",)
+    assert matrix.exclude == (Exclude("nobody uses it", "2.2", Cuda(12, 1), Python(3, 12), "one"),)
+    assert matrix.images == (("torch2.1*", "base:1"),)
+    assert matrix.torch_index == "https://mirror.example/{variant}"
+
+
+def test_what_is_not_written_has_a_default(write_matrix: WriteMatrix) -> None:
+    matrix = load_matrix(
+        write_matrix(exclude="", images="", archs="")
+    )  # a key without a value is not written
+    assert (matrix.archs, matrix.exclude, matrix.images) == ((), (), ())
+    assert matrix.platforms == (Platform.LINUX_X86_64,)
+    assert matrix.torch_index == "https://download.pytorch.org/whl/{variant}"
+
+
+def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
+    assert load_matrix(write_matrix(torch="[2.11, 2.11.0]", python="[3.12, cp312]")).torch == (
+        Torch(2, 11, 0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("keys", "place", "sentence"),
+    [
+        pytest.param(
+            {"pythons": "[3.12]"}, "5:1", "unknown key `pythons`; did you mean `python`?", id="unknown"
+        ),
+        pytest.param({"zzz": ""}, "5:1", "unknown key `zzz`", id="unknown-and-empty"),
+        pytest.param(
+            {"exclude": "[{pythn: 3.12, torch: 2.11, reason: x}]"},
+            "5:12",
+            "unknown key `exclude[0].pythn`; did you mean `python`?",
+            id="unknown-inside",
+        ),
+        pytest.param({"python": "3.12"}, "4:1", "`python` must be a list; write [3.12]", id="no-list"),
+        pytest.param({"python": "{a: b}"}, "4:1", "`python` must be a list", id="mapping-for-list"),
+        pytest.param({"python": "[]"}, "4:1", "`python` must list at least one value", id="empty-list"),
+        pytest.param({"python": ""}, "4:1", "key `python` has no value", id="no-value"),
+        pytest.param(
+            {"torch": "[2.11, 2.16]"},
+            "4:15",
+            "`torch[1]`: torch 2.16 is not known; the nearest is 2.15, the newest 2.15.0",
+            id="unknown-torch",
+        ),
+        pytest.param(
+            {"torch": "[latest]"},
+            "4:9",
+            "`torch[0]`: 'latest' is not a torch version; write it like 2.11 or 2.11.0",
+            id="no-torch",
+        ),
+        pytest.param(
+            {"torch": "[[2.11]]"},
+            "4:9",
+            "`torch[0]`: must be one value, not a list or a mapping",
+            id="list-in-list",
+        ),
+        pytest.param(
+            {"cuda": "[12.7]"},
+            "4:8",
+            "`cuda[0]`: CUDA 12.7 is not known; the nearest is 12.6, the newest 13.4",
+            id="unknown-cuda",
+        ),
+        pytest.param(
+            {"archs": "[sm_90]"},
+            "5:9",
+            "`archs[0]`: 'sm_90' is not a GPU architecture; write it like 9.0 or 9.0+PTX",
+            id="arch",
+        ),
+        pytest.param(
+            {"platforms": "[win]"},
+            "5:13",
+            "`platforms[0]` must be 'linux_x86_64' or 'linux_aarch64', not 'win'",
+            id="platform",
+        ),
+        pytest.param(
+            {"exclude": "[{reason: x}]"},
+            "5:11",
+            "`exclude[0]`: leaves out every cell; name at least one of torch, cuda, python, extension",
+            id="exclude-all",
+        ),
+        pytest.param(
+            {"exclude": "[{cuda: 13.0}]"}, "5:11", "key `exclude[0].reason` is missing", id="no-reason"
+        ),
+        pytest.param({"torch_index": "[a]"}, "5:1", "`torch_index` must be text", id="no-text"),
+        pytest.param({"images": "[a]"}, "5:10", "`images[0]` must be a mapping of keys", id="no-mapping"),
+        pytest.param(
+            {"extensions": "[one, two]"}, "4:19", "`extensions[1]`: there is no folder two", id="no-folder"
+        ),
+        pytest.param(
+            {"extensions": "[onee]"},
+            "4:14",
+            "`extensions[0]`: there is no folder onee; did you mean `one`?",
+            id="near-folder",
+        ),
+        pytest.param(
+            {"extensions": "[.]"}, "4:14", "`extensions[0]`: there is no extension.yaml in .", id="no-recipe"
+        ),
+        pytest.param(
+            {"extensions": "[one, ./one]"},
+            "4:19",
+            "`extensions[1]`: the folder ./one is listed twice",
+            id="twice",
+        ),
+    ],
+)
+def test_mistakes(write_matrix: WriteMatrix, keys: dict[str, str], place: str, sentence: str) -> None:
+    path = write_matrix(**keys)
+    with pytest.raises(UsageError) as caught:
+        load_matrix(path)
+    assert caught.value.sentence == sentence
+    assert caught.value.where == (f"{path}:{place}" if place else str(path))
+    assert caught.value.exit_code is Exit.USAGE
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "sentence"),
+    [
+        pytest.param(
+            "torch: [2.11]\ntorch: [2.12]\n", "2:1", "key `torch` is given twice, first in line 1", id="twice"
+        ),
+        pytest.param(
+            "a: {b: 1,\n  b: 2}\n", "2:3", "key `b` is given twice, first in line 1", id="twice-inside"
+        ),
+        pytest.param("? [a]\n: 1\n", "1:3", "a key must be plain text", id="strange-key"),
+        pytest.param("a: &x [*x]\n", "1:4", "an alias stands inside what it names", id="endless"),
+        pytest.param(
+            "- torch\n", "", "the file must be a mapping of keys, such as `torch: [2.11]`", id="no-mapping"
+        ),
+        pytest.param("", "", "key `torch` is missing", id="empty"),
+    ],
+)
+def test_no_yaml(write_matrix: WriteMatrix, text: str, place: str, sentence: str) -> None:
+    path = write_matrix(text)
+    with pytest.raises(UsageError) as caught:
+        load_matrix(path)
+    assert caught.value.sentence == sentence
+    assert caught.value.where == (f"{path}:{place}" if place else str(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        pytest.param("torch: [2.11\ncuda: x\n", ":2:5", id="open-list"),
+        pytest.param("torch: 1\n\tcuda: x\n", ":2:1", id="tab"),
+        pytest.param("a: 1\n---\nb: 2\n", ":2:1", id="two-documents"),
+        pytest.param("a\0b", "", id="control-characters"),
+    ],
+)
+def test_syntax(write_matrix: WriteMatrix, text: str, place: str) -> None:
+    path = write_matrix(text)
+    with pytest.raises(UsageError) as caught:
+        load_matrix(path)
+    assert caught.value.sentence.startswith("this is not valid YAML: ")  # the rest is the YAML library's own
+    assert caught.value.where == f"{path}{place}"
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_matrix(tmp_path / "matrix.yaml")
+    assert str(caught.value) == f"{tmp_path}: there is no file matrix.yaml"
+    with pytest.raises(UsageError, match="this is a folder, not a file"):
+        load_matrix(tmp_path)
+    (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
+    with pytest.raises(UsageError, match=r"this is not UTF-8 text \(byte 3\)"):
+        load_matrix(tmp_path / "latin.yaml")
+
+
+def test_all_mistakes_of_a_file_are_told(write_matrix: WriteMatrix) -> None:
+    path = write_matrix(cuda="[12.7]", pythons="[3.12]", torch="[9.9]")
+    with pytest.raises(UsageError) as caught:
+        load_matrix(path)
+    assert caught.value.sentence.startswith("`cuda[0]`: CUDA 12.7 is not known")  # the one that stands first
+    assert [hint.split(": ", 1)[0] for hint in caught.value.hints] == [
+        f"also, {path}:4:1",
+        f"also, {path}:5:9",
+    ]
+
+
+def test_numbers_are_the_text_that_was_written(write_matrix: WriteMatrix) -> None:
+    one_tenth, ten = load_matrix(write_matrix(torch="[2.1]")), load_matrix(write_matrix(torch="[2.10]"))
+    assert (one_tenth.torch, ten.torch) == ((Torch(2, 1, 2),), (Torch(2, 10, 0),))
+    assert load_matrix(write_matrix(python="[3.10, 3.12]")).python == (Python(3, 10), Python(3, 12))
+
+
+def test_recipes_come_sorted_and_names_are_unique(
+    write_matrix: WriteMatrix, write_recipe: WriteRecipe
+) -> None:
+    write_recipe("two", name="a_b")
+    matrix = load_matrix(write_matrix(extensions="[two, one]"))
+    assert [recipe.name for recipe in load_recipes(matrix)] == ["a_b", "one"]
+    write_recipe("one", name="A-B")  # wheels of both would carry one name
+    with pytest.raises(UsageError) as caught:
+        load_recipes(matrix)
+    assert caught.value.sentence == "two extensions are named a_b: one and two"
+
+
+def test_an_exclude_of_no_extension(write_matrix: WriteMatrix) -> None:
+    matrix = load_matrix(write_matrix(exclude="[{extension: ones, reason: x}]"))
+    with pytest.raises(UsageError) as caught:
+        load_recipes(matrix)
+    assert (
+        caught.value.sentence == "`exclude[0].extension`: no extension is named 'ones'; did you mean `one`?"
+    )

@@ -1,0 +1,402 @@
+"""The plan: which builds there are, which cells each serves, and why the others are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from builder.errors import Exit, FarmError, NothingSelectedError, UsageError
+from builder.matrix.axes import AbiClass, Cuda, Platform, Python
+from builder.matrix.compat import Compat
+from builder.matrix.config import Exclude, Matrix, Recipe, Select
+from builder.matrix.plan import Plan, make_plan, plan_from_json, plan_to_json, summarise_skips
+from tests.unit.matrix.make import matrix, recipe
+
+CPYTHON, ABI3, STABLE = AbiClass.CPYTHON, AbiClass.ABI3, AbiClass.STABLE
+SHIPPED = ("11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0", "13.2")
+
+
+def planned(m: Matrix, *recipes: Recipe, select: Select | None = None) -> Plan:
+    return make_plan(m, recipes, select or Select(), Compat.load())
+
+
+def builds(plan: Plan) -> list[str]:
+    """Each build as one readable line: name, archs, Pythons, cells."""
+    parts = [
+        (str(b), spaced(b.archs), " ".join(p.tag for p in b.pythons), spaced(b.serves)) for b in plan.builds
+    ]
+    return [" | ".join(part) for part in parts]
+
+
+def spaced(items: Sequence[object]) -> str:
+    return " ".join(map(str, items))
+
+
+def skips(plan: Plan) -> list[str]:
+    return [f"{s.count} {s.code}: {s.reason}" for s in summarise_skips(plan)]
+
+
+def test_cpython_one_build_for_each_series_cuda_and_python() -> None:
+    plan = planned(matrix(["2.2"], ["11.8", "12.1", "13.0"], ["3.12", "3.13"]), recipe())
+    assert builds(plan) == [
+        "ext-1.0-cpython-torch2.2.2-cu118-cp312 | 3.7 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | "
+        "torch2.2.2-cu118-cp312",
+        "ext-1.0-cpython-torch2.2.2-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | "
+        "torch2.2.2-cu121-cp312",
+    ]
+    assert skips(plan) == [
+        "2 no-torch-wheel-for-python: torch 2.2 has no wheel for Python 3.13; its newest is 3.12",
+        "2 no-torch-wheel-for-cuda: torch 2.2 was never built for CUDA 13.0; it has 11.8 and 12.1",
+    ]
+
+
+def test_patch_releases_share_one_build_against_the_oldest() -> None:
+    m = matrix(["2.2.2", "2.2.0", "2.2.1"], ["12.1"], ["3.12"])
+    cells = "torch2.2.0-cu121-cp312 torch2.2.1-cu121-cp312 torch2.2.2-cu121-cp312"
+    assert builds(planned(m, recipe())) == [
+        f"ext-1.0-cpython-torch2.2.0-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | {cells}"
+    ]
+    assert builds(planned(m, recipe(), select=Select(torch=("2.2.1", "2.2.2")))) == [
+        "ext-1.0-cpython-torch2.2.1-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | "
+        "torch2.2.1-cu121-cp312 torch2.2.2-cu121-cp312"
+    ]
+
+
+def test_abi3_one_build_for_each_series_and_cuda() -> None:
+    plan = planned(
+        matrix(["2.10", "2.11"], ["13.0"], ["3.10", "3.12", "3.13", "3.14"]), recipe("ext", (ABI3, ""))
+    )
+    assert [(str(b), [p.tag for p in b.pythons], len(b.serves)) for b in plan.builds] == [
+        ("ext-1.0-abi3-torch2.10.0-cu130-py3", ["cp312", "cp313", "cp310", "cp314"], 4),
+        ("ext-1.0-abi3-torch2.11.0-cu130-py3", ["cp312", "cp313", "cp310", "cp314"], 4),
+    ]
+
+
+def test_stable_one_build_for_each_cuda_major() -> None:
+    m = matrix(["2.9", "2.10", "2.11", "2.12", "2.15"], SHIPPED, ["3.10", "3.12", "3.15"])
+    plan = planned(m, recipe("ext", (STABLE, ">=2.10")))
+    assert [(str(b), b.local_version, " ".join(map(str, b.archs))) for b in plan.builds] == [
+        ("ext-1.0-stable-torch2.10.0-cu126-py3", "cu12", "5.0 6.0 7.0 7.5 8.0 8.6 9.0+PTX"),
+        ("ext-1.0-stable-torch2.10.0-cu130-py3", "cu13", "7.5 8.0 8.6 9.0 10.0 12.0+PTX"),
+    ]
+    cuda12, cuda13 = plan.builds
+    assert [str(c) for c in cuda12.serves] == [
+        "torch2.10.0-cu126-cp310",
+        "torch2.10.0-cu126-cp312",
+        "torch2.10.0-cu128-cp310",
+        "torch2.10.0-cu128-cp312",
+        "torch2.11.0-cu126-cp310",
+        "torch2.11.0-cu126-cp312",
+        "torch2.11.0-cu128-cp310",
+        "torch2.11.0-cu128-cp312",
+        "torch2.12.1-cu126-cp310",
+        "torch2.12.1-cu126-cp312",
+    ]
+    assert "torch2.15.0-cu132-cp315" in map(str, cuda13.serves)
+    # cp315 is served, yet torch 2.10 cannot be had for it, so the build cannot use it.
+    assert cuda13.pythons == (Python(3, 12), Python(3, 10))
+    assert "6 no-abi-rule-for-torch: ext is not for torch 2.9: its abi rules take >=2.10" in skips(plan)
+
+
+def test_stable_build_takes_the_lowest_cuda_of_its_oldest_torch() -> None:
+    plan = planned(matrix(["2.11", "2.12"], ["12.6", "12.8"], ["3.12"]), recipe("ext", (STABLE, "")))
+    assert [str(b) for b in plan.builds] == ["ext-1.0-stable-torch2.11.0-cu126-py3"]
+    without = matrix(
+        ["2.11", "2.12"],
+        ["12.6", "12.8"],
+        ["3.12"],
+        exclude=[Exclude("gone", torch="2.11", cuda=Cuda(12, 6))],
+    )
+    plan = planned(without, recipe("ext", (STABLE, "")))
+    assert [(str(b), len(b.serves)) for b in plan.builds] == [("ext-1.0-stable-torch2.11.0-cu128-py3", 2)]
+
+
+def test_the_first_rule_that_takes_the_torch_decides() -> None:
+    rules = [(STABLE, ">=2.10"), (ABI3, ">=2.8"), (CPYTHON, ">=2.7")]
+    plan = planned(matrix(["2.6", "2.7", "2.9", "2.11"], ["12.6"], ["3.12"]), recipe("ext", *rules))
+    assert [str(b.abi) for b in plan.builds] == ["cpython", "abi3", "stable"]
+    assert skips(plan) == [
+        "1 no-abi-rule-for-torch: ext is not for torch 2.6: its abi rules take >=2.10, >=2.8, >=2.7"
+    ]
+
+
+def test_what_an_abi_class_cannot_serve() -> None:
+    m = matrix(["2.8", "2.11"], ["12.6"], ["3.9", "3.12", "3.13t"])
+    assert skips(planned(m, recipe("ext", (STABLE, ">=2.10"), (ABI3, ""))))[-3:] == [
+        "1 abi3-needs-newer-python: abi3 wheels start with Python 3.10, and ext is built as abi3",
+        "1 free-threaded-needs-own-build: "
+        "free-threaded Python 3.13t cannot install abi3 wheels, and ext is built as abi3",
+        "1 free-threaded-needs-own-build: "
+        "free-threaded Python 3.13t cannot install abi3 wheels, and ext is built as stable",
+    ]
+    assert [p.tag for b in planned(m, recipe()).builds for p in b.pythons] == [
+        "cp39", "cp312", "cp313t", "cp312", "cp313t"
+    ]  # fmt: skip
+    assert skips(planned(m, recipe("ext", (STABLE, ""))))[-2] == (
+        "3 stable-abi-needs-newer-torch: "
+        "ext claims LibTorch's stable ABI for torch 2.8, but it starts with 2.10"
+    )
+
+
+def test_pythons_a_recipe_does_not_take() -> None:
+    plan = planned(matrix(["2.11"], ["13.0"], ["3.10", "3.12", "3.13t"]), recipe(python=">=3.11,<3.13"))
+    assert [p.tag for b in plan.builds for p in b.pythons] == ["cp312"]
+    assert skips(plan) == [
+        "1 python-not-supported: ext is not for Python 3.10: its extension.yaml takes >=3.11,<3.13",
+        "1 python-not-supported: ext is not for Python 3.13t: its extension.yaml takes >=3.11,<3.13",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("matrix_archs", "recipe_archs", "archs", "reasons"),
+    [
+        pytest.param(
+            ["9.0", "12.0+PTX"],
+            [],
+            {"cu128": "9.0 12.0+PTX", "cu126": ""},
+            ["1 arch-unknown-to-toolkit: CUDA 12.6 does not know sm_120; it came with 12.8"],
+            id="matrix",
+        ),
+        pytest.param(
+            ["12.0"],
+            ["9.0", "8.0"],
+            {"cu126": "8.0 9.0", "cu128": "8.0 9.0"},
+            [],
+            id="recipe-beats-matrix",
+        ),
+        pytest.param(
+            [],
+            ["10.3"],
+            {"cu129": "10.3"},
+            [
+                "1 arch-unknown-to-toolkit: CUDA 12.6 does not know sm_103; it came with 12.9 "
+                "(ext asks for it)",
+                "1 arch-unknown-to-toolkit: CUDA 12.8 does not know sm_103; it came with 12.9 "
+                "(ext asks for it)",
+            ],
+            id="recipe",
+        ),
+        pytest.param(["9.0", "9.0+PTX"], [], {"cu126": "9.0+PTX"}, [], id="ptx-means-both"),
+    ],
+)
+def test_architectures_asked_for(
+    matrix_archs: Sequence[str], recipe_archs: Sequence[str], archs: dict[str, str], reasons: list[str]
+) -> None:
+    m = matrix(["2.8"], ["12.6", "12.8", "12.9"], ["3.12"], archs=matrix_archs)
+    plan = planned(m, recipe(archs=recipe_archs))
+    got = {b.cuda.variant: " ".join(map(str, b.archs)) for b in plan.builds}
+    assert {variant: got.get(variant, "") for variant in archs} == archs
+    assert skips(plan) == reasons
+
+
+def test_a_stable_build_of_asked_archs_leaves_old_toolkits_out() -> None:
+    m = matrix(["2.10"], ["12.6", "12.8"], ["3.12"], archs=["12.0"])
+    plan = planned(m, recipe("ext", (STABLE, "")))
+    assert [(str(b), len(b.serves)) for b in plan.builds] == [("ext-1.0-stable-torch2.10.0-cu128-py3", 1)]
+
+
+def test_excludes_carry_their_reason() -> None:
+    m = matrix(
+        ["2.11", "2.12"],
+        ["13.0"],
+        ["3.12", "3.13"],
+        exclude=[
+            Exclude("too slow", extension="one", python=Python(3, 13)),
+            Exclude("broken", torch="2.12"),
+            Exclude("other", torch="2.11.1"),
+        ],
+    )
+    plan = planned(m, recipe("two"), recipe("one"))
+    assert [str(b) for b in plan.builds] == [
+        "one-1.0-cpython-torch2.11.0-cu130-cp312",
+        "two-1.0-cpython-torch2.11.0-cu130-cp312",
+        "two-1.0-cpython-torch2.11.0-cu130-cp313",
+    ]
+    assert [(str(s.torch), str(s.python), s.extension, s.code, s.reason) for s in plan.skips] == [
+        ("2.12.1", "3.12", "", "excluded", "broken"),
+        ("2.12.1", "3.13", "", "excluded", "broken"),
+        ("2.11.0", "3.13", "one", "excluded", "too slow"),
+    ]
+
+
+def test_platforms_are_cells_of_their_own() -> None:
+    m = matrix(["2.11", "2.12"], ["13.0"], ["3.12"], platforms=list(Platform))
+    plan = planned(m, recipe("ext", (STABLE, "")))
+    assert [(str(b), " ".join(map(str, b.archs))) for b in plan.builds] == [
+        ("ext-1.0-stable-torch2.11.0-cu130-py3", "7.5 8.0 8.6 9.0 10.0 12.0"),
+        ("ext-1.0-stable-torch2.12.1-cu130-py3-linux_aarch64", "8.0 9.0 10.0 11.0 12.0"),
+    ]
+    assert [(s.platform, s.reason) for s in plan.skips] == [
+        (Platform.LINUX_AARCH64, "torch 2.11 for CUDA 13.0 has no known wheel for linux_aarch64")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("select", "cells"),
+    [
+        pytest.param(
+            Select(torch=("2.2",)), ["torch2.2.0-cu121-cp312", "torch2.2.2-cu121-cp312"], id="series"
+        ),
+        pytest.param(Select(torch=("2.2.0",)), ["torch2.2.0-cu121-cp312"], id="release"),
+        pytest.param(
+            Select(cuda=("13.0",)), ["torch2.11.0-cu130-cp312", "torch2.11.0-cu130-cp313"], id="cuda"
+        ),
+        pytest.param(Select(cuda=("cu130",), python=("cp313",)), ["torch2.11.0-cu130-cp313"], id="tags"),
+        pytest.param(
+            Select(torch=("2.2.0", "2.11"), python=("3.12",)),
+            ["torch2.11.0-cu130-cp312", "torch2.2.0-cu121-cp312"],
+            id="several",
+        ),
+        pytest.param(
+            Select(torch=("2.2.0", "2.11"), cuda=("13.0",), python=("3.12",)),
+            ["torch2.11.0-cu130-cp312"],
+            id="one-pair-can-be",
+        ),
+    ],
+)
+def test_select(select: Select, cells: list[str]) -> None:
+    m = matrix(["2.2.0", "2.2.2", "2.11"], ["12.1", "13.0"], ["3.12", "3.13"])
+    plan = planned(m, recipe(), select=select)
+    assert sorted(str(cell) for build in plan.builds for cell in build.serves) == cells
+
+
+def test_select_extension() -> None:
+    m = matrix(["2.11"], ["13.0"], ["3.12"])
+    plan = planned(m, recipe("one"), recipe("two"), select=Select(extensions=("two",)))
+    assert [build.extension for build in plan.builds] == ["two"]
+
+
+@pytest.mark.parametrize(
+    ("select", "kind", "where", "sentence", "hints"),
+    [
+        pytest.param(
+            Select(torch=("2.2",), cuda=("13.0",)), UsageError, "--torch 2.2 --cuda 13.0",
+            "torch 2.2 was never built for CUDA 13.0; it has 11.8 and 12.1", [], id="impossible-cuda",
+        ),
+        pytest.param(
+            Select(torch=("2.2",), python=("3.13",)), UsageError, "--torch 2.2 --python 3.13",
+            "torch 2.2 has no wheel for Python 3.13; its newest is 3.12", [], id="impossible-python",
+        ),
+        pytest.param(
+            Select(torch=("2.2",), cuda=("12.4",)), UsageError, "--torch 2.2 --cuda 12.4",
+            "torch 2.2 was never built for CUDA 12.4; it has 11.8 and 12.1", [],
+            id="impossible-and-not-listed",
+        ),
+        pytest.param(
+            Select(torch=("2.5",)), NothingSelectedError, "matrix.yaml, `torch`",
+            "the matrix does not list torch 2.5.1",
+            ["add 2.5.1 under `torch` there", "it lists 2.2.2 and 2.11.0"], id="not-listed-torch",
+        ),
+        pytest.param(
+            Select(torch=("2.2.0",)), NothingSelectedError, "matrix.yaml, `torch`",
+            "the matrix does not list torch 2.2.0",
+            ["add 2.2.0 under `torch` there", "it lists 2.2.2 and 2.11.0"], id="not-listed-patch",
+        ),
+        pytest.param(
+            Select(cuda=("12.8",)), NothingSelectedError, "matrix.yaml, `cuda`",
+            "the matrix does not list cuda 12.8",
+            ["add 12.8 under `cuda` there", "it lists 12.1 and 13.0"], id="not-listed-cuda",
+        ),
+        pytest.param(
+            Select(python=("3.14",)), NothingSelectedError, "matrix.yaml, `python`",
+            "the matrix does not list python 3.14",
+            ["add 3.14 under `python` there", "it lists 3.12 and 3.13"], id="not-listed-python",
+        ),
+        pytest.param(
+            Select(torch=("2.99",)), UsageError, "--torch 2.99",
+            "torch 2.99 is not known; the nearest is 2.15, the newest 2.15.0",
+            ["a new release is one more row in builder/matrix/compat.yaml"], id="unknown-torch",
+        ),
+        pytest.param(
+            Select(cuda=("12.7",)), UsageError, "--cuda 12.7",
+            "CUDA 12.7 is not known; the nearest is 12.6, the newest 13.4",
+            ["a new release is one more row in builder/matrix/compat.yaml"], id="unknown-cuda",
+        ),
+        pytest.param(
+            Select(python=("3.99",)), UsageError, "--python 3.99",
+            "no torch has wheels for Python 3.99; the nearest with some is 3.15", [], id="unknown-python",
+        ),
+        pytest.param(
+            Select(cuda=("thirteen",)), UsageError, "--cuda thirteen",
+            "'thirteen' is not a CUDA version; write it like 13.0 or cu130", [], id="no-version",
+        ),
+        pytest.param(
+            Select(extensions=("exr",)), UsageError, "--ext exr",
+            "no extension is named 'exr'; did you mean `ext`?", ["there are ext"], id="unknown-extension",
+        ),
+        pytest.param(
+            Select(cuda=("12.1",), python=("3.13",)), NothingSelectedError, "matrix.yaml",
+            "no cell is left of this selection",
+            [
+                "torch 2.2 has no wheel for Python 3.13; its newest is 3.12 (1 cell)",
+                "torch 2.11 was never built for CUDA 12.1; it has 12.6, 12.8 and 13.0 (1 cell)",
+            ],
+            id="nothing-left",
+        ),
+    ],
+)  # fmt: skip
+def test_selection_that_cannot_be(
+    select: Select, kind: type[FarmError], where: str, sentence: str, hints: list[str]
+) -> None:
+    with pytest.raises(kind) as caught:
+        planned(matrix(["2.2", "2.11"], ["12.1", "13.0"], ["3.12", "3.13"]), recipe(), select=select)
+    assert (caught.value.sentence, caught.value.where, list(caught.value.hints)) == (sentence, where, hints)
+    assert caught.value.exit_code is (Exit.USAGE if kind is UsageError else Exit.NOTHING_SELECTED)
+
+
+def test_a_matrix_without_extensions() -> None:
+    with pytest.raises(NothingSelectedError, match=r"the matrix lists no extensions$"):
+        planned(matrix(["2.11"], ["13.0"], ["3.12"]))
+
+
+def test_json_is_stable_and_reads_back() -> None:
+    plan = planned(matrix(["2.11"], ["13.0", "13.2"], ["3.12"]), recipe())
+    text = plan_to_json(plan)
+    assert text == GOLDEN
+    assert plan_from_json(text) == plan
+    with pytest.raises(ValueError, match="a plan of schema 0, not 1"):
+        plan_from_json(text.replace('"schema": 1', '"schema": 0'))
+
+
+GOLDEN = """\
+{
+ "schema": 1,
+ "builds": [
+  {
+   "name": "ext-1.0-cpython-torch2.11.0-cu130-cp312",
+   "extension": "ext",
+   "version": "1.0",
+   "abi": "cpython",
+   "torch": "2.11.0",
+   "cuda": "13.0",
+   "pythons": [
+    "3.12"
+   ],
+   "archs": [
+    "7.5",
+    "8.0",
+    "8.6",
+    "9.0",
+    "10.0",
+    "12.0"
+   ],
+   "platform": "linux_x86_64",
+   "serves": [
+    "torch2.11.0-cu130-cp312"
+   ]
+  }
+ ],
+ "skips": [
+  {
+   "torch": "2.11.0",
+   "cuda": "13.2",
+   "python": "3.12",
+   "platform": "linux_x86_64",
+   "extension": "",
+   "code": "no-torch-wheel-for-cuda",
+   "reason": "torch 2.11 was never built for CUDA 13.2; it has 12.6, 12.8 and 13.0"
+  }
+ ]
+}
+"""
