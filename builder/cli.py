@@ -87,13 +87,15 @@ def build(
     arch: ArchOption = None,
     matrix: MatrixOption = Path("matrix.yaml"),
     executor: Annotated[
-        ExecutorName, typer.Option("--executor", help="auto takes docker if its images are there, else local.")
+        ExecutorName,
+        typer.Option("--executor", help="auto takes docker if its images are there, else local."),
     ] = ExecutorName.AUTO,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Compilers at once; default from cores and memory.")
     ] = None,
     stand_in: Annotated[
-        bool, typer.Option("--stand-in", help="Accept a CUDA toolkit of the same major, another minor; the wheel says so.")
+        bool,
+        typer.Option("--stand-in", help="Accept a CUDA toolkit of the same major, another minor; the wheel says so."),
     ] = False,
     dist: Annotated[Path, typer.Option("--dist", help="Where wheels, report.json and the index go.")] = Path("dist"),
     store: Annotated[
@@ -121,9 +123,7 @@ def build(
     raise typer.Exit(int(worst))
 
 
-def _select(
-    torch: list[str] | None, cuda: list[str] | None, python: list[str] | None, ext: list[str] | None
-) -> Select:
+def _select(torch: list[str] | None, cuda: list[str] | None, python: list[str] | None, ext: list[str] | None) -> Select:
     return Select(tuple(torch or ()), tuple(cuda or ()), tuple(python or ()), tuple(ext or ()))
 
 

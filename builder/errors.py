@@ -68,7 +68,13 @@ class BuildError(FarmError):
     """
 
     def __init__(
-        self, sentence: str, *, stage: str, log: Path | None = None, where: str = "", hints: Sequence[str] = ()
+        self,
+        sentence: str,
+        *,
+        stage: str,
+        log: Path | None = None,
+        where: str = "",
+        hints: Sequence[str] = (),
     ) -> None:
         super().__init__(sentence, where=where, hints=hints)
         self.stage = stage

@@ -22,7 +22,9 @@ from builder.publish.report import hand_over
 from builder.result import Result
 from builder.store import Store, Stored, default_store, job_name
 from builder.wheels.build import Executor, Job, Toolchain, build_digest, torch_window
+from builder.wheels.docker import DockerExecutor
 from builder.wheels.environment import Environments
+from builder.wheels.local import LocalExecutor
 from builder.wheels.repair import repair
 from builder.wheels.resources import compile_jobs, measure, shortages
 from builder.wheels.source import prepare_source, source_digest
@@ -51,9 +53,8 @@ def run_build(options: Options) -> tuple[Plan, list[Result]]:
     executor = choose_executor(options, matrix, plan, recipes, store, environments)
     farm = _Farm(options, store, executor, environments, recipes)
     results = farm.build_all(plan.builds)
-    finished = [result for result in results if result.stored]
     hand_over(options.dist, plan, results)
-    write_index(options.dist, [options.dist / r.stored.wheel.name for r in finished if r.stored])
+    write_index(options.dist, sorted(options.dist.glob("*.whl")))
     return plan, results
 
 
@@ -79,14 +80,10 @@ def choose_executor(
     environments: Environments,
 ) -> Executor:
     """The executor asked for; `auto` takes docker when engine and base image are there for these builds, else local."""
-    from builder.wheels.local import LocalExecutor
-
     local = LocalExecutor(environments, stand_in=options.stand_in)
     if options.executor == "local":
         return local
-    from builder.wheels.docker import DockerExecutor
-
-    docker = DockerExecutor(store, matrix, environments)
+    docker = DockerExecutor(environments, store, matrix.images)
     if options.executor == "docker":
         return docker
     problems = docker.problems(plan.builds, recipes)
@@ -159,8 +156,9 @@ class _Farm:
             stored = self._store.find(digest)
             reused = stored is not None
             stored = stored or self._make(build, recipe, toolchain, digest, log)
-            self._progress.stage(name, "prove")
-            proofs = self._prover.prove(stored, build, recipe, log)
+            proofs = self._prover.prove(
+                stored, build, recipe, log=log, stage=lambda text: self._progress.stage(name, text)
+            )
         except FarmError as error:
             self._progress.finish(name, f"failed: {error}")
             seconds = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Run a program for a build: output to its log, its whole family ended when the farm ends, orphans of a killed run found."""
+"""Programs of a build: output to its log, their families ended with the farm, orphans of a killed run found."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _guard = threading.Lock()
 _ending = threading.Event()
 
 
-class Interrupted(BaseException):  # noqa: N818 - like KeyboardInterrupt, it is no error
+class Interrupted(BaseException):
     """The farm is ending; a worker thread must not start another program."""
 
 

@@ -97,9 +97,7 @@ class Store:
             shutil.rmtree(final)
         aside.rename(final)
         _sync(final.parent)
-        found = self.find(digest)
-        assert found is not None
-        return found
+        return Stored(digest, final / wheel.name, {**record, "wheel": wheel.name})
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:

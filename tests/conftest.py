@@ -1,4 +1,4 @@
-"""What tests share: the farm's command in a process of its own, environments of a cell, and what must be there in CI."""
+"""What tests share: the farm in a process of its own, environments of a cell, what must be there in CI."""
 
 from __future__ import annotations
 
@@ -97,7 +97,10 @@ def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     def make(interpreter: Path, *requirements: str) -> Path:
         folder = tmp_path / f"env{len(made)}"
         made.append(folder)
-        for words in (("venv", "--python", str(interpreter), str(folder)), ("pip", "install", "--python", str(folder / "bin/python"), *requirements)):
+        for words in (
+            ("venv", "--python", str(interpreter), str(folder)),
+            ("pip", "install", "--python", str(folder / "bin/python"), *requirements),
+        ):
             if words[0] == "pip" and not requirements:
                 continue
             done = run(find_uv(), *words)

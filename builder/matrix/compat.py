@@ -45,8 +45,10 @@ class Compat:
         self.pythons = tuple(
             sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps})
         )
+        self._series = {r: facts for facts in table.torch.values() for r in facts.releases}
         # A plan asks the same few pairs thousands of times.
-        self._cuda_answers: dict[tuple[str, Cuda], WhyNot | None] = {}
+        self._arch_answers: dict[tuple[Cuda, Arch], WhyNot | None] = {}
+        self._cuda_answers: dict[tuple[Torch, Cuda], WhyNot | None] = {}
         self._python_answers: dict[tuple[Torch, Python], WhyNot | None] = {}
 
     @classmethod
@@ -109,7 +111,7 @@ class Compat:
 
     def torch(self, torch: Torch) -> TorchFacts:
         """What is known of a release's series. Raises UsageError for a release that is not known."""
-        return self._torch[self.resolve_torch(str(torch)).series]
+        return self._series.get(torch) or self._torch[self.resolve_torch(str(torch)).series]
 
     def variant(self, torch: Torch, cuda: Cuda) -> VariantFacts:
         """What is known of a torch for one CUDA. Raises UsageError when there is no such wheel."""
@@ -177,7 +179,7 @@ class Compat:
 
     def why_not_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         """None when torch was built for that CUDA and a toolkit of it is known."""
-        key = (torch.series, cuda)
+        key = (torch, cuda)
         if key not in self._cuda_answers:
             self._cuda_answers[key] = self._ask_cuda(self.torch(torch), cuda)
         return self._cuda_answers[key]
@@ -234,6 +236,12 @@ class Compat:
 
     def why_not_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         """None when the toolkit of that CUDA makes code for the architecture and torch lets it be asked."""
+        key = (cuda, arch)
+        if key not in self._arch_answers:
+            self._arch_answers[key] = self._ask_arch(cuda, arch)
+        return self._arch_answers[key]
+
+    def _ask_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         knows = self.cudas_with(arch)
         if cuda not in knows:
             reason = f"CUDA {cuda} does not know {arch.sm}"

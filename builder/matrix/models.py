@@ -173,7 +173,8 @@ SpecifierText = Annotated[str, AfterValidator(_specifier)]
 class Door(BaseModel):
     """One mapping of a file: unknown keys are refused, a key without a value counts as not written."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # Deferred: verbs that read no YAML need not wait for the validators to be made.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -132,8 +132,7 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Select, compat:
                 skips.append(_skip(cell, recipe.name, *why))
             else:
                 groups[serving.group(cell)].append(cell)
-        found = [_build(serving, key, group) for key, group in groups.items()]
-        builds += sorted(found, key=lambda b: (b.extension, b.torch, b.cuda, b.pythons, b.platform, b.abi))
+        builds += [_build(serving, key, group) for key, group in groups.items()]
     plan = Plan(tuple(builds), tuple(skips))
     if not plan.builds:
         reasons = [f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})" for s in summarise_skips(plan)[:3]]
@@ -153,12 +152,9 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
 
 def plan_to_json(plan: Plan) -> str:
     """The plan as JSON text with a final newline: same plan, same bytes. `plan_from_json` reads it back."""
-    data = {
-        "schema": _SCHEMA,
-        "builds": [_build_to_json(build) for build in plan.builds],
-        "skips": [_skip_to_json(skip) for skip in plan.skips],
-    }
-    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    builds = _lines(_build_to_json(build) for build in plan.builds)
+    skips = _lines(_skip_to_json(skip) for skip in plan.skips)
+    return f'{{"schema": {_SCHEMA},\n"builds": [{builds}],\n"skips": [{skips}]}}\n'
 
 
 def plan_from_json(text: str) -> Plan:
@@ -174,20 +170,26 @@ def plan_from_json(text: str) -> Plan:
 
 def _cells(matrix: Matrix, axes: Axes, compat: Compat) -> tuple[list[Cell], list[Skip]]:
     """The real cells of the axes that no general exclude takes out, sorted; a Skip for each of the others."""
-    cells, skips = [], []
+    cells: list[Cell] = []
+    skips: list[Skip] = []
     excludes = _excludes(matrix, "")
-    for cell in _every_cell(axes):
-        if why := compat.why_not(cell.torch, cell.cuda, cell.python, cell.platform):
-            skips.append(_skip(cell, "", *why))
-        elif excluded := next((e for e in excludes if _leaves_out(e, cell)), None):
-            skips.append(_skip(cell, "", "excluded", excluded.reason))
-        else:
-            cells.append(cell)
+    for torch, cuda in product(axes.torch, axes.cuda):
+        impossible = compat.why_not_cuda(torch, cuda)
+        for python, platform in product(axes.python, axes.platforms):
+            why = (
+                impossible
+                or compat.why_not_python(torch, python)
+                or compat.why_not_platform(torch, cuda, platform)
+            )
+            if why:
+                skips.append(Skip(torch, cuda, python, "", why.code, why.reason, platform))
+                continue
+            cell = Cell(torch, cuda, python, platform)
+            if excluded := next((e for e in excludes if _leaves_out(e, cell)), None):
+                skips.append(_skip(cell, "", "excluded", excluded.reason))
+            else:
+                cells.append(cell)
     return cells, skips
-
-
-def _every_cell(axes: Axes) -> Iterator[Cell]:
-    return (Cell(*values) for values in product(axes.torch, axes.cuda, axes.python, axes.platforms))
 
 
 def _excludes(matrix: Matrix, extension: str) -> list[Exclude]:
@@ -221,6 +223,12 @@ def _build(serving: Serving, key: GroupKey, cells: list[Cell]) -> Build:
         platform=cells[0].platform,
         serves=tuple(cells),
     )
+
+
+def _lines(items: Iterable[dict[str, Any]]) -> str:
+    """The inside of a JSON list, one line for each item, so that `diff` shows the item that changed."""
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    return ",".join("\n" + encode(item) for item in items)
 
 
 def _build_to_json(build: Build) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
             raise UsageError(
                 f"no extension is named {name!r}" + (f"; did you mean `{near[0]}`?" if near else ""),
                 where=f"--ext {name}",
-                hints=[f"there are {and_list(sorted(known))}"],
+                hints=[f"the matrix has {and_list(sorted(known))}"],
             )
     return tuple(known[name] for name in sorted(set(names) or known))
 

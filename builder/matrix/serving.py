@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from packaging.specifiers import SpecifierSet
 
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot
 from builder.matrix.config import Recipe
 
@@ -32,6 +32,7 @@ class Serving:
         self._abis: dict[Torch, AbiClass | None] = {}
         self._answers: dict[tuple[AbiClass | None, Python], WhyNot | None] = {}
         self._arch_answers: dict[Cuda, WhyNot | None] = {}
+        self._archs: dict[tuple[Cuda, Platform, frozenset[tuple[Torch, Cuda]]], tuple[Arch, ...]] = {}
 
     def why_not(self, cell: Cell) -> WhyNot | None:
         """None when the extension can be built for the cell, else the reason."""
@@ -108,10 +109,16 @@ class Serving:
         """
         if self._explicit:
             return self._explicit
-        wanted: set[Arch] = set()
-        for torch, variant in {(cell.torch, cell.cuda) for cell in cells}:
-            wanted.update(self._compat.official_archs(torch, variant, cells[0].platform))
-        known = [arch for arch in _merged(sorted(wanted)) if not self._compat.why_not_arch(cuda, arch)]
+        key = (cuda, cells[0].platform, frozenset((cell.torch, cell.cuda) for cell in cells))
+        if key not in self._archs:
+            self._archs[key] = self._official(*key)
+        return self._archs[key]
+
+    def _official(
+        self, cuda: Cuda, platform: Platform, wheels: frozenset[tuple[Torch, Cuda]]
+    ) -> tuple[Arch, ...]:
+        wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel, platform)}
+        known = [arch for arch in _merged(wanted) if not self._compat.why_not_arch(cuda, arch)]
         if known and max(wanted).number > known[-1].number:
             known[-1] = replace(known[-1], ptx=True)
         return tuple(known)
@@ -123,7 +130,7 @@ class Serving:
         return (*best, *sorted(served.difference(best)))
 
 
-def _merged(archs: Sequence[Arch]) -> tuple[Arch, ...]:
+def _merged(archs: Collection[Arch]) -> tuple[Arch, ...]:
     """Sorted, and 9.0 beside 9.0+PTX as one: the latter means both."""
     with_ptx = {arch for arch in archs if arch.ptx}
     plain = {arch for arch in archs if replace(arch, ptx=True) not in with_ptx}

@@ -14,7 +14,7 @@ from builder.wheels.facts import WheelFacts
 
 
 def check_abi3(facts: WheelFacts, claim: Claim) -> Proof | None:
-    """Each Python function used is in the stable ABI of the oldest Python the tag names.
+    """Each Python function used is in the stable ABI of the oldest Python the tags name.
 
     None when neither the tag nor the claim speaks of abi3. A wheel that is claimed for every Python but is
     tagged for one fails, unless it calls no Python at all.
@@ -32,7 +32,7 @@ def check_abi3(facts: WheelFacts, claim: Claim) -> Proof | None:
                 'py_limited_api=True and tell bdist_wheel py_limited_api="cp310"'
             )
         return judge(facts, Check.ABI3, faults, good="calls no Python")
-    floor = max(oldest)
+    floor = min(oldest)
     evidence = {}
     for path, symbols in used.items():
         added = {symbol: _added(symbol) for symbol in symbols}

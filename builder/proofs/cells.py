@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,14 +42,16 @@ class CellProver:
         self._store = store
         self._environments = environments
 
-    def prove(self, stored: Stored, build: Build, recipe: Recipe, log: Path) -> list[Proof]:
+    def prove(
+        self, stored: Stored, build: Build, recipe: Recipe, *, log: Path, stage: Callable[[str], None]
+    ) -> list[Proof]:
         """Every check of this wheel for this build's cells; those decided earlier are read, not made again."""
         facts = self._facts(stored)
         known = {(p.cell, p.check): p for p in self._store.proofs(facts.sha256)}
-        wanted = [(None, check) for check in _file_checks(build)]
+        wanted: list[tuple[Cell | None, Check]] = [(None, check) for check in _file_checks(build)]
         wanted += [(cell, check) for cell in build.serves for check in (*IN_CELL, Check.GPU)]
         if not all(self._decided(known.get(key)) for key in wanted):
-            made = self._prove(facts, stored, build, recipe, log, known)
+            made = self._prove(facts, stored, build, recipe, log, known, stage)
             self._store.save_proofs(made)
             known |= {(p.cell, p.check): p for p in made}
         return [known[key] for key in wanted if key in known]
@@ -80,6 +82,7 @@ class CellProver:
         recipe: Recipe,
         log: Path,
         known: dict[tuple[Cell | None, Check], Proof],
+        stage: Callable[[str], None],
     ) -> list[Proof]:
         claim = Claim(
             abi=build.abi,
@@ -96,6 +99,7 @@ class CellProver:
         for cell in build.serves:
             if all(self._decided(known.get((cell, check))) for check in IN_CELL):
                 continue
+            stage(f"prove in {cell}")
             seen = self._see(cell, facts, stored, recipe, log)
             made += seen.proofs
             if seen.symbols is not None:
@@ -119,9 +123,7 @@ class CellProver:
             environment = Environment(folder / "env", cell.python, ())
             index = self._environments.index_arguments(cell.cuda, default_variant=default)
             try:
-                self._environments.create(
-                    environment.folder, interpreter, requirements, index=index, log=log, job=job
-                )
+                self._environments.create(environment.folder, interpreter, requirements, index=index, log=log, job=job)
             except MissingToolError as error:
                 return _Seen(None, tuple(not_run(facts, check, str(error), cell=cell) for check in IN_CELL))
             except FarmError as error:

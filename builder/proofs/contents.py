@@ -15,22 +15,24 @@ _LEFT_OUT = (
 )
 #: A wheel never holds these, even where nothing is known of the cell's packages.
 _NEVER = re.compile(r"lib(torch(_\w+)?|c10(_\w+)?|cudart|cublas|cublasLt|cudnn(_\w+)?|nvrtc|nvJitLink|nccl)")
-#: auditwheel renames what it copies: `libcudart.so.13` becomes `libcudart-1a2b3c4d.so.13.0.96`.
-_GRAFT_HASH = re.compile(r"-[0-9a-f]{8,}$")
+#: auditwheel renames what it copies: `libcudart.so.13` becomes `libcudart-1a2b3c4d.so.13.0.96`; torchvision's
+#: own tool writes `libcudart.1a2b3c4d.so.13`.
+_GRAFT_HASH = re.compile(r"[-.][0-9a-f]{8,}$")
 
 
 def check_payload(facts: WheelFacts, claim: Claim) -> Proof:
-    """A CUDA extension holds a library, and GPU code in at least one; other extensions hold a library."""
+    """It holds a library of its own, and a CUDA extension GPU code in at least one of them."""
     faults = []
-    if not facts.libraries:
+    own = [library for library in facts.libraries if not library.foreign]
+    if not own:
         tags = ", ".join(facts.tags) or "untagged"
         why = _LEFT_OUT if claim.cuda_required else "look at what setup.py lists in ext_modules"
         faults.append(f"{tags} wheel with no library: the sources were left out of the build; {why}")
-    elif claim.cuda_required and not any(library.fatbin for library in facts.libraries):
-        names = listed([library.basename for library in facts.libraries])
+    elif claim.cuda_required and not any(library.fatbin for library in own):
+        names = listed([library.basename for library in own])
         faults.append(f"no GPU code in {names}: the CUDA sources were left out of the build; {_LEFT_OUT}")
-    evidence = {library.path: {"gpu_code": library.fatbin} for library in facts.libraries}
-    count = len(facts.libraries)
+    evidence = {library.path: {"gpu_code": library.fatbin} for library in own}
+    count = len(own)
     return judge(
         facts,
         Check.PAYLOAD,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from builder.matrix.axes import Arch
-from builder.proofs.claim import Claim, judge, listed, not_run
+from builder.proofs.claim import Claim, judge, listed
 from builder.proofs.proof import Check, Proof
 from builder.wheels.facts import Library, WheelFacts
 
@@ -19,13 +19,11 @@ from builder.wheels.facts import Library, WheelFacts
 def check_device_code(
     facts: WheelFacts, claim: Claim, *, gpus: Mapping[str, Sequence[str]] | None = None
 ) -> Proof:
-    """Each library with GPU code holds it for every claimed architecture.
+    """Each library of the wheel's own with GPU code holds it for every claimed architecture.
 
     `gpus` names the GPUs of an architecture for the sentence, e.g. {"9.0": ["H100", "H200"]}.
     """
-    coded = [library for library in facts.libraries if library.fatbin]
-    if coded and not facts.device_code_read:
-        return not_run(facts, Check.DEVICE_CODE, "the GPU code was not listed")
+    coded = [library for library in facts.libraries if library.fatbin and not library.foreign]
     faults = []
     if not coded and claim.cuda_required:
         faults.append("no library holds GPU code, so every GPU says 'no kernel image is available'")

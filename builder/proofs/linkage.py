@@ -182,7 +182,7 @@ def _string_abi_differs(readable: str, table: SymbolTable) -> bool:
 
 def _left_out(facts: WheelFacts) -> str:
     ours = "no library of torch, CUDA or the system would define it: a source of its own was left out"
-    if any(library.fatbin for library in facts.libraries):
+    if any(library.fatbin and not library.foreign for library in facts.libraries):
         return f"{ours}; look at the `sources` in setup.py"
     return (
         f"{ours}, and as the wheel holds no GPU code at all, it was the CUDA sources, most likely "

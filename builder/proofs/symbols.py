@@ -38,16 +38,6 @@ class SymbolTable:
     providers: dict[str, Provider]
     cxx11: bool = True
 
-    def closure(self, needed: Iterable[str]) -> set[str]:
-        """These libraries and all they need in turn, as far as this environment provides them."""
-        found: set[str] = set()
-        todo = [name for name in needed if name in self.providers]
-        while todo:
-            if (name := todo.pop()) not in found:
-                found.add(name)
-                todo += [other for other in self.providers[name].needed if other in self.providers]
-        return found
-
 
 def collect_symbols(site_packages: Path) -> SymbolTable:
     """Read the dynamic symbols of torch and the NVIDIA packages installed in an environment; loads nothing.
@@ -108,9 +98,7 @@ def is_python(symbol: str) -> bool:
 
 def is_torch_cxx(symbol: str) -> bool:
     """Whether it is a mangled C++ name of torch: something in `at`, `c10`, `torch` or `caffe2`."""
-    return (
-        re.match(r"_Z(?:T[VIST]|GV)?N[rVK]*[RO]?(?:2at|3c10|5torch|6caffe2)(?=\d|[IL])", symbol) is not None
-    )
+    return re.match(r"_Z(?:T[VIST]|GV)?N[rVK]*[RO]?(?:2at|3c10|5torch|6caffe2)", symbol) is not None
 
 
 def is_driver(library: str) -> bool:

@@ -20,7 +20,6 @@ from builder.publish.index import install_command
 from builder.result import Result
 from builder.store import write_whole
 
-
 #: Wide enough for the longest wheel name beside its figures; a terminal's own width otherwise.
 PLAIN_WIDTH = 200
 
@@ -111,9 +110,16 @@ def build_text(dist: Path, plan: Plan, results: Sequence[Result]) -> str:
     if notes:
         parts += ["", *map(escape, dict.fromkeys(notes))]
     if commands:
-        parts += ["", "install, in an environment that has the torch of a served cell:", *map(escape, commands)]
+        parts += [
+            "",
+            "install, in an environment that has the torch of a served cell:",
+            *map(escape, commands),
+        ]
     if plan.skips:
-        parts += ["", f"{len(plan.skips)} cells are skipped; `buildfarm plan` with the same selection says why."]
+        parts += [
+            "",
+            f"{len(plan.skips)} cells are skipped; `buildfarm plan` with the same selection says why.",
+        ]
     return _text(*parts)
 
 
@@ -126,7 +132,9 @@ def _row(result: Result) -> list[str]:
     gpu = {p.verdict for p in result.proofs if p.check is Check.GPU}
     failed = counts[Verdict.FAILED]
     return [
-        escape(result.stored.wheel.name) if not result.exit else f"[red]{escape(result.stored.wheel.name)}[/] (refused)",
+        escape(result.stored.wheel.name)
+        if not result.exit
+        else f"[red]{escape(result.stored.wheel.name)}[/] (refused)",
         _size(result.stored.wheel.stat().st_size),
         str(len(build.serves)),
         str(counts[Verdict.PASSED]),

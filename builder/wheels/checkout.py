@@ -75,6 +75,9 @@ def _fetch(source: GitSource, aside: Path) -> None:
     if (aside / ".gitmodules").exists():
         update = ("submodule", "--quiet", "update", "--init", "--recursive")
         if _git(source, aside, *update, "--depth=1").returncode:
+            # What came of a submodule is shallow, and would stay so: begin again.
+            _git(source, aside, "submodule", "--quiet", "deinit", "--all", "--force", check=True)
+            shutil.rmtree(aside / ".git" / "modules", ignore_errors=True)
             _git(source, aside, *update, check=True)
     if not _untouched(aside, source):
         raise MissingToolError(

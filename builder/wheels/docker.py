@@ -233,7 +233,7 @@ def _toolkit_of(build: Build) -> None:
             f"the docker executor has no CUDA {build.cuda} toolkit: the package index holds a whole nvcc from"
             f" {FIRST_PACKAGED} on, and toolkits inside base images are not used yet",
             hints=[
-                "`--executor local` takes a toolkit from CUDA_HOME, and with `--stand-in` another of its major",
+                "`--executor local` takes a toolkit from CUDA_HOME, with `--stand-in` another of its major",
                 f"select CUDA {FIRST_PACKAGED} or newer (`--torch 2.11 --cuda 13.0`)",
             ],
         )
@@ -278,7 +278,9 @@ def _since(log: Path, start: int) -> list[str]:
 
 def _last_error(log: Path, start: int = 0) -> str:
     """The last line that complains; cibuildwheel's own summary only where it stands alone."""
-    complaint = re.compile(r"(?:.*\berror:|ERROR:?|\u00d7|\u2570\u2500\u25b6)\s*(.+)", re.IGNORECASE)
+    complaint = re.compile(
+        r"(?:.*\b(?:error|cause):|ERROR|\u00d7|\u2570\u2500\u25b6):?\s*(.+)", re.IGNORECASE
+    )
     said = [found for line in _since(log, start) if (found := complaint.match(line.strip()))]
     own = [found for found in said if "cibuildwheel: error" not in found[0]]
     return (own or said)[-1][1][:300] if said else "it gave no reason"
@@ -297,8 +299,5 @@ def _failure(job: Job, start: int, status: int) -> BuildError:
         )
     if stage == "compile":
         return compile_failure(job, status)
-    said = _last_error(job.log, start) or f"cibuildwheel ended with status {status}"
-    what = (
-        "the container could not be made ready" if stage == "environment" else "auditwheel refused the wheel"
-    )
-    return BuildError(f"{what}: {said}", stage=stage, log=job.log, hints=hints)
+    what = "auditwheel refused the wheel" if stage == "repair" else "the container did not become ready"
+    return BuildError(f"{what}: {_last_error(job.log, start)}", stage=stage, log=job.log, hints=hints)

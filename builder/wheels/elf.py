@@ -15,6 +15,7 @@ from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
 from builder.errors import UsageError
+from builder.wheels.device_code import SECTION
 
 MAGIC = b"\x7fELF"
 
@@ -89,7 +90,7 @@ def _read(elf: ELFFile) -> Elf | None:
         defined=tuple(sorted(defined)),
         versions=versions,
         bound=dict(sorted(bound.items())),
-        fatbin=elf.get_section_by_name(".nv_fatbin") is not None,
+        fatbin=elf.get_section_by_name(SECTION) is not None,
     )
 
 

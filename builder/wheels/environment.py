@@ -19,8 +19,12 @@ from builder.wheels.pythons import Interpreter, find_python, find_uv
 #: Settings that say where packages come from, in the order uv reads them; pip's is honoured when uv has none.
 INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
-_UNREACHABLE = re.compile(r"(?i)failed to fetch|error sending request|dns error|connection refused|timed? ?out|client error \(connect\)")
-_ABSENT = re.compile(r"(?i)no solution found|was not found in the package registry|there (?:is|are) no version|no wheels")
+_UNREACHABLE = re.compile(
+    r"(?i)failed to fetch|error sending request|dns error|connection refused|timed? ?out|client error \(connect\)"
+)
+_ABSENT = re.compile(
+    r"(?i)no solution found|was not found in the package registry|there (?:is|are) no version|no wheels"
+)
 
 
 @dataclass(frozen=True)
@@ -65,9 +69,8 @@ def index_setting() -> str:
 def uv_variables() -> dict[str, str]:
     """This process's environment for uv: never a download of a Python, and pip's index setting where uv has none."""
     variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
-    if "UV_DEFAULT_INDEX" not in variables and "UV_INDEX_URL" not in variables:
-        if url := variables.get("PIP_INDEX_URL"):
-            variables["UV_DEFAULT_INDEX"] = url
+    if not variables.keys() & {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} and "PIP_INDEX_URL" in variables:
+        variables["UV_DEFAULT_INDEX"] = variables["PIP_INDEX_URL"]
     return {**variables, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
 
 
@@ -91,9 +94,7 @@ class Environments:
         """Arguments that make uv find this CUDA's torch; PyTorch's own index goes before the default one."""
         return [] if default_variant else ["--index", self._torch_index.replace("{variant}", cuda.variant)]
 
-    def ensure(
-        self, python: Python, requirements: Sequence[str], *, index: Sequence[str], log: Path
-    ) -> Environment:
+    def ensure(self, python: Python, requirements: Sequence[str], *, index: Sequence[str], log: Path) -> Environment:
         """An environment with these requirements.
 
         Raises MissingToolError when the Python, a package or the index is not to be had.
@@ -110,7 +111,10 @@ class Environments:
                 shutil.rmtree(folder, ignore_errors=True)
                 self.create(folder, interpreter, locked or requirements, index=index, log=log, job=job)
                 locked = _freeze(folder, python)
-                write_whole(record, json.dumps({"requirements": list(requirements), "packages": locked}, indent=1).encode())
+                write_whole(
+                    record,
+                    json.dumps({"requirements": list(requirements), "packages": locked}, indent=1).encode(),
+                )
                 marker.touch()
         return Environment(folder, python, tuple(locked))
 
@@ -127,20 +131,42 @@ class Environments:
             return found
         raise MissingToolError(
             f"no Python {python} on this machine",
-            hints=[f"`uv python install {python}` puts one beside the system's", "`--python X.Y` selects cells of another"],
+            hints=[
+                f"`uv python install {python}` puts one beside the system's",
+                "`--python X.Y` selects cells of another",
+            ],
         )
 
     @staticmethod
     def create(
-        folder: Path, interpreter: Interpreter, requirements: Sequence[str], *, index: Sequence[str], log: Path, job: str
+        folder: Path,
+        interpreter: Interpreter,
+        requirements: Sequence[str],
+        *,
+        index: Sequence[str],
+        log: Path,
+        job: str,
     ) -> None:
         """Make a virtual environment and install into it; raises MissingToolError or BuildError with uv's reason."""
         variables = uv_variables()
         start = log.stat().st_size if log.exists() else 0
         uv = str(find_uv())
-        status = run([uv, "venv", "--no-project", "--python", str(interpreter.path), str(folder)], log=log, job=job, env=variables)
+        status = run(
+            [uv, "venv", "--no-project", "--python", str(interpreter.path), str(folder)],
+            log=log,
+            job=job,
+            env=variables,
+        )
         if status == 0:
-            install = [uv, "pip", "install", "--python", str(folder / "bin" / "python"), *index, *requirements]
+            install = [
+                uv,
+                "pip",
+                "install",
+                "--python",
+                str(folder / "bin" / "python"),
+                *index,
+                *requirements,
+            ]
             status = run(install, log=log, job=job, env=variables)
         if status != 0:
             raise _explain(log, start, requirements, index)
@@ -187,10 +213,16 @@ def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence
         return MissingToolError(
             f"the package index does not have what is needed: {detail}",
             where=where,
-            hints=[f"wanted in all: {wanted}", "`torch_index` in matrix.yaml names the index of torch's other CUDA variants"],
+            hints=[
+                f"wanted in all: {wanted}",
+                "`torch_index` in matrix.yaml names the index of torch's other CUDA variants",
+            ],
         )
     return BuildError(
-        f"uv could not make the environment for {wanted}", stage="environment", log=log, hints=[f"its output is in {log}"]
+        f"uv could not make the environment for {wanted}",
+        stage="environment",
+        log=log,
+        hints=[f"its output is in {log}"],
     )
 
 

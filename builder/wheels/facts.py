@@ -17,7 +17,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from pydantic import TypeAdapter
 
 from builder.errors import UsageError
-from builder.wheels.device_code import find_cuobjdump, list_device_code
+from builder.wheels.device_code import list_device_code
 from builder.wheels.elf import MAGIC, read_elf
 
 
@@ -58,6 +58,11 @@ class Library:
         """The file's own name."""
         return PurePosixPath(self.path).name
 
+    @property
+    def foreign(self) -> bool:
+        """It was copied in by auditwheel from another project, into the folder it keeps for that."""
+        return PurePosixPath(self.path).parts[0].endswith(".libs")
+
 
 @dataclass(frozen=True)
 class WheelFacts:
@@ -74,7 +79,6 @@ class WheelFacts:
         requires_python: Requires-Python of METADATA or empty.
         libraries: every ELF file, sorted by path.
         files: every path in the archive, sorted.
-        device_code_read: `sass` and `ptx` were looked for; when False, their emptiness says nothing.
 
     """
 
@@ -88,15 +92,10 @@ class WheelFacts:
     requires_python: str
     libraries: tuple[Library, ...]
     files: tuple[str, ...]
-    device_code_read: bool = True
 
 
-def read_facts(wheel: Path, *, cuobjdump: bool = True) -> WheelFacts:
-    """Read a wheel from the file alone.
-
-    With `cuobjdump` False the GPU code is not listed (`sass` and `ptx` stay empty). Raises UsageError when
-    the file is not a readable wheel, MissingToolError when it holds GPU code and cuobjdump is not installed.
-    """
+def read_facts(wheel: Path) -> WheelFacts:
+    """Read a wheel from the file alone; raises UsageError when it is not a readable wheel."""
     try:
         parse_wheel_filename(wheel.name)
     except InvalidWheelFilename as error:
@@ -109,13 +108,14 @@ def read_facts(wheel: Path, *, cuobjdump: bool = True) -> WheelFacts:
             metadata = message_from_bytes(archive.read(f"{info}/METADATA"))
             about = message_from_bytes(archive.read(f"{info}/WHEEL"))
             name, version = _header(metadata, "Name"), _header(metadata, "Version")
-            libraries = _libraries(archive, names, cuobjdump=cuobjdump)
+            libraries = _libraries(archive, names)
     except (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
         # RuntimeError: an encrypted member; NotImplementedError: a compression that no wheel uses.
         reason = getattr(error, "strerror", None) or "it is not a whole zip archive"
         raise UsageError(f"this wheel cannot be read: {reason}", where=str(wheel)) from error
     except UsageError as error:
-        raise UsageError(error.sentence, where=": ".join(filter(None, (wheel.name, error.where)))) from error
+        where = ": ".join(filter(None, (wheel.name, error.where)))
+        raise UsageError(error.sentence, where=where, hints=error.hints) from error
     return WheelFacts(
         filename=wheel.name,
         sha256=sha256,
@@ -127,7 +127,6 @@ def read_facts(wheel: Path, *, cuobjdump: bool = True) -> WheelFacts:
         requires_python=str(metadata.get("Requires-Python", "")),
         libraries=libraries,
         files=tuple(sorted(names)),
-        device_code_read=cuobjdump,
     )
 
 
@@ -170,7 +169,7 @@ def _header(message: Message, name: str) -> str:
     return str(value)
 
 
-def _libraries(archive: zipfile.ZipFile, names: list[str], *, cuobjdump: bool) -> tuple[Library, ...]:
+def _libraries(archive: zipfile.ZipFile, names: list[str]) -> tuple[Library, ...]:
     """Every ELF file, written to a scratch folder under a name of ours, one at a time."""
     found = []
     with tempfile.TemporaryDirectory(prefix="buildfarm-facts-") as folder:
@@ -184,19 +183,19 @@ def _libraries(archive: zipfile.ZipFile, names: list[str], *, cuobjdump: bool) -
                     out.write(head)
                     shutil.copyfileobj(member, out, 1 << 20)
             try:
-                library = _library(name, copy, cuobjdump=cuobjdump)
+                library = _library(name, copy)
             except UsageError as error:
-                raise UsageError(error.sentence, where=name) from error
+                raise UsageError(error.sentence, where=name, hints=error.hints) from error
             if library is not None:
                 found.append(library)
     return tuple(found)
 
 
-def _library(name: str, copy: Path, *, cuobjdump: bool) -> Library | None:
+def _library(name: str, copy: Path) -> Library | None:
     elf = read_elf(copy)
     if elf is None:
         return None
-    sass, ptx = list_device_code(find_cuobjdump(), copy) if elf.fatbin and cuobjdump else ((), ())
+    sass, ptx = list_device_code(copy)
     return Library(
         path=name,
         needed=elf.needed,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
-from builder.matrix.axes import Cuda, Python
+from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
@@ -23,7 +23,7 @@ from builder.wheels.environment import (
     torch_requirement,
     uv_variables,
 )
-from builder.wheels.pythons import find_python, find_uv
+from builder.wheels.pythons import Interpreter, find_python, find_uv
 from builder.wheels.repair import provided_libraries
 from builder.wheels.toolkit import find_host_compiler, find_toolkit
 
@@ -31,7 +31,22 @@ from builder.wheels.toolkit import find_host_compiler, find_toolkit
 EPOCH = "315532800"
 
 #: Variables of the person's shell that would change what is compiled without anybody having said so.
-_DROPPED = ("TORCH_CUDA_ARCH_LIST", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "NVCC_PREPEND_FLAGS", "NVCC_APPEND_FLAGS")
+_DROPPED = (
+    "TORCH_CUDA_ARCH_LIST",
+    "CFLAGS",
+    "CXXFLAGS",
+    "CPPFLAGS",
+    "LDFLAGS",
+    "NVCC_PREPEND_FLAGS",
+    "NVCC_APPEND_FLAGS",
+)
+
+
+def _header_hints(python: Python) -> list[str]:
+    return [
+        f"`apt-get install python{python.major}.{python.minor}-dev` (or your system's)",
+        f"`uv python install {python}` puts a Python with its headers beside the system's",
+    ]
 
 
 class LocalExecutor:
@@ -64,10 +79,8 @@ class LocalExecutor:
         packages = self._environments.locked(python, requirements, index=index)
         if packages is None:
             packages = self._environment(build, recipe, log).packages
-        interpreter = find_python(python)
-        assert interpreter is not None
         parts = {
-            "python": interpreter.version,
+            "python": self._environments.interpreter(python).version,
             "g++": compiler.version,
             "nvcc": toolkit.version if toolkit.home else _version(packages, "nvidia-cuda-nvcc"),
             "packages": " ".join(packages),
@@ -97,7 +110,8 @@ class LocalExecutor:
 
     def libraries(self, job: Job) -> frozenset[str]:
         """What torch and its CUDA packages bring in the build's environment."""
-        return provided_libraries(self._environment(job.build, job.recipe, job.log).site_packages)
+        site_packages = self._environment(job.build, job.recipe, job.log).site_packages
+        return provided_libraries(site_packages, job.recipe.requires)
 
     def _variables(self, job: Job, environment: Environment, home: Path) -> dict[str, str]:
         compiler = find_host_compiler(job.build.cuda)
@@ -117,9 +131,9 @@ class LocalExecutor:
         requirements, index = self._requirements(build, recipe)
         environment = self._environments.ensure(self._python_for(build), requirements, index=index, log=log)
         if (got := torch_cuda(environment.site_packages)) != str(build.cuda):
+            made_for = f"CUDA {got}" if got else "CPU only"
             raise MissingToolError(
-                f"the index gave a torch {build.torch} for {f'CUDA {got}' if got else 'CPU only'} where CUDA {build.cuda}"
-                " was wanted",
+                f"the index gave a torch {build.torch} for {made_for} where CUDA {build.cuda} was wanted",
                 hints=["`torch_index` in matrix.yaml names the index of torch's CUDA variants"],
             )
         return environment
@@ -136,11 +150,23 @@ class LocalExecutor:
 
     @staticmethod
     def _python_for(build: Build) -> Python:
-        """The first of the build's Pythons that this machine has."""
+        """The first of the build's Pythons that this machine has, one with headers before one without."""
+        here: dict[Python, Interpreter] = {}
         for python in build.pythons:
-            if find_python(python):
-                return python
-        return Environments.interpreter(build.pythons[0]) and build.pythons[0]
+            if found := find_python(python):
+                if found.headers:
+                    return python
+                here[python] = found
+        if not here:
+            Environments.interpreter(build.pythons[0])  # raises, with its hints
+        python = next(iter(here))
+        if build.abi is AbiClass.CPYTHON:
+            raise MissingToolError(
+                f"Python {python} on this machine has no headers (Python.h), which {build.extension} compiles against",
+                where=str(here[python].path),
+                hints=_header_hints(python),
+            )
+        return python
 
     def _toolkit_for(self, build: Build) -> None:
         find_toolkit(build.cuda, stand_in=self._stand_in)
@@ -177,8 +203,12 @@ def compile_failure(job: Job, status: int) -> BuildError:
     if status < 0:
         return BuildError(f"the compile was ended by signal {-status}", stage="compile", log=job.log, hints=hints)
     if any("Killed signal" in line or "Killed" in line for line in said[start:]):
-        hints.insert(0, f"`--jobs {max(1, job.jobs // 2)}` needs less memory at once; `memory_per_job` in the recipe teaches the farm")
+        fewer = max(1, job.jobs // 2)
+        hints.insert(0, f"`--jobs {fewer}` needs less memory at once; `memory_per_job` in the recipe teaches the farm")
         return BuildError("a compiler was killed, most likely for memory", stage="compile", log=job.log, hints=hints)
+    if any("Python.h" in line for line in errors):
+        hints[:0] = _header_hints(job.toolchain.python)
+        return BuildError("Python's headers (Python.h) are missing", stage="compile", log=job.log, hints=hints)
     if "No space left on device" in "\n".join(said[start:]):
         return BuildError("the disk is full; nothing half-made was kept", stage="compile", log=job.log, hints=hints)
     first = errors[0][:300] if errors else f"the build ended with status {status}"

@@ -60,10 +60,10 @@ def shortages(resources: Resources, memory_per_job: Iterable[int], store: Path) 
     """Too little disk or memory for these builds, before any starts."""
     found: list[FarmError] = []
     free = shutil.disk_usage(store).free
-    if free < ENVIRONMENT_BYTES + WORK_BYTES:
+    if free < (needed := ENVIRONMENT_BYTES + WORK_BYTES):
         found.append(
             UsageError(
-                f"{free / 2**30:.1f} GiB free where a build needs up to {(ENVIRONMENT_BYTES + WORK_BYTES) / 2**30:.0f} GiB",
+                f"{free / 2**30:.1f} GiB free where a build needs up to {needed / 2**30:.0f} GiB",
                 where=str(store),
                 hints=["`--store DIR` or BUILDFARM_STORE puts the store on another disk"],
             )

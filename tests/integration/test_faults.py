@@ -90,14 +90,37 @@ def test_a_wrong_selection_is_named(farm: Farm, words: list[str], code: int, exp
 
 def test_a_toolkit_that_is_not_there(farm: Farm, tmp_path: Path) -> None:
     """The headline command on a machine without CUDA 12.1: exit 4, one sentence, each way out."""
-    ran = farm("build", "--torch", "2.2", "--cuda", "12.1", "--executor", "local", "--store", tmp_path, "--dist", tmp_path / "d")
+    ran = farm(
+        "build",
+        "--torch",
+        "2.2",
+        "--cuda",
+        "12.1",
+        "--executor",
+        "local",
+        "--store",
+        tmp_path,
+        "--dist",
+        tmp_path / "d",
+    )
     said = spoken(ran, 4)
     assert "no CUDA 12.1 toolkit on this machine" in said
-    for way in ("CUDA_HOME", "--executor docker", "nvidia/cuda:12.1.1", "--stand-in", "--torch 2.11 --cuda 13.0"):
+    for way in (
+        "CUDA_HOME",
+        "--executor docker",
+        "nvidia/cuda:12.1.1",
+        "--stand-in",
+        "--torch 2.11 --cuda 13.0",
+    ):
         assert way in said, said
 
 
-OFFLINE = {"UV_DEFAULT_INDEX": "http://user:secret@127.0.0.1:9/simple", "UV_CACHE_DIR": "", "UV_HTTP_RETRIES": "0", "UV_FIND_LINKS": ""}
+OFFLINE = {
+    "UV_DEFAULT_INDEX": "http://user:secret@127.0.0.1:9/simple",
+    "UV_CACHE_DIR": "",
+    "UV_HTTP_RETRIES": "0",
+    "UV_FIND_LINKS": "",
+}
 
 
 def test_no_network(farm: Farm, bench: Path, tmp_path: Path) -> None:

@@ -36,7 +36,18 @@ def compilers() -> list[int]:
 def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     # One arch of its own, so that this build is in nobody's cache, and short.
-    words = [sys.executable, "-m", "builder", "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn"]
+    words = [
+        sys.executable,
+        "-m",
+        "builder",
+        "build",
+        "--torch",
+        "2.11",
+        "--cuda",
+        "13.0",
+        "--ext",
+        "ms_deform_attn",
+    ]
     words += ["--arch", "8.9", "--executor", "local", "--store", str(store), "--dist", str(dist)]
     log = store / "logs"
     for moment in MOMENTS:

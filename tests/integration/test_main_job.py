@@ -1,4 +1,4 @@
-"""The main job end to end: one command, one wheel, installed by pip from dist/simple, run under several torch and Pythons."""
+"""The main job end to end: one command, one wheel, installed by pip, run under several torch and Pythons."""
 
 from __future__ import annotations
 
@@ -40,7 +40,17 @@ def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dist folder that the README's main job makes, in a folder whose name has a space."""
     dist = tmp_path_factory.mktemp("out") / "my dist"
     done = run(
-        sys.executable, "-m", "builder", "build", *SELECT, "--executor", "local", "--store", store, "--dist", dist
+        sys.executable,
+        "-m",
+        "builder",
+        "build",
+        *SELECT,
+        "--executor",
+        "local",
+        "--store",
+        store,
+        "--dist",
+        dist,
     )
     assert done.code == 0, done.all
     assert "GPU: not run" in done.out
@@ -62,7 +72,17 @@ def test_one_wheel_with_its_report_and_index(built: Path) -> None:
     verdicts = {(p["check"], p["verdict"]) for p in entry["proofs"]}
     assert ("gpu", "not run") in verdicts
     assert ("gpu", "passed") not in verdicts
-    for check in ("payload", "tags", "metadata", "grafted", "abi3", "stable-abi", "device-code", "linkage", "import"):
+    for check in (
+        "payload",
+        "tags",
+        "metadata",
+        "grafted",
+        "abi3",
+        "stable-abi",
+        "device-code",
+        "linkage",
+        "import",
+    ):
         assert (check, "passed") in verdicts, (check, verdicts)
     assert not [v for v in verdicts if v[1] == "failed"]
 
@@ -75,7 +95,14 @@ def test_pip_installs_it_and_it_runs(
 ) -> None:
     interpreter = venv(python_of(python), f"torch=={torch}", "numpy", "pip")
     installed = run(
-        interpreter, "-m", "pip", "install", "--index-url", (built / "simple").as_uri(), "ms_deform_attn", env={"PIP_FIND_LINKS": ""}
+        interpreter,
+        "-m",
+        "pip",
+        "install",
+        "--index-url",
+        (built / "simple").as_uri(),
+        "ms_deform_attn",
+        env={"PIP_FIND_LINKS": ""},
     )
     assert installed.code == 0, installed.all
     answer = run(interpreter, "-I", "-c", CALL, cwd=built)
@@ -85,7 +112,12 @@ def test_pip_installs_it_and_it_runs(
 
 @pytest.mark.parametrize(("torch", "python"), [("2.11.0", "3.12"), ("2.15.0", "3.13")], ids=lambda text: text)
 def test_the_extensions_own_tests_pass_from_the_wheel(
-    built: Path, venv: Callable[..., Path], python_of: Callable[[str], Path], torch: str, python: str, tmp_path: Path
+    built: Path,
+    venv: Callable[..., Path],
+    python_of: Callable[[str], Path],
+    torch: str,
+    python: str,
+    tmp_path: Path,
 ) -> None:
     interpreter = venv(python_of(python), f"torch=={torch}", "numpy", "pytest", "setuptools", str(wheel_of(built)))
     tests = shutil.copytree(ROOT / "extensions/ms_deform_attn/tests", tmp_path / "tests")
@@ -112,7 +144,9 @@ def test_a_second_run_does_nothing(built: Path, farm: Farm, store: Path) -> None
     print(f"a run with nothing to do: {min(seconds) - min(nothing):.2f} s more than python -c pass")
 
 
-def test_an_edited_source_rebuilds_only_what_depends_on_it(farm: Farm, store: Path, tmp_path: Path, built: Path) -> None:
+def test_an_edited_source_rebuilds_only_what_depends_on_it(
+    farm: Farm, store: Path, tmp_path: Path, built: Path
+) -> None:
     """Digests tell it without compiling: the plan's two extensions, one of them edited."""
     del built
     copy = tmp_path / "farm"

@@ -21,7 +21,7 @@ def test_output_and_command_go_to_the_log(tmp_path: Path) -> None:
     assert log.read_text().startswith("+ ")
 
 
-def test_orphans_are_known_by_their_job_and_no_other_is_touched(tmp_path: Path) -> None:
+def test_orphans_are_known_by_their_job_and_no_other_is_touched() -> None:
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     mine = subprocess.Popen(sleep, env={process.JOB_VARIABLE: "digest-1"})
     other = subprocess.Popen(sleep, env={process.JOB_VARIABLE: "digest-12"})

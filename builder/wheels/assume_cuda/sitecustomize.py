@@ -8,10 +8,14 @@ Runs under every Python a recipe may be built with, so it keeps to Python 3.8.
 import importlib.abc
 import importlib.machinery
 import sys
+from types import ModuleType
+from typing import Optional, Sequence  # collections.abc.Sequence takes no [str] before Python 3.9
 
 
 class _AssumeCuda(importlib.abc.MetaPathFinder):
-    def find_spec(self, fullname, path=None, target=None):
+    def find_spec(
+        self, fullname: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
+    ) -> Optional[importlib.machinery.ModuleSpec]:
         if fullname != "torch.cuda":
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
@@ -19,11 +23,11 @@ class _AssumeCuda(importlib.abc.MetaPathFinder):
             return None
         execute = spec.loader.exec_module
 
-        def exec_module(module):
+        def exec_module(module: ModuleType) -> None:
             execute(module)
-            module.is_available = lambda: True
+            module.is_available = lambda: True  # type: ignore[attr-defined]
 
-        spec.loader.exec_module = exec_module
+        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 

@@ -1,6 +1,6 @@
 // _C: the operators' schemas and their CPU kernels.
 #include "module.h"
-// Python.h comes first by its own rule.
+
 #include <algorithm>
 
 #include "cpu/kernels.h"

@@ -1,6 +1,6 @@
 // _C_cuda: the CUDA kernels of the operators that _C defines.
 #include "module.h"
-// Python.h comes first by its own rule.
+
 #include <cuda_runtime_api.h>
 
 #include "cuda/kernels.h"

@@ -3,6 +3,46 @@
 // function, hence no pybind.
 #pragma once
 
+#ifdef MSDA_STABLE
+
+// The three names of CPython's stable ABI that an empty module needs, written
+// out, so that the build does not ask for Python's headers: a bare system
+// Python has none. The layout of PyModuleDef is part of that ABI (PEP 384 and
+// docs.python.org/3/c-api/module.html) and the same in every release from 3.2.
+#include <cstddef>
+
+extern "C" {
+struct _object;
+struct MsdaModuleDef {
+  struct {
+    ptrdiff_t reference_count;
+    void* type;
+    void* init;
+    ptrdiff_t index;
+    void* copy;
+  } base;
+  const char* name;
+  const char* doc;
+  ptrdiff_t size;
+  void* methods;
+  void* slots;
+  void* traverse;
+  void* clear;
+  void* free;
+};
+_object* PyModule_Create2(MsdaModuleDef*, int);
+}
+
+// 3 is PYTHON_ABI_VERSION, which a module of the stable ABI names.
+#define MSDA_MODULE(name)                                                                    \
+  extern "C" __attribute__((visibility("default"))) _object* PyInit_##name() {               \
+    static MsdaModuleDef definition = {{1, nullptr, nullptr, 0, nullptr}, #name, nullptr, -1, \
+                                       nullptr, nullptr, nullptr, nullptr, nullptr};         \
+    return PyModule_Create2(&definition, 3);                                                 \
+  }
+
+#else
+
 #include <Python.h>
 
 #define MSDA_MODULE(name)                                                                   \
@@ -11,3 +51,5 @@
                                             nullptr, nullptr, nullptr, nullptr, nullptr};   \
     return PyModule_Create(&definition);                                                    \
   }
+
+#endif

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from cases import Case, make_case
@@ -90,3 +93,14 @@ def test_loader_names_the_fault():
         check_torch("2.3.0", "2.2", False)
     with pytest.raises(ImportError, match=r"is for CUDA 13, but torch .* brings CUDA 12\.8"):
         check_cuda("12.8", "13.0")
+
+
+def test_a_torch_without_cuda_loads_only_the_cpu_library(tmp_path):
+    """_C_cuda is linked against libraries such a torch does not have: it must not even be tried."""
+    script = (
+        "import sys, torch; torch.version.cuda = None; import ms_deform_attn;"
+        "assert not ms_deform_attn.HAS_CUDA and 'ms_deform_attn._C_cuda' not in sys.modules;"
+        "assert torch._C._dispatch_has_kernel_for_dispatch_key('ms_deform_attn::forward', 'CPU');"
+        "assert not torch._C._dispatch_has_kernel_for_dispatch_key('ms_deform_attn::forward', 'CUDA')"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path)

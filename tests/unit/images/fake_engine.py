@@ -1,6 +1,6 @@
-"""A Docker engine made of a socket and a folder, and a `docker` program that knows it: no engine is needed to test ours.
+"""A Docker engine made of a socket and a folder, and a `docker` program that knows it.
 
-The socket speaks enough of the engine's HTTP API for the real docker SDK; the program writes down how it was called.
+The socket speaks enough of the engine's HTTP API for the real docker SDK; the program records its calls.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ arguments = sys.argv[1:]
 with (root / "calls").open("a") as calls:
     calls.write(json.dumps(arguments) + "\\n")
 if arguments[:2] == ["context", "inspect"]:
-    print(json.dumps([{{"Name": "default", "Endpoints": {{"docker": {{"Host": os.environ["DOCKER_HOST"]}}}}}}]))
+    host = os.environ["DOCKER_HOST"]
+    print(json.dumps([{{"Name": "default", "Endpoints": {{"docker": {{"Host": host}}}}}}]))
+elif arguments == ["--version"]:
+    print("Docker version 20.10.24")
 elif arguments[:2] == ["buildx", "version"]:
     sys.exit(0 if (root / "buildx").exists() else 1)
 elif arguments[:2] == ["buildx", "build"]:
@@ -43,7 +46,8 @@ elif arguments[:2] == ["buildx", "build"]:
     if (root / "fails").exists():
         print((root / "fails").read_text())
         sys.exit(1)
-    (root / "images" / urllib.parse.quote(arguments[arguments.index("--tag") + 1], safe="")).write_text("sha256:made")
+    tag = arguments[arguments.index("--tag") + 1]
+    (root / "images" / urllib.parse.quote(tag, safe="")).write_text("sha256:made")
 elif arguments[0] == "pull":
     print("Error response from daemon: no such host", file=sys.stderr)
     sys.exit(1)
@@ -78,7 +82,7 @@ class FakeEngine:
         path = self.root / "calls"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def answer(self, verb: str, target: str) -> tuple[int, Any]:
+    def answer(self, verb: str, target: str) -> tuple[int, Any]: - a table of routes
         """Status and body (bytes for an archive, else JSON) for a request."""
         url = urlsplit(target)
         path, query = re.sub(r"^/v[\d.]+", "", url.path), parse_qs(url.query)
@@ -96,7 +100,11 @@ class FakeEngine:
             return 200, [{"Id": identity} for identity in found]
         if m := re.fullmatch(r"/containers/([^/]+)/archive", path):
             text = self.files.get(query["path"][0])
-            return (404, {"message": "no such file"}) if text is None else (200, _archive(query["path"][0], text))
+            return (
+                (404, {"message": "no such file"})
+                if text is None
+                else (200, _archive(query["path"][0], text))
+            )
         if m := re.fullmatch(r"/containers/([^/]+)(?:/json)?", path):
             if verb == "DELETE":
                 del self.containers[m[1]]
@@ -153,8 +161,8 @@ def running_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
         def address_string(self) -> str:
             return "socket"
 
-        def log_message(self, format: str, *args: Any) -> None:
-            del format, args
+        def log_message(self, *args: Any) -> None:
+            del args
 
     # A socket's path may have 107 bytes only, and pytest's folders are long.
     descriptor = os.open(folder, os.O_RDONLY)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def test_no_docker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert any("--executor local" in hint for hint in problem.hints)
 
 
+# The SDK forgets to close the socket that found nobody; gc.collect has that said here, not in a later test.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_silent_engine(fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del fake
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
@@ -41,6 +44,7 @@ def test_a_silent_engine(fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.M
     assert problem
     assert "does not answer: No such file or directory" in problem.sentence
     assert problem.where == f"unix://{tmp_path}/nobody.sock"
+    gc.collect()
 
 
 def test_an_old_engine(fake: FakeEngine) -> None:
@@ -65,7 +69,9 @@ def test_an_image_that_is_there_is_not_pulled(fake: FakeEngine) -> None:
 
 
 def test_a_base_that_cannot_be_pulled(fake: FakeEngine) -> None:
-    with pytest.raises(MissingToolError, match="cannot be pulled: Error response from daemon: no such host") as caught:
+    with pytest.raises(
+        MissingToolError, match="cannot be pulled: Error response from daemon: no such host"
+    ) as caught:
         Engine().base_id("base:2")
     assert any("images:" in hint for hint in caught.value.hints)
     assert any("make-base" in hint for hint in caught.value.hints)
@@ -82,8 +88,14 @@ def test_a_build_hands_over_the_text_and_its_secrets(fake: FakeEngine, tmp_path:
     assert (fake.root / "secret-network").read_text() == "export X=hush"
     assert (fake.root / "secret-ca").read_text() == "certificates"
     call = next(call for call in fake.calls() if call[:2] == ["buildx", "build"])
-    assert call[2:10] == ["--builder", "default", "--load", "--progress=plain", "--secret", f"id=ca,src={tmp_path}/ca"] + call[8:10]
-    assert call[8:12] == ["--secret", f"id=network,src={tmp_path}/network", "--tag", "buildfarm/x:1"]
+    assert call[2:6] == ["--builder", "default", "--load", "--progress=plain"]
+    assert call[6:10] == [
+        "--secret",
+        f"id=ca,src={tmp_path}/ca",
+        "--secret",
+        f"id=network,src={tmp_path}/network",
+    ]
+    assert call[10:12] == ["--tag", "buildfarm/x:1"]
     assert "hush" not in (tmp_path / "log").read_text()
 
 

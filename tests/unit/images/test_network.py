@@ -21,7 +21,10 @@ from builder.images.network import ca_bundle, ca_variables, index_variables, she
         ({"UV_INDEX_URL": "u"}, {"UV_INDEX_URL": "u", "PIP_INDEX_URL": "u"}),
         ({"PIP_INDEX_URL": "p"}, {"UV_DEFAULT_INDEX": "p", "PIP_INDEX_URL": "p"}),
         ({"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}, {"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}),
-        ({"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"}, {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"}),
+        (
+            {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"},
+            {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"},
+        ),
     ],
     ids=["nothing", "not ours", "empty", "uv", "old uv", "pip", "both", "credentials and proxy"],
 )
@@ -32,12 +35,15 @@ def test_what_a_container_is_told_of_the_index(environ: dict[str, str], carried:
 def test_the_named_bundle_goes_before_the_systems(tmp_path: Path) -> None:
     (tmp_path / "own.pem").touch()
     assert ca_bundle({"SSL_CERT_FILE": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
-    assert ca_bundle({"SSL_CERT_FILE": "/nowhere", "PIP_CERT": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
+    assert (
+        ca_bundle({"SSL_CERT_FILE": "/nowhere", "PIP_CERT": str(tmp_path / "own.pem")})
+        == tmp_path / "own.pem"
+    )
 
 
 def test_without_a_bundle_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_CA_FILES", (str(tmp_path / "none.pem"),))
-    monkeypatch.setattr(network.ssl, "get_default_verify_paths", lambda: _Paths())
+    monkeypatch.setattr("ssl.get_default_verify_paths", _Paths)
     with pytest.raises(MissingToolError, match="no CA bundle") as caught:
         ca_bundle({})
     assert "SSL_CERT_FILE" in caught.value.hints[0]
@@ -48,7 +54,7 @@ class _Paths:
 
 
 def test_settings_survive_the_shell() -> None:
-    awkward = {"A": "it's $HOME; `x` \"y\"", **ca_variables("/ca.pem")}
+    awkward = {"A": 'it\'s $HOME; `x` "y"', **ca_variables("/ca.pem")}
     sh = shutil.which("sh")
     assert sh
     script = shell_settings(awkward) + 'printf "%s\\n%s" "$A" "$SSL_CERT_FILE"'

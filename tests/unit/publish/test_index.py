@@ -132,7 +132,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
     dist.mkdir()
     seen: list[str] = []
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, seen=seen, directory=str(dist)))
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield dist, f"http://127.0.0.1:{server.server_port}/simple", seen

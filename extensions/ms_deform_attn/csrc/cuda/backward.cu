@@ -38,7 +38,7 @@ __device__ __forceinline__ A team_sum(A value, int lanes, unsigned mask) {
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads)
-    backward_kernel(const Problem p, const Gradients g, const int lanes) {
+    backward_kernel(Problem p, Gradients g, int lanes) {
   using A = typename AccOf<T>::type;
   const int lane = threadIdx.x & (lanes - 1);
   const unsigned first_lane = (threadIdx.x & (kWarp - 1)) & ~static_cast<unsigned>(lanes - 1);
@@ -113,21 +113,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T, int V>
-cudaError_t launch(const Problem& p, const Gradients& g, cudaStream_t stream) {
-  const Team team = team_for(p, V);
-  backward_kernel<T, V><<<team.blocks, kThreads, 0, stream>>>(p, g, team.lanes);
-  return cudaGetLastError();
-}
-
 template <typename T>
 cudaError_t backward_as(const Problem& p, const Gradients& g, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
   if (vectorises<T>(p.value, p.channels) && vectorises<T>(g.out, p.channels) &&
       vectorises<T>(g.value, p.channels)) {
-    return launch<T, V>(p, g, stream);
+    const Team team = team_for(p, V);
+    return launch(backward_kernel<T, V>, team, stream, p, g, team.lanes);
   }
-  return launch<T, 1>(p, g, stream);
+  const Team team = team_for(p, 1);
+  return launch(backward_kernel<T, 1>, team, stream, p, g, team.lanes);
 }
 
 }  // namespace

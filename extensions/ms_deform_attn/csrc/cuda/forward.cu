@@ -7,7 +7,7 @@ namespace {
 
 template <typename T, int V>
 __global__ void __launch_bounds__(kThreads)
-    forward_kernel(const Problem p, T* __restrict__ out, const int lanes) {
+    forward_kernel(Problem p, T* out, int lanes) {
   using A = typename AccOf<T>::type;
   const int lane = threadIdx.x & (lanes - 1);
   const int64_t teams = kThreads / lanes;
@@ -52,21 +52,16 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-template <typename T, int V>
-cudaError_t launch(const Problem& p, T* out, cudaStream_t stream) {
-  const Team team = team_for(p, V);
-  forward_kernel<T, V><<<team.blocks, kThreads, 0, stream>>>(p, out, team.lanes);
-  return cudaGetLastError();
-}
-
 template <typename T>
 cudaError_t forward_as(const Problem& p, void* out, cudaStream_t stream) {
   constexpr int V = 16 / sizeof(T);
   T* to = static_cast<T*>(out);
   if (vectorises<T>(p.value, p.channels) && vectorises<T>(out, p.channels)) {
-    return launch<T, V>(p, to, stream);
+    const Team team = team_for(p, V);
+    return launch(forward_kernel<T, V>, team, stream, p, to, team.lanes);
   }
-  return launch<T, 1>(p, to, stream);
+  const Team team = team_for(p, 1);
+  return launch(forward_kernel<T, 1>, team, stream, p, to, team.lanes);
 }
 
 }  // namespace

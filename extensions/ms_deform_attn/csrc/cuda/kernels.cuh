@@ -93,6 +93,19 @@ inline Team team_for(const Problem& p, int vector) {
   return {lanes, static_cast<int>(std::min<int64_t>(blocks, int64_t{1} << 20))};
 }
 
+// Not <<<...>>>: this form is plain C++, so the tests can compile the kernels for
+// the CPU and run them lane by lane (tests/cuda_on_host).
+template <typename... Params>
+inline cudaError_t launch(void (*kernel)(Params...), const Team& team, cudaStream_t stream,
+                          Params... params) {
+  void* pointers[] = {static_cast<void*>(&params)...};
+  const cudaError_t error =
+      cudaLaunchKernel(kernel, dim3(team.blocks), dim3(kThreads), pointers, 0, stream);
+  // Reported here: it must not stay behind for the next caller of CUDA to find.
+  if (error != cudaSuccess) cudaGetLastError();
+  return error;
+}
+
 // Whether rows of `channels` elements can be read in 16-byte pieces.
 template <typename T>
 inline bool vectorises(const void* pointer, int64_t channels) {

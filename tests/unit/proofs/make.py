@@ -1,0 +1,146 @@
+"""Facts, claims, symbol tables, real ELF files and wheels, as small as the tests need them."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
+from builder.proofs.claim import Claim
+from builder.proofs.symbols import Provider, SymbolTable
+from builder.wheels.facts import Library, WheelFacts
+from tests.conftest import lacking
+
+CELL = Cell.parse("torch2.11.0-cu130-cp312")
+PROVIDED = frozenset(
+    {"libtorch.so", "libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libcudart.so.13", "libgomp.so.1"}
+)
+FORWARD = "_Z27ms_deform_attn_cuda_forwardRKN2at6TensorES2_S2_S2_S2_i"
+
+
+def library(path: str = "ops/_C.so", **facts: Any) -> Library:
+    plain: dict[str, Any] = {
+        "needed": ("libtorch_cpu.so", "libc.so.6"),
+        "undefined": (),
+        "defined": ("PyInit__C",),
+        "versions": {},
+        "sass": (),
+        "ptx": (),
+        "machine": "x86_64",
+    }
+    return Library(path=path, **(plain | facts))
+
+
+def gpu_library(*sass: str, ptx: tuple[str, ...] = (), **facts: Any) -> Library:
+    return library(**({"path": "ops/_C_cuda.so", "fatbin": True, "sass": sass, "ptx": ptx} | facts))
+
+
+def wheel_facts(
+    *libraries: Library, tag: str = "cp312-cp312-manylinux_2_28_x86_64", **facts: Any
+) -> WheelFacts:
+    version = facts.get("version", "1.0+cu130.torch211")
+    plain: dict[str, Any] = {
+        "filename": f"ops-{version}-{tag}.whl",
+        "sha256": "ab" * 32,
+        "size": 1,
+        "name": "ops",
+        "version": version,
+        "tags": (tag,),
+        "requires_dist": ("torch>=2.11,<2.12",),
+        "requires_python": ">=3.10",
+        "libraries": libraries,
+        "files": (),
+    }
+    return WheelFacts(**(plain | facts))
+
+
+def claim(**said: Any) -> Claim:
+    plain: dict[str, Any] = {
+        "abi": AbiClass.CPYTHON,
+        "torch": Torch(2, 11, 0),
+        "cuda": Cuda(13, 0),
+        "archs": (Arch(9, 0),),
+        "cuda_required": True,
+        "local": "cu130.torch211",
+        "requires": ("torch>=2.11,<2.12",),
+        "cells": (CELL,),
+    }
+    return Claim(**(plain | said))
+
+
+def table(
+    libraries: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] | None = None, *, cxx11: bool = True
+) -> SymbolTable:
+    """A torch in small: {file name: (needed, defined)} on top of the libraries every torch has."""
+    plain: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+        "libc10.so": ((), ("_ZN3c105ErrorC1Ev",)),
+        "libtorch_cpu.so": (
+            ("libc10.so", "libstdc++.so.6"),
+            ("_ZN2at6Tensor3fooEv", "torch_call_dispatcher"),
+        ),
+        "libtorch_cuda.so": (("libtorch_cpu.so", "libcudart.so.13"), ("aoti_torch_get_current_cuda_stream",)),
+        "libtorch.so": (("libtorch_cpu.so", "libtorch_cuda.so"), ()),
+        "libcudart.so.13": ((), ("cudaMalloc", "cudaFree")),
+        "libtorch_global_deps.so": (("libcudart.so.13", "libm.so.6"), ()),
+    }
+    parts = plain | dict(libraries or {})
+    return SymbolTable(
+        {n: Provider(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11
+    )
+
+
+def compiled(folder: Path, source: str, *flags: str, name: str = "lib.so", language: str = "c++") -> Path:
+    """A real shared library from a few lines of source."""
+    if shutil.which("g++") is None:
+        lacking("no g++ on this machine")
+    out = folder / name
+    argv = ["g++", "-x", language, "-", "-x", "none", "-shared", "-fPIC", "-O1", "-o", str(out), *flags]
+    done = subprocess.run(argv, input=source, text=True, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def fat_binary(*entries: tuple[int, int, int]) -> bytes:
+    """A container of GPU code: each entry is (kind: 1 PTX, 2 machine code; architecture; flags)."""
+    body = b"".join(
+        struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, 8, 0, 0, 0, 0, number, 0, 0, flags, 0, 0)
+        + b"\x7fELF\0\0\0\0"
+        for kind, number, flags in entries
+    )
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
+
+
+def with_gpu_code(folder: Path, section: bytes, name: str = "gpu.so") -> Path:
+    """A real library whose section of GPU code holds these bytes."""
+    values = ",".join(map(str, section)) or "0"
+    return compiled(folder, f'.section .nv_fatbin, "a"\n.byte {values}\n', name=name, language="assembler")
+
+
+def make_wheel(
+    folder: Path,
+    files: Mapping[str, bytes | Path],
+    *,
+    tag: str = "cp312-cp312-linux_x86_64",
+    version: str = "1.0",
+    metadata: str = "",
+    filename: str = "",
+) -> Path:
+    """A wheel file with these members besides its own METADATA and WHEEL."""
+    path = folder / (filename or f"ops-{version}-{tag}.whl")
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(
+            f"ops-{version}.dist-info/METADATA",
+            f"Metadata-Version: 2.4\nName: ops\nVersion: {version}\n{metadata}\n",
+        )
+        archive.writestr(
+            f"ops-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
+        )
+        archive.writestr(f"ops-{version}.dist-info/RECORD", "".join(f"{name},,\n" for name in files))
+        for name, content in files.items():
+            archive.writestr(name, content.read_bytes() if isinstance(content, Path) else content)
+    return path

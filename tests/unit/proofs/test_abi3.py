@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.matrix.axes import AbiClass
+from builder.proofs.abi3 import check_abi3
+from builder.wheels.facts import read_facts
+from tests.unit.proofs.make import claim, compiled, library, make_wheel, wheel_facts
+
+
+def manylinux(python: str) -> str:
+    return f"{python}-manylinux_2_28_x86_64"
+
+
+@pytest.mark.parametrize(
+    ("tag", "used", "abi", "fault"),
+    [
+        pytest.param("cp310-abi3", ("PyModule_Create2",), AbiClass.ABI3, "", id="stable functions"),
+        pytest.param("cp310-abi3", ("PyExc_ValueError",), AbiClass.ABI3, "", id="stable data"),
+        pytest.param(
+            "cp310-abi3",
+            ("PyBuffer_Release",),
+            AbiClass.ABI3,
+            "PyBuffer_Release (3.11), newer than the Python 3.10",
+            id="newer",
+        ),
+        pytest.param("cp311-abi3", ("PyBuffer_Release",), AbiClass.ABI3, "", id="new enough"),
+        pytest.param(
+            "cp310-abi3",
+            ("_PyThreadState_UncheckedGet",),
+            AbiClass.ABI3,
+            "_PyThreadState_UncheckedGet",
+            id="private",
+        ),
+        pytest.param(
+            "cp310-abi3", ("PyBuffer_Release",), AbiClass.CPYTHON, "newer", id="the tag alone is a claim"
+        ),
+        pytest.param(
+            "cp312-cp312",
+            ("PyModule_Create2",),
+            AbiClass.STABLE,
+            "tagged cp312-cp312",
+            id="claimed, not tagged",
+        ),
+        pytest.param("py3-none", (), AbiClass.STABLE, "", id="calls no Python"),
+    ],
+)
+def test_abi3(tag: str, used: tuple[str, ...], abi: AbiClass, fault: str) -> None:
+    proof = check_abi3(wheel_facts(library(undefined=used), tag=manylinux(tag)), claim(abi=abi))
+    assert proof is not None
+    assert proof.verdict == ("failed" if fault else "passed")
+    assert fault in proof.reason
+
+
+def test_two_tags_promise_the_older() -> None:
+    tags = (manylinux("cp310-abi3"), manylinux("cp311-abi3"))
+    proof = check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",)), tags=tags), claim())
+    assert proof is not None
+    assert proof.verdict == "failed"
+
+
+def test_no_abi3_claimed_and_none_tagged() -> None:
+    assert check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",))), claim()) is None
+
+
+@pytest.mark.parametrize("call", ["PyModule_Create2", "PyBuffer_Release", "_PyThreadState_UncheckedGet"])
+def test_the_verdict_is_abi3audits(tmp_path: Path, call: str) -> None:
+    source = f'extern "C" {{ int {call}(); int PyInit__C() {{ return {call}(); }} }}'
+    extension = compiled(tmp_path, source, name="_C.abi3.so")
+    wheel = make_wheel(tmp_path, {"ops/_C.abi3.so": extension}, tag="cp310-abi3-linux_x86_64")
+    report = tmp_path / "report.json"
+    subprocess.run(
+        [sys.executable, "-m", "abi3audit", "--report", "--output", str(report), str(wheel)],
+        capture_output=True,
+        check=False,
+    )
+    (specs,) = json.loads(report.read_text())["specs"].values()
+    theirs = specs["wheel"][0]["result"]
+    proof = check_abi3(read_facts(wheel), claim())
+    assert proof is not None
+    assert (proof.verdict == "passed") is (theirs["is_abi3"] and theirs["is_abi3_baseline_compatible"])

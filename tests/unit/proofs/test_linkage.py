@@ -1,0 +1,232 @@
+"""Undefined symbols looked up as the loader of a cell would, with the likely cause of each one missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.proofs.linkage import check_linkage
+from builder.proofs.proof import Check
+from builder.wheels.facts import Library, read_facts
+from tests.unit.proofs.make import (
+    CELL,
+    FORWARD,
+    compiled,
+    gpu_library,
+    library,
+    make_wheel,
+    table,
+    wheel_facts,
+)
+
+CXX11 = "_ZN3c105ErrorC1ENS_14SourceLocationENSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+OLD_STRING = "_ZN3c105ErrorC1ENS_14SourceLocationESs"
+CUDART_12 = {"cudaFancy": ("libcudart.so.12", "libcudart.so.12")}
+
+
+def uses(*undefined: str, **facts: Any) -> Library:
+    return library(undefined=undefined, **facts)
+
+
+@pytest.mark.parametrize(
+    "libraries",
+    [
+        pytest.param((uses("_ZN2at6Tensor3fooEv"),), id="in a library it needs"),
+        pytest.param((uses("_ZN3c105ErrorC1Ev"),), id="in a library needed in turn"),
+        pytest.param(
+            (uses("aoti_torch_get_current_cuda_stream", needed=("libtorch.so",)),), id="through libtorch"
+        ),
+        pytest.param((uses("cudaMalloc", needed=()),), id="CUDA runtime, which torch opens for all"),
+        pytest.param((uses("PyModule_Create2", "_Py_NoneStruct", needed=()),), id="Python"),
+        pytest.param((uses("getenv", "cosf", needed=()),), id="C library, without a version"),
+        pytest.param((uses("_ZSt4cout", needed=()),), id="C++ library, which torch brings"),
+        pytest.param(
+            (uses("fancy", needed=("libc.so.6",), bound={"fancy": ("libc.so.6", "GLIBC_2.99")}),),
+            id="a later version is the tags' matter",
+        ),
+        pytest.param(
+            (
+                uses(
+                    "__tls_get_addr",
+                    needed=(),
+                    bound={"__tls_get_addr": ("ld-linux-x86-64.so.2", "GLIBC_2.3")},
+                ),
+            ),
+            id="the loader itself",
+        ),
+        pytest.param((uses("cuLaunchKernel", needed=("libcuda.so.1",)),), id="the driver"),
+        pytest.param((uses("own", defined=("own",)),), id="itself"),
+        pytest.param(
+            (uses("helper", needed=("libh.so",)), library("ops/libh.so", defined=("helper",))),
+            id="by file name",
+        ),
+        pytest.param(
+            (
+                uses("helper", needed=("libh.so.1",)),
+                library("ops/h", soname="libh.so.1", defined=("helper",)),
+            ),
+            id="by soname",
+        ),
+        pytest.param((), id="no library"),
+    ],
+)
+def test_found(libraries: tuple[Library, ...]) -> None:
+    proof = check_linkage(wheel_facts(*libraries), CELL, table())
+    assert (proof.check, proof.cell, proof.verdict) == (Check.LINKAGE, CELL, "passed"), proof.reason
+    assert proof.evidence["missing"] == {}
+
+
+@pytest.mark.parametrize(
+    ("libraries", "symbols", "says"),
+    [
+        pytest.param(
+            (uses(FORWARD),),
+            {},
+            r"no GPU code at all, it was the CUDA sources.*FORCE_CUDA",
+            id="CUDA left out",
+        ),
+        pytest.param(
+            (uses(FORWARD), gpu_library("sm_90")),
+            {},
+            r"left out; look at the `sources`",
+            id="a source left out",
+        ),
+        pytest.param(
+            (uses("_ZN2at6Tensor3barEv"),),
+            {},
+            r"undefined symbol at::Tensor::bar\(\): .* another torch than 2\.11\.0",
+            id="torch",
+        ),
+        pytest.param(
+            (uses("_ZTIN5torch8autograd4NodeE"),),
+            {},
+            r"typeinfo for torch::autograd::Node: .*another torch",
+            id="type",
+        ),
+        pytest.param(
+            (uses(CXX11),),
+            {"cxx11": False},
+            "other C.. ABI.*USE_CXX11_ABI=0, as torch",
+            id="new string, old torch",
+        ),
+        pytest.param(
+            (uses(OLD_STRING),), {}, "other C.. ABI.*USE_CXX11_ABI=1, as torch", id="old string, new torch"
+        ),
+        pytest.param((uses(CXX11),), {}, "another torch than", id="new string, new torch: not the string"),
+        pytest.param(
+            (uses("aoti_torch_get_current_cuda_stream"),),
+            {},
+            r"libtorch_cuda\.so has it, but this library does not link it",
+            id="not linked",
+        ),
+        pytest.param(
+            (uses("helper"), library("ops/h.so", defined=("helper",))),
+            {},
+            r"ops/h\.so has it, but",
+            id="its own, not linked",
+        ),
+        pytest.param(
+            (uses("torch_has_storage"),),
+            {},
+            r"torch 2\.14 is the first with it, this cell has 2\.11",
+            id="C function",
+        ),
+        pytest.param((uses("torch_sorted"),), {}, "no torch measured has it", id="a C function nobody has"),
+        pytest.param(
+            (uses("cublasSgemm_v2", needed=()),), {}, "calls CUDA, but links no library", id="CUDA not linked"
+        ),
+        pytest.param((uses("_ZSt21something_from_gcc_99v"),), {}, "newer C.. library", id="C++ library"),
+        pytest.param((uses("cuLaunchKernel"),), {}, "cuLaunchKernel", id="driver not linked"),
+    ],
+)
+def test_missing(libraries: tuple[Library, ...], symbols: dict[str, Any], says: str) -> None:
+    proof = check_linkage(wheel_facts(*libraries), CELL, table(**symbols))
+    assert proof.verdict == "failed"
+    assert re.search(says, proof.reason), proof.reason
+
+
+@pytest.mark.parametrize(
+    ("needed", "says"),
+    [
+        (
+            "libcudart.so.12",
+            r"CUDA 12's; torch 2\.11\.0 here has libcudart\.so\.13: build it with a CUDA 13 toolkit",
+        ),
+        ("libc10.so.2", r"this cell has libc10\.so: build it with this cell's torch"),
+        ("libtorch_cuda_cpp.so", r"which torch 2\.11\.0 does not have: it was built against another torch"),
+        ("libjpeg.so.8", "which this cell does not have: link it statically"),
+    ],
+)
+def test_a_library_that_is_not_there(needed: str, says: str) -> None:
+    proof = check_linkage(wheel_facts(uses(needed=(needed,))), CELL, table())
+    assert proof.verdict == "failed"
+    assert re.search(says, proof.reason), proof.reason
+    assert proof.evidence["absent"] == {"ops/_C.so": [needed]}
+
+
+def test_a_missing_library_is_named_once_not_for_each_symbol() -> None:
+    wheel = wheel_facts(uses("cudaFancy", needed=("libcudart.so.12",), bound=CUDART_12))
+    proof = check_linkage(wheel, CELL, table())
+    assert proof.evidence["missing"] == {}
+    assert "cudaFancy" not in proof.reason
+
+
+def test_a_versioned_symbol_of_a_cuda_library_must_be_in_it() -> None:
+    bound = {"cudaFancy": ("libcudart.so.13", "libcudart.so.13")}
+    proof = check_linkage(
+        wheel_facts(uses("cudaFancy", needed=("libcudart.so.13",), bound=bound)), CELL, table()
+    )
+    assert "cudaFancy" in proof.reason
+
+
+def test_what_torch_itself_lacks_is_not_held_against_the_wheel() -> None:
+    symbols = table({"libtorch_cpu.so": (("libmpi.so.40",), ("_ZN2at6Tensor3fooEv",))})
+    assert check_linkage(wheel_facts(uses("_ZN2at6Tensor3fooEv")), CELL, symbols).verdict == "passed"
+
+
+def test_evidence_has_both_names() -> None:
+    proof = check_linkage(wheel_facts(uses(FORWARD)), CELL, table())
+    readable = "ms_deform_attn_cuda_forward(" + "at::Tensor const&, " * 5 + "int)"
+    assert proof.evidence["missing"] == {"ops/_C.so": {FORWARD: readable}}
+
+
+SOURCE = """
+namespace at { struct Tensor; }
+using T = at::Tensor const&;
+void ms_deform_attn_cuda_forward(T, T, T, T, T, int);
+extern "C" void PyInit_ops(at::Tensor& t) { ms_deform_attn_cuda_forward(t, t, t, t, t, 1); }
+"""
+
+
+def test_incident_1_made_for_real(tmp_path: Path) -> None:
+    """A binding compiled without the CUDA file that it calls into, as a machine without a GPU does it."""
+    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, SOURCE, name="ops.so")})
+    proof = check_linkage(read_facts(wheel), CELL, table())
+    assert proof.verdict == "failed"
+    assert "undefined symbol ms_deform_attn_cuda_forward(at::Tensor const&" in proof.reason
+    assert "FORCE_CUDA=1" in proof.reason
+
+
+def test_incident_1_cured(tmp_path: Path) -> None:
+    cuda = "void ms_deform_attn_cuda_forward(T, T, T, T, T, int) {}"
+    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, SOURCE + cuda, name="ops.so")})
+    assert check_linkage(read_facts(wheel), CELL, table()).verdict == "passed"
+
+
+def test_a_weak_symbol_may_be_missing(tmp_path: Path) -> None:
+    source = 'extern "C" { __attribute__((weak)) int maybe(); int f() { return maybe ? maybe() : 0; } }'
+    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, source)})
+    assert check_linkage(read_facts(wheel), CELL, table()).verdict == "passed"
+
+
+def test_a_library_really_needed_and_not_there(tmp_path: Path) -> None:
+    other = compiled(
+        tmp_path, 'extern "C" int other() { return 1; }', "-Wl,-soname,libother.so.7", name="libother.so.7"
+    )
+    source = 'extern "C" { int other(); int f() { return other(); } }'
+    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, source, str(other), name="ops.so")})
+    proof = check_linkage(read_facts(wheel), CELL, table())
+    assert proof.evidence["absent"] == {"ops.so": ["libother.so.7"]}

@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.matrix.axes import Cell
+from builder.proofs.tags import best_platform, check_tags
+from builder.wheels.facts import read_facts
+from tests.unit.proofs.make import PROVIDED, claim, compiled, library, make_wheel, wheel_facts
+
+OLD = {
+    "versions": {"libc.so.6": ("GLIBC_2.14", "GLIBC_2.2.5")},
+    "bound": {"memcpy": ("libc.so.6", "GLIBC_2.14")},
+}
+NEW = {"versions": {"libc.so.6": ("GLIBC_2.34",)}, "bound": {"dlopen": ("libc.so.6", "GLIBC_2.34")}}
+CXX = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc++.so.6",)}
+
+
+@pytest.mark.parametrize(
+    ("tag", "facts", "fault"),
+    [
+        pytest.param("cp312-cp312-manylinux_2_28_x86_64", OLD, "", id="promise kept"),
+        pytest.param("cp312-cp312-manylinux_2_17_x86_64", OLD, "", id="the oldest that holds"),
+        pytest.param(
+            "cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", OLD, "", id="two names of one"
+        ),
+        pytest.param("cp312-cp312-manylinux_2_34_x86_64", NEW, "", id="newer, and says so"),
+        pytest.param(
+            "cp312-cp312-manylinux_2_28_x86_64",
+            NEW,
+            r"needs dlopen@GLIBC_2\.34, newer than manylinux_2_28",
+            id="glibc",
+        ),
+        pytest.param(
+            "cp312-cp312-manylinux_2_28_x86_64",
+            CXX,
+            r"needs GLIBCXX_3\.4\.30, newer",
+            id="libstdc++, weak symbols",
+        ),
+        pytest.param(
+            "cp312-cp312-linux_x86_64",
+            OLD,
+            r"needs manylinux_2_17_x86_64: run `auditwheel repair`",
+            id="not repaired",
+        ),
+        pytest.param("py3-none-any", OLD, "any is not its platform", id="any"),
+        pytest.param("cp312-cp312-musllinux_1_2_x86_64", OLD, "musl", id="musl"),
+        pytest.param(
+            "cp312-cp312-manylinux_2_99_x86_64", OLD, "knows no platform", id="a platform nobody knows"
+        ),
+        pytest.param(
+            "cp312-cp312-manylinux_2_28_x86_64",
+            {"machine": "aarch64"},
+            r"\(aarch64\) is not for x86_64",
+            id="processor",
+        ),
+        pytest.param(
+            "cp312-cp312-manylinux_2_28_x86_64",
+            {"needed": ("libtorch_cuda.so", "libcudart.so.13", "libcuda.so.1")},
+            "",
+            id="what torch and the driver bring",
+        ),
+        pytest.param(
+            "cp312-cp312-manylinux_2_28_x86_64",
+            {"needed": ("libjpeg.so.8",)},
+            r"needs libjpeg\.so\.8, which neither torch",
+            id="a library nobody brings",
+        ),
+        pytest.param(
+            "cp312-cp312-linux_x86_64",
+            {"needed": ("libjpeg.so.8",)},
+            r"needs libjpeg\.so\.8",
+            id="nor under linux",
+        ),
+        pytest.param(
+            "cp312-cp312-manylinux_2_28_x86_64",
+            {"needed": ("libz.so.1",), "undefined": ("inflateSyncPoint", "zcalloc")},
+            "uses zcalloc",
+            id="a private function",
+        ),
+        pytest.param(
+            "cp311-cp311-manylinux_2_28_x86_64",
+            OLD,
+            "pip in torch2.11.0-cu130-cp312 does not take",
+            id="Python",
+        ),
+        pytest.param("cp313-abi3-manylinux_2_28_x86_64", OLD, "does not take", id="abi3 of a newer Python"),
+        pytest.param("cp310-abi3-manylinux_2_28_x86_64", OLD, "", id="abi3"),
+        pytest.param("py3-none-manylinux_2_28_x86_64", OLD, "", id="no Python at all"),
+    ],
+)
+def test_tags(tag: str, facts: dict[str, Any], fault: str) -> None:
+    wheel = wheel_facts(library(**facts), tag=tag, tags=expand(tag))
+    proof = check_tags(wheel, claim(), PROVIDED)
+    assert proof.verdict == ("failed" if fault else "passed"), proof.reason
+    assert re.search(fault, proof.reason)
+
+
+def expand(tag: str) -> tuple[str, ...]:
+    python, abi, platforms = tag.split("-")
+    return tuple(f"{python}-{abi}-{platform}" for platform in platforms.split("."))
+
+
+@pytest.mark.parametrize(
+    ("cell", "tag", "taken"),
+    [
+        ("torch2.11.0-cu130-cp313t", "cp310-abi3-manylinux_2_28_x86_64", False),
+        ("torch2.11.0-cu130-cp313t", "cp313-cp313t-manylinux_2_28_x86_64", True),
+        ("torch2.11.0-cu130-cp313", "cp313-cp313t-manylinux_2_28_x86_64", False),
+        ("torch2.11.0-cu130-cp314", "cp310-abi3-manylinux_2_28_x86_64", True),
+        ("torch2.11.0-cu130-cp312-linux_aarch64", "cp310-abi3-manylinux_2_28_x86_64", False),
+    ],
+)
+def test_a_cell_takes_the_tag(cell: str, tag: str, taken: bool) -> None:
+    proof = check_tags(wheel_facts(library(**OLD), tag=tag), claim(cells=(Cell.parse(cell),)), PROVIDED)
+    assert (proof.verdict == "passed") is taken
+
+
+def test_a_renamed_file_is_found_out() -> None:
+    wheel = wheel_facts(library(**OLD), tags=("cp312-cp312-linux_x86_64",))
+    reason = check_tags(wheel, claim(), PROVIDED).reason
+    assert (
+        "the file name says cp312-cp312-manylinux_2_28_x86_64, its WHEEL says cp312-cp312-linux_x86_64"
+        in reason
+    )
+
+
+def test_a_library_of_the_wheel_itself_is_no_stranger() -> None:
+    wheel = wheel_facts(
+        library(needed=("libhelper.so.1",)), library("ops/libhelper.so", soname="libhelper.so.1", needed=())
+    )
+    assert check_tags(wheel, claim(), PROVIDED).verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '#include <stdlib.h>\nchar* f() { return getenv("X"); }',
+        "#include <iostream>\nvoid f() { std::cout << 1.5 << std::endl; }",
+    ],
+)
+def test_the_platform_is_the_one_auditwheel_finds(tmp_path: Path, source: str) -> None:
+    extension = compiled(tmp_path, source + '\nextern "C" void* PyInit__C() { return 0; }', name="_C.so")
+    wheel = make_wheel(tmp_path, {"ops/_C.so": extension})
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert best_platform(read_facts(wheel), frozenset()) == json.loads(shown.stdout)["overall_tag"]

