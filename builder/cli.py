@@ -10,6 +10,7 @@ import typer
 
 from builder import __version__
 from builder.errors import Exit
+from builder.log import complain
 from builder.matrix.axes import Arch
 from builder.matrix.config import Select
 from builder.matrix.declaration import read_plan
@@ -90,6 +91,9 @@ def build(
         ExecutorName,
         typer.Option("--executor", help="auto takes docker if its images are there, else local."),
     ] = ExecutorName.AUTO,
+    image: Annotated[
+        str | None, typer.Option("--image", help="Base image for docker, in place of the matrix's `images:`.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option("--jobs", min=1, help="Compilers at once; default from cores and memory.")
     ] = None,
@@ -105,19 +109,22 @@ def build(
 ) -> None:
     """Build, repair and check the selected wheels; they land in dist/ with an index pip can install from."""
     from builder import farm  # noqa: PLC0415 - auditwheel, docker and the like, which `plan` should not wait for
-    from builder.publish.report import build_text, report_json  # noqa: PLC0415
+    from builder.publish.report import build_text, failures, report_json  # noqa: PLC0415
 
     options = farm.Options(
         matrix=matrix,
         select=_select(torch, cuda, python, ext),
         archs=_archs(arch),
         executor=str(executor),
+        image=image,
         jobs=jobs,
         stand_in=stand_in,
         store=store,
         dist=dist.absolute(),
     )
     planned, results = farm.run_build(options)
+    for error, names in failures(results):
+        complain(error, who=names)
     typer.echo(report_json(planned, results) if as_json else build_text(dist, planned, results), nl=False)
     worst = max((result.exit for result in results), default=Exit.OK)
     raise typer.Exit(int(worst))

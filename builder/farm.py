@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.errors import FarmError, PreflightError, UsageError
@@ -38,6 +38,7 @@ class Options:
     select: Select = field(default_factory=Select)
     archs: tuple[Arch, ...] = ()
     executor: str = "auto"
+    image: str | None = None
     jobs: int | None = None
     stand_in: bool = False
     store: Path | None = None
@@ -47,6 +48,8 @@ class Options:
 def run_build(options: Options) -> tuple[Plan, list[Result]]:
     """The main job: from a declaration to wheels in `dist/`, proven as far as this machine can."""
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
+    if options.image:
+        matrix = replace(matrix, images=(("*", options.image),))
     store = open_store(options.store)
     store.clear_abandoned()
     environments = Environments(store, matrix.torch_index)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,9 +32,10 @@ def warn(text: str) -> None:
     console.print(f"[yellow]warning:[/] {escape(text)}")
 
 
-def complain(error: FarmError) -> None:
-    """An error as its sentence and its hints."""
-    console.print(f"[red]error:[/] {escape(str(error))}")
+def complain(error: FarmError, *, who: Sequence[str] = ()) -> None:
+    """An error as its sentence and its hints, behind the names of the builds it stopped, if any."""
+    about = "" if not who else f"{who[0]}: " if len(who) == 1 else f"{who[0]} and {len(who) - 1} more: "
+    console.print(f"[red]error:[/] {escape(about)}{escape(str(error))}")
     for hint in error.hints:
         console.print(f"  [cyan]hint:[/] {escape(hint)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -67,12 +68,20 @@ def farm() -> Farm:
     return call
 
 
-@pytest.fixture(scope="session")
-def store() -> Path:
-    """One store for the whole run, so that environments are made once; BUILDFARM_TEST_STORE keeps it between runs."""
+def _store() -> Path:
     folder = Path(os.environ.get("BUILDFARM_TEST_STORE") or ROOT / "build" / "test-store")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _background() -> Path:
+    return _store().with_name("test-background")
+
+
+@pytest.fixture(scope="session")
+def store() -> Path:
+    """One store for the whole run, so that environments are made once; BUILDFARM_TEST_STORE names another place."""
+    return _store()
 
 
 @pytest.fixture(scope="session")
@@ -110,3 +119,66 @@ def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     yield make
     for folder in made:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+#: torch-scatter compiles one file at a time (its setup.py switches ninja off), so a run that wants it starts it first
+#: and looks at it last: the second core is its.
+BACKGROUND = {
+    "torch_scatter": (
+        "--torch",
+        "2.11",
+        "--cuda",
+        "13.0",
+        "--python",
+        "3.12",
+        "--ext",
+        "torch_scatter",
+        "--arch",
+        "9.0",
+    )
+}
+
+_started: dict[str, subprocess.Popen[str]] = {}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What runs in the background is looked at last."""
+    items.sort(key=lambda item: any(f"test_{name}.py" in item.nodeid for name in BACKGROUND))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Start the long builds that some selected test will wait for."""
+    if session.config.option.collectonly:
+        return
+    for name, words in BACKGROUND.items():
+        if any(f"test_{name}.py" in item.nodeid for item in session.items):
+            dist = _background() / "dist"
+            shutil.rmtree(dist, ignore_errors=True)
+            argv = [sys.executable, "-m", "builder", "build", *words, "--executor", "local", "--jobs", "1"]
+            _started[name] = subprocess.Popen(
+                [*argv, "--store", str(_store()), "--dist", str(dist)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+
+
+def pytest_sessionfinish() -> None:
+    """A run that ends early takes its background builds along."""
+    for farm in _started.values():
+        if farm.poll() is None:
+            farm.send_signal(signal.SIGINT)
+            farm.communicate(timeout=60)
+
+
+@pytest.fixture(scope="session")
+def started() -> Callable[[str], subprocess.Popen[str]]:
+    """The background build of that name."""
+    return _started.__getitem__
+
+
+@pytest.fixture(scope="session")
+def in_background() -> Path:
+    """Where background builds put their dist folder."""
+    return _background()

@@ -37,13 +37,9 @@ def check_abi3(facts: WheelFacts, claim: Claim) -> Proof | None:
     for path, symbols in used.items():
         added = {symbol: _added(symbol) for symbol in symbols}
         private = sorted(symbol for symbol, version in added.items() if version is None)
-        newer = sorted(
-            f"{symbol} ({version})" for symbol, version in added.items() if version and version > floor
-        )
+        newer = sorted(f"{symbol} ({version})" for symbol, version in added.items() if version and version > floor)
         if private:
-            faults.append(
-                f"{path} uses {listed(private)}, which are not in Python's stable ABI: define Py_LIMITED_API"
-            )
+            faults.append(f"{path} uses {listed(private)}, which are not in Python's stable ABI: define Py_LIMITED_API")
         if newer:
             faults.append(f"{path} uses {listed(newer)}, newer than the Python {floor} of its tag")
         evidence[path] = {"private": private, "newer": newer}

@@ -105,7 +105,7 @@ class CellProver:
             if seen.symbols is not None:
                 symbols[cell] = seen.symbols
         provided = frozenset(stored.record.get("provided", ()))
-        made += static_proofs(facts, claim, provided, symbols)
+        made += static_proofs(facts, claim, provided, symbols, gpus=_gpus(build))
         made += [not_run(facts, Check.GPU, _gpu_reason(), cell=cell) for cell in build.serves]
         return made
 
@@ -142,6 +142,11 @@ def _file_checks(build: Build) -> Sequence[Check]:
     if build.abi.value == "stable":
         checks.append(Check.STABLE)
     return checks
+
+
+def _gpus(build: Build) -> dict[str, tuple[str, ...]]:
+    """Products by architecture, so that a missing one can be named as what people own."""
+    return {f"{arch.major}.{arch.minor}": Compat.load().gpu_names(arch) for arch in build.archs}
 
 
 def _gpu_reason() -> str:

@@ -16,9 +16,7 @@ from builder.proofs.proof import Check, Proof
 from builder.wheels.facts import Library, WheelFacts
 
 
-def check_device_code(
-    facts: WheelFacts, claim: Claim, *, gpus: Mapping[str, Sequence[str]] | None = None
-) -> Proof:
+def check_device_code(facts: WheelFacts, claim: Claim, *, gpus: Mapping[str, Sequence[str]] | None = None) -> Proof:
     """Each library of the wheel's own with GPU code holds it for every claimed architecture.
 
     `gpus` names the GPUs of an architecture for the sentence, e.g. {"9.0": ["H100", "H200"]}.
@@ -30,22 +28,14 @@ def check_device_code(
     for library in coded:
         if missing := [arch for arch in claim.archs if not _has_sass(library, arch)]:
             faults.append(_no_code(library, missing, gpus or {}))
-        if no_ptx := [
-            f"compute_{a.number}{a.suffix}" for a in claim.archs if a.ptx and not _has_ptx(library, a)
-        ]:
-            faults.append(
-                f"{library.path} lacks the PTX {listed(no_ptx)}, so no GPU newer than its code runs it"
-            )
+        if no_ptx := [f"compute_{a.number}{a.suffix}" for a in claim.archs if a.ptx and not _has_ptx(library, a)]:
+            faults.append(f"{library.path} lacks the PTX {listed(no_ptx)}, so no GPU newer than its code runs it")
     evidence = {
         "claimed": [str(arch) for arch in claim.archs],
-        "libraries": {
-            library.path: {"sass": list(library.sass), "ptx": list(library.ptx)} for library in coded
-        },
+        "libraries": {library.path: {"sass": list(library.sass), "ptx": list(library.ptx)} for library in coded},
     }
     every = sorted({code for library in coded for code in (*library.sass, *library.ptx)}, key=_order)
-    return judge(
-        facts, Check.DEVICE_CODE, faults, good=" ".join(every) or "none, and none claimed", evidence=evidence
-    )
+    return judge(facts, Check.DEVICE_CODE, faults, good=" ".join(every) or "none, and none claimed", evidence=evidence)
 
 
 def _has_sass(library: Library, arch: Arch) -> bool:

@@ -61,9 +61,7 @@ def check_linkage(facts: WheelFacts, cell: Cell, table: SymbolTable) -> Proof:
         scope = _scope(library, facts, table)
         if scope.missing:
             absent[library.path] = scope.missing
-            faults += [
-                f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing
-            ]
+            faults += [f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing]
         lost = [symbol for symbol in library.undefined if not _found(symbol, library, scope)]
         found += len(library.undefined) - len(lost)
         if lost:
@@ -134,14 +132,10 @@ def _why_absent(name: str, cell: Cell, table: SymbolTable) -> str:
         return f"this cell has {listed(there)}: build it with this cell's torch and toolkit"
     if stem.startswith(("libtorch", "libc10")):
         return f"which torch {cell.torch} does not have: it was built against another torch"
-    return (
-        "which this cell does not have: link it statically, or let `auditwheel repair` copy it into the wheel"
-    )
+    return "which this cell does not have: link it statically, or let `auditwheel repair` copy it into the wheel"
 
 
-def _lost_faults(
-    library: Library, lost: Iterable[str], facts: WheelFacts, cell: Cell, table: SymbolTable
-) -> list[str]:
+def _lost_faults(library: Library, lost: Iterable[str], facts: WheelFacts, cell: Cell, table: SymbolTable) -> list[str]:
     """One sentence for each likely cause."""
     by_cause: dict[str, list[str]] = {}
     for symbol in lost:

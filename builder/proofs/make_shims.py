@@ -37,9 +37,7 @@ def measure(lib: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"cpu": set(), "cuda": set()}
     for name, kind in _LIBRARIES.items():
         if not (lib / name).is_file() or (elf := read_elf(lib / name)) is None:
-            raise UsageError(
-                f"{name} is not there; give a torch wheel with CUDA or its torch/lib", where=str(lib)
-            )
+            raise UsageError(f"{name} is not there; give a torch wheel with CUDA or its torch/lib", where=str(lib))
         found[kind].update(symbol for symbol in elf.defined if SHIM.fullmatch(symbol))
     found["cuda"] -= found["cpu"]
     return found

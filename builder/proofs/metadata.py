@@ -17,9 +17,7 @@ from builder.proofs.proof import Check, Proof
 from builder.wheels.facts import WheelFacts
 
 #: Releases to compare two torch windows on: every patch that is or may come soon.
-_TORCHES = [
-    Version(f"{major}.{minor}.{patch}") for major in (1, 2, 3) for minor in range(41) for patch in range(4)
-]
+_TORCHES = [Version(f"{major}.{minor}.{patch}") for major in (1, 2, 3) for minor in range(41) for patch in range(4)]
 _TORCH_LIBRARY = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 
 
@@ -83,9 +81,7 @@ def _requires_faults(facts: WheelFacts, claim: Claim, required: dict[str, list[R
         wanted = Requirement(line)
         name = canonicalize_name(wanted.name)
         if name not in required:
-            faults.append(
-                f"METADATA does not require {line}, so pip would install it beside any {wanted.name}"
-            )
+            faults.append(f"METADATA does not require {line}, so pip would install it beside any {wanted.name}")
         elif name == "torch":
             window = _together(required[name])
             wide = [str(one) for one in _TORCHES if one in window and one not in wanted.specifier]
@@ -122,21 +118,13 @@ def _python_faults(facts: WheelFacts, claim: Claim) -> list[str]:
         return [f"Requires-Python {facts.requires_python!r} cannot be read"]
     faults = []
     shut = sorted(
-        {
-            str(cell.python)
-            for cell in claim.cells
-            if f"{cell.python.major}.{cell.python.minor}.99" not in pythons
-        }
+        {str(cell.python) for cell in claim.cells if f"{cell.python.major}.{cell.python.minor}.99" not in pythons}
     )
     if shut:
         faults.append(f"Requires-Python {facts.requires_python} shuts out the claimed Python {listed(shut)}")
-    for tag in sorted(
-        {tag.interpreter for line in facts.tags for tag in parse_tag(line) if tag.abi == "abi3"}
-    ):
+    for tag in sorted({tag.interpreter for line in facts.tags for tag in parse_tag(line) if tag.abi == "abi3"}):
         # `cp310` says 3.10 and later; a Requires-Python without any of them makes a wheel nobody can install.
         oldest = int(tag.removeprefix("cp3"))
         if not any(f"3.{minor}.99" in pythons for minor in range(oldest, oldest + 20)):
-            faults.append(
-                f"Requires-Python {facts.requires_python} and the tag {tag}-abi3 have no Python in common"
-            )
+            faults.append(f"Requires-Python {facts.requires_python} and the tag {tag}-abi3 have no Python in common")
     return faults

@@ -59,9 +59,7 @@ def _provider(name: str, elf: Elf) -> Provider:
 
 def _uses_cxx11(defined: Iterable[str]) -> bool:
     # A libc10 of the old ABI names no new string in its own functions, the new one dozens (2.2: 0, 2.11: 40).
-    return any(
-        "NSt7__cxx1112basic_string" in name for name in defined if name.startswith(("_ZN3c10", "_ZNK3c10"))
-    )
+    return any("NSt7__cxx1112basic_string" in name for name in defined if name.startswith(("_ZN3c10", "_ZNK3c10")))
 
 
 #: What every C++ extension is linked with, and every CPython has loaded already.

@@ -21,9 +21,7 @@ from builder.proofs.proof import Check, Proof
 from builder.proofs.symbols import is_driver
 from builder.wheels.facts import Library, WheelFacts
 
-_PLATFORM = re.compile(
-    r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x)"
-)
+_PLATFORM = re.compile(r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x)")
 _LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
 
 
@@ -90,9 +88,7 @@ def _promise_faults(facts: WheelFacts, platform: str, machine: str, provided: fr
     if platform == f"linux_{machine}":
         best = best_platform(facts, provided)
         if best.startswith("manylinux"):
-            return [
-                f"{platform} lets pip install it anywhere, but it needs {best}: run `auditwheel repair` on it"
-            ]
+            return [f"{platform} lets pip install it anywhere, but it needs {best}: run `auditwheel repair` on it"]
         return _strangers(facts, system_libraries(machine), provided, "manylinux")
     try:
         policy = _policies(machine).get_policy_by_name(platform)
@@ -115,14 +111,8 @@ def _broken(facts: WheelFacts, policy: Policy, provided: frozenset[str]) -> list
             and version.partition("_")[2] not in known
         }
         if too_new:
-            faults.append(
-                f"{library.path} needs {listed(_users(library, too_new))}, newer than {policy.name} promises"
-            )
-        private = [
-            symbol
-            for name in set(library.needed) & set(policy.blacklist)
-            for symbol in policy.blacklist[name]
-        ]
+            faults.append(f"{library.path} needs {listed(_users(library, too_new))}, newer than {policy.name} promises")
+        private = [symbol for name in set(library.needed) & set(policy.blacklist) for symbol in policy.blacklist[name]]
         if used := sorted(set(private) & set(library.undefined)):
             faults.append(f"{library.path} uses {listed(used)}, which {policy.name} does not promise")
     return faults + _strangers(facts, policy.whitelist, provided, policy.name)
@@ -134,9 +124,7 @@ def _users(library: Library, versions: set[str]) -> list[str]:
     return users + sorted(versions - {user.rpartition("@")[2] for user in users})
 
 
-def _strangers(
-    facts: WheelFacts, system: frozenset[str], provided: frozenset[str], promise: str
-) -> list[str]:
+def _strangers(facts: WheelFacts, system: frozenset[str], provided: frozenset[str], promise: str) -> list[str]:
     """Libraries needed that are nowhere: not in the wheel, not with torch, not in the system promised."""
     inside = {name for library in facts.libraries for name in (library.basename, library.soname)}
     faults = []
@@ -147,9 +135,7 @@ def _strangers(
             if name not in inside | provided | system and name not in _LOADERS and not is_driver(name)
         ]
         if missing:
-            faults.append(
-                f"{library.path} needs {listed(missing)}, which neither torch nor {promise} provides"
-            )
+            faults.append(f"{library.path} needs {listed(missing)}, which neither torch nor {promise} provides")
     return faults
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from builder.errors import FarmError
 from builder.matrix.plan import Plan
 from builder.proofs.proof import Check, Proof, Verdict
 from builder.publish.index import install_command
@@ -93,7 +94,12 @@ def _entry(result: Result) -> dict[str, Any]:
 
 
 def build_text(dist: Path, plan: Plan, results: Sequence[Result]) -> str:
-    """The closing table, what failed and why, what was not run and why, and the commands that install."""
+    """The closing table, what was refused and why, what was not run and why, and the commands that install.
+
+    Empty when no build came to a wheel: then the errors have said all there is.
+    """
+    if not any(result.stored for result in results):
+        return ""
     table = Table(box=None, pad_edge=False, padding=(0, 2))
     table.add_column("wheel", overflow="fold")
     for column in ("size", "cells", "passed", "failed", "not run", "GPU", "time"):
@@ -123,6 +129,15 @@ def build_text(dist: Path, plan: Plan, results: Sequence[Result]) -> str:
     return _text(*parts)
 
 
+def failures(results: Sequence[Result]) -> list[tuple[FarmError, list[str]]]:
+    """The distinct errors of a run, each with the builds it stopped."""
+    found: dict[str, tuple[FarmError, list[str]]] = {}
+    for result in results:
+        if result.error:
+            found.setdefault(str(result.error), (result.error, []))[1].append(str(result.build))
+    return list(found.values())
+
+
 def _row(result: Result) -> list[str]:
     build = result.build
     seconds = f"{result.seconds:.0f} s" if not result.reused else "kept"
@@ -150,11 +165,8 @@ def _size(size: int) -> str:
 
 
 def _notes(result: Result) -> list[str]:
-    """Reasons, one line each: errors with their hints, failed checks, and what was not run, grouped."""
+    """Reasons, one line each: failed checks, and what was not run, grouped."""
     lines = []
-    if result.error:
-        lines.append(f"failed: {result.build}: {result.error}")
-        lines += [f"  hint: {hint}" for hint in result.error.hints]
     for proof in result.proofs:
         if proof.verdict is Verdict.FAILED:
             where = f" in {proof.cell}" if proof.cell else ""

@@ -2,7 +2,7 @@
 
 A library keeps GPU code in the section `.nv_fatbin`: containers, one for each compiled source, and in each
 one entry for each architecture, whose header names it. NVIDIA documents no layout, so this one was checked
-against `cuobjdump --list-elf --list-ptx` 13.5 on the libraries of torch 2.11, 2.14 and 2.15, cuDNN and
+against `cuobjdump --list-elf --list-ptx` 13.5 on the libraries of torch 2.14 and 2.15, cuDNN and
 cuRAND: every count is equal. cuobjdump itself is not used because it stops at the first `sm_90` that CUDA
 12.1 made ("Invalid ELF", torch 2.2.2 and torchvision 0.17.2), and lists `sm_103f` as `sm_103`.
 """
@@ -21,9 +21,7 @@ SECTION = ".nv_fatbin"
 
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, bytes of this header, bytes of the entries
 _MAGIC, _VERSION = 0xBA55ED50, 1
-_ENTRY = struct.Struct(
-    "<HHIQ12xI8xQ"
-)  # kind, version, bytes of this header, of the code, architecture, flags
+_ENTRY = struct.Struct("<HHIQ12xI8xQ")  # kind, version, bytes of this header, of the code, architecture, flags
 _PTX, _SASS = 1, 2
 _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 
@@ -76,7 +74,5 @@ def _read(stream: BinaryIO, start: int, size: int) -> bytes:
 def _unknown() -> UsageError:
     return UsageError(
         "its GPU code is not laid out as known here, so its architectures cannot be told",
-        hints=(
-            "the file is damaged, or its toolkit is newer than this program: compare `cuobjdump --list-elf`",
-        ),
+        hints=("the file is damaged, or its toolkit is newer than this program: compare `cuobjdump --list-elf`",),
     )

@@ -63,9 +63,7 @@ def read_elf(path: Path) -> Elf | None:
         try:
             return _read(ELFFile(stream))
         except (ELFError, struct.error, ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
-            raise UsageError(
-                "the ELF file is damaged: its dynamic section cannot be read", where=str(path)
-            ) from error
+            raise UsageError("the ELF file is damaged: its dynamic section cannot be read", where=str(path)) from error
 
 
 def _read(elf: ELFFile) -> Elf | None:

@@ -63,11 +63,8 @@ def find_toolkit(cuda: Cuda, *, stand_in: bool) -> Toolkit:
 
 
 def _ways_out(cuda: Cuda, same_major: list[tuple[Path, str]]) -> list[str]:
-    full = Compat.load().toolkit(cuda).full_version or f"{cuda}.0"
     ways = [
         f"install the CUDA {cuda} toolkit and set CUDA_HOME to its root (or put its nvcc on PATH)",
-        f"`--executor docker` builds in a container from nvidia/cuda:{full}-devel-<os>, or from an image of yours"
-        " under `images:` in matrix.yaml",
     ]
     for home, version in same_major[:1]:
         ways.append(f"`--stand-in` compiles with the CUDA {version} at {home}, same major, and the wheel says so")

@@ -40,7 +40,8 @@ STABLE = TORCH >= (2, 10)
 TARGET_VERSION = "0x020a000000000000"
 LIMITED_API = "0x030A0000"  # CPython 3.10
 LIMITED_TAG = "cp310"
-# From this torch on the headers need C++20; the stable ones are content with 17.
+# torch from 2.12 on would build with C++20; the stable headers are content with 17,
+# and so are the compilers of older images.
 CXX_STANDARD = "-std=c++17"
 
 
@@ -81,7 +82,7 @@ def toolkit_version() -> str:
 
 
 def default_archs(cuda: str) -> str:
-    """What to build for when TORCH_CUDA_ARCH_LIST is unset.
+    """The archs to build for when TORCH_CUDA_ARCH_LIST is unset: what this CUDA knows.
 
     torch would ask the GPUs of the build machine, and fails where there is none.
     """
@@ -112,6 +113,7 @@ def extension(name: str, sources: list[str], *, cuda: bool) -> cpp_extension.Cpp
     cxx += ["-Wall", "-Wextra", "-Wno-unused-parameter"]  # torch's headers have unused ones
     # torch's checks put __FILE__ into their messages: not the build machine's folders.
     cxx.append(f"-ffile-prefix-map={Path.cwd()}/=")
+    cxx.append(f"-ffile-prefix-map={Path(torch.__file__).parent}/=torch/")
     nvcc = ["-O3", CXX_STANDARD, "-cudart", "shared", "-Xcompiler", "-fvisibility=hidden"]
     make = cpp_extension.CUDAExtension if cuda else cpp_extension.CppExtension
     built = make(

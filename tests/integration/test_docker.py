@@ -25,7 +25,7 @@ from builder.wheels.environment import Environments
 from builder.wheels.facts import read_facts
 from builder.wheels.pythons import find_uv
 from builder.wheels.repair import repair
-from tests.conftest import lacking
+from tests.conftest import Farm, lacking
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
@@ -214,3 +214,16 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
     finally:
         client.images.remove(tag)
         client.close()
+
+
+def test_the_main_job_in_a_container(executor: DockerExecutor, farm: Farm, store: Path, tmp_path: Path) -> None:
+    """The README's extension by `--executor docker`: the same name and tags, proven like the local one."""
+    del executor
+    words = ["build", "--torch", "2.11", "--cuda", "13.0", "--python", "3.11", "--ext", "ms_deform_attn"]
+    words += ["--arch", "9.0+PTX", "--executor", "docker", "--image", BASE]
+    done = farm(*words, "--store", store, "--dist", tmp_path / "dist")
+    assert done.code == 0, done.all
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert wheel.name.startswith("ms_deform_attn-0.1.0+cu13-cp310-abi3-manylinux_2_")
+    assert "GPU: not run" in done.out
+    assert (tmp_path / "dist/simple/ms-deform-attn/index.html").is_file()

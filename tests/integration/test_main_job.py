@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import re
 import shutil
 import sys
 import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from builder.wheels.facts import read_facts
 from tests.conftest import ROOT, Farm, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -166,3 +169,16 @@ def test_an_edited_source_rebuilds_only_what_depends_on_it(
     assert "edited on purpose" in edited.all
     assert json.loads(edited.out)["builds"][0]["status"] == "failed"
     assert not list((tmp_path / "dist").glob("*.whl.*"))
+
+
+def test_nvidias_own_tool_sees_the_same_device_code(built: Path, tmp_path: Path) -> None:
+    """Our reader of fat binaries, held against cuobjdump."""
+    facts = read_facts(wheel_of(built))
+    (library,) = [library for library in facts.libraries if library.sass]
+    with zipfile.ZipFile(wheel_of(built)) as archive:
+        archive.extract(library.path, tmp_path)
+    files = importlib.metadata.files("nvidia-cuda-cuobjdump") or []
+    program = next(Path(str(file.locate())) for file in files if file.name == "cuobjdump")
+    said = run(program, "--list-elf", tmp_path / library.path)
+    assert said.code == 0, said.all
+    assert set(re.findall(r"\.(sm_\w+)\.cubin", said.out)) == set(library.sass)

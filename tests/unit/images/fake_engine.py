@@ -82,7 +82,7 @@ class FakeEngine:
         path = self.root / "calls"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def answer(self, verb: str, target: str) -> tuple[int, Any]: - a table of routes
+    def answer(self, verb: str, target: str) -> tuple[int, Any]:
         """Status and body (bytes for an archive, else JSON) for a request."""
         url = urlsplit(target)
         path, query = re.sub(r"^/v[\d.]+", "", url.path), parse_qs(url.query)
@@ -100,11 +100,7 @@ class FakeEngine:
             return 200, [{"Id": identity} for identity in found]
         if m := re.fullmatch(r"/containers/([^/]+)/archive", path):
             text = self.files.get(query["path"][0])
-            return (
-                (404, {"message": "no such file"})
-                if text is None
-                else (200, _archive(query["path"][0], text))
-            )
+            return (404, {"message": "no such file"}) if text is None else (200, _archive(query["path"][0], text))
         if m := re.fullmatch(r"/containers/([^/]+)(?:/json)?", path):
             if verb == "DELETE":
                 del self.containers[m[1]]

@@ -69,9 +69,7 @@ def test_an_image_that_is_there_is_not_pulled(fake: FakeEngine) -> None:
 
 
 def test_a_base_that_cannot_be_pulled(fake: FakeEngine) -> None:
-    with pytest.raises(
-        MissingToolError, match="cannot be pulled: Error response from daemon: no such host"
-    ) as caught:
+    with pytest.raises(MissingToolError, match="cannot be pulled: Error response from daemon: no such host") as caught:
         Engine().base_id("base:2")
     assert any("images:" in hint for hint in caught.value.hints)
     assert any("make-base" in hint for hint in caught.value.hints)

@@ -35,10 +35,7 @@ def test_what_a_container_is_told_of_the_index(environ: dict[str, str], carried:
 def test_the_named_bundle_goes_before_the_systems(tmp_path: Path) -> None:
     (tmp_path / "own.pem").touch()
     assert ca_bundle({"SSL_CERT_FILE": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
-    assert (
-        ca_bundle({"SSL_CERT_FILE": "/nowhere", "PIP_CERT": str(tmp_path / "own.pem")})
-        == tmp_path / "own.pem"
-    )
+    assert ca_bundle({"SSL_CERT_FILE": "/nowhere", "PIP_CERT": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
 
 
 def test_without_a_bundle_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,9 +42,7 @@ def test_hadolint_has_no_complaint(name: str) -> None:
     "newer", [r"^# *syntax=", r"<<", r"--link", r"--checksum", r"--network", r"--parents", r"--exclude"]
 )
 def test_an_engine_of_2020_can_read_it(newer: str) -> None:
-    instructions = "\n".join(
-        line for line in render(SPECS["bookworm"]).splitlines() if not line.startswith("# ")
-    )
+    instructions = "\n".join(line for line in render(SPECS["bookworm"]).splitlines() if not line.startswith("# "))
     assert not re.search(newer, instructions, re.MULTILINE)
 
 

@@ -37,9 +37,7 @@ def test_a_series_is_its_newest_patch(text: str, release: str) -> None:
     ("text", "sentence"),
     [
         pytest.param("2.16", "torch 2.16 is not known; the nearest is 2.15, the newest 2.15.0", id="newer"),
-        pytest.param(
-            "2.11.5", "torch 2.11.5 is not known; the nearest is 2.11.0, the newest 2.15.0", id="patch"
-        ),
+        pytest.param("2.11.5", "torch 2.11.5 is not known; the nearest is 2.11.0, the newest 2.15.0", id="patch"),
         pytest.param("1.9", "torch 1.9 is not known; the nearest is 1.12, the newest 2.15.0", id="older"),
         pytest.param("v2", "'v2' is not a torch version; write it like 2.11 or 2.11.0", id="no-version"),
         pytest.param("2.x", "'2.x' is not a torch version; write it like 2.11 or 2.11.0", id="letters"),
@@ -54,9 +52,7 @@ def test_unknown_torch(text: str, sentence: str) -> None:
 def test_unknown_cuda_and_python_name_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"^CUDA 12.7 is not known; the nearest is 12.6, the newest 13.4$"):
         COMPAT.resolve_cuda("12.7")
-    with pytest.raises(
-        UsageError, match=r"^no torch has wheels for Python 3.16; the nearest with some is 3.15$"
-    ):
+    with pytest.raises(UsageError, match=r"^no torch has wheels for Python 3.16; the nearest with some is 3.15$"):
         COMPAT.resolve_python("3.16")
     assert COMPAT.resolve_cuda("cu130") == Cuda(13, 0)
     assert COMPAT.resolve_python("cp313t") == Python(3, 13, free_threaded=True)
@@ -234,21 +230,14 @@ def test_every_block_names_its_source() -> None:
     raw = yaml.load(FILE.read_text(encoding="utf-8"), Loader=yaml.BaseLoader)
     blocks = {
         **{f"torch {s}": row for s, row in raw["torch"].items()},
-        **{
-            f"torch {s} {v}": facts for s, row in raw["torch"].items() for v, facts in row["variants"].items()
-        },
+        **{f"torch {s} {v}": facts for s, row in raw["torch"].items() for v, facts in row["variants"].items()},
         **{f"torch {s} abi": row["cxx11_abi"] for s, row in raw["torch"].items()},
         **{f"toolkit {c}": row for c, row in raw["toolkits"].items()},
         **{
-            f"toolkit {c} {k}": row[k]
-            for c, row in raw["toolkits"].items()
-            for k in ("gcc_max", "clang_max", "images")
+            f"toolkit {c} {k}": row[k] for c, row in raw["toolkits"].items() for k in ("gcc_max", "clang_max", "images")
         },
         **{f"standard {s}": row for s, row in raw["cxx_standards"].items()},
-        **{
-            k: raw[k]
-            for k in ("official_toolkits", "torch_gcc_checks", "driver_floors", "torch_arch_suffixes")
-        },
+        **{k: raw[k] for k in ("official_toolkits", "torch_gcc_checks", "driver_floors", "torch_arch_suffixes")},
         **{k: raw[k] for k in ("manylinux", "gpus")},
     }
     assert [name for name, block in blocks.items() if not block.get("source")] == []

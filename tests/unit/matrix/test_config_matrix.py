@@ -44,26 +44,20 @@ def test_all_keys(write_matrix: WriteMatrix, tmp_path: Path) -> None:
 
 
 def test_what_is_not_written_has_a_default(write_matrix: WriteMatrix) -> None:
-    matrix = load_matrix(
-        write_matrix(exclude="", images="", archs="")
-    )  # a key without a value is not written
+    matrix = load_matrix(write_matrix(exclude="", images="", archs=""))  # a key without a value is not written
     assert (matrix.archs, matrix.exclude, matrix.images) == ((), (), ())
     assert matrix.platforms == (Platform.LINUX_X86_64,)
     assert matrix.torch_index == "https://download.pytorch.org/whl/{variant}"
 
 
 def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
-    assert load_matrix(write_matrix(torch="[2.11, 2.11.0]", python="[3.12, cp312]")).torch == (
-        Torch(2, 11, 0),
-    )
+    assert load_matrix(write_matrix(torch="[2.11, 2.11.0]", python="[3.12, cp312]")).torch == (Torch(2, 11, 0),)
 
 
 @pytest.mark.parametrize(
     ("keys", "place", "sentence"),
     [
-        pytest.param(
-            {"pythons": "[3.12]"}, "5:1", "unknown key `pythons`; did you mean `python`?", id="unknown"
-        ),
+        pytest.param({"pythons": "[3.12]"}, "5:1", "unknown key `pythons`; did you mean `python`?", id="unknown"),
         pytest.param({"zzz": ""}, "5:1", "unknown key `zzz`", id="unknown-and-empty"),
         pytest.param(
             {"exclude": "[{pythn: 3.12, torch: 2.11, reason: x}]"},
@@ -117,23 +111,17 @@ def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
             "`exclude[0]`: leaves out every cell; name at least one of torch, cuda, python, extension",
             id="exclude-all",
         ),
-        pytest.param(
-            {"exclude": "[{cuda: 13.0}]"}, "5:11", "key `exclude[0].reason` is missing", id="no-reason"
-        ),
+        pytest.param({"exclude": "[{cuda: 13.0}]"}, "5:11", "key `exclude[0].reason` is missing", id="no-reason"),
         pytest.param({"torch_index": "[a]"}, "5:1", "`torch_index` must be text", id="no-text"),
         pytest.param({"images": "[a]"}, "5:10", "`images[0]` must be a mapping of keys", id="no-mapping"),
-        pytest.param(
-            {"extensions": "[one, two]"}, "4:19", "`extensions[1]`: there is no folder two", id="no-folder"
-        ),
+        pytest.param({"extensions": "[one, two]"}, "4:19", "`extensions[1]`: there is no folder two", id="no-folder"),
         pytest.param(
             {"extensions": "[onee]"},
             "4:14",
             "`extensions[0]`: there is no folder onee; did you mean `one`?",
             id="near-folder",
         ),
-        pytest.param(
-            {"extensions": "[.]"}, "4:14", "`extensions[0]`: there is no extension.yaml in .", id="no-recipe"
-        ),
+        pytest.param({"extensions": "[.]"}, "4:14", "`extensions[0]`: there is no extension.yaml in .", id="no-recipe"),
         pytest.param(
             {"extensions": "[one, ./one]"},
             "4:19",
@@ -157,14 +145,10 @@ def test_mistakes(write_matrix: WriteMatrix, keys: dict[str, str], place: str, s
         pytest.param(
             "torch: [2.11]\ntorch: [2.12]\n", "2:1", "key `torch` is given twice, first in line 1", id="twice"
         ),
-        pytest.param(
-            "a: {b: 1,\n  b: 2}\n", "2:3", "key `b` is given twice, first in line 1", id="twice-inside"
-        ),
+        pytest.param("a: {b: 1,\n  b: 2}\n", "2:3", "key `b` is given twice, first in line 1", id="twice-inside"),
         pytest.param("? [a]\n: 1\n", "1:3", "a key must be plain text", id="strange-key"),
         pytest.param("a: &x [*x]\n", "1:4", "an alias stands inside what it names", id="endless"),
-        pytest.param(
-            "- torch\n", "", "the file must be a mapping of keys, such as `torch: [2.11]`", id="no-mapping"
-        ),
+        pytest.param("- torch\n", "", "the file must be a mapping of keys, such as `torch: [2.11]`", id="no-mapping"),
         pytest.param("", "", "key `torch` is missing", id="empty"),
     ],
 )
@@ -221,9 +205,7 @@ def test_numbers_are_the_text_that_was_written(write_matrix: WriteMatrix) -> Non
     assert load_matrix(write_matrix(python="[3.10, 3.12]")).python == (Python(3, 10), Python(3, 12))
 
 
-def test_recipes_come_sorted_and_names_are_unique(
-    write_matrix: WriteMatrix, write_recipe: WriteRecipe
-) -> None:
+def test_recipes_come_sorted_and_names_are_unique(write_matrix: WriteMatrix, write_recipe: WriteRecipe) -> None:
     write_recipe("two", name="a_b")
     matrix = load_matrix(write_matrix(extensions="[two, one]"))
     assert [recipe.name for recipe in load_recipes(matrix)] == ["a_b", "one"]
@@ -237,6 +219,4 @@ def test_an_exclude_of_no_extension(write_matrix: WriteMatrix) -> None:
     matrix = load_matrix(write_matrix(exclude="[{extension: ones, reason: x}]"))
     with pytest.raises(UsageError) as caught:
         load_recipes(matrix)
-    assert (
-        caught.value.sentence == "`exclude[0].extension`: no extension is named 'ones'; did you mean `one`?"
-    )
+    assert caught.value.sentence == "`exclude[0].extension`: no extension is named 'ones'; did you mean `one`?"

@@ -75,9 +75,7 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
     ("keys", "sentence"),
     [
         pytest.param({"nam": "x"}, "unknown key `nam`; did you mean `name`?", id="unknown"),
-        pytest.param(
-            {"source": "{pat: .}"}, "unknown key `source.pat`; did you mean `path`?", id="unknown-in-source"
-        ),
+        pytest.param({"source": "{pat: .}"}, "unknown key `source.pat`; did you mean `path`?", id="unknown-in-source"),
         pytest.param(
             {"abi": "[{clas: abi3}]"}, "unknown key `abi[0].clas`; did you mean `class`?", id="unknown-in-abi"
         ),
@@ -86,9 +84,7 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
             "`name`: 'a/b' is not a name for a wheel; use letters, digits, - and _",
             id="name",
         ),
-        pytest.param(
-            {"version": "new"}, "`version`: 'new' is not a version; write it like 1.2.3", id="version"
-        ),
+        pytest.param({"version": "new"}, "`version`: 'new' is not a version; write it like 1.2.3", id="version"),
         pytest.param(
             {"version": "1.0+cu130"},
             "`version`: '1.0+cu130' has a local part (+cu130), which the farm writes itself",
@@ -103,9 +99,7 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
         ),
         pytest.param({"cuda": "never"}, "`cuda` must be 'required' or 'optional', not 'never'", id="cuda"),
         pytest.param({"env": "[A=1]"}, "`env` must be a mapping of keys", id="env"),
-        pytest.param(
-            {"env": "{A B: 1}"}, "`env.A B`: 'A B' is not a name for an environment variable", id="env-name"
-        ),
+        pytest.param({"env": "{A B: 1}"}, "`env.A B`: 'A B' is not a name for an environment variable", id="env-name"),
         pytest.param({"env": "{A: [1]}"}, "`env.A` must be text", id="env-value"),
         pytest.param({"assume_cuda": "perhaps"}, "`assume_cuda` must be true or false", id="bool"),
         pytest.param(
@@ -119,9 +113,7 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
             "`imports[0]`: 'a-b' is not a module name; write it like torch_scatter",
             id="module",
         ),
-        pytest.param(
-            {"libraries": "{_C: CPU}"}, "`libraries._C` must be a list; write [CPU]", id="libraries"
-        ),
+        pytest.param({"libraries": "{_C: CPU}"}, "`libraries._C` must be a list; write [CPU]", id="libraries"),
         pytest.param(
             {"memory_per_job": "2GB"},
             "`memory_per_job`: '2GB' is not an amount of memory; write it like 2GiB or 512MiB",
@@ -180,9 +172,7 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
             "`source.subdirectory`: '../z' must be a path inside the source tree",
             id="subdirectory",
         ),
-        pytest.param(
-            {"source": "{path: gone}"}, "`source.path`: there is no folder 'gone' in one", id="no-such-path"
-        ),
+        pytest.param({"source": "{path: gone}"}, "`source.path`: there is no folder 'gone' in one", id="no-such-path"),
         pytest.param(
             {"source": "{path: ..}"},
             "`source.path`: '..' leaves the recipe's folder; copy what it names into one",
@@ -208,9 +198,7 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
             "`patches[0]`: 'link/a.patch' leaves the recipe's folder; copy what it names into one",
             id="patch-by-link",
         ),
-        pytest.param(
-            {"patches": "[a.patch]"}, "`patches[0]`: there is no file 'a.patch' in one", id="no-patch"
-        ),
+        pytest.param({"patches": "[a.patch]"}, "`patches[0]`: there is no file 'a.patch' in one", id="no-patch"),
     ],
 )
 def test_mistakes(write_recipe: WriteRecipe, tmp_path: Path, keys: dict[str, str], sentence: str) -> None:

@@ -23,9 +23,7 @@ def planned(m: Matrix, *recipes: Recipe, select: Select | None = None) -> Plan:
 
 def builds(plan: Plan) -> list[str]:
     """Each build as one readable line: name, archs, Pythons, cells."""
-    parts = [
-        (str(b), spaced(b.archs), " ".join(p.tag for p in b.pythons), spaced(b.serves)) for b in plan.builds
-    ]
+    parts = [(str(b), spaced(b.archs), " ".join(p.tag for p in b.pythons), spaced(b.serves)) for b in plan.builds]
     return [" | ".join(part) for part in parts]
 
 
@@ -40,10 +38,8 @@ def skips(plan: Plan) -> list[str]:
 def test_cpython_one_build_for_each_series_cuda_and_python() -> None:
     plan = planned(matrix(["2.2"], ["11.8", "12.1", "13.0"], ["3.12", "3.13"]), recipe())
     assert builds(plan) == [
-        "ext-1.0-cpython-torch2.2.2-cu118-cp312 | 3.7 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | "
-        "torch2.2.2-cu118-cp312",
-        "ext-1.0-cpython-torch2.2.2-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | "
-        "torch2.2.2-cu121-cp312",
+        "ext-1.0-cpython-torch2.2.2-cu118-cp312 | 3.7 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | torch2.2.2-cu118-cp312",
+        "ext-1.0-cpython-torch2.2.2-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | torch2.2.2-cu121-cp312",
     ]
     assert skips(plan) == [
         "2 no-torch-wheel-for-python: torch 2.2 has no wheel for Python 3.13; its newest is 3.12",
@@ -64,9 +60,7 @@ def test_patch_releases_share_one_build_against_the_oldest() -> None:
 
 
 def test_abi3_one_build_for_each_series_and_cuda() -> None:
-    plan = planned(
-        matrix(["2.10", "2.11"], ["13.0"], ["3.10", "3.12", "3.13", "3.14"]), recipe("ext", (ABI3, ""))
-    )
+    plan = planned(matrix(["2.10", "2.11"], ["13.0"], ["3.10", "3.12", "3.13", "3.14"]), recipe("ext", (ABI3, "")))
     assert [(str(b), [p.tag for p in b.pythons], len(b.serves)) for b in plan.builds] == [
         ("ext-1.0-abi3-torch2.10.0-cu130-py3", ["cp312", "cp313", "cp310", "cp314"], 4),
         ("ext-1.0-abi3-torch2.11.0-cu130-py3", ["cp312", "cp313", "cp310", "cp314"], 4),
@@ -116,9 +110,7 @@ def test_the_first_rule_that_takes_the_torch_decides() -> None:
     rules = [(STABLE, ">=2.10"), (ABI3, ">=2.8"), (CPYTHON, ">=2.7")]
     plan = planned(matrix(["2.6", "2.7", "2.9", "2.11"], ["12.6"], ["3.12"]), recipe("ext", *rules))
     assert [str(b.abi) for b in plan.builds] == ["cpython", "abi3", "stable"]
-    assert skips(plan) == [
-        "1 no-abi-rule-for-torch: ext is not for torch 2.6: its abi rules take >=2.10, >=2.8, >=2.7"
-    ]
+    assert skips(plan) == ["1 no-abi-rule-for-torch: ext is not for torch 2.6: its abi rules take >=2.10, >=2.8, >=2.7"]
 
 
 def test_what_an_abi_class_cannot_serve() -> None:
@@ -134,8 +126,7 @@ def test_what_an_abi_class_cannot_serve() -> None:
         "cp39", "cp312", "cp313t", "cp312", "cp313t"
     ]  # fmt: skip
     assert skips(planned(m, recipe("ext", (STABLE, ""))))[-2] == (
-        "3 stable-abi-needs-newer-torch: "
-        "ext claims LibTorch's stable ABI for torch 2.8, but it starts with 2.10"
+        "3 stable-abi-needs-newer-torch: ext claims LibTorch's stable ABI for torch 2.8, but it starts with 2.10"
     )
 
 
@@ -170,10 +161,8 @@ def test_pythons_a_recipe_does_not_take() -> None:
             ["10.3"],
             {"cu129": "10.3"},
             [
-                "1 arch-unknown-to-toolkit: CUDA 12.6 does not know sm_103; it came with 12.9 "
-                "(ext asks for it)",
-                "1 arch-unknown-to-toolkit: CUDA 12.8 does not know sm_103; it came with 12.9 "
-                "(ext asks for it)",
+                "1 arch-unknown-to-toolkit: CUDA 12.6 does not know sm_103; it came with 12.9 (ext asks for it)",
+                "1 arch-unknown-to-toolkit: CUDA 12.8 does not know sm_103; it came with 12.9 (ext asks for it)",
             ],
             id="recipe",
         ),
@@ -242,13 +231,9 @@ def test_platforms_are_cells_of_their_own() -> None:
 @pytest.mark.parametrize(
     ("select", "cells"),
     [
-        pytest.param(
-            Select(torch=("2.2",)), ["torch2.2.0-cu121-cp312", "torch2.2.2-cu121-cp312"], id="series"
-        ),
+        pytest.param(Select(torch=("2.2",)), ["torch2.2.0-cu121-cp312", "torch2.2.2-cu121-cp312"], id="series"),
         pytest.param(Select(torch=("2.2.0",)), ["torch2.2.0-cu121-cp312"], id="release"),
-        pytest.param(
-            Select(cuda=("13.0",)), ["torch2.11.0-cu130-cp312", "torch2.11.0-cu130-cp313"], id="cuda"
-        ),
+        pytest.param(Select(cuda=("13.0",)), ["torch2.11.0-cu130-cp312", "torch2.11.0-cu130-cp313"], id="cuda"),
         pytest.param(Select(cuda=("cu130",), python=("cp313",)), ["torch2.11.0-cu130-cp313"], id="tags"),
         pytest.param(
             Select(torch=("2.2.0", "2.11"), python=("3.12",)),

@@ -83,9 +83,7 @@ def test_every_combination_is_served_once_or_skipped_once(wish: tuple[Matrix, li
     combinations = {Cell(*c) for c in product(axes.torch, axes.cuda, axes.python, axes.platforms)}
     for extension in (r.name for r in recipes):
         seen = Counter(cell for b in plan.builds if b.extension == extension for cell in b.serves)
-        seen.update(
-            Cell(s.torch, s.cuda, s.python, s.platform) for s in plan.skips if s.extension in ("", extension)
-        )
+        seen.update(Cell(s.torch, s.cuda, s.python, s.platform) for s in plan.skips if s.extension in ("", extension))
         assert seen == Counter(combinations)
 
 

@@ -36,13 +36,11 @@ def library(path: str = "ops/_C.so", **facts: Any) -> Library:
     return Library(path=path, **(plain | facts))
 
 
-def gpu_library(*sass: str, ptx: tuple[str, ...] = (), **facts: Any) -> Library:
-    return library(**({"path": "ops/_C_cuda.so", "fatbin": True, "sass": sass, "ptx": ptx} | facts))
+def gpu_library(*sass: str, path: str = "ops/_C_cuda.so", ptx: tuple[str, ...] = (), **facts: Any) -> Library:
+    return library(path, fatbin=True, sass=sass, ptx=ptx, **facts)
 
 
-def wheel_facts(
-    *libraries: Library, tag: str = "cp312-cp312-manylinux_2_28_x86_64", **facts: Any
-) -> WheelFacts:
+def wheel_facts(*libraries: Library, tag: str = "cp312-cp312-manylinux_2_28_x86_64", **facts: Any) -> WheelFacts:
     version = facts.get("version", "1.0+cu130.torch211")
     plain: dict[str, Any] = {
         "filename": f"ops-{version}-{tag}.whl",
@@ -89,9 +87,7 @@ def table(
         "libtorch_global_deps.so": (("libcudart.so.13", "libm.so.6"), ()),
     }
     parts = plain | dict(libraries or {})
-    return SymbolTable(
-        {n: Provider(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11
-    )
+    return SymbolTable({n: Provider(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11)
 
 
 def compiled(folder: Path, source: str, *flags: str, name: str = "lib.so", language: str = "c++") -> Path:
@@ -108,8 +104,7 @@ def compiled(folder: Path, source: str, *flags: str, name: str = "lib.so", langu
 def fat_binary(*entries: tuple[int, int, int]) -> bytes:
     """A container of GPU code: each entry is (kind: 1 PTX, 2 machine code; architecture; flags)."""
     body = b"".join(
-        struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, 8, 0, 0, 0, 0, number, 0, 0, flags, 0, 0)
-        + b"\x7fELF\0\0\0\0"
+        struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, 8, 0, 0, 0, 0, number, 0, 0, flags, 0, 0) + b"\x7fELF\0\0\0\0"
         for kind, number, flags in entries
     )
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
@@ -137,9 +132,7 @@ def make_wheel(
             f"ops-{version}.dist-info/METADATA",
             f"Metadata-Version: 2.4\nName: ops\nVersion: {version}\n{metadata}\n",
         )
-        archive.writestr(
-            f"ops-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
-        )
+        archive.writestr(f"ops-{version}.dist-info/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n")
         archive.writestr(f"ops-{version}.dist-info/RECORD", "".join(f"{name},,\n" for name in files))
         for name, content in files.items():
             archive.writestr(name, content.read_bytes() if isinstance(content, Path) else content)

@@ -37,9 +37,7 @@ def manylinux(python: str) -> str:
             "_PyThreadState_UncheckedGet",
             id="private",
         ),
-        pytest.param(
-            "cp310-abi3", ("PyBuffer_Release",), AbiClass.CPYTHON, "newer", id="the tag alone is a claim"
-        ),
+        pytest.param("cp310-abi3", ("PyBuffer_Release",), AbiClass.CPYTHON, "newer", id="the tag alone is a claim"),
         pytest.param(
             "cp312-cp312",
             ("PyModule_Create2",),

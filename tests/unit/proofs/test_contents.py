@@ -14,9 +14,7 @@ from tests.unit.proofs.make import PROVIDED, claim, gpu_library, library, wheel_
     ("libraries", "required", "verdict", "says"),
     [
         pytest.param((gpu_library("sm_90"),), True, "passed", "1 library", id="GPU code"),
-        pytest.param(
-            (library(), gpu_library("sm_90")), True, "passed", "2 libraries", id="GPU code in one of two"
-        ),
+        pytest.param((library(), gpu_library("sm_90")), True, "passed", "2 libraries", id="GPU code in one of two"),
         pytest.param((library(),), False, "passed", "", id="CPU only is allowed"),
         pytest.param(
             (library(),),
@@ -60,9 +58,7 @@ def test_payload(libraries: tuple[Library, ...], required: bool, verdict: str, s
     ("path", "soname", "grafted"),
     [
         pytest.param("ops/_C.so", "", False, id="its own"),
-        pytest.param(
-            "ops.libs/libjpeg-1a2b3c4d.so.8", "libjpeg-1a2b3c4d.so.8", False, id="a library nobody provides"
-        ),
+        pytest.param("ops.libs/libjpeg-1a2b3c4d.so.8", "libjpeg-1a2b3c4d.so.8", False, id="a library nobody provides"),
         pytest.param("ops/libtorchaudio.so", "", False, id="a name that only begins like torch"),
         pytest.param("ops/libtorch_cpu.so", "", True, id="torch"),
         pytest.param("ops/libc10_cuda.so", "", True, id="c10, not among those provided"),

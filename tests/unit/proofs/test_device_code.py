@@ -15,27 +15,15 @@ from tests.unit.proofs.make import claim, gpu_library, library, wheel_facts
         pytest.param((gpu_library("sm_80", "sm_90"),), "9.0", "", id="more than claimed"),
         pytest.param((gpu_library("sm_90a"),), "9.0", "", id="sm_90a runs on every 9.0"),
         pytest.param((gpu_library("sm_90"),), "9.0a", "sm_90a", id="9.0a is not 9.0"),
-        pytest.param(
-            (gpu_library("sm_80"),), "8.6", "sm_86", id="an older one that would run is not a claim kept"
-        ),
-        pytest.param(
-            (gpu_library("sm_80", ptx=("compute_80",)),), "8.0 9.0", "sm_90", id="PTX is not machine code"
-        ),
+        pytest.param((gpu_library("sm_80"),), "8.6", "sm_86", id="an older one that would run is not a claim kept"),
+        pytest.param((gpu_library("sm_80", ptx=("compute_80",)),), "8.0 9.0", "sm_90", id="PTX is not machine code"),
         pytest.param((gpu_library("sm_80"),), "8.0 9.0 12.0", "sm_90, sm_120", id="all that are missing"),
         pytest.param((gpu_library("sm_90", ptx=("compute_90",)),), "9.0+PTX", "", id="PTX"),
         pytest.param((gpu_library("sm_90"),), "9.0+PTX", "compute_90", id="no PTX"),
-        pytest.param(
-            (gpu_library("sm_90a", ptx=("compute_90a",)),), "9.0+PTX", "compute_90", id="PTX tied to one GPU"
-        ),
-        pytest.param(
-            (gpu_library("sm_90"), library()), "9.0", "", id="a library without GPU code says nothing"
-        ),
-        pytest.param(
-            (gpu_library("sm_90"), gpu_library("sm_80", path="ops/b.so")), "9.0", "ops/b.so", id="one of two"
-        ),
-        pytest.param(
-            (gpu_library("sm_90"), gpu_library("sm_50", path="ops.libs/b.so")), "9.0", "", id="a copied one"
-        ),
+        pytest.param((gpu_library("sm_90a", ptx=("compute_90a",)),), "9.0+PTX", "compute_90", id="PTX tied to one GPU"),
+        pytest.param((gpu_library("sm_90"), library()), "9.0", "", id="a library without GPU code says nothing"),
+        pytest.param((gpu_library("sm_90"), gpu_library("sm_80", path="ops/b.so")), "9.0", "ops/b.so", id="one of two"),
+        pytest.param((gpu_library("sm_90"), gpu_library("sm_50", path="ops.libs/b.so")), "9.0", "", id="a copied one"),
         pytest.param((gpu_library(),), "9.0", "sm_90", id="a section with nothing in it"),
         pytest.param((library(),), "9.0", "no library holds GPU code", id="none at all"),
     ],
@@ -62,7 +50,5 @@ def test_the_gpus_it_hits_are_named() -> None:
 
 
 def test_the_figure_is_what_is_inside() -> None:
-    wheel = wheel_facts(
-        gpu_library("sm_80", "sm_100"), gpu_library("sm_80", path="ops/b.so", ptx=("compute_80",))
-    )
+    wheel = wheel_facts(gpu_library("sm_80", "sm_100"), gpu_library("sm_80", path="ops/b.so", ptx=("compute_80",)))
     assert check_device_code(wheel, claim(archs=(Arch(8, 0),))).reason == "compute_80 sm_80 sm_100"

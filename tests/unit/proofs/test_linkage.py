@@ -36,9 +36,7 @@ def uses(*undefined: str, **facts: Any) -> Library:
     [
         pytest.param((uses("_ZN2at6Tensor3fooEv"),), id="in a library it needs"),
         pytest.param((uses("_ZN3c105ErrorC1Ev"),), id="in a library needed in turn"),
-        pytest.param(
-            (uses("aoti_torch_get_current_cuda_stream", needed=("libtorch.so",)),), id="through libtorch"
-        ),
+        pytest.param((uses("aoti_torch_get_current_cuda_stream", needed=("libtorch.so",)),), id="through libtorch"),
         pytest.param((uses("cudaMalloc", needed=()),), id="CUDA runtime, which torch opens for all"),
         pytest.param((uses("PyModule_Create2", "_Py_NoneStruct", needed=()),), id="Python"),
         pytest.param((uses("getenv", "cosf", needed=()),), id="C library, without a version"),
@@ -112,9 +110,7 @@ def test_found(libraries: tuple[Library, ...]) -> None:
             "other C.. ABI.*USE_CXX11_ABI=0, as torch",
             id="new string, old torch",
         ),
-        pytest.param(
-            (uses(OLD_STRING),), {}, "other C.. ABI.*USE_CXX11_ABI=1, as torch", id="old string, new torch"
-        ),
+        pytest.param((uses(OLD_STRING),), {}, "other C.. ABI.*USE_CXX11_ABI=1, as torch", id="old string, new torch"),
         pytest.param((uses(CXX11),), {}, "another torch than", id="new string, new torch: not the string"),
         pytest.param(
             (uses("aoti_torch_get_current_cuda_stream"),),
@@ -176,9 +172,7 @@ def test_a_missing_library_is_named_once_not_for_each_symbol() -> None:
 
 def test_a_versioned_symbol_of_a_cuda_library_must_be_in_it() -> None:
     bound = {"cudaFancy": ("libcudart.so.13", "libcudart.so.13")}
-    proof = check_linkage(
-        wheel_facts(uses("cudaFancy", needed=("libcudart.so.13",), bound=bound)), CELL, table()
-    )
+    proof = check_linkage(wheel_facts(uses("cudaFancy", needed=("libcudart.so.13",), bound=bound)), CELL, table())
     assert "cudaFancy" in proof.reason
 
 

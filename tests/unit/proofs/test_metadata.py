@@ -26,30 +26,18 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
             id="version",
         ),
         pytest.param({"name": "Others"}, {}, "named for ops, METADATA says Others", id="name"),
-        pytest.param(
-            {"requires_dist": ()}, {}, "does not require torch>=2.11,<2.12", id="torch not required"
-        ),
+        pytest.param({"requires_dist": ()}, {}, "does not require torch>=2.11,<2.12", id="torch not required"),
         pytest.param(
             {"requires_dist": ("torch; extra == 'all'",)}, {}, "does not require", id="torch only as an extra"
         ),
-        pytest.param(
-            {"requires_dist": ("torch",)}, {}, r"admits torch 1\.0\.0, .* and \d+ more", id="any torch"
-        ),
+        pytest.param({"requires_dist": ("torch",)}, {}, r"admits torch 1\.0\.0, .* and \d+ more", id="any torch"),
         pytest.param({"requires_dist": ("torch>=2.11",)}, {}, r"admits torch 2\.12\.0", id="wider above"),
-        pytest.param(
-            {"requires_dist": ("torch>=2.10,<2.12",)}, {}, r"admits torch 2\.10\.0", id="wider below"
-        ),
+        pytest.param({"requires_dist": ("torch>=2.10,<2.12",)}, {}, r"admits torch 2\.10\.0", id="wider below"),
         pytest.param({"requires_dist": ("torch==2.11.*",)}, {}, "", id="the same said otherwise"),
-        pytest.param(
-            {"requires_dist": ("torch==2.11.0+cu130",)}, {}, "", id="pinned to the cell's own torch"
-        ),
-        pytest.param(
-            {"requires_dist": ("torch==2.11.1",)}, {}, "shuts out the claimed torch2.11.0", id="too narrow"
-        ),
+        pytest.param({"requires_dist": ("torch==2.11.0+cu130",)}, {}, "", id="pinned to the cell's own torch"),
+        pytest.param({"requires_dist": ("torch==2.11.1",)}, {}, "shuts out the claimed torch2.11.0", id="too narrow"),
         pytest.param({"requires_dist": ("torch>=2.11", "torch<2.12")}, {}, "", id="in two lines"),
-        pytest.param(
-            {"requires_dist": ("torch>=2.11,<2.12", "???")}, {}, r"'\?\?\?' cannot be read", id="nonsense"
-        ),
+        pytest.param({"requires_dist": ("torch>=2.11,<2.12", "???")}, {}, r"'\?\?\?' cannot be read", id="nonsense"),
         pytest.param(
             {},
             {"requires": ("torch>=2.11,<2.12", "numpy>=2")},

@@ -22,9 +22,7 @@ def uses(*undefined: str, **facts: Any) -> Library:
 @pytest.mark.parametrize(
     ("libraries", "floor", "fault"),
     [
-        pytest.param(
-            (uses("torch_call_dispatcher", "aoti_torch_get_dim"),), "2.10", "", id="C functions old enough"
-        ),
+        pytest.param((uses("torch_call_dispatcher", "aoti_torch_get_dim"),), "2.10", "", id="C functions old enough"),
         pytest.param((uses("aoti_torch_get_dim"),), "2.9", "", id="the oldest measured"),
         pytest.param((uses("torch_c10_cuda_check_msg"),), "2.10", "", id="of libtorch_cuda"),
         pytest.param(
@@ -39,14 +37,10 @@ def uses(*undefined: str, **facts: Any) -> Library:
             "torch_sorted, which no measured",
             id="unknown",
         ),
-        pytest.param(
-            (uses(CXX),), "", r"C\+\+ ABI \(float\* at::Tensor::data_ptr<float>\(\) const\)", id="C++"
-        ),
+        pytest.param((uses(CXX),), "", r"C\+\+ ABI \(float\* at::Tensor::data_ptr<float>\(\) const\)", id="C++"),
         pytest.param((uses("_ZTVN3c105ErrorE"),), "", r"vtable for c10::Error", id="C++ data"),
         pytest.param((uses("PyModule_Create2", "_Py_NoneStruct"),), "", "", id="Python"),
-        pytest.param(
-            (uses("getenv", "_Znwm", REPLACE, "cosf"),), "", "", id="C and C++ runtimes, without a version"
-        ),
+        pytest.param((uses("getenv", "_Znwm", REPLACE, "cosf"),), "", "", id="C and C++ runtimes, without a version"),
         pytest.param(
             (uses("cudaMalloc", bound={"cudaMalloc": ("libcudart.so.13", "libcudart.so.13")}),),
             "",
@@ -54,9 +48,7 @@ def uses(*undefined: str, **facts: Any) -> Library:
             id="CUDA runtime",
         ),
         pytest.param((uses("cuLaunchKernel", needed=("libcuda.so.1",)),), "", "", id="driver"),
-        pytest.param(
-            (uses("cuLaunchKernel"),), "", "leaves cuLaunchKernel undefined", id="driver not linked"
-        ),
+        pytest.param((uses("cuLaunchKernel"),), "", "leaves cuLaunchKernel undefined", id="driver not linked"),
         pytest.param(
             (uses(FORWARD),),
             "",

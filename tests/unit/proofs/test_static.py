@@ -41,9 +41,7 @@ def test_linkage_is_proven_in_each_cell_and_never_inferred() -> None:
 
 def test_a_stable_wheel_has_two_checks_more() -> None:
     tag = "cp310-abi3-manylinux_2_28_x86_64"
-    wheel = wheel_facts(
-        gpu_library("sm_90", undefined=("torch_call_dispatcher",)), tag=tag, version="1.0+cu13"
-    )
+    wheel = wheel_facts(gpu_library("sm_90", undefined=("torch_call_dispatcher",)), tag=tag, version="1.0+cu13")
     said = claim(abi=AbiClass.STABLE, torch=Torch(2, 10, 0), local="cu13")
     proofs = {proof.check: proof for proof in static_proofs(wheel, said, PROVIDED, {CELL: table()})}
     assert proofs[Check.ABI3].verdict is Verdict.PASSED

@@ -14,12 +14,12 @@ from builder.proofs.tags import best_platform, check_tags
 from builder.wheels.facts import read_facts
 from tests.unit.proofs.make import PROVIDED, claim, compiled, library, make_wheel, wheel_facts
 
-OLD = {
+OLD: dict[str, Any] = {
     "versions": {"libc.so.6": ("GLIBC_2.14", "GLIBC_2.2.5")},
     "bound": {"memcpy": ("libc.so.6", "GLIBC_2.14")},
 }
-NEW = {"versions": {"libc.so.6": ("GLIBC_2.34",)}, "bound": {"dlopen": ("libc.so.6", "GLIBC_2.34")}}
-CXX = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc++.so.6",)}
+NEW: dict[str, Any] = {"versions": {"libc.so.6": ("GLIBC_2.34",)}, "bound": {"dlopen": ("libc.so.6", "GLIBC_2.34")}}
+CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc++.so.6",)}
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,7 @@ CXX = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc+
     [
         pytest.param("cp312-cp312-manylinux_2_28_x86_64", OLD, "", id="promise kept"),
         pytest.param("cp312-cp312-manylinux_2_17_x86_64", OLD, "", id="the oldest that holds"),
-        pytest.param(
-            "cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", OLD, "", id="two names of one"
-        ),
+        pytest.param("cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", OLD, "", id="two names of one"),
         pytest.param("cp312-cp312-manylinux_2_34_x86_64", NEW, "", id="newer, and says so"),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
@@ -51,9 +49,7 @@ CXX = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc+
         ),
         pytest.param("py3-none-any", OLD, "any is not its platform", id="any"),
         pytest.param("cp312-cp312-musllinux_1_2_x86_64", OLD, "musl", id="musl"),
-        pytest.param(
-            "cp312-cp312-manylinux_2_99_x86_64", OLD, "knows no platform", id="a platform nobody knows"
-        ),
+        pytest.param("cp312-cp312-manylinux_2_99_x86_64", OLD, "knows no platform", id="a platform nobody knows"),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
             {"machine": "aarch64"},
@@ -125,10 +121,7 @@ def test_a_cell_takes_the_tag(cell: str, tag: str, taken: bool) -> None:
 def test_a_renamed_file_is_found_out() -> None:
     wheel = wheel_facts(library(**OLD), tags=("cp312-cp312-linux_x86_64",))
     reason = check_tags(wheel, claim(), PROVIDED).reason
-    assert (
-        "the file name says cp312-cp312-manylinux_2_28_x86_64, its WHEEL says cp312-cp312-linux_x86_64"
-        in reason
-    )
+    assert "the file name says cp312-cp312-manylinux_2_28_x86_64, its WHEEL says cp312-cp312-linux_x86_64" in reason
 
 
 def test_a_library_of_the_wheel_itself_is_no_stranger() -> None:

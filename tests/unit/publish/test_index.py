@@ -162,15 +162,11 @@ def test_installs_from_a_web_server_and_reads_metadata_beside_the_wheel(
     assert (tmp_path / "site" / "my_ext.py").exists()
     asked = [unquote(path) for path in seen]
     assert "/my_ext-1.0+cu13-py3-none-any.whl.metadata" in asked
-    assert asked.index("/my_ext-1.0+cu13-py3-none-any.whl.metadata") < asked.index(
-        "/my_ext-1.0+cu13-py3-none-any.whl"
-    )
+    assert asked.index("/my_ext-1.0+cu13-py3-none-any.whl.metadata") < asked.index("/my_ext-1.0+cu13-py3-none-any.whl")
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
-def test_refuses_a_wheel_that_is_not_the_one_indexed(
-    tmp_path: Path, install: Install, installer: str
-) -> None:
+def test_refuses_a_wheel_that_is_not_the_one_indexed(tmp_path: Path, install: Install, installer: str) -> None:
     dist = tmp_path / "dist"
     wheel = make_wheel(dist)
     simple = write_index(dist, [wheel])

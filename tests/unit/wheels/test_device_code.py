@@ -36,9 +36,7 @@ from tests.unit.proofs.make import compiled, fat_binary, with_gpu_code
         pytest.param(b"\0" * 16, (), (), id="empty"),
     ],
 )
-def test_architectures_listed(
-    tmp_path: Path, section: bytes, sass: tuple[str, ...], ptx: tuple[str, ...]
-) -> None:
+def test_architectures_listed(tmp_path: Path, section: bytes, sass: tuple[str, ...], ptx: tuple[str, ...]) -> None:
     assert list_device_code(with_gpu_code(tmp_path, section)) == (sass, ptx)
 
 

@@ -65,9 +65,7 @@ def job(tmp_path: Path) -> Job:
     source.mkdir()
     work.mkdir()
     (source / "pyproject.toml").write_text('[tool.cibuildwheel]\ntest-command = "the authors own tests"\n')
-    toolchain = Toolchain(
-        "docker", Python(3, 11), (("image", "sha256:i"), ("packages", "numpy==2.4.6 torch==2.11.0"))
-    )
+    toolchain = Toolchain("docker", Python(3, 11), (("image", "sha256:i"), ("packages", "numpy==2.4.6 torch==2.11.0")))
     recipe = a_recipe(tmp_path)
     return Job(a_build(), recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64)
 
@@ -100,9 +98,7 @@ def read(job: Job, settings: Path) -> tuple[object, tuple[str, ...]]:
 
 
 def test_cibuildwheel_reads_what_was_meant(job: Job) -> None:
-    job = dataclasses.replace(
-        job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"})
-    )
+    job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
     settings, mounted = write_inputs(job, image="buildfarm/base:abc", torch_index=[])
     options, create = read(job, settings)
     assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"  # type: ignore[attr-defined]
@@ -259,7 +255,7 @@ STEP = "\n    + sh -c x\n"
     ],
     ids=["environment", "compile", "repair", "pure", "before any step"],
 )
-def test_a_failure_names_its_stage_and_the_first_cause(  # noqa: PLR0917
+def test_a_failure_names_its_stage_and_the_first_cause(
     fake: FakeEngine,
     executor: DockerExecutor,
     job: Job,

@@ -104,9 +104,7 @@ def test_other_elf_files_are_no_libraries(tmp_path: Path, where: int, value: int
     "damage",
     [
         pytest.param(lambda data: data[:200], id="cut short"),
-        pytest.param(
-            lambda data: data[:40] + b"\0" * 8 + data[48:58] + b"\0" * 6 + data[64:], id="no section headers"
-        ),
+        pytest.param(lambda data: data[:40] + b"\0" * 8 + data[48:58] + b"\0" * 6 + data[64:], id="no section headers"),
     ],
 )
 def test_a_damaged_library_is_an_error_not_a_library_without_needs(
@@ -142,16 +140,12 @@ def test_two_members_of_one_name_are_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
-        pytest.param(
-            "ops-1.0-cp312-cp312-linux_x86_64.whl", b"no zip at all", "not a whole zip", id="not a zip"
-        ),
+        pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", b"no zip at all", "not a whole zip", id="not a zip"),
         pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", None, "No such file", id="no file"),
         pytest.param("ops.whl", b"", "file name", id="not a wheel's name"),
     ],
 )
-def test_what_is_no_wheel_is_said_in_one_sentence(
-    tmp_path: Path, name: str, content: bytes | None, says: str
-) -> None:
+def test_what_is_no_wheel_is_said_in_one_sentence(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
     if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UsageError, match=says):
@@ -183,9 +177,7 @@ def test_a_flipped_byte_is_refused(tmp_path: Path) -> None:
             "another project|metadata lies in",
             id="another's",
         ),
-        pytest.param(
-            {"ops-1.0.dist-info/METADATA": "Name: ops\nVersion: 1.0\n"}, "lacks WHEEL", id="no WHEEL"
-        ),
+        pytest.param({"ops-1.0.dist-info/METADATA": "Name: ops\nVersion: 1.0\n"}, "lacks WHEEL", id="no WHEEL"),
         pytest.param({"ops-1.0.dist-info/WHEEL": "Tag: x\n"}, "lacks METADATA", id="no METADATA"),
         pytest.param(
             {"ops-1.0.dist-info/METADATA": "Name: ops\n", "ops-1.0.dist-info/WHEEL": "Tag: x\n"},

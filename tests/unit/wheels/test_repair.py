@@ -53,18 +53,14 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("libraries")
     site = root / "site"
     torch = compile_library(site / "torch/lib/libtorch_cpu.so", 'extern "C" int aten() { return 1; }\n')
-    cudart = compile_library(
-        site / "nvidia/cu13/lib/libcudart.so.13", 'extern "C" int launch() { return 1; }\n'
-    )
+    cudart = compile_library(site / "nvidia/cu13/lib/libcudart.so.13", 'extern "C" int launch() { return 1; }\n')
     other = compile_library(root / "other/libother.so.2", 'extern "C" int other() { return 1; }\n')
     for name, calls, needs in (
         ("torch.so", ("aten", "launch"), (torch, cudart)),
         ("other.so", ("aten", "other"), (torch, other)),
     ):
         code = "".join(f'extern "C" int {call}();\n' for call in calls)
-        code += (
-            MODULE + 'extern "C" int run() { return ' + " + ".join(f"{call}()" for call in calls) + "; }\n"
-        )
+        code += MODULE + 'extern "C" int run() { return ' + " + ".join(f"{call}()" for call in calls) + "; }\n"
         compile_library(root / name, code, *map(str, needs), "-Wl,--no-as-needed")
     compile_library(root / "plain.so", MODULE)
     return root
@@ -179,12 +175,8 @@ def site(tmp_path: Path) -> Path:
             "torch/lib/readme.txt",
         ],
     )
-    install(
-        folder, "cuda-toolkit", ['nvidia-cuda-runtime; extra == "cudart"', 'nvidia-npp; extra == "npp"'], []
-    )
-    install(
-        folder, "nvidia-cuda-runtime", [], ["nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/include/cuda.h"]
-    )
+    install(folder, "cuda-toolkit", ['nvidia-cuda-runtime; extra == "cudart"', 'nvidia-npp; extra == "npp"'], [])
+    install(folder, "nvidia-cuda-runtime", [], ["nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/include/cuda.h"])
     install(folder, "nvidia-cudnn-cu13", [], ["nvidia/cudnn/lib/libcudnn.so.9"])
     install(folder, "triton", [], ["triton/backends/lib/libtriton.so"])
     for toolkit in ("npp", "windows", "extra"):
@@ -212,9 +204,7 @@ def test_a_torch_without_metadata_is_believed_by_its_files(site: Path) -> None:
 # --- the whole way
 
 
-def test_a_raw_wheel_becomes_portable_and_tells_the_truth(
-    libraries: Path, mend: Repair, tmp_path: Path
-) -> None:
+def test_a_raw_wheel_becomes_portable_and_tells_the_truth(libraries: Path, mend: Repair, tmp_path: Path) -> None:
     raw = make_wheel(
         tmp_path / "raw",
         {"my_ext/C.abi3.so": libraries / "torch.so", "my_ext/__init__.py": "", "my_ext/data": "",
@@ -406,9 +396,7 @@ def test_the_list_of_grafted_libraries_names_this_wheel(tmp_path: Path) -> None:
     assert found["metadata"]["component"]["version"] == found["components"][0]["version"] == "1.0+cu13"
     assert found["components"][1] == other
     assert found["dependencies"][0]["ref"] == found["metadata"]["component"]["purl"]
-    assert (
-        found["components"][0]["purl"] == f"pkg:pypi/my_ext@1.0%2Bcu13?file_name={name.replace('+', '%2B')}"
-    )
+    assert found["components"][0]["purl"] == f"pkg:pypi/my_ext@1.0%2Bcu13?file_name={name.replace('+', '%2B')}"
 
 
 # --- what must not pass
@@ -441,9 +429,7 @@ def test_excludes_come_from_what_is_provided(libraries: Path, mend: Repair, tmp_
 @pytest.mark.parametrize(
     ("platform_tag", "says"),
     [
-        pytest.param(
-            "manylinux_2_5_x86_64", r"promises manylinux_2_5_x86_64, the audit finds", id="too much"
-        ),
+        pytest.param("manylinux_2_5_x86_64", r"promises manylinux_2_5_x86_64, the audit finds", id="too much"),
         pytest.param("any", "could not be audited: ", id="no platform at all"),
     ],
 )
@@ -472,9 +458,7 @@ def test_a_run_path_that_cannot_be_removed_is_not_passed_on(
 ) -> None:
     broken = tmp_path / "bin" / "patchelf"
     broken.parent.mkdir()
-    broken.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && exec echo patchelf 0.18.0\necho no room >&2\nexit 1\n'
-    )
+    broken.write_text('#!/bin/sh\n[ "$1" = --version ] && exec echo patchelf 0.18.0\necho no room >&2\nexit 1\n')
     broken.chmod(0o755)
     library = compile_library(tmp_path / "C.so", MODULE, "-Wl,-rpath,/build/lib")
     monkeypatch.setattr("builder.wheels.repair._tools", lambda: {"PATH": f"{broken.parent}:/usr/bin:/bin"})
@@ -492,9 +476,7 @@ def test_a_run_path_that_cannot_be_removed_is_not_passed_on(
         pytest.param("foreign", "auditwheel failed: ", id="library of no known processor"),
     ],
 )
-def test_broken_wheels_are_refused(
-    libraries: Path, mend: Repair, tmp_path: Path, fault: str, says: str
-) -> None:
+def test_broken_wheels_are_refused(libraries: Path, mend: Repair, tmp_path: Path, fault: str, says: str) -> None:
     metadata = {
         "no version": METADATA.replace("Version: 1.0\n", ""),
         "bad version": METADATA.replace("1.0", "one"),
@@ -578,9 +560,7 @@ def test_metadata(before: str, after: str) -> None:
 
 
 def test_requirements_are_added_once_and_torch_only_by_its_window() -> None:
-    label = Label(
-        "cu13", "torch>=2.10", ("numpy >=1.26", "einops; python_version>'3.9'", "torch>=1", "pillow")
-    )
+    label = Label("cu13", "torch>=2.10", ("numpy >=1.26", "einops; python_version>'3.9'", "torch>=1", "pillow"))
     text, _ = relabel_metadata(HEAD + "Requires-Dist: Pillow\nRequires-Dist: numpy>=1.26\n", label)
     lines = [line.partition(": ")[2] for line in text.splitlines() if line.startswith("Requires-Dist")]
     assert lines == [

@@ -76,9 +76,7 @@ def cache(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    return write(
-        tmp_path / "ext", {"setup.py": "setup\n", "src/op.cpp": "op\n", "extension.yaml": "name: ext\n"}
-    )
+    return write(tmp_path / "ext", {"setup.py": "setup\n", "src/op.cpp": "op\n", "extension.yaml": "name: ext\n"})
 
 
 LEFTOVERS = [
@@ -96,9 +94,7 @@ LEFTOVERS = [
 
 
 @pytest.mark.parametrize("leftover", LEFTOVERS)
-def test_leftovers_are_neither_named_nor_taken(
-    folder: Path, target: Path, cache: Path, leftover: str
-) -> None:
+def test_leftovers_are_neither_named_nor_taken(folder: Path, target: Path, cache: Path, leftover: str) -> None:
     ours = recipe(PathSource(folder))
     before = source_digest(ours, cache=cache)
     write(folder, {leftover: "left over"})
@@ -155,9 +151,7 @@ def test_the_name_does_not_depend_on_place_time_or_umask(folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("case", ["absent", "outward link", "pipe"])
-def test_a_folder_that_cannot_be_taken_whole_is_refused(
-    folder: Path, target: Path, cache: Path, case: str
-) -> None:
+def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, target: Path, cache: Path, case: str) -> None:
     match case:
         case "absent":
             shutil.rmtree(folder)
@@ -212,9 +206,7 @@ def tool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 def test_patches_are_applied_in_order(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
     again = GOOD.replace("+set up", "+set up twice").replace("-setup", "-set up")
     write(tmp_path, {"1.patch": GOOD, "2.patch": again})
-    prepare_source(
-        recipe(PathSource(folder), tmp_path / "1.patch", tmp_path / "2.patch"), target, cache=cache
-    )
+    prepare_source(recipe(PathSource(folder), tmp_path / "1.patch", tmp_path / "2.patch"), target, cache=cache)
     assert tree(target) == {"setup.py": "set up twice\n", "src/op.cpp": "op\n"}
     assert (folder / "setup.py").read_text() == "setup\n"
 
@@ -244,9 +236,7 @@ def test_a_target_inside_a_repository_is_patched_all_the_same(
     ],
 )
 @pytest.mark.usefixtures("tool")
-def test_a_patch_that_does_not_fit_is_refused(
-    folder: Path, target: Path, cache: Path, text: str, says: str
-) -> None:
+def test_a_patch_that_does_not_fit_is_refused(folder: Path, target: Path, cache: Path, text: str, says: str) -> None:
     patch = write(folder.parent, {"fix.patch": text}) / "fix.patch"
     with pytest.raises(UsageError, match=says) as caught:
         prepare_source(recipe(PathSource(folder), patch), target, cache=cache)
@@ -411,9 +401,7 @@ def test_a_forged_file_under_a_true_listing_is_refused(index: Index, target: Pat
     [
         pytest.param(replace(SDIST, version="2.0"), "no version of my-ext==2.0", id="no such version"),
         pytest.param(replace(SDIST, project="absent"), "absent was not found", id="no such project"),
-        pytest.param(
-            replace(SDIST, version="1.0\n--index-url x"), "no project and version", id="no version at all"
-        ),
+        pytest.param(replace(SDIST, version="1.0\n--index-url x"), "no project and version", id="no version at all"),
     ],
 )
 def test_what_the_index_does_not_have_is_the_recipes_fault(
@@ -499,9 +487,7 @@ SYM, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
 HOSTILE = [
     pytest.param(hostile_tar(("/tmp/evil", {})), "'/tmp/evil' would be written outside", id="absolute"),
     pytest.param(hostile_tar(("e-1/../../evil", {})), "'e-1/../../evil' would be", id="dot dot"),
-    pytest.param(
-        hostile_tar(("e-1/l", SYM | {"linkname": "/etc"})), "'e-1/l' is a link .* '/etc'", id="link out"
-    ),
+    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "/etc"})), "'e-1/l' is a link .* '/etc'", id="link out"),
     pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "../.."})), "'e-1/l' is a link", id="link up"),
     pytest.param(
         hostile_tar(
@@ -518,16 +504,10 @@ HOSTILE = [
         id="file through a link",
     ),
     pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "l"})), "'e-1/l' is a link", id="ring"),
-    pytest.param(
-        hostile_tar(("e-1/h", HARD | {"linkname": "/etc/passwd"})), "'/etc/passwd' would", id="hard link out"
-    ),
-    pytest.param(
-        hostile_tar(("e-1/h", HARD | {"linkname": "e-1/no"})), "no file before it", id="hard link to nothing"
-    ),
+    pytest.param(hostile_tar(("e-1/h", HARD | {"linkname": "/etc/passwd"})), "'/etc/passwd' would", id="hard link out"),
+    pytest.param(hostile_tar(("e-1/h", HARD | {"linkname": "e-1/no"})), "no file before it", id="hard link to nothing"),
     pytest.param(hostile_tar(("e-1/c", {"type": tarfile.CHRTYPE})), "'e-1/c' is a device", id="device"),
-    pytest.param(
-        hostile_tar(("e-1/p", {"type": tarfile.FIFOTYPE})), "'e-1/p' is a device or a pipe", id="pipe"
-    ),
+    pytest.param(hostile_tar(("e-1/p", {"type": tarfile.FIFOTYPE})), "'e-1/p' is a device or a pipe", id="pipe"),
     pytest.param(hostile_tar(("e-1/s", {"mode": 0o4755})), "'e-1/s' is set-user-id", id="setuid"),
     pytest.param(hostile_tar(("e-1/ok", {})), "cannot both be: ok", id="twice"),
     pytest.param(hostile_tar(("e-1/ok/below", {})), "cannot both be", id="file under a file"),
@@ -592,9 +572,7 @@ def test_harmless_links_and_zips_are_taken(target: Path, cache: Path) -> None:
 
 def git(repository: Path, *words: str) -> str:
     identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"]
-    done = subprocess.run(
-        ["git", "-C", str(repository), *identity, *words], check=True, capture_output=True, text=True
-    )
+    done = subprocess.run(["git", "-C", str(repository), *identity, *words], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
@@ -688,9 +666,7 @@ def test_a_kept_checkout_that_was_touched_is_fetched_anew(
     assert tree(other) == tree(target)
 
 
-def test_a_run_killed_in_the_middle_does_no_harm(
-    repository: tuple[Path, str], target: Path, cache: Path
-) -> None:
+def test_a_run_killed_in_the_middle_does_no_harm(repository: tuple[Path, str], target: Path, cache: Path) -> None:
     ours, first = repository
     source = GitSource(ours.as_uri(), first)
     prepare_source(recipe(source), target, cache=cache)
@@ -720,9 +696,7 @@ GIT_FAULTS = {
 
 
 @pytest.mark.parametrize("fault", GIT_FAULTS)
-def test_a_commit_that_cannot_be_had(
-    repository: tuple[Path, str], target: Path, cache: Path, fault: str
-) -> None:
+def test_a_commit_that_cannot_be_had(repository: tuple[Path, str], target: Path, cache: Path, fault: str) -> None:
     ours, first = repository
     error, url, revision, says = GIT_FAULTS[fault]
     known = {"url": ours.as_uri(), "first": first, "short": first[:12]}

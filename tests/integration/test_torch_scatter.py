@@ -1,0 +1,59 @@
+"""A third-party source distribution, unmodified, built for CUDA without a GPU by its recipe alone."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import run
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+#: Its own examples in small, forward and backward, on the CPU; the values follow from the definition of each op.
+CALL = """
+import torch, torch_scatter
+source = torch.tensor([5.0, 1, 7, 2, 3, 2, 1, 3], dtype=torch.float64, requires_grad=True)
+index = torch.tensor([0, 0, 1, 0, 2, 2, 3, 3])
+assert torch_scatter.scatter(source, index, reduce="sum").tolist() == [8, 7, 5, 4]
+assert torch_scatter.scatter(source, index, reduce="mean").tolist() == [8 / 3, 7, 2.5, 2]
+assert torch_scatter.scatter(source, index, reduce="max").tolist() == [5, 7, 3, 3]
+pointer = torch.tensor([0, 2, 5, 8])
+assert torch_scatter.segment_csr(source, pointer, reduce="sum").tolist() == [6, 12, 6]
+assert torch.autograd.gradcheck(lambda s: torch_scatter.segment_csr(s, pointer, reduce="mean"), source)
+for op in ("scatter_mul", "segment_sum_csr", "gather_coo"):
+    assert torch._C._dispatch_has_kernel(f"torch_scatter::{op}"), op
+"""
+
+
+@pytest.fixture(scope="module")
+def dist(started: Callable[[str], subprocess.Popen[str]], in_background: Path) -> Path:
+    """The dist folder of the build that conftest started when the run began; it compiles one file at a time."""
+    farm = started("torch_scatter")
+    out, err = farm.communicate(timeout=3000)
+    assert farm.returncode == 0, out + err
+    return in_background / "dist"
+
+
+def test_it_is_built_for_cuda_and_every_check_of_the_file_passed(dist: Path) -> None:
+    (entry,) = json.loads((dist / "report.json").read_text())["builds"]
+    assert entry["wheel"].startswith("torch_scatter-2.1.2+cu130.torch211-cp312-cp312-manylinux_2_")
+    verdicts = {proof["check"]: proof["verdict"] for proof in entry["proofs"]}
+    assert verdicts.pop("gpu") == "not run"
+    assert set(verdicts.values()) == {"passed"}, entry["proofs"]
+    device_code = next(proof for proof in entry["proofs"] if proof["check"] == "device-code")
+    assert "sm_90" in json.dumps(device_code), device_code
+
+
+def test_pip_installs_it_and_it_runs(dist: Path, venv: Callable[..., Path], python_of: Callable[[str], Path]) -> None:
+    interpreter = venv(python_of("3.12"), "torch==2.11.0", "numpy", "pip")
+    index = (dist / "simple").as_uri()
+    installed = run(
+        interpreter, "-m", "pip", "install", "--index-url", index, "torch_scatter", env={"PIP_FIND_LINKS": ""}
+    )
+    assert installed.code == 0, installed.all
+    answer = run(interpreter, "-I", "-c", CALL, cwd=dist)
+    assert answer.code == 0, answer.all
