@@ -156,8 +156,11 @@ def _register_old() -> torch.library.Library:
         @staticmethod
         def forward(ctx: Any, *inputs: Tensor) -> Tensor:
             ctx.save_for_backward(*inputs)
-            with torch._C._AutoDispatchBelowAutograd():
+            below = torch._C._AutoDispatchBelowAutograd()  # in torch 2.0 it works while it lives, not by `with`
+            try:
                 return torch.ops.ms_deform_attn.forward(*inputs)
+            finally:
+                del below
 
         backward = staticmethod(once_differentiable(_gradients))
 

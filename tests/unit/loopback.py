@@ -1,0 +1,154 @@
+"""A package index on this machine, and the wheels in it: a torch of a few lines, and what a build asks for beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+
+def pure_wheel(
+    folder: Path,
+    project: str,
+    version: str,
+    files: Mapping[str, str | bytes] | None = None,
+    *,
+    requires: Sequence[str] = (),
+    tag: str = "py3-none-any",
+) -> Path:
+    """A wheel that pip and uv install; without files it holds one empty module."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{project}-{version}-{tag}.whl"
+    info = f"{project}-{version}.dist-info"
+    members: dict[str, str | bytes] = dict(files or {f"{project}.py": ""})
+    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n" + "".join(
+        f"Requires-Dist: {line}\n" for line in requires
+    )
+    members[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
+    record = "".join(f"{name},,\n" for name in (*members, f"{info}/RECORD"))
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in {**members, f"{info}/RECORD": record}.items():
+            archive.writestr(name, content)
+    return path
+
+
+@dataclass
+class PackageIndex:
+    """Wheels by channel, served at `<url>/<channel>/simple/`; `default` is the one the farm is told of."""
+
+    root: Path
+    url: str = ""
+    asked: list[str] = field(default_factory=list)
+
+    @property
+    def default(self) -> str:
+        """What UV_DEFAULT_INDEX is set to."""
+        return f"{self.url}/default/simple"
+
+    @property
+    def torch_index(self) -> str:
+        """What `torch_index` of a matrix is set to."""
+        return f"{self.url}/whl/{{variant}}/simple"
+
+    def add(self, project: str, version: str, *, channel: str = "default", requires: Sequence[str] = ()) -> None:
+        """Put an empty distribution in."""
+        pure_wheel(self.root / channel, project, version, requires=requires)
+
+    def add_torch(self, version: str, cuda: str, *, channel: str = "default", libraries: Path | None = None) -> None:
+        """Put a torch in; `cuda` is empty for a CPU build, `libraries` holds its lib/*.so."""
+        said = repr(cuda) if cuda else "None"
+        files: dict[str, str | bytes] = {
+            "torch/__init__.py": "from torch import cuda, version\n__version__ = version.__version__\n",
+            "torch/version.py": (
+                "from typing import Optional\n"
+                f"__version__ = {version!r}\ndebug = False\ncuda: Optional[str] = {said}\n"
+            ),
+            "torch/cuda/__init__.py": "def is_available():\n    return False\n\n\ndef device_count():\n    return 0\n",
+        }
+        for library in sorted(libraries.glob("*.so")) if libraries else ():
+            files[f"torch/lib/{library.name}"] = library.read_bytes()
+        pure_wheel(self.root / channel, "torch", version, files)
+
+
+def _handler(index: PackageIndex) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            index.asked.append(self.path)
+            path = unquote(self.path).strip("/")
+            channel, simple, project = path.partition("/simple/")
+            body: bytes | None = None
+            if simple:
+                wheels = sorted((index.root / channel).glob(f"{project.replace('-', '_')}-*.whl"))
+                links = "".join(f'<a href="/{channel}/{wheel.name}">{wheel.name}</a>' for wheel in wheels)
+                body = f"<!DOCTYPE html><html><body>{links}</body></html>".encode() if wheels else None
+            elif (index.root / path).is_file():
+                body = (index.root / path).read_bytes()
+            self.send_response(404 if body is None else 200)
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Type", "text/html" if simple else "application/octet-stream")
+            self.send_header("Content-Length", str(len(body or b"")))
+            self.end_headers()
+            self.wfile.write(body or b"")
+
+        do_HEAD = do_GET
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keep still."""
+
+    return Handler
+
+
+@contextlib.contextmanager
+def served(root: Path) -> Iterator[PackageIndex]:
+    """The index over a folder, while the body runs."""
+    index = PackageIndex(root)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(index))
+    index.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield index
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def only(index: PackageIndex, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make uv know this index and nothing else of this machine."""
+    for name in list(os.environ):
+        if name.startswith(("UV_", "PIP_")) or name.lower().endswith("_proxy"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index.default)
+    monkeypatch.setenv("UV_CACHE_DIR", str(cache))
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+
+
+def toolkit(root: Path, version: str = "13.0.88") -> Path:
+    """A CUDA toolkit that can only say its version."""
+    nvcc = root / "bin" / "nvcc"
+    nvcc.parent.mkdir(parents=True)
+    nvcc.write_text(
+        f"#!/bin/sh\necho 'Cuda compilation tools, release {version.rpartition('.')[0]}, V{version}'\n"
+    )
+    nvcc.chmod(0o755)
+    return root
+
+
+def torch_libraries(folder: Path) -> Path:
+    """The two libraries every torch has, for the linker and for the proof of linkage; needs g++."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, symbol in (("libc10.so", "c10_symbol"), ("libtorch_cpu.so", "torch_symbol")):
+        argv = ["g++", "-shared", "-fPIC", "-x", "c", "-", "-Wl,-soname," + name, "-o", str(folder / name)]
+        subprocess.run(argv, input=f"int {symbol}(void) {{ return 1; }}\n", text=True, check=True)
+    return folder
