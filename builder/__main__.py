@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import sys
 
 from builder.cli import app
@@ -28,19 +27,15 @@ def _run() -> int:
     except FarmError as error:
         complain(error)
         return error.exit_code
-    except KeyboardInterrupt:
-        end_all()
-        say("interrupted; what was finished is kept, the next run goes on from there.")
-        return Exit.INTERRUPTED
-    except BrokenPipeError:  # `buildfarm plan | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return Exit.OK
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         say(f"error: the disk is full ({error.filename or 'while writing'}); nothing half-made was kept.")
         return Exit.FAILED
     except SystemExit as ending:
+        if ending.code == Exit.INTERRUPTED:  # typer's word for Ctrl-C
+            end_all()
+            say("interrupted; what was finished is kept, the next run goes on from there.")
         return ending.code if isinstance(ending.code, int) else Exit.FAILED
     return Exit.OK
 

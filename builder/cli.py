@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -76,7 +78,7 @@ def plan(
 ) -> None:
     """Print the builds, the cells each serves, and every skipped cell with its reason. Starts nothing."""
     _, _, planned = read_plan(matrix, _select(torch, cuda, python, ext), _archs(arch))
-    typer.echo(plan_to_json(planned) if as_json else plan_text(planned, explain=explain), nl=False)
+    _answer(plan_to_json(planned) if as_json else plan_text(planned, explain=explain))
 
 
 @app.command()
@@ -125,9 +127,17 @@ def build(
     planned, results = farm.run_build(options)
     for error, names in failures(results):
         complain(error, who=names)
-    typer.echo(report_json(planned, results) if as_json else build_text(dist, planned, results), nl=False)
+    _answer(report_json(planned, results) if as_json else build_text(dist, planned, results))
     worst = max((result.exit for result in results), default=Exit.OK)
     raise typer.Exit(int(worst))
+
+
+def _answer(text: str) -> None:
+    """Data to stdout. A reader that left early (`| head`) changes nothing of how the run ended."""
+    try:
+        typer.echo(text, nl=False)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes nowhere
 
 
 def _select(torch: list[str] | None, cuda: list[str] | None, python: list[str] | None, ext: list[str] | None) -> Select:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.errors import FarmError, PreflightError, UsageError
+from builder.images.choice import base_image, why_not_here
 from builder.log import Progress, say
 from builder.matrix.axes import Arch
 from builder.matrix.config import Matrix, Recipe, Select
@@ -22,7 +23,6 @@ from builder.publish.report import hand_over
 from builder.result import Result
 from builder.store import Store, Stored, default_store, job_name
 from builder.wheels.build import Executor, Job, Toolchain, build_digest, torch_window
-from builder.wheels.docker import DockerExecutor
 from builder.wheels.environment import Environments
 from builder.wheels.local import LocalExecutor
 from builder.wheels.repair import repair
@@ -82,10 +82,18 @@ def choose_executor(
     store: Store,
     environments: Environments,
 ) -> Executor:
-    """The executor asked for; `auto` takes docker when engine and base image are there for these builds, else local."""
+    """The executor asked for; `auto` takes docker when the base images are here and fit these builds, else local."""
     local = LocalExecutor(environments, stand_in=options.stand_in)
     if options.executor == "local":
         return local
+    if options.executor == "auto":
+        bases = dict.fromkeys(base_image(build, matrix.images) for build in plan.builds)
+        if reason := next(filter(None, map(why_not_here, bases)), None):
+            say(f"executor: local ({reason})")
+            return local
+    # The docker SDK and jinja2 take a while to load, and a local run has no use for them.
+    from builder.wheels.docker import DockerExecutor  # noqa: PLC0415
+
     docker = DockerExecutor(environments, store, matrix.images)
     if options.executor == "docker":
         return docker
@@ -93,7 +101,7 @@ def choose_executor(
     if problems:
         say(f"executor: local ({problems[0]})")
         return local
-    say("executor: docker (the engine answers and the base images are there)")
+    say("executor: docker (the base images are here)")
     return docker
 
 
@@ -136,6 +144,7 @@ class _Farm:
         memory = {build.extension: self._recipes[build.extension].memory_per_job for build in builds}
         problems = self._executor.problems(builds, self._recipes)
         problems += shortages(resources, memory.values(), self._store.root)
+        problems += self._source_problems(memory)
         if len(problems) == 1:
             raise problems[0]
         if problems:
@@ -143,6 +152,23 @@ class _Farm:
         total = compile_jobs(resources, max(memory.values()), self._options.jobs)
         self._parallel = max(1, min(total, len(builds)))
         self._jobs = {name: max(1, total // self._parallel) for name in memory}
+
+    def _source_problems(self, extensions: Iterable[str]) -> list[FarmError]:
+        """Sources that cannot be had, are not what the recipe says, or do not take their patches."""
+        found: list[FarmError] = []
+        for name in extensions:
+            recipe, cache = self._recipes[name], self._store.root / "sources"
+            try:
+                seen = cache / "seen" / source_digest(recipe, cache=cache)
+                if not seen.exists():  # the same bytes were prepared before, whole
+                    with self._store.work(f"source-{name}") as scratch:
+                        (scratch / "src").mkdir()
+                        prepare_source(recipe, scratch / "src", cache=cache)
+                    seen.parent.mkdir(exist_ok=True)
+                    seen.touch()
+            except FarmError as error:
+                found.append(error)
+        return found
 
     def _build_one(self, build: Build) -> Result:
         """One build from its recipe to its proofs; a failure is its result, not the run's end."""

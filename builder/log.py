@@ -19,7 +19,7 @@ from builder.errors import FarmError
 #: Without a terminal a line is printed at each stage and then at this interval, so that a CI log never looks dead.
 HEARTBEAT_SECONDS = 30.0
 
-console = Console(stderr=True, highlight=False, soft_wrap=True)
+console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # `:x:` stays what it is
 
 
 def say(text: str) -> None:
@@ -52,14 +52,20 @@ class _Line:
     started: float = field(default_factory=time.monotonic)
     spoke: float = 0.0
     done: str = ""
+    begin: int = 0  # what the log held before this run
+
+    def __post_init__(self) -> None:
+        if self.log is not None and self.log.exists():
+            self.begin = self.log.stat().st_size
 
     def tail(self) -> str:
         """The last line of the build's log, so that a person sees movement."""
         if self.done or self.log is None or not self.log.exists():
             return ""
         with self.log.open("rb") as stream:
-            stream.seek(0, 2)
-            stream.seek(max(0, stream.tell() - 400))
+            end = stream.seek(0, 2)
+            begin = self.begin if end >= self.begin else 0  # else it was begun anew
+            stream.seek(max(begin, end - 400))
             lines = stream.read().decode(errors="replace").strip().splitlines()
         return lines[-1].strip()[:90] if lines else ""
 
@@ -82,7 +88,7 @@ class Progress:
         with self._lock:
             line = self._lines[name]
             line.stage = stage
-            self._tell(line)
+            self._tell(line, tail="")
 
     def finish(self, name: str, outcome: str) -> None:
         """A build ended: `built`, `failed`, …"""
@@ -92,21 +98,20 @@ class Progress:
             if not console.is_terminal:
                 say(f"{line.name}: {line.done}")
 
-    def _tell(self, line: _Line) -> None:
+    def _tell(self, line: _Line, *, tail: str) -> None:
         if console.is_terminal:
             return
         line.spoke = time.monotonic()
         elapsed = _clock(line.spoke - line.started)
-        tail = line.tail()
         say(f"{line.name}: {line.stage} ({elapsed}){f'  {tail}' if tail else ''}")
 
     def _beat(self) -> None:
-        while not self._stop.wait(1.0):
+        while not self._stop.wait(min(1.0, HEARTBEAT_SECONDS)):
             now = time.monotonic()
             with self._lock:
                 for line in self._lines.values():
                     if not line.done and line.spoke and now - line.spoke >= HEARTBEAT_SECONDS:
-                        self._tell(line)
+                        self._tell(line, tail=line.tail())
 
     def __rich__(self) -> Table:
         """The live table, drawn anew at each refresh."""

@@ -10,9 +10,6 @@ from builder.images.engine import Engine
 from builder.images.render import ImageSpec
 from builder.matrix.axes import Python
 
-#: The base image where `images:` in matrix.yaml names none.
-DEFAULT_BASE = "debian:bookworm"
-
 
 @dataclass(frozen=True)
 class Distribution:

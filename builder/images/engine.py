@@ -1,4 +1,4 @@
-"""The only file that meets Docker: `docker buildx` makes images, the docker SDK does everything else."""
+"""The file that meets Docker: `docker buildx` makes images, the docker SDK does everything else."""
 
 from __future__ import annotations
 

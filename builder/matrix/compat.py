@@ -39,12 +39,8 @@ class Compat:
         self._torch = table.torch
         self._toolkits = table.toolkits
         self.torches = tuple(sorted(r for facts in table.torch.values() for r in facts.releases))
-        self.cudas = tuple(
-            sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)})
-        )
-        self.pythons = tuple(
-            sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps})
-        )
+        self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
+        self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
         self._series = {r: facts for facts in table.torch.values() for r in facts.releases}
         # A plan asks the same few pairs thousands of times.
         self._arch_answers: dict[tuple[Cuda, Arch], WhyNot | None] = {}
@@ -78,9 +74,7 @@ class Compat:
             near: object = min(known, key=lambda r: abs(r.patch - int(parts[2])))
         else:
             near = min(self._torch, key=lambda s: abs(_order(s) - _order(series)))
-        raise UsageError(
-            f"torch {text} is not known; the nearest is {near}, the newest {newest}", hints=[_ADD]
-        )
+        raise UsageError(f"torch {text} is not known; the nearest is {near}, the newest {newest}", hints=[_ADD])
 
     def resolve_torch(self, text: str) -> Torch:
         """The release `text` means: a series is its newest patch. Raises UsageError as `releases` does."""
@@ -122,9 +116,7 @@ class Compat:
     def toolkit(self, cuda: Cuda) -> ToolkitFacts:
         """What is known of a toolkit. Raises UsageError when compat.yaml has no row for it."""
         if cuda not in self._toolkits:
-            raise UsageError(
-                f"no toolkit of CUDA {cuda} is known; there are {and_list(sorted(self._toolkits))}"
-            )
+            raise UsageError(f"no toolkit of CUDA {cuda} is known; there are {and_list(sorted(self._toolkits))}")
         return self._toolkits[cuda]
 
     def official_archs(self, torch: Torch, cuda: Cuda, platform: Platform) -> tuple[Arch, ...]:
@@ -192,9 +184,7 @@ class Compat:
                 f"no official list names a torch {facts.series} wheel for CUDA {cuda}; {has}",
             )
         if cuda not in facts.variants:
-            return WhyNot(
-                "no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}"
-            )
+            return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")
         if cuda not in self._toolkits:
             return WhyNot(
                 "no-toolkit",

@@ -190,9 +190,7 @@ def load_recipe(folder: Path) -> Recipe:
         summary=model.summary,
         folder=home,
         source=_source(document, home, model.source),
-        patches=tuple(
-            _within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)
-        ),
+        patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
         abi=tuple(AbiRule(rule.abi, rule.torch) for rule in model.abi),
         cuda=model.cuda,
         env=dict(model.env),
@@ -273,9 +271,7 @@ def _within(document: Document, home: Path, text: str, key: Key, *, file: bool) 
     """A path of the recipe that exists and, links followed, does not leave the recipe's folder."""
     path = (home / text).resolve()
     if not path.is_relative_to(home):
-        raise _fault(
-            document, key, f"{text!r} leaves the recipe's folder; copy what it names into {home.name}"
-        )
+        raise _fault(document, key, f"{text!r} leaves the recipe's folder; copy what it names into {home.name}")
     if not (path.is_file() if file else path.is_dir()):
         raise _fault(document, key, f"there is no {'file' if file else 'folder'} {text!r} in {home.name}")
     return path

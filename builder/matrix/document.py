@@ -112,9 +112,7 @@ class _Reader:
             name = name_node.value
             if name in found:
                 first = self.places[(*key, name)][0]
-                raise UsageError(
-                    f"key `{name}` is given twice, first in line {first}", where=self._where(name_node)
-                )
+                raise UsageError(f"key `{name}` is given twice, first in line {first}", where=self._where(name_node))
             self._note(name_node, (*key, name))
             found[name] = self.plain(value_node, (*key, name))
         return found

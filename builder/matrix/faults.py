@@ -38,9 +38,7 @@ def checked(document: Document, model: type[M]) -> M:
         faults = [_fault(document, model, details) for details in error.errors(include_url=False)]
     faults.sort(key=lambda f: f[0])
     first, *others = [(where, sentence) for _, where, sentence in faults]
-    raise UsageError(
-        first[1], where=first[0], hints=[f"also, {where}: {sentence}" for where, sentence in others]
-    )
+    raise UsageError(first[1], where=first[0], hints=[f"also, {where}: {sentence}" for where, sentence in others])
 
 
 def key_path(key: Sequence[str | int]) -> str:
@@ -51,9 +49,7 @@ def key_path(key: Sequence[str | int]) -> str:
     return text
 
 
-def _fault(
-    document: Document, model: type[BaseModel], details: ErrorDetails
-) -> tuple[tuple[int, ...], str, str]:
+def _fault(document: Document, model: type[BaseModel], details: ErrorDetails) -> tuple[tuple[int, ...], str, str]:
     """Its order in the file, its place and its sentence."""
     loc, kind = details["loc"], details["type"]
     # A misspelt key is also a missing one: what stands in the file comes first.

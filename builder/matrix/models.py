@@ -116,9 +116,7 @@ def _one_rule(value: object) -> object:
 TorchRelease = Annotated[
     Torch, _parsed(_torch), _seen_as("A torch series (its newest patch) or release.", r"^\d+\.\d+(\.\d+)?$")
 ]
-TorchText = Annotated[
-    str, _parsed(_torch_text), _seen_as("A torch series or release.", r"^\d+\.\d+(\.\d+)?$")
-]
+TorchText = Annotated[str, _parsed(_torch_text), _seen_as("A torch series or release.", r"^\d+\.\d+(\.\d+)?$")]
 CudaVersion = Annotated[
     Cuda,
     _parsed(lambda text: Compat.load().resolve_cuda(text)),
@@ -135,9 +133,7 @@ ArchName = Annotated[
     _seen_as("A GPU architecture, 9.0, 9.0a or 9.0+PTX.", r"^\d+\.\d[af]?(\+PTX)?$"),
 ]
 VersionText = Annotated[str, AfterValidator(_version), WithJsonSchema({"type": ["string", "number"]})]
-Bytes = Annotated[
-    int, _parsed(_size), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(KiB|MiB|GiB)$"})
-]
+Bytes = Annotated[int, _parsed(_size), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(KiB|MiB|GiB)$"})]
 Name = Annotated[
     str,
     _matching(r"[A-Za-z0-9_-]+", "is not a name for a wheel; use letters, digits, - and _"),
@@ -147,9 +143,7 @@ EnvName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a name for
 EnvText = Annotated[
     str, BeforeValidator(_none_is_empty), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
 ]
-Module = Annotated[
-    str, _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "is not a module name; write it like torch_scatter")
-]
+Module = Annotated[str, _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "is not a module name; write it like torch_scatter")]
 Sha256 = Annotated[
     str,
     _matching(r"[0-9a-f]{64}", "is not a sha256: 64 digits 0-9 and a-f"),
@@ -162,9 +156,7 @@ Revision = Annotated[
 ]
 GitUrl = Annotated[
     str,
-    _matching(
-        r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git"
-    ),
+    _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git"),
 ]
 RequirementText = Annotated[str, AfterValidator(_requirement)]
 SpecifierText = Annotated[str, AfterValidator(_specifier)]
@@ -180,11 +172,7 @@ class Door(BaseModel):
     @classmethod
     def _drop_empty(cls, data: Any) -> Any:  # noqa: ANN401
         known = {field.alias or name for name, field in cls.model_fields.items()}
-        return (
-            {k: v for k, v in data.items() if v is not None or k not in known}
-            if isinstance(data, dict)
-            else data
-        )
+        return {k: v for k, v in data.items() if v is not None or k not in known} if isinstance(data, dict) else data
 
 
 class ExcludeModel(Door):
@@ -194,9 +182,7 @@ class ExcludeModel(Door):
     torch: TorchText | None = None
     cuda: CudaVersion | None = None
     python: PythonVersion | None = None
-    extension: str | None = Field(
-        default=None, description="The name of an extension; all of them without it."
-    )
+    extension: str | None = Field(default=None, description="The name of an extension; all of them without it.")
 
     @model_validator(mode="after")
     def _some_axis(self) -> ExcludeModel:
@@ -221,9 +207,7 @@ class MatrixModel(Door):
     archs: list[ArchName] = Field(
         default=[], description="GPU architectures; without it torch's own list of each cell."
     )
-    platforms: list[Platform] = Field(
-        default=[Platform.LINUX_X86_64], min_length=1, description="Where wheels run."
-    )
+    platforms: list[Platform] = Field(default=[Platform.LINUX_X86_64], min_length=1, description="Where wheels run.")
     extensions: list[str] = Field(description="Folders with an extension.yaml, relative to this file.")
     exclude: list[ExcludeModel] = Field(default=[], description="Cells left out on purpose.")
     images: list[ImageModel] = Field(default=[], description="Base images; the first pattern that fits wins.")
@@ -237,9 +221,7 @@ class AbiModel(Door):
     """One rule: which ABI class holds for which torch releases."""
 
     abi: AbiClass = Field(alias="class", description="What the binary is tied to.")
-    torch: SpecifierText = Field(
-        default="", description="Specifier of torch releases, such as >=2.10; all without it."
-    )
+    torch: SpecifierText = Field(default="", description="Specifier of torch releases, such as >=2.10; all without it.")
 
 
 class SourceModel(Door):
@@ -249,9 +231,7 @@ class SourceModel(Door):
         json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["sdist"]}, {"required": ["git"]}]}
     )
 
-    path: str | None = Field(
-        default=None, description="A folder inside the recipe's own; `.` is that folder."
-    )
+    path: str | None = Field(default=None, description="A folder inside the recipe's own; `.` is that folder.")
     sdist: Name | None = Field(default=None, description="A project on the package index.")
     version: VersionText | None = None
     sha256: Sha256 | None = None
@@ -264,9 +244,7 @@ class SourceModel(Door):
         belongs = {"path": (), "sdist": ("version", "sha256"), "git": ("revision", "subdirectory")}
         kinds = [kind for kind in belongs if getattr(self, kind)]
         if len(kinds) != 1:
-            raise ValueError(
-                f"must name exactly one of path, sdist, git; it names {' and '.join(kinds) or 'none'}"
-            )
+            raise ValueError(f"must name exactly one of path, sdist, git; it names {' and '.join(kinds) or 'none'}")
         needed = {"sdist": ("version", "sha256"), "git": ("revision",)}.get(kinds[0], ())
         if missing := [key for key in needed if not getattr(self, key)]:
             raise ValueError(f"{kinds[0]} needs {' and '.join(missing)} beside it")
@@ -283,36 +261,22 @@ class RecipeModel(Door):
     version: VersionText = Field(description="Version, without a local part.")
     summary: str = ""
     source: SourceModel
-    patches: list[str] = Field(
-        default=[], description="Files inside this folder, applied in order with patch -p1."
+    patches: list[str] = Field(default=[], description="Files inside this folder, applied in order with patch -p1.")
+    abi: Annotated[list[AbiModel], BeforeValidator(_one_rule, json_schema_input_type=AbiClass | list[AbiModel])] = (
+        Field(
+            min_length=1,
+            description="ABI class, or rules in order; the first that takes the torch release decides.",
+        )
     )
-    abi: Annotated[
-        list[AbiModel], BeforeValidator(_one_rule, json_schema_input_type=AbiClass | list[AbiModel])
-    ] = Field(
-        min_length=1,
-        description="ABI class, or rules in order; the first that takes the torch release decides.",
-    )
-    cuda: Literal["required", "optional"] = Field(
-        default="required", description="Whether device code must be inside."
-    )
+    cuda: Literal["required", "optional"] = Field(default="required", description="Whether device code must be inside.")
     env: dict[EnvName, EnvText] = Field(default={}, description="Environment of the build.")
     build_requires: list[RequirementText] = Field(default=[], description="Installed before the build.")
-    requires: list[RequirementText] = Field(
-        default=[], description="Run-time requirements added to the METADATA."
-    )
-    assume_cuda: bool = Field(
-        default=False, description="Answer True to torch.cuda.is_available() while building."
-    )
-    archs: list[ArchName] = Field(
-        default=[], description="GPU architectures; without it those of the matrix."
-    )
+    requires: list[RequirementText] = Field(default=[], description="Run-time requirements added to the METADATA.")
+    assume_cuda: bool = Field(default=False, description="Answer True to torch.cuda.is_available() while building.")
+    archs: list[ArchName] = Field(default=[], description="GPU architectures; without it those of the matrix.")
     python: SpecifierText = Field(default="", description="Specifier of Pythons it supports; all without it.")
-    imports: list[Module] = Field(
-        min_length=1, description="Modules that must import from the installed wheel."
-    )
-    companions: list[RequirementText] = Field(
-        default=[], description="Distributions its import order is tested with."
-    )
+    imports: list[Module] = Field(min_length=1, description="Modules that must import from the installed wheel.")
+    companions: list[RequirementText] = Field(default=[], description="Distributions its import order is tested with.")
     libraries: dict[str, list[str]] = Field(
         default={}, description="Library stem to the dispatch keys it must register, such as _C: [CPU, CUDA]."
     )

@@ -145,9 +145,7 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
     groups: dict[tuple[str, str], list[Skip]] = defaultdict(list)
     for skip in plan.skips:
         groups[skip.code, skip.reason].append(skip)
-    return tuple(
-        SkipSummary(code, reason, len(members), members[0]) for (code, reason), members in groups.items()
-    )
+    return tuple(SkipSummary(code, reason, len(members), members[0]) for (code, reason), members in groups.items())
 
 
 def plan_to_json(plan: Plan) -> str:
@@ -176,11 +174,7 @@ def _cells(matrix: Matrix, axes: Axes, compat: Compat) -> tuple[list[Cell], list
     for torch, cuda in product(axes.torch, axes.cuda):
         impossible = compat.why_not_cuda(torch, cuda)
         for python, platform in product(axes.python, axes.platforms):
-            why = (
-                impossible
-                or compat.why_not_python(torch, python)
-                or compat.why_not_platform(torch, cuda, platform)
-            )
+            why = impossible or compat.why_not_python(torch, python) or compat.why_not_platform(torch, cuda, platform)
             if why:
                 skips.append(Skip(torch, cuda, python, "", why.code, why.reason, platform))
                 continue

@@ -83,9 +83,7 @@ def _read(asked: _Asked, read: Callable[[str], A]) -> list[A]:
 
 def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, ...]:
     if not recipes:
-        raise NothingSelectedError(
-            "the matrix lists no extensions", hints=["add a folder under `extensions`"]
-        )
+        raise NothingSelectedError("the matrix lists no extensions", hints=["add a folder under `extensions`"])
     known = {recipe.name: recipe for recipe in recipes}
     for name in names:
         if name not in known:
@@ -98,9 +96,7 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
     return tuple(known[name] for name in sorted(set(names) or known))
 
 
-def _listed(
-    matrix: Matrix, axis: str, have: Sequence[Axis], asked: Sequence[Sequence[Axis]]
-) -> tuple[Axis, ...]:
+def _listed(matrix: Matrix, axis: str, have: Sequence[Axis], asked: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
     """The asked values that the matrix lists; all of the matrix when nothing is asked."""
     for values in asked:
         if not any(value in have for value in values):

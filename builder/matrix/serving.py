@@ -114,9 +114,7 @@ class Serving:
             self._archs[key] = self._official(*key)
         return self._archs[key]
 
-    def _official(
-        self, cuda: Cuda, platform: Platform, wheels: frozenset[tuple[Torch, Cuda]]
-    ) -> tuple[Arch, ...]:
+    def _official(self, cuda: Cuda, platform: Platform, wheels: frozenset[tuple[Torch, Cuda]]) -> tuple[Arch, ...]:
         wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel, platform)}
         known = [arch for arch in _merged(wanted) if not self._compat.why_not_arch(cuda, arch)]
         if known and max(wanted).number > known[-1].number:

@@ -163,9 +163,7 @@ def read_table(path: Path) -> Table:
     floors = raw["driver_floors"]["rows"]
     return Table(
         read_on=raw["read_on"],
-        torch={
-            s: _torch(s, row, gcc_min, raw["official_toolkits"]["rows"]) for s, row in raw["torch"].items()
-        },
+        torch={s: _torch(s, row, gcc_min, raw["official_toolkits"]["rows"]) for s, row in raw["torch"].items()},
         toolkits={c.cuda: c for c in (_toolkit(k, row, floors) for k, row in raw["toolkits"].items())},
         gcc_checks={
             (series, Cuda.parse(cuda)): int(limit)
@@ -197,9 +195,7 @@ def _capability(text: str) -> tuple[int, int]:
     return arch.major, arch.minor
 
 
-def _torch(
-    series: str, row: dict[str, Any], gcc_min: dict[str, Fact[int]], built: dict[str, Any]
-) -> TorchFacts:
+def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, Fact[int]], built: dict[str, Any]) -> TorchFacts:
     releases = tuple(map(Torch.parse, row["releases"]))
     pythons = sorted(map(Python.parse, row["python"]))
     ended = {release: set(map(Python.parse, gone)) for release, gone in row.get("python_ended", {}).items()}
@@ -250,9 +246,7 @@ def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitF
         archs=frozenset(map(Arch.parse, row["archs"])),
         gcc_max=_limit(row["gcc_max"]),
         clang_max=_limit(row["clang_max"]),
-        driver=Fact(
-            None if row["driver"]["value"] == "null" else row["driver"]["value"], _verified(row["driver"])
-        ),
+        driver=Fact(None if row["driver"]["value"] == "null" else row["driver"]["value"], _verified(row["driver"])),
         driver_floor=floors[str(cuda.major)],
         images=ImageFacts(
             version=images["version"],

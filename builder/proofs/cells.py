@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from builder.errors import FarmError, MissingToolError
+from builder.errors import BuildError, MissingToolError
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
@@ -15,13 +17,20 @@ from builder.matrix.plan import Build
 from builder.proofs.claim import Claim, judge, not_run
 from builder.proofs.importing import try_import
 from builder.proofs.proof import Check, Proof, Verdict
-from builder.proofs.static import static_proofs
-from builder.proofs.symbols import SymbolTable, collect_symbols
 from builder.store import Store, Stored, job_name, write_whole
 from builder.wheels.build import torch_floor, torch_window
-from builder.wheels.environment import Environment, Environments, torch_requirement
+from builder.wheels.environment import (
+    DiskFullError,
+    Environment,
+    Environments,
+    UnsatisfiableError,
+    cell_requirements,
+)
 from builder.wheels.facts import WheelFacts, facts_from_json, facts_to_json, read_facts
 from builder.wheels.pythons import find_python
+
+if TYPE_CHECKING:
+    from builder.proofs.symbols import SymbolTable
 
 #: Checks that need the environment of a cell.
 IN_CELL = (Check.LINKAGE, Check.IMPORT)
@@ -52,16 +61,21 @@ class CellProver:
         wanted += [(cell, check) for cell in build.serves for check in (*IN_CELL, Check.GPU)]
         if not all(self._decided(known.get(key)) for key in wanted):
             made = self._prove(facts, stored, build, recipe, log, known, stage)
+            # A check that was not run this time says nothing against one that was.
+            made = [p for p in made if p.verdict is not Verdict.NOT_RUN or not self._ran(known.get((p.cell, p.check)))]
             self._store.save_proofs(made)
             known |= {(p.cell, p.check): p for p in made}
         return [known[key] for key in wanted if key in known]
 
     @staticmethod
-    def _decided(proof: Proof | None) -> bool:
+    def _ran(proof: Proof | None) -> bool:
+        return proof is not None and proof.verdict is not Verdict.NOT_RUN
+
+    def _decided(self, proof: Proof | None) -> bool:
         """Passed and failed stand; a check that was not run is tried again once what it lacked is there."""
         if proof is None:
             return False
-        if proof.verdict is not Verdict.NOT_RUN or proof.check is Check.GPU:
+        if self._ran(proof) or proof.check is Check.GPU:
             return True
         return proof.cell is not None and find_python(proof.cell.python) is None
 
@@ -84,6 +98,9 @@ class CellProver:
         known: dict[tuple[Cell | None, Check], Proof],
         stage: Callable[[str], None],
     ) -> list[Proof]:
+        # auditwheel and abi3info take a while to load, and a wheel that is proven already has no use for them.
+        from builder.proofs.static import static_proofs  # noqa: PLC0415
+
         claim = Claim(
             abi=build.abi,
             torch=torch_floor(build),
@@ -99,39 +116,65 @@ class CellProver:
         for cell in build.serves:
             if all(self._decided(known.get((cell, check))) for check in IN_CELL):
                 continue
-            stage(f"prove in {cell}")
-            seen = self._see(cell, facts, stored, recipe, log)
+            seen = self._see(cell, facts, stored, recipe, log, stage)
             made += seen.proofs
             if seen.symbols is not None:
                 symbols[cell] = seen.symbols
         provided = frozenset(stored.record.get("provided", ()))
-        made += static_proofs(facts, claim, provided, symbols, gpus=_gpus(build))
+        static = static_proofs(facts, claim, provided, symbols, gpus=_gpus(build))
+        # Of a cell not seen just now it knows nothing: an earlier proof stands, or its own reason has been given.
+        made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
         made += [not_run(facts, Check.GPU, _gpu_reason(), cell=cell) for cell in build.serves]
         return made
 
-    def _see(self, cell: Cell, facts: WheelFacts, stored: Stored, recipe: Recipe, log: Path) -> _Seen:
+    def _see(
+        self,
+        cell: Cell,
+        facts: WheelFacts,
+        stored: Stored,
+        recipe: Recipe,
+        log: Path,
+        stage: Callable[[str], None],
+    ) -> _Seen:
         """Install the wheel beside the cell's own torch, read that torch's symbols, import in a fresh process."""
+        from builder.proofs.symbols import collect_symbols  # noqa: PLC0415 - see `_prove`
+
         interpreter = find_python(cell.python)
         if interpreter is None:
             reason = f"no Python {cell.python} on this machine"
             return _Seen(None, tuple(not_run(facts, check, reason, cell=cell) for check in IN_CELL))
+        stage(f"prove in {cell}")
         default = Compat.load().is_default_variant(cell.torch, cell.cuda)
-        requirements = [torch_requirement(cell.torch, cell.cuda, default_variant=default), str(stored.wheel)]
-        requirements.append("numpy<2" if (cell.torch.major, cell.torch.minor) < (2, 3) else "numpy")
+        own = cell_requirements(cell.torch, cell.cuda, default_variant=default)
         job = f"prove-{job_name(facts.sha256)}-{cell}"
         with self._store.work(job) as folder:
             environment = Environment(folder / "env", cell.python, ())
             index = self._environments.index_arguments(cell.cuda, default_variant=default)
+            install = partial(self._environments.install, environment.folder, index=index, log=log, job=job)
             try:
-                self._environments.create(environment.folder, interpreter, requirements, index=index, log=log, job=job)
+                # The cell first, the wheel after: what fails then is the wheel's own fault.
+                self._environments.create(environment.folder, interpreter, own, index=index, log=log, job=job)
+                faults = _refusal(lambda: install([*own, str(stored.wheel)]))
             except MissingToolError as error:
                 return _Seen(None, tuple(not_run(facts, check, str(error), cell=cell) for check in IN_CELL))
-            except FarmError as error:
-                return _Seen(None, (judge(facts, Check.IMPORT, [f"it does not install: {error}"], cell=cell),))
+            symbols = collect_symbols(environment.site_packages)
+            if faults:
+                return _Seen(symbols, (judge(facts, Check.IMPORT, faults, cell=cell),))
             outcome = try_import(environment.interpreter, recipe.imports)
             faults = [outcome.reason] if outcome.verdict is Verdict.FAILED else []
             proof = judge(facts, Check.IMPORT, faults, cell=cell, good=outcome.reason, evidence=outcome.evidence)
-            return _Seen(collect_symbols(environment.site_packages), (proof,))
+            return _Seen(symbols, (proof,))
+
+
+def _refusal(install: Callable[[], None]) -> list[str]:
+    """Why the wheel does not install where its cell stands ready; what else is in the way is raised."""
+    try:
+        install()
+    except DiskFullError:
+        raise
+    except (UnsatisfiableError, BuildError) as error:
+        return [f"it does not install: {error.sentence}"]
+    return []
 
 
 def _file_checks(build: Build) -> Sequence[Check]:

@@ -103,9 +103,7 @@ def _read(wheel: Path, before: _File | None) -> _File:
     try:
         project, version, _, _ = parse_wheel_filename(wheel.name)
         with zipfile.ZipFile(wheel) as zipped:
-            path = next(
-                n for n in zipped.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1
-            )
+            path = next(n for n in zipped.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1)
             metadata = zipped.read(path)
         headers = BytesParser().parsebytes(metadata, headersonly=True)
         named = (canonicalize_name(headers["Name"] or ""), Version(headers["Version"] or ""))

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from builder.matrix.axes import Cell
 from builder.matrix.plan import Build, Plan, summarise_skips
 
 
 def plan_text(plan: Plan, *, explain: bool) -> str:
     """The plan for a person: each build with the cells it serves, then the skipped cells."""
-    lines = [f"{len(plan.builds)} builds serve {_cells(plan.builds)} cells; {len(plan.skips)} cells are skipped."]
+    builds, cells, skips = len(plan.builds), _cells(plan.builds), len(plan.skips)
+    lines = [
+        f"{builds} build{'s serve' if builds != 1 else ' serves'} {cells} cell{'s' * (cells != 1)};"
+        f" {skips} cell{'s are' if skips != 1 else ' is'} skipped."
+    ]
     for build in plan.builds:
         lines.append("")
         lines.append(f"{build}")
@@ -19,8 +24,8 @@ def plan_text(plan: Plan, *, explain: bool) -> str:
         lines += ["", "skipped:"]
         if explain:
             for skip in plan.skips:
-                cell = f"torch{skip.torch}-{skip.cuda.variant}-{skip.python.tag}"
-                lines.append(f"  {cell:26}  {_of(skip.extension)}{skip.reason}")
+                cell = Cell(skip.torch, skip.cuda, skip.python, skip.platform)
+                lines.append(f"  {cell!s:26}  {_of(skip.extension)}{skip.reason}")
         else:
             for group in summarise_skips(plan):
                 lines.append(f"  {group.count:4}  {_of(group.first.extension)}{group.reason}")

@@ -29,7 +29,9 @@ def _text(*parts: Table | str) -> str:
     """Render for stdout: colours and the terminal's width only where it is one."""
     stream = io.StringIO()
     terminal = sys.stdout.isatty()
-    console = Console(file=stream, force_terminal=terminal, width=None if terminal else PLAIN_WIDTH, highlight=False)
+    console = Console(
+        file=stream, force_terminal=terminal, width=None if terminal else PLAIN_WIDTH, highlight=False, emoji=False
+    )
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
@@ -144,7 +146,6 @@ def _row(result: Result) -> list[str]:
     if result.stored is None:
         return [f"[red]{escape(str(build))}[/]", "-", str(len(build.serves)), "-", "-", "-", "-", seconds]
     counts = Counter(proof.verdict for proof in result.proofs)
-    gpu = {p.verdict for p in result.proofs if p.check is Check.GPU}
     failed = counts[Verdict.FAILED]
     return [
         escape(result.stored.wheel.name)
@@ -155,9 +156,18 @@ def _row(result: Result) -> list[str]:
         str(counts[Verdict.PASSED]),
         f"[red]{failed}[/]" if failed else "0",
         str(counts[Verdict.NOT_RUN]),
-        "not run" if gpu <= {Verdict.NOT_RUN} else "failed" if Verdict.FAILED in gpu else "passed",
+        _gpu(result.proofs),
         seconds,
     ]
+
+
+def _gpu(proofs: Sequence[Proof]) -> str:
+    verdicts = Counter(proof.verdict for proof in proofs if proof.check is Check.GPU)
+    if verdicts[Verdict.FAILED]:
+        return "failed"
+    if not verdicts[Verdict.PASSED]:
+        return "not run"
+    return f"{verdicts[Verdict.PASSED]} of {verdicts.total()}" if verdicts[Verdict.NOT_RUN] else "passed"
 
 
 def _size(size: int) -> str:
@@ -178,9 +188,14 @@ def _notes(result: Result) -> list[str]:
 
 
 def _not_run(proofs: Sequence[Proof]) -> list[str]:
-    groups: dict[tuple[Check, str], int] = Counter((proof.check, proof.reason) for proof in proofs)
-    label = {Check.GPU: "GPU"}
-    return [
-        f"{label.get(check, str(check))}: not run in {count} cell{'s' if count > 1 else ''}: {reason}"
-        for (check, reason), count in sorted(groups.items())
-    ]
+    """One line for each reason: which checks it kept from how many cells."""
+    groups: dict[str, list[Proof]] = {}
+    for proof in proofs:
+        groups.setdefault(proof.reason, []).append(proof)
+    lines = []
+    for reason, members in groups.items():
+        checks = ", ".join(dict.fromkeys("GPU" if p.check is Check.GPU else str(p.check) for p in members))
+        cells = list(dict.fromkeys(str(p.cell) for p in members if p.cell))
+        where = f" in {cells[0]}" if len(cells) == 1 else f" in {len(cells)} cells" if cells else ""
+        lines.append(f"{checks}: not run{where}: {reason}")
+    return lines

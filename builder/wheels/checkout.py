@@ -93,9 +93,7 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
     if source.url.startswith(("file://", "/")):
         # git refuses local submodules unless told otherwise; a recipe that is itself local has told so.
         settings.append("protocol.file.allow=always")
-    environment = {
-        k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
-    }
+    environment = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     environment |= {
         "GIT_TERMINAL_PROMPT": "0",
         "LC_ALL": "C",

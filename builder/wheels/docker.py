@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
 import re
 import sys
@@ -13,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
-from builder.images.base import DEFAULT_BASE, Base, find_base
+from builder.images.base import Base, find_base
+from builder.images.choice import base_image
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle, ca_variables, index_variables, shell_settings
 from builder.images.render import render, tag
@@ -26,9 +26,8 @@ from builder.wheels.build import Job, Toolchain
 from builder.wheels.container import LABEL, forget, identifier, scripts_digest, write_inputs
 from builder.wheels.environment import (
     Environments,
+    build_requirements,
     index_setting,
-    toolkit_requirements,
-    torch_requirement,
     uv_variables,
 )
 from builder.wheels.local import compile_failure
@@ -47,9 +46,7 @@ _STEPS = {
 _PURE_WHEEL = 5
 
 #: Variables that would change a build, or make cibuildwheel write outside its log, unasked.
-_MEDDLING = re.compile(
-    r"CIBW_|CI$|GITHUB_|GITLAB_CI$|TRAVIS|CIRCLECI$|APPVEYOR|AZURE_HTTP_USER_AGENT$|PYTHONPATH$"
-)
+_MEDDLING = re.compile(r"CIBW_|CI$|GITHUB_|GITLAB_CI$|TRAVIS|CIRCLECI$|APPVEYOR|AZURE_HTTP_USER_AGENT$|PYTHONPATH$")
 
 
 class DockerExecutor:
@@ -73,17 +70,19 @@ class DockerExecutor:
         self._bases: dict[str, Base] = {}
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[FarmError]:
-        """Missing engine, buildx, CA bundle, base, Python, compiler or toolkit: one sentence for each."""
-        del recipes
+        """Missing engine, buildx, CA bundle, base, Python, compiler, toolkit or package: one sentence for each."""
         if problem := self._engine.problem():
             return [problem]
         found: dict[str, FarmError] = {}
         for build in builds:
-            for check in (lambda _: ca_bundle(), _platform_of, _toolkit_of, self._fitting_base):
-                try:
-                    check(build)
-                except MissingToolError as error:
-                    found.setdefault(str(error), error)
+            try:
+                ca_bundle()
+                _platform_of(build)
+                _toolkit_of(build)
+                base = self._fitting_base(build)
+                self._packages(build, recipes[build.extension], base, self._store.log("packages"))
+            except MissingToolError as error:
+                found.setdefault(str(error), error)
         return list(found.values())
 
     def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
@@ -124,9 +123,7 @@ class DockerExecutor:
             raise _failure(job, start, status)
         wheels = sorted(raw.glob("*.whl"))
         if len(wheels) != 1:
-            raise BuildError(
-                f"the build made {len(wheels)} wheels where one was due", stage="compile", log=job.log
-            )
+            raise BuildError(f"the build made {len(wheels)} wheels where one was due", stage="compile", log=job.log)
         return wheels[0]
 
     def libraries(self, job: Job) -> frozenset[str]:
@@ -135,8 +132,7 @@ class DockerExecutor:
 
     def _fitting_base(self, build: Build) -> Base:
         """The base image for a build; raises MissingToolError if its Python or compiler does not fit."""
-        cells = [str(cell) for cell in build.serves]
-        name = next((base for pattern, base in self._images if fnmatch.filter(cells, pattern)), DEFAULT_BASE)
+        name = base_image(build, self._images)
         if name not in self._bases:
             self._bases[name] = find_base(self._engine, name)
         base = self._bases[name]
@@ -171,13 +167,13 @@ class DockerExecutor:
                 settings = {**index_variables(), **ca_variables("/run/secrets/ca")}
                 network.write_text(shell_settings(settings))
                 secrets = {"ca": ca_bundle(), "network": network}
-                return self._engine.build(
-                    render(base.spec), name, log=log, job=f"image-{name}", secrets=secrets
-                )
+                return self._engine.build(render(base.spec), name, log=log, job=f"image-{name}", secrets=secrets)
 
     def _packages(self, build: Build, recipe: Recipe, base: Base, log: Path) -> list[str]:
         """The exact versions the build's requirements resolve to, kept from the first time on."""
-        requirements = _requirements(build, recipe)
+        default = Compat.load().is_default_variant(build.torch, build.cuda)
+        extra = recipe.build_requires
+        requirements = build_requirements(build.torch, build.cuda, extra, default_variant=default, toolkit=True)
         index = self._torch_index(build)
         platform = f"{build.platform.removeprefix('linux_')}-{base.ships.glibc}"
         key = digest_of([platform, str(base.ships.python), requirements, index])[:16]
@@ -205,17 +201,6 @@ class DockerExecutor:
         default = Compat.load().is_default_variant(build.torch, build.cuda)
         arguments = self._environments.index_arguments(build.cuda, default_variant=default)
         return [argument for argument in arguments if argument != "--index"]
-
-
-def _requirements(build: Build, recipe: Recipe) -> list[str]:
-    default = Compat.load().is_default_variant(build.torch, build.cuda)
-    return [
-        torch_requirement(build.torch, build.cuda, default_variant=default),
-        *toolkit_requirements(build.cuda),
-        *("ninja", "setuptools", "wheel", *recipe.build_requires),
-        # torch before 2.3 was compiled for NumPy 1 and warns or fails beside 2.
-        "numpy<2" if (build.torch.major, build.torch.minor) < (2, 3) else "numpy",
-    ]
 
 
 def _platform_of(build: Build) -> None:
@@ -278,9 +263,7 @@ def _since(log: Path, start: int) -> list[str]:
 
 def _last_error(log: Path, start: int = 0) -> str:
     """The last line that complains; cibuildwheel's own summary only where it stands alone."""
-    complaint = re.compile(
-        r"(?:.*\b(?:error|cause):|ERROR|\u00d7|\u2570\u2500\u25b6):?\s*(.+)", re.IGNORECASE
-    )
+    complaint = re.compile(r"(?:.*\b(?:error|cause):|ERROR|\u00d7|\u2570\u2500\u25b6):?\s*(.+)", re.IGNORECASE)
     said = [found for line in _since(log, start) if (found := complaint.match(line.strip()))]
     own = [found for found in said if "cibuildwheel: error" not in found[0]]
     return (own or said)[-1][1][:300] if said else "it gave no reason"

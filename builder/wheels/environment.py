@@ -20,11 +20,19 @@ from builder.wheels.pythons import Interpreter, find_python, find_uv
 INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 _UNREACHABLE = re.compile(
-    r"(?i)failed to fetch|error sending request|dns error|connection refused|timed? ?out|client error \(connect\)"
+    r"(?i)failed to fetch|error sending request|dns error|connection refused|timed out|client error \(connect\)"
 )
-_ABSENT = re.compile(
-    r"(?i)no solution found|was not found in the package registry|there (?:is|are) no version|no wheels"
-)
+_NO_SOLUTION = re.compile(r"(?i)no solution found")
+_ABSENT = re.compile(r"(?i)was not found in the package registry|there (?:is|are) no versions? of")
+_DISK_FULL = "No space left on device"
+
+
+class UnsatisfiableError(MissingToolError):
+    """The packages are there, but they cannot be installed together or not under this Python."""
+
+
+class DiskFullError(BuildError):
+    """The environment did not fit; it says nothing about what was to be installed."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +70,12 @@ def index_setting() -> str:
     """Which setting names the package index, and its value without credentials, for error messages."""
     for name in INDEX_SETTINGS:
         if url := os.environ.get(name):
-            return f"{name}={re.sub(r'//[^/@]*@', '//***@', url)}"
+            return f"{name}={_masked(url)}"
     return "the default package index (UV_DEFAULT_INDEX is not set)"
+
+
+def _masked(url: str) -> str:
+    return re.sub(r"//[^/]*@", "//***@", url)
 
 
 def uv_variables() -> dict[str, str]:
@@ -124,6 +136,22 @@ class Environments:
         packages = self._read(self._store.root / "envs" / f"{key}.json")
         return tuple(packages) if packages is not None else None
 
+    def check(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> None:
+        """Ask the index for these very packages without fetching them; raises as `ensure` would.
+
+        Nothing is asked once an environment of them was resolved: its versions are locked.
+        """
+        if self.locked(python, requirements, index=index) is not None:
+            return
+        key = digest_of([str(python), list(requirements), list(index)])[:16]
+        job = f"check-{key}"
+        with self._store.work(job) as folder:
+            wanted = folder / "wanted.txt"
+            wanted.write_text("\n".join(requirements))
+            argv = ["pip", "compile", "--quiet", "--no-deps", "--no-header", "--python-version", str(python)]
+            argv += [*index, "--output-file", str(folder / "found.txt"), str(wanted)]
+            _uv(argv, requirements, index=index, log=self._store.log("packages"), job=job)
+
     @staticmethod
     def interpreter(python: Python) -> Interpreter:
         """This machine's interpreter of that version; raises MissingToolError when there is none."""
@@ -148,28 +176,15 @@ class Environments:
         job: str,
     ) -> None:
         """Make a virtual environment and install into it; raises MissingToolError or BuildError with uv's reason."""
-        variables = uv_variables()
-        start = log.stat().st_size if log.exists() else 0
-        uv = str(find_uv())
-        status = run(
-            [uv, "venv", "--no-project", "--python", str(interpreter.path), str(folder)],
-            log=log,
-            job=job,
-            env=variables,
-        )
-        if status == 0:
-            install = [
-                uv,
-                "pip",
-                "install",
-                "--python",
-                str(folder / "bin" / "python"),
-                *index,
-                *requirements,
-            ]
-            status = run(install, log=log, job=job, env=variables)
-        if status != 0:
-            raise _explain(log, start, requirements, index)
+        venv = ["venv", "--no-project", "--python", str(interpreter.path), str(folder)]
+        _uv(venv, requirements, index=index, log=log, job=job)
+        Environments.install(folder, requirements, index=index, log=log, job=job)
+
+    @staticmethod
+    def install(folder: Path, requirements: Sequence[str], *, index: Sequence[str], log: Path, job: str) -> None:
+        """Install into an environment; raises as `create` does, UnsatisfiableError when it is nobody's absence."""
+        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *index, *requirements]
+        _uv(argv, requirements, index=index, log=log, job=job)
 
     @staticmethod
     def _read(record: Path) -> list[str] | None:
@@ -178,6 +193,12 @@ class Environments:
         except (FileNotFoundError, ValueError, KeyError):
             return None
         return [str(package) for package in packages]
+
+
+def _uv(argv: Sequence[str], requirements: Sequence[str], *, index: Sequence[str], log: Path, job: str) -> None:
+    start = log.stat().st_size if log.exists() else 0
+    if run([str(find_uv()), *argv], log=log, job=job, env=uv_variables()) != 0:
+        raise _explain(log, start, requirements, index)
 
 
 def _freeze(folder: Path, python: Python) -> list[str]:
@@ -192,11 +213,11 @@ def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence
         stream.seek(start)
         said = stream.read().decode(errors="replace")
     wanted = ", ".join(requirements)
-    where = " and ".join([*(part for part in index if part != "--index"), index_setting()])
-    if "No space left on device" in said:
-        return BuildError("the disk is full; nothing half-made was kept", stage="environment", log=log)
+    where = " and ".join([*(_masked(part) for part in index if part != "--index"), index_setting()])
+    if _DISK_FULL in said:
+        return DiskFullError("the disk is full; nothing half-made was kept", stage="environment", log=log)
     if _UNREACHABLE.search(said):
-        named = re.search(r"/([\w.-]+)/?`", said)
+        named = re.search(r"(?i)failed to fetch: `?\S+/([\w.-]+)/?`?$", said, re.MULTILINE)
         package = named[1] if named else wanted
         return MissingToolError(
             f"the package index cannot be reached for {package}",
@@ -207,17 +228,18 @@ def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence
                 f"uv's own words are in {log}",
             ],
         )
-    if _ABSENT.search(said):
-        because = re.search(r"(?s)╰─▶ (.+?)(?:\n\n|$)", said)
+    absent = _ABSENT.search(said)
+    if absent or _NO_SOLUTION.search(said):
+        because = re.search(r"(?s)(?:╰─▶|cause:) (.+?)(?:\n\n|$)", said)  # uv before and after 0.10
         detail = " ".join(because[1].split()) if because else "no version fits"
-        return MissingToolError(
-            f"the package index does not have what is needed: {detail}",
-            where=where,
-            hints=[
-                f"wanted in all: {wanted}",
-                "`torch_index` in matrix.yaml names the index of torch's other CUDA variants",
-            ],
-        )
+        hints = [
+            f"wanted in all: {wanted}",
+            "`torch_index` in matrix.yaml names the index of torch's other CUDA variants",
+        ]
+        if absent:
+            sentence = f"the package index does not have what is needed: {detail}"
+            return MissingToolError(sentence, where=where, hints=hints)
+        return UnsatisfiableError(f"the packages do not go together: {detail}", where=where, hints=hints)
     return BuildError(
         f"uv could not make the environment for {wanted}",
         stage="environment",
@@ -231,6 +253,28 @@ def torch_cuda(site_packages: Path) -> str:
     text = (site_packages / "torch" / "version.py").read_text()
     match = re.search(r"^cuda(?:: [^=]+)? = '([\d.]+)'", text, re.MULTILINE)
     return match[1] if match else ""
+
+
+def cell_requirements(torch: Torch, cuda: Cuda, *, default_variant: bool) -> list[str]:
+    """A cell's torch, and NumPy, without which torch warns at every import."""
+    # torch before 2.3 was compiled for NumPy 1 and warns or fails beside 2.
+    numpy = "numpy<2" if (torch.major, torch.minor) < (2, 3) else "numpy"
+    return [torch_requirement(torch, cuda, default_variant=default_variant), numpy]
+
+
+def build_requirements(
+    torch: Torch, cuda: Cuda, extra: Sequence[str], *, default_variant: bool, toolkit: bool
+) -> list[str]:
+    """What a build's environment holds: the cell's torch, with `toolkit` also nvcc, build tools, what a recipe adds."""
+    return [
+        *cell_requirements(torch, cuda, default_variant=default_variant),
+        *(toolkit_requirements(cuda) if toolkit else ()),
+        "ninja",
+        # torch before 2.8 imports pkg_resources in cpp_extension; setuptools 82 no longer has it.
+        "setuptools<82" if (torch.major, torch.minor) < (2, 8) else "setuptools",
+        "wheel",
+        *extra,
+    ]
 
 
 def toolkit_requirements(cuda: Cuda) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,15 +18,14 @@ from builder.wheels.build import Job, Toolchain
 from builder.wheels.environment import (
     Environment,
     Environments,
+    build_requirements,
     link_toolkit,
-    toolkit_requirements,
     torch_cuda,
-    torch_requirement,
     uv_variables,
 )
 from builder.wheels.pythons import Interpreter, find_python, find_uv
 from builder.wheels.repair import provided_libraries
-from builder.wheels.toolkit import find_host_compiler, find_toolkit
+from builder.wheels.toolkit import HostCompiler, find_host_compiler, find_toolkit
 
 #: 1980-01-01, the oldest date a zip can hold: no build time in any file.
 EPOCH = "315532800"
@@ -39,7 +39,14 @@ _DROPPED = (
     "LDFLAGS",
     "NVCC_PREPEND_FLAGS",
     "NVCC_APPEND_FLAGS",
+    "NVCC_CCBIN",
+    "CUDAHOSTCXX",
+    "CUDAFLAGS",
+    "CMAKE_ARGS",
 )
+
+#: How compilers, linkers, git and Python begin the line that says what is wrong.
+_SAYS_ERROR = re.compile(r"(?i)error:|fatal:|undefined reference to|cannot find -l")
 
 
 def _header_hints(python: Python) -> list[str]:
@@ -59,22 +66,30 @@ class LocalExecutor:
         self._stand_in = stand_in
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[FarmError]:
-        """Missing Pythons, headers, toolkits and compilers, one sentence for each kind."""
+        """Missing Pythons, headers, toolkits, compilers and packages, one sentence for each kind."""
         found: dict[str, FarmError] = {}
         for build in builds:
-            for check in (self._python_for, self._toolkit_for, self._compiler_for):
+            lacking: list[FarmError] = []
+            for check in (self._python_for, self._compiler_for):
                 try:
                     check(build)
                 except MissingToolError as error:
-                    found.setdefault(str(error), error)
-        del recipes
+                    lacking.append(error)
+            if not lacking:
+                try:
+                    requirements, index = self._requirements(build, recipes[build.extension])
+                    self._environments.check(self._python_for(build), requirements, index=index)
+                except FarmError as error:
+                    lacking.append(error)
+            for problem in lacking:
+                found.setdefault(str(problem), problem)
         return list(found.values())
 
     def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
         """Exact versions of the environment, nvcc and the host compiler; makes the environment when it is not there."""
         python = self._python_for(build)
         toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
-        compiler = find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])))
+        compiler = self._compiler_for(build)
         requirements, index = self._requirements(build, recipe)
         packages = self._environments.locked(python, requirements, index=index)
         if packages is None:
@@ -114,7 +129,7 @@ class LocalExecutor:
         return provided_libraries(site_packages, job.recipe.requires)
 
     def _variables(self, job: Job, environment: Environment, home: Path) -> dict[str, str]:
-        compiler = find_host_compiler(job.build.cuda)
+        compiler = self._compiler_for(job.build)
         variables = {k: v for k, v in uv_variables().items() if k not in _DROPPED}
         variables |= build_variables(job)
         variables |= {
@@ -140,12 +155,9 @@ class LocalExecutor:
 
     def _requirements(self, build: Build, recipe: Recipe) -> tuple[list[str], list[str]]:
         default = Compat.load().is_default_variant(build.torch, build.cuda)
-        requirements = [torch_requirement(build.torch, build.cuda, default_variant=default)]
-        if find_toolkit(build.cuda, stand_in=self._stand_in).home is None:
-            requirements += toolkit_requirements(build.cuda)
-        requirements += ["ninja", "setuptools", "wheel", *recipe.build_requires]
-        # torch before 2.3 was compiled for NumPy 1 and warns or fails beside 2.
-        requirements.append("numpy<2" if (build.torch.major, build.torch.minor) < (2, 3) else "numpy")
+        packaged = find_toolkit(build.cuda, stand_in=self._stand_in).home is None
+        extra = recipe.build_requires
+        requirements = build_requirements(build.torch, build.cuda, extra, default_variant=default, toolkit=packaged)
         return requirements, self._environments.index_arguments(build.cuda, default_variant=default)
 
     @staticmethod
@@ -168,15 +180,10 @@ class LocalExecutor:
             )
         return python
 
-    def _toolkit_for(self, build: Build) -> None:
-        find_toolkit(build.cuda, stand_in=self._stand_in)
-
-    def _compiler_for(self, build: Build) -> None:
-        try:
-            toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
-        except MissingToolError:
-            return  # said already, by the check before
-        find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])))
+    def _compiler_for(self, build: Build) -> HostCompiler:
+        """What the toolkit's own nvcc takes, also when it stands in for another."""
+        toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
+        return find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])), build.torch)
 
 
 def build_variables(job: Job) -> dict[str, str]:
@@ -198,11 +205,11 @@ def compile_failure(job: Job, status: int) -> BuildError:
     """The failed compile as a sentence: killed by a signal, out of memory, or the first line that says `error`."""
     said = job.log.read_text(errors="replace").splitlines()
     start = max((n for n, line in enumerate(said) if line.startswith("+ ")), default=0)
-    errors = [line.strip() for line in said[start:] if "error:" in line.lower() or "fatal" in line.lower()]
+    errors = [line.strip() for line in said[start:] if _SAYS_ERROR.search(line)]
     hints = [f"the whole output is in {job.log}"]
     if status < 0:
         return BuildError(f"the compile was ended by signal {-status}", stage="compile", log=job.log, hints=hints)
-    if any("Killed signal" in line or "Killed" in line for line in said[start:]):
+    if any(re.search(r"\bKilled\b", line) for line in said[start:]):
         fewer = max(1, job.jobs // 2)
         hints.insert(0, f"`--jobs {fewer}` needs less memory at once; `memory_per_job` in the recipe teaches the farm")
         return BuildError("a compiler was killed, most likely for memory", stage="compile", log=job.log, hints=hints)

@@ -81,10 +81,13 @@ def _candidates(python: Python) -> Iterator[Path]:
 def _probe(path: Path, python: Python) -> Interpreter | None:
     if not path.exists():
         return None
-    answer = subprocess.run([path, "-I", "-c", _PROBE], capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
+    try:
+        answer = subprocess.run([path, "-I", "-c", _PROBE], capture_output=True, text=True, check=False)
+    except OSError:  # not a program, or one of another processor
         return None
-    version, free_threaded, headers = answer.stdout.split()
+    if answer.returncode != 0 or len(words := answer.stdout.split()) != 3:
+        return None
+    version, free_threaded, headers = words
     if not version.startswith(f"{python.major}.{python.minor}."):
         return None
     if (free_threaded == "True") is not python.free_threaded:

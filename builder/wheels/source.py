@@ -101,9 +101,7 @@ def _sha256(file: Path) -> str:
 def _source_files(root: Path) -> list[tuple[str, Path]]:
     """Relative path and file for all that counts as source under a recipe's folder, sorted by path."""
     if not root.is_dir():
-        raise UsageError(
-            "the source folder does not exist", where=str(root), hints=("correct `source` in the recipe",)
-        )
+        raise UsageError("the source folder does not exist", where=str(root), hints=("correct `source` in the recipe",))
     return sorted(_walk(root, root, _LEFT_OUT_AT_TOP))
 
 

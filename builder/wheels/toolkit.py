@@ -6,17 +6,20 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from builder.errors import FarmError, MissingToolError
-from builder.matrix.axes import Cuda
+from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 
 #: From this version on the package index has a whole nvcc; below it only ptxas (measured: nvidia-cuda-nvcc-cu12).
 FIRST_PACKAGED = Cuda(13, 0)
+#: Where NVIDIA's installer puts a toolkit.
+USUAL_HOMES = ("/usr/local/cuda-{cuda}", "/usr/local/cuda")
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def _ways_out(cuda: Cuda, same_major: list[tuple[Path, str]]) -> list[str]:
 def _on_disk(cuda: Cuda) -> Iterator[tuple[Path, str]]:
     """Toolkits of this machine, the user's own choice first."""
     homes = [Path(home) for home in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH")) if home]
-    homes += [Path(f"/usr/local/cuda-{cuda}"), Path("/usr/local/cuda")]
+    homes += [Path(home.format(cuda=cuda)) for home in USUAL_HOMES]
     if nvcc := shutil.which("nvcc"):
         homes.append(Path(nvcc).resolve().parent.parent)
     seen: set[Path] = set()
@@ -98,31 +101,39 @@ def nvcc_version(home: Path) -> str:
     nvcc = home / "bin" / "nvcc"
     if not nvcc.exists():
         return ""
-    answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
+    try:
+        answer = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=False)
+    except OSError:  # not a program, or one of another processor
+        return ""
     match = re.search(r"V(\d+\.\d+\.\d+)", answer.stdout)
     return match[1] if match else ""
 
 
-def find_host_compiler(cuda: Cuda) -> HostCompiler:
-    """A compiler this CUDA's nvcc accepts: CXX, else g++, else the newest g++-N it accepts.
+def find_host_compiler(cuda: Cuda, torch: Torch | None = None) -> HostCompiler:
+    """A compiler this CUDA's nvcc accepts, and this torch's headers: CXX, else g++, else the newest g++-N they accept.
 
-    Raises MissingToolError when there is none.
+    `cuda` is the toolkit's own, which a stand-in has another of than the build. Raises MissingToolError when there
+    is none.
     """
-    limit = Compat.load().toolkit(cuda).gcc_max.value
+    limit: int | None = Compat.load().toolkit(cuda).gcc_max.value
+    oldest, takes = 0, f"nvcc {cuda} takes gcc up to {limit}"
+    if torch is not None:
+        oldest, limit = Compat.load().gcc_range(torch, cuda)
+        takes = f"nvcc {cuda} with torch {torch} takes gcc {oldest} to {limit}"
     chosen = os.environ.get("CXX")
-    candidates = [chosen] if chosen else ["g++", *(f"g++-{n}" for n in range(limit or 20, 6, -1))]
+    candidates = [chosen] if chosen else ["g++", *(f"g++-{n}" for n in range(limit or 20, max(oldest, 7) - 1, -1))]
     refused: list[str] = []
     for cxx in candidates:
         found = _compiler(cxx)
         if found is None:
             continue
-        if limit is None or "clang" in cxx or int(found.version.split(".")[0]) <= limit:
+        if "clang" in cxx or oldest <= int(found.version.split(".")[0]) <= (limit or sys.maxsize):
             return found
         refused.append(f"{cxx} is {found.version}")
     if refused:
         raise MissingToolError(
-            f"nvcc {cuda} takes gcc up to {limit}, and {', '.join(refused)}",
-            hints=[f"`apt-get install g++-{limit}` (or your system's), or set CC and CXX to a gcc <= {limit}"],
+            f"{takes}, and {', '.join(refused)}",
+            hints=[f"`apt-get install g++-{limit}` (or your system's), or set CC and CXX to such a gcc"],
         )
     raise MissingToolError(
         f"no C++ compiler ({chosen} of CXX does not run)" if chosen else "no C++ compiler on PATH",
@@ -136,7 +147,7 @@ def _compiler(cxx: str) -> HostCompiler | None:
     if path is None:
         return None
     answer = subprocess.run([path, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
-    if answer.returncode != 0:
+    if answer.returncode != 0 or not answer.stdout[:1].isdigit():
         return None
     cc = os.environ.get("CC") or cxx.replace("clang++", "clang").replace("g++", "gcc")
     return HostCompiler(shutil.which(cc) or cc, path, answer.stdout.strip())

@@ -91,9 +91,7 @@ def _judged(archive: Path, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 
 
 def _bomb(archive: Path) -> UsageError:
-    return UsageError(
-        f"unpacks to more than {MAX_BYTES // 2**30} GiB or {MAX_MEMBERS} members", where=archive.name
-    )
+    return UsageError(f"unpacks to more than {MAX_BYTES // 2**30} GiB or {MAX_MEMBERS} members", where=archive.name)
 
 
 def _of_tar(archive: Path, info: tarfile.TarInfo) -> _Member:

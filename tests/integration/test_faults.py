@@ -6,6 +6,10 @@ import hashlib
 import io
 import shutil
 import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -129,24 +133,96 @@ def test_no_network(farm: Farm, bench: Path, tmp_path: Path) -> None:
     assert "secret" not in said
 
 
-def index_with(folder: Path, name: str, members: list[tuple[tarfile.TarInfo, bytes]]) -> tuple[str, str]:
-    """A one-file package index on disk; returns its URL and the file's sha256."""
-    project = folder / "simple" / name
-    project.mkdir(parents=True)
-    archive = project / f"{name}-1.0.tar.gz"
-    with tarfile.open(archive, "w:gz") as tar:
-        for info, data in members:
-            info.size = len(data)
-            tar.addfile(info, io.BytesIO(data))
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    (project / "index.html").write_text(f'<a href="{archive.name}#sha256={digest}">{archive.name}</a>')
-    return (folder / "simple").as_uri(), digest
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
+    """A folder served on loopback as a package index, and its URL."""
+    root = tmp_path / "index"
+    root.mkdir()
+    handler = partial(Quiet, directory=str(root))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield root, f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, link
     return info, b"x" if kind == tarfile.REGTYPE else b""
+
+
+def publish(root: Path, *members: tuple[tarfile.TarInfo, bytes]) -> str:
+    """Put an sdist with these members into the index; returns its sha256."""
+    archive = root / "demo" / "demo-1.0.tar.gz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:gz") as tar:
+        for info, data in (member("demo-1.0/PKG-INFO"), *members):
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
+    link = f'<a href="{archive.name}#sha256={digest}">{archive.name}</a>'
+    (archive.parent / "index.html").write_text(f"<!doctype html><html><body>{link}</body></html>")
+    return digest
+
+
+@pytest.mark.parametrize(
+    ("hostile", "words"),
+    [
+        ([], ["sha256"]),
+        ([member("/etc/hostile")], ["/etc/hostile"]),
+        ([member("demo-1.0/../../hostile")], ["../../hostile"]),
+        ([member("demo-1.0/link", kind=tarfile.SYMTYPE, link="/etc")], ["demo-1.0/link"]),
+        ([member("demo-1.0/hard", kind=tarfile.LNKTYPE, link="../../../etc/passwd")], ["../../../etc/passwd"]),
+        ([member("demo-1.0/null", kind=tarfile.CHRTYPE)], ["demo-1.0/null"]),
+    ],
+    ids=["wrong-sha256", "absolute", "dotdot", "link-out", "hard-link-out", "device"],
+)
+def test_a_hostile_or_changed_source_stops_before_anything_is_made(
+    farm: Farm,
+    bench: Path,
+    served: tuple[Path, str],
+    hostile: list[tuple[tarfile.TarInfo, bytes]],
+    words: list[str],
+) -> None:
+    root, url = served
+    digest = publish(root, *hostile)
+    wanted = digest if hostile else "0" * 64
+    recipe = RECIPE.format(source=f"{{sdist: demo, version: '1.0', sha256: '{wanted}'}}")
+    (bench / "demo/extension.yaml").write_text(recipe)
+    env = {"UV_DEFAULT_INDEX": url, "UV_CACHE_DIR": str(bench / "cache"), "UV_FIND_LINKS": ""}
+    said = spoken(farm("build", "--executor", "local", "--store", bench / "s", cwd=bench, env=env), 2)
+    for word in (*words, "demo"):
+        assert word in said, said
+    assert not list((bench / "s/envs").iterdir()), "no environment was made for a source that cannot be used"
+    assert not (bench.parent / "hostile").exists()
+
+
+def test_a_patch_that_does_not_apply(farm: Farm, bench: Path) -> None:
+    recipe = RECIPE.format(source="{path: .}") + "patches: [fix.patch]\n"
+    (bench / "demo/extension.yaml").write_text(recipe)
+    (bench / "demo/fix.patch").write_text("--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-never\n+there\n")
+    said = spoken(farm("build", "--executor", "local", "--store", bench / "s", cwd=bench), 2)
+    assert "fix.patch" in said
+    assert "setup.py" in said
+
+
+def test_all_problems_at_once(farm: Farm, bench: Path) -> None:
+    """A missing toolkit and a patch that does not apply, in one run."""
+    (bench / "matrix.yaml").write_text(MATRIX.replace("2.11", "2.2").replace("13.0", "12.1"))
+    (bench / "demo/extension.yaml").write_text(RECIPE.format(source="{path: .}") + "patches: [fix.patch]\n")
+    (bench / "demo/fix.patch").write_text("--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-never\n+there\n")
+    ran = farm("build", "--executor", "local", "--store", bench / "s", cwd=bench)
+    assert ran.code == 4, ran.all
+    assert ran.err.count("error:") == 2, ran.err
+    assert "fix.patch" in ran.err
+    assert "CUDA 12.1" in ran.err
 
 
 def test_the_shipped_matrix_and_every_recipe_are_well(farm: Farm) -> None:

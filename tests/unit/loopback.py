@@ -1,9 +1,10 @@
-"""A package index on this machine, and the wheels in it: a torch of a few lines, and what a build asks for beside it."""
+"""A package index on this machine and the wheels in it: a torch of a few lines, and what a build needs beside it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import threading
 import zipfile
@@ -14,6 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
+
+from tests.conftest import lacking
 
 
 def pure_wheel(
@@ -69,8 +72,7 @@ class PackageIndex:
         files: dict[str, str | bytes] = {
             "torch/__init__.py": "from torch import cuda, version\n__version__ = version.__version__\n",
             "torch/version.py": (
-                "from typing import Optional\n"
-                f"__version__ = {version!r}\ndebug = False\ncuda: Optional[str] = {said}\n"
+                f"from typing import Optional\n__version__ = {version!r}\ndebug = False\ncuda: Optional[str] = {said}\n"
             ),
             "torch/cuda/__init__.py": "def is_available():\n    return False\n\n\ndef device_count():\n    return 0\n",
         }
@@ -99,9 +101,9 @@ def _handler(index: PackageIndex) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body or b"")
 
-        do_HEAD = do_GET
+        do_HEAD = do_GET  # noqa: N815 - the name is http.server's
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
             """Keep still."""
 
     return Handler
@@ -138,15 +140,15 @@ def toolkit(root: Path, version: str = "13.0.88") -> Path:
     """A CUDA toolkit that can only say its version."""
     nvcc = root / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
-    nvcc.write_text(
-        f"#!/bin/sh\necho 'Cuda compilation tools, release {version.rpartition('.')[0]}, V{version}'\n"
-    )
+    nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version.rpartition('.')[0]}, V{version}'\n")
     nvcc.chmod(0o755)
     return root
 
 
 def torch_libraries(folder: Path) -> Path:
     """The two libraries every torch has, for the linker and for the proof of linkage; needs g++."""
+    if shutil.which("g++") is None:
+        lacking("no g++ on this machine")
     folder.mkdir(parents=True, exist_ok=True)
     for name, symbol in (("libc10.so", "c10_symbol"), ("libtorch_cpu.so", "torch_symbol")):
         argv = ["g++", "-shared", "-fPIC", "-x", "c", "-", "-Wl,-soname," + name, "-o", str(folder / name)]

@@ -34,7 +34,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     wheel = f"{NAME}-{VERSION}-{tag}-{tag}-linux_x86_64.whl"
     files = {
         f"{info}/METADATA": f"Metadata-Version: 2.1\\nName: {NAME}\\nVersion: {VERSION}\\nRequires-Dist: torch\\n",
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\\nGenerator: small\\nRoot-Is-Purelib: false\\nTag: {tag}-{tag}-linux_x86_64\\n",
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\\nRoot-Is-Purelib: false\\nTag: {tag}-{tag}-linux_x86_64\\n",
         f"{NAME}/__init__.py": Path(f"{NAME}/__init__.py").read_bytes(),
         library: Path(library).read_bytes(),
         f"{NAME}/env.txt": "\\n".join(f"{k}={v}" for k, v in sorted(os.environ.items())),

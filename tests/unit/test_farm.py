@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +28,7 @@ from builder.result import Result
 from builder.store import Store
 from builder.wheels.environment import Environments
 from builder.wheels.local import LocalExecutor
+from builder.wheels.pythons import find_uv
 from tests.unit.small_farm import MODULE, SmallFarm, small_farm
 
 
@@ -57,12 +62,14 @@ class Story:
 def one_run(farm: SmallFarm) -> Run:
     options = farm.options()
     farm.index.asked.clear()
-    with console.capture() as talk:
+    talk = io.StringIO()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(console, "_file", talk)  # `capture` hears one thread only
         plan, results = run_build(options)
     return Run(
         {result.build.extension: result for result in results},
         build_text(options.dist, plan, results),
-        talk.get(),
+        talk.getvalue(),
         (options.dist / "report.json").read_bytes(),
         frozenset(path.name for path in options.dist.glob("*.whl")),
         len(farm.index.asked),
@@ -128,9 +135,8 @@ def test_a_failed_compile_is_one_result_and_the_others_go_on(story: Story) -> No
     assert "_C.c:1:" in result.error.sentence
     assert "error: " in result.error.sentence
     assert result.error.log is not None
-    assert "error: " in result.error.log.read_text() or story.edited.results["broken"].stored
     assert any(str(result.error.log) in hint for hint in result.error.hints)
-    assert "broken-1.0" in story.first.talk
+    assert f"{result.build}: failed: {result.error}" in story.first.talk
     assert row(story.first, "broken")[1] == "-"
 
 
@@ -196,13 +202,13 @@ def test_the_build_got_the_environment_the_farm_promises(story: Story) -> None:
     assert told["TORCH_CUDA_ARCH_LIST"]
     assert told["SOURCE_DATE_EPOCH"] == "315532800"
     assert Path(told["CC"]).name.startswith("gcc")
-    assert told["PATH"].split(os.pathsep)[1] == str(story.farm.root / "cuda" / "bin")
+    assert str(story.farm.root / "cuda" / "bin") in told["PATH"].split(os.pathsep)
 
 
-def test_the_wheel_installs_with_pip_from_the_index_that_was_made(story: Story, tmp_path: Path) -> None:
+def test_the_wheel_installs_from_the_index_that_was_made(story: Story, tmp_path: Path) -> None:
     simple = (story.farm.root / "dist" / "simple").as_uri()
-    argv = [sys.executable, "-m", "pip", "install", "--no-deps", "--index-url", simple, "--target", tmp_path, "tiny"]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    argv = [str(find_uv()), "pip", "install", "--python", sys.executable, "--target", str(tmp_path), "--no-deps"]
+    done = subprocess.run([*argv, "--default-index", simple, "tiny"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     answer = subprocess.run(
         [sys.executable, "-c", "import tiny; print(tiny.answer())"],
@@ -238,6 +244,43 @@ def test_with_nothing_to_do_no_heavy_library_is_loaded(story: Story) -> None:
     assert not {"docker", "requests", "jinja2", "abi3info", "abi3audit", "cibuildwheel", "auditwheel"} & set(modules)
 
 
+def test_ctrl_c_ends_the_compiler_and_says_what_is_kept(story: Story) -> None:
+    package = story.farm.recipe("slow")
+    backend = package.parent / "backend.py"
+    backend.write_text("import time\ntime.sleep(600)\n" + backend.read_text())
+    options = story.farm.options()
+    matrix = story.farm.root / "slow.yaml"
+    matrix.write_text(options.matrix.read_text().replace("[tiny, broken, hollow]", "[slow]"))
+    words = ["build", "--executor", "local", "--matrix", matrix, "--store", options.store, "--dist", options.dist]
+    farm = subprocess.Popen(
+        [sys.executable, "-c", WARM, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert farm.stderr is not None
+    said = ""
+    while ": compile (" not in said:
+        line = farm.stderr.readline()
+        assert line, said
+        said += line
+    time.sleep(0.3)  # until the compiler is there to be ended
+    farm.send_signal(signal.SIGINT)
+    out, err = farm.communicate(timeout=20)
+    assert err.splitlines()[-1].split()[0] == "130", err
+    assert "interrupted; what was finished is kept" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert compiling(story.farm.root) == []
+
+
+def compiling(folder: Path) -> list[str]:
+    """Processes that build something below a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"--no-build-isolation" in (words := (process / "cmdline").read_bytes()) and bytes(folder) in words:
+                found.append(process.name)
+    return found
+
+
 @pytest.fixture
 def options(story: Story) -> Options:
     return story.farm.options()
@@ -270,17 +313,18 @@ def test_a_store_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "problems", "taken", "said"),
+    ("asked", "absent", "problems", "taken", "said"),
     [
-        ("local", [MissingToolError("no engine")], "local", ""),
-        ("auto", [MissingToolError("no engine")], "local", "executor: local (no engine)"),
-        ("auto", [], "docker", "executor: docker"),
-        ("docker", [MissingToolError("no engine")], "docker", ""),
+        pytest.param("local", "", [], "local", "", id="local"),
+        pytest.param("auto", "no engine", [], "local", "executor: local (no engine)", id="auto without an engine"),
+        pytest.param("auto", "", [UsageError("no g++")], "local", "executor: local (no g++)", id="auto, unfit image"),
+        pytest.param("auto", "", [], "docker", "executor: docker", id="auto with docker"),
+        pytest.param("docker", "no engine", [UsageError("no g++")], "docker", "", id="docker whatever is there"),
     ],
-    ids=["local", "auto without docker", "auto with docker", "docker"],
 )
 def test_auto_takes_what_is_there_and_says_why(
     asked: str,
+    absent: str,
     problems: Sequence[FarmError],
     taken: str,
     said: str,
@@ -288,6 +332,7 @@ def test_auto_takes_what_is_there_and_says_why(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("builder.farm.why_not_here", lambda _: absent)
     monkeypatch.setattr("builder.wheels.docker.DockerExecutor.problems", lambda *_: list(problems))
     matrix, recipes, plan = read_plan(options.matrix, Select())
     store = Store(tmp_path)

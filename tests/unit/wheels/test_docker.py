@@ -168,12 +168,24 @@ def test_only_root_shares_its_cache_with_a_container(
 
 
 def sentences(executor: DockerExecutor, *builds: Build) -> list[str]:
-    return [error.sentence for error in executor.problems(builds, {})]
+    return [error.sentence for error in executor.problems(builds, {"toy": a_recipe(Path("/nowhere"))})]
 
 
-def test_no_problem(fake: FakeEngine, executor: DockerExecutor) -> None:
+def test_no_problem(fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     del fake
+    monkeypatch.setattr(DockerExecutor, "_packages", lambda *_: [])  # asks the index, which this tier does not
     assert sentences(executor, a_build(), a_build(pythons=(Python(3, 14), Python(3, 11)))) == []
+
+
+def test_packages_that_cannot_be_had_are_a_problem_before_anything_starts(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fake
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("UV_CACHE_DIR", str(executor._store.root / "uv"))
+    (said,) = sentences(executor, a_build(), a_build())
+    assert said.startswith("no versions of the packages for toy-1.0-")
 
 
 def test_without_an_engine_that_is_the_only_problem(

@@ -105,6 +105,20 @@ def test_an_environment_without_its_lock_record_takes_what_is_newest(
     assert environments.ensure(PYTHON, ["one"], index=[], log=log).version_of("one") == "1.1"
 
 
+def test_packages_are_asked_for_without_being_fetched(
+    index: PackageIndex, environments: Environments, store: Store, log: Path
+) -> None:
+    with pytest.raises(MissingToolError, match="one was not found"):
+        environments.check(PYTHON, ["one"], index=[])
+    index.add("one", "1.0")
+    environments.check(PYTHON, ["one"], index=[])
+    assert list((store.root / "envs").iterdir()) == []
+    environments.ensure(PYTHON, ["one"], index=[], log=log)
+    index.asked.clear()
+    environments.check(PYTHON, ["one"], index=[])  # locked: nothing is left to ask
+    assert index.asked == []
+
+
 def test_what_a_killed_run_left_half_made_is_made_anew(
     index: PackageIndex, environments: Environments, log: Path
 ) -> None:
@@ -129,9 +143,10 @@ def test_a_failed_environment_is_not_taken_for_a_whole_one(
     assert environments.ensure(PYTHON, ["one"], index=[], log=log).version_of("one") == "1.0"
 
 
+@pytest.mark.usefixtures("index")
 @pytest.mark.parametrize("variant", [False, True], ids=["default index", "torch index"])
 def test_an_index_out_of_reach_is_named_with_the_package_and_no_password(
-    variant: bool, index: PackageIndex, store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+    variant: bool, store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nowhere = "http://user:p@ss@127.0.0.1:1/simple"
     environments = Environments(store, nowhere + "/{variant}")
@@ -184,12 +199,12 @@ def test_what_does_not_go_together_is_told_from_what_is_not_there(
         requires=["torch==2.10.*"] if fault == "conflict" else [],
         tag="cp27-none-any" if fault == "tag" else "py3-none-any",
     )
-    with pytest.raises(UnsatisfiableError, match="do not go together: Because .*ops"):
+    with pytest.raises(UnsatisfiableError, match=r"do not go together: Because .*ops"):
         environments.ensure(PYTHON, ["torch==2.11.0", str(wheel)], index=[], log=log)
 
 
 def test_any_other_word_of_uv_is_a_failed_build_with_its_log(
-    index: PackageIndex, environments: Environments, tmp_path: Path, log: Path
+    environments: Environments, tmp_path: Path, log: Path
 ) -> None:
     (wheel := tmp_path / "ops-1.0-py3-none-any.whl").write_bytes(b"no zip")
     with pytest.raises(BuildError, match="uv could not make the environment") as caught:

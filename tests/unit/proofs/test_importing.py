@@ -1,0 +1,121 @@
+"""The import check: whatever a module does when it is imported, the farm lives on and says what it was."""
+
+from __future__ import annotations
+
+import sys
+import time
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.proofs import importing
+from builder.proofs.importing import try_import
+from builder.proofs.proof import Verdict
+
+TORCH = """\
+__version__ = "2.11.0+cu130"
+class version: cuda = "13.0"
+class cuda:
+    @staticmethod
+    def device_count(): return 2
+"""
+
+Put = Callable[[str, str], None]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with a torch of a few lines."""
+    folder = tmp_path_factory.mktemp("cell")
+    venv.create(folder, symlinks=True)
+    (site(folder) / "torch.py").write_text(TORCH)
+    return folder
+
+
+def site(folder: Path) -> Path:
+    (found,) = folder.glob("lib/python*/site-packages")
+    return found
+
+
+@pytest.fixture
+def interpreter(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+@pytest.fixture
+def put(folder: Path) -> Put:
+    def put(name: str, text: str) -> None:
+        (site(folder) / f"{name}.py").write_text(text)
+
+    return put
+
+
+def test_a_module_that_imports_passes_and_it_is_told_where(interpreter: Path, put: Put) -> None:
+    put("one", "")
+    put("two", "import one")
+    outcome = try_import(interpreter, ["one", "two"])
+    assert (outcome.verdict, outcome.reason) == (Verdict.PASSED, "one, two")
+    assert outcome.evidence["torch"] == "2.11.0+cu130"
+    assert outcome.evidence["cuda"] == "13.0"
+    assert outcome.evidence["gpus"] == 2
+    assert outcome.evidence["python"] == ".".join(map(str, sys.version_info[:3]))
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        pytest.param("import nowhere", "failed: ModuleNotFoundError: No module named 'nowhere'", id="missing"),
+        pytest.param("raise ImportError('x.so: undefined symbol: _Z3foo')", "undefined symbol: _Z3foo", id="symbol"),
+        pytest.param("import sys; sys.exit(3)", "failed: no message", id="it ends the process"),
+        pytest.param("import os; os._exit(0)", "ended the process before it was done", id="as if all were well"),
+        pytest.param("import ctypes; ctypes.string_at(0)", "crashed with SIGSEGV", id="segmentation fault"),
+        pytest.param("import os; os.abort()", "crashed with SIGABRT", id="abort"),
+        pytest.param("import os; os.kill(os.getpid(), 40)", "crashed with signal 40", id="a signal without a name"),
+    ],
+)
+def test_what_goes_wrong_is_named(text: str, reason: str, interpreter: Path, put: Put) -> None:
+    put("good", "")
+    put("bad", text)
+    outcome = try_import(interpreter, ["good", "bad"])
+    assert outcome.verdict is Verdict.FAILED
+    assert outcome.reason.startswith("import of good, bad ")
+    assert reason in outcome.reason
+    assert "\n" not in outcome.reason
+    assert outcome.evidence["status"] != 0 or "_exit(0)" in text
+
+
+def test_a_crash_leaves_its_stack_as_evidence(interpreter: Path, put: Put) -> None:
+    put("crash", "import ctypes\n\ndef strike():\n    ctypes.string_at(0)\n\nstrike()\n")
+    outcome = try_import(interpreter, ["crash"])
+    assert "strike" in outcome.evidence["stderr"]
+
+
+def test_a_hang_is_ended_and_named(interpreter: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "IMPORT_SECONDS", 0.2)
+    put("hang", "import time; time.sleep(600)")
+    began = time.monotonic()
+    outcome = try_import(interpreter, ["hang"])
+    assert time.monotonic() - began < 60
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "import of hang did not end in 0.2 s")
+
+
+def test_a_module_may_print_what_it_likes(interpreter: Path, put: Put) -> None:
+    put(
+        "chatty",
+        "import atexit, sys\nprint('{}')\nprint('no newline', end='')\n"
+        "sys.stdout.buffer.write(b'\\xff\\n')\natexit.register(print, 'bye')\n",
+    )
+    outcome = try_import(interpreter, ["chatty"])
+    assert outcome.verdict is Verdict.PASSED, outcome
+    assert outcome.evidence["torch"] == "2.11.0+cu130"
+
+
+def test_the_shells_python_path_does_not_reach_the_cell(
+    interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "stray.py").touch()
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert try_import(interpreter, ["stray"]).verdict is Verdict.FAILED

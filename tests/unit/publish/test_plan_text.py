@@ -1,0 +1,53 @@
+"""The plan as a person reads it."""
+
+from __future__ import annotations
+
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.plan import Build, Plan, Skip
+from builder.publish.plan_text import plan_text
+
+CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (11, 12))
+BUILD = Build(
+    "ops", "1.0", AbiClass.ABI3, Torch(2, 11, 0), Cuda(13, 0), (Python(3, 11),), (Arch(8, 0), Arch(9, 0, ptx=True)),
+    Platform.LINUX_X86_64, CELLS,
+)  # fmt: skip
+OTHER = Build(
+    "more", "2.0", AbiClass.ABI3, Torch(2, 11, 0), Cuda(13, 0), (Python(3, 11),), (Arch(9, 0),),
+    Platform.LINUX_X86_64, CELLS[:1],
+)  # fmt: skip
+
+
+def skip(python: Python, extension: str = "", platform: Platform = Platform.LINUX_X86_64) -> Skip:
+    return Skip(Torch(2, 2, 2), Cuda(12, 1), python, extension, "code", "there is no such wheel", platform)
+
+
+def test_each_build_with_all_it_serves() -> None:
+    assert plan_text(Plan((BUILD,), ()), explain=False) == (
+        "1 build serves 2 cells; 0 cells are skipped.\n"
+        "\n"
+        "ops-1.0-abi3-torch2.11.0-cu130-py3\n"
+        "  archs   8.0 9.0+PTX\n"
+        "  serves  torch2.11.0-cu130-cp311\n"
+        "          torch2.11.0-cu130-cp312\n"
+    )
+
+
+def test_a_cell_counts_for_each_extension_and_one_is_one() -> None:
+    lines = plan_text(Plan((BUILD, OTHER), (skip(Python(3, 11)),)), explain=False).splitlines()
+    assert lines[0] == "2 builds serve 3 cells; 1 cell is skipped."
+    assert plan_text(Plan((OTHER,), ()), explain=False).startswith("1 build serves 1 cell; ")
+
+
+def test_skips_are_grouped_by_reason_or_each_on_its_line() -> None:
+    plan = Plan(
+        (BUILD,),
+        (skip(Python(3, 12)), skip(Python(3, 13, free_threaded=True), "ops", Platform.LINUX_AARCH64)),
+    )
+    short = plan_text(plan, explain=False)
+    assert "     2  there is no such wheel\n" in short
+    assert "--explain" in short
+    explained = plan_text(plan, explain=True).splitlines()
+    assert explained[-2:] == [
+        "  torch2.2.2-cu121-cp312      there is no such wheel",
+        "  torch2.2.2-cu121-cp313t-linux_aarch64  ops: there is no such wheel",
+    ]

@@ -1,0 +1,286 @@
+"""The local executor: what a build is told, what it is refused for, and what is made of a compiler's words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.errors import BuildError, Exit, MissingToolError
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.config import Recipe
+from builder.matrix.plan import Build
+from builder.store import Store
+from builder.wheels import local
+from builder.wheels.build import Job, Toolchain
+from builder.wheels.environment import Environments
+from builder.wheels.local import LocalExecutor, build_variables, compile_failure
+from builder.wheels.pythons import Interpreter
+from tests.unit import loopback
+from tests.unit.matrix import make
+from tests.unit.small_farm import PYTHON
+
+BUILD = Build(
+    extension="ops",
+    version="1.0",
+    abi=AbiClass.CPYTHON,
+    torch=Torch(2, 11, 0),
+    cuda=Cuda(13, 0),
+    pythons=(PYTHON,),
+    archs=(Arch(8, 0), Arch(9, 0, ptx=True)),
+    platform=Platform.LINUX_X86_64,
+    serves=(Cell(Torch(2, 11, 0), Cuda(13, 0), PYTHON),),
+)
+
+
+def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, jobs: int = 8) -> Job:
+    toolchain = Toolchain("local", Python(3, 12), ())
+    return Job(
+        build, recipe or make.recipe("ops"), toolchain, tmp_path, tmp_path, tmp_path / "build.log", jobs, "d" * 64
+    )
+
+
+def test_what_every_build_is_told(tmp_path: Path) -> None:
+    told = build_variables(job(tmp_path, jobs=3))
+    assert told["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0+PTX"
+    assert told["FORCE_CUDA"] == "1"
+    assert (told["MAX_JOBS"], told["CMAKE_BUILD_PARALLEL_LEVEL"]) == ("3", "3")
+    assert told["SOURCE_DATE_EPOCH"] == "315532800"
+    assert told["PYTHONNOUSERSITE"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "sentence", "hint"),
+    [
+        pytest.param("", -9, "the compile was ended by signal 9", "build.log", id="signal"),
+        pytest.param(
+            "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n",
+            1,
+            "a compiler was killed, most likely for memory",
+            "`--jobs 4`",
+            id="killed for memory",
+        ),
+        pytest.param("sh: line 1: 42 Killed  nvcc -c a.cu\n", 1, "a compiler was killed", "--jobs", id="shell's word"),
+        pytest.param("isKilled.cpp:3: error: no Skilled\n", 1, "isKilled.cpp:3: error", "log", id="not killed"),
+        pytest.param(
+            "a.c:1:10: fatal error: Python.h: No such file or directory\n",
+            1,
+            "Python's headers (Python.h) are missing",
+            "python3.12-dev",
+            id="headers",
+        ),
+        pytest.param(
+            "a.c:9: fatal error: error writing to a.o: No space left on device\n",
+            1,
+            "the disk is full; nothing half-made was kept",
+            "build.log",
+            id="disk full",
+        ),
+        pytest.param(
+            "g++ -Wfatal-errors -c a.cpp\na.cpp:3:1: error: 'x' was not declared\na.cpp:4:1: error: y\n",
+            1,
+            "a.cpp:3:1: error: 'x' was not declared",
+            "build.log",
+            id="first error, not the flag",
+        ),
+        pytest.param("a.cu(12): error: identifier\n", 2, "a.cu(12): error: identifier", "build.log", id="nvcc"),
+        pytest.param(
+            "ld: a.o: undefined reference to `foo'\ncollect2: error: ld returned 1\n",
+            1,
+            "ld: a.o: undefined reference to `foo'",
+            "build.log",
+            id="linker",
+        ),
+        pytest.param("ModuleNotFoundError: No module named 'x'\n", 1, "ModuleNotFoundError", "build.log", id="Python"),
+        pytest.param("all went so well\n", 3, "the build ended with status 3", "build.log", id="no word of an error"),
+        pytest.param("error: " + "x" * 9000, 1, "error: xxx", "build.log", id="a very long line"),
+    ],
+)
+def test_a_compilers_words_become_a_sentence(said: str, status: int, sentence: str, hint: str, tmp_path: Path) -> None:
+    work = job(tmp_path)
+    work.log.write_text(f"error: of an earlier program\n+ uv build\n{said}")
+    error = compile_failure(work, status)
+    assert error.sentence.startswith(sentence)
+    assert len(error.sentence) <= 300
+    assert (error.stage, error.log, error.exit_code) == ("compile", work.log, Exit.FAILED)
+    assert any(hint in line for line in error.hints), error.hints
+    assert str(work.log) in error.hints[-1]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A CUDA 13.0 on disk, so that no toolkit is asked of the index, and a g++ that every nvcc here takes."""
+    home = loopback.toolkit(tmp_path / "cuda")
+    monkeypatch.setenv("CUDA_HOME", str(home))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("CXX", str(cxx := tmp_path / "g++"))
+    cxx.write_text("#!/bin/sh\necho 12.2.0\n")
+    cxx.chmod(0o755)
+    return home
+
+
+@pytest.fixture
+def executor(tmp_path: Path, index: loopback.PackageIndex, home: Path) -> LocalExecutor:
+    assert home.is_dir()
+    for project in ("ninja", "setuptools", "wheel", "numpy"):
+        index.add(project, "80.0")
+    return LocalExecutor(Environments(Store(tmp_path / "store"), index.torch_index))
+
+
+@pytest.mark.parametrize(("cuda", "made_for"), [("", "CPU only"), ("12.8", "CUDA 12.8")])
+def test_a_torch_of_another_kind_is_refused(
+    cuda: str, made_for: str, executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path
+) -> None:
+    index.add_torch("2.11.0", cuda)
+    with pytest.raises(MissingToolError, match=f"for {made_for} where CUDA 13.0 was wanted") as caught:
+        executor.toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
+    assert caught.value.exit_code == Exit.TOOL_MISSING
+    assert "torch_index" in caught.value.hints[0]
+
+
+def test_the_toolchain_names_each_part_and_costs_nothing_the_second_time(
+    executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path
+) -> None:
+    index.add_torch("2.11.0", "13.0")
+    index.add("pybind11", "2.13")
+    recipe = replace(make.recipe("ops"), build_requires=("pybind11",))
+    first = executor.toolchain(BUILD, recipe, log=tmp_path / "log")
+    assert first.part("nvcc") == "13.0.88"
+    assert first.part("g++") == "12.2.0"
+    assert first.part("python").startswith(str(PYTHON))
+    assert "pybind11==2.13" in first.part("packages").split()
+    assert "torch==2.11.0" in first.part("packages").split()
+    assert first.part("stands in for") == ""
+    index.asked.clear()
+    assert executor.toolchain(BUILD, recipe, log=tmp_path / "log") == first
+    assert index.asked == []
+
+
+def test_a_stand_in_is_part_of_the_toolchain(
+    index: loopback.PackageIndex, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert home.is_dir()
+    monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(tmp_path / "cuda-12.4", "12.4.131")))
+    monkeypatch.setattr("builder.wheels.toolkit.USUAL_HOMES", ())
+    for project in ("ninja", "setuptools", "wheel", "numpy"):
+        index.add(project, "1.20")
+    index.add_torch("2.5.1+cu121", "12.1", channel="whl/cu121")
+    build = replace(BUILD, torch=Torch(2, 5, 1), cuda=Cuda(12, 1))
+    environments = Environments(Store(tmp_path / "store"), index.torch_index)
+    recipes = {"ops": make.recipe("ops")}
+    (problem,) = LocalExecutor(environments).problems([build, build], recipes)
+    assert "no CUDA 12.1 toolkit" in str(problem)
+    executor = LocalExecutor(environments, stand_in=True)
+    assert executor.problems([build], recipes) == []
+    toolchain = executor.toolchain(build, make.recipe("ops"), log=tmp_path / "log")
+    assert toolchain.part("nvcc") == "12.4.131"
+    assert toolchain.part("stands in for") == "CUDA 12.1"
+    assert "torch==2.5.1+cu121" in toolchain.part("packages").split()
+
+
+def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
+    executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add_torch("2.11.0", "13.0")
+    for name in ("CFLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "TORCH_CUDA_ARCH_LIST", "PYTHONPATH"):
+        monkeypatch.setenv(name, "of the shell")
+    told: list[dict[str, str]] = []
+
+    def record(argv: list[str], *, env: dict[str, str], **_: object) -> int:
+        told.append(env)
+        assert argv[1:3] == ["build", "--wheel"]
+        return 1
+
+    for assume_cuda in (False, True):
+        recipe = replace(make.recipe("ops"), assume_cuda=assume_cuda, env={"WITH_X": "1", "MAX_JOBS": "1"})
+        work = job(tmp_path, recipe=recipe)
+        executor.toolchain(BUILD, recipe, log=work.log)
+        with monkeypatch.context() as patched:
+            patched.setattr(local, "run", record)
+            with pytest.raises(BuildError):
+                executor.compile(work, lambda _: None)
+    plain, assumed = told
+    assert "of the shell" not in plain.values()
+    assert plain["WITH_X"] == "1"
+    assert plain["MAX_JOBS"] == "1"  # the recipe has the last word
+    assert "PYTHONPATH" not in plain
+    assert (Path(assumed["PYTHONPATH"]) / "sitecustomize.py").is_file()
+    assert plain["CXX"] == str(tmp_path / "g++")
+
+
+def test_a_package_that_is_not_to_be_had_is_said_before_anything_is_made(
+    executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path
+) -> None:
+    recipes = {"ops": replace(make.recipe("ops"), build_requires=("pybind11",))}
+    index.add_torch("2.11.0", "13.0")
+    (problem,) = executor.problems([BUILD, BUILD], recipes)
+    assert problem.exit_code == Exit.TOOL_MISSING
+    assert "pybind11 was not found" in problem.sentence
+    index.add("pybind11", "2.13")
+    assert executor.problems([BUILD], recipes) == []
+    assert list((tmp_path / "store" / "envs").iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_one_wheel_is_due(
+    count: int,
+    executor: LocalExecutor,
+    index: loopback.PackageIndex,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index.add_torch("2.11.0", "13.0")
+    work = job(tmp_path)
+    executor.toolchain(BUILD, work.recipe, log=work.log)
+
+    def make_wheels(*_: object, **__: object) -> int:
+        (tmp_path / "raw").mkdir()
+        for n in range(count):
+            (tmp_path / "raw" / f"{n}.whl").touch()
+        return 0
+
+    monkeypatch.setattr(local, "run", make_wheels)
+    stages: list[str] = []
+    with pytest.raises(BuildError, match=f"made {count} wheels where one was due"):
+        executor.compile(work, stages.append)
+    assert stages == ["environment", "compile"]
+
+
+@pytest.mark.parametrize(
+    ("abi", "here", "taken"),
+    [
+        pytest.param(AbiClass.ABI3, {"3.10": False, "3.11": True}, "3.11", id="one with headers goes first"),
+        pytest.param(AbiClass.ABI3, {"3.12": False}, "3.12", id="one without will do for abi3"),
+        pytest.param(AbiClass.CPYTHON, {"3.10": False}, None, id="but not for a classic one"),
+        pytest.param(AbiClass.ABI3, {}, None, id="none"),
+    ],
+)
+def test_the_first_python_that_is_here_is_taken(
+    abi: AbiClass,
+    here: dict[str, bool],
+    taken: str | None,
+    executor: LocalExecutor,
+    index: loopback.PackageIndex,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index.add_torch("2.11.0", "13.0")
+
+    def find(python: Python) -> Interpreter | None:
+        if str(python) not in here:
+            return None
+        return Interpreter(Path(f"/python{python}"), f"{python}.1", headers=here[str(python)])
+
+    monkeypatch.setattr(local, "find_python", find)
+    monkeypatch.setattr("builder.wheels.environment.find_python", find)
+    pythons = tuple(map(Python.parse, ["3.10"] if abi is AbiClass.CPYTHON else ["3.10", "3.11", "3.12"]))
+    build = replace(BUILD, abi=abi, pythons=pythons)
+    problems = executor.problems([build], {"ops": make.recipe("ops")})
+    assert bool(problems) == (taken is None)
+    if taken is not None:
+        assert executor._python_for(build) == Python.parse(taken)
+    elif here:
+        assert "no headers (Python.h), which ops compiles against" in str(problems[0])
+        assert "python3.10-dev" in problems[0].hints[0]
+    else:
+        assert "no Python 3.10 on this machine" in str(problems[0])
