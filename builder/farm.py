@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from builder.errors import FarmError, PreflightError, UsageError
+from builder.errors import FarmError, UsageError
 from builder.images.choice import base_image, why_not_here
 from builder.log import Progress, say
 from builder.matrix.axes import Arch
 from builder.matrix.config import Matrix, Recipe, Select
 from builder.matrix.declaration import read_plan
 from builder.matrix.plan import Build, Plan
+from builder.preflight import Share, preflight
 from builder.process import Interrupted, end_all
 from builder.proofs.cells import CellProver
 from builder.proofs.proof import Verdict
@@ -26,7 +27,6 @@ from builder.wheels.build import Executor, Job, Toolchain, build_digest, torch_w
 from builder.wheels.environment import Environments
 from builder.wheels.local import LocalExecutor
 from builder.wheels.repair import repair
-from builder.wheels.resources import compile_jobs, measure, shortages
 from builder.wheels.source import prepare_source, source_digest
 
 
@@ -122,13 +122,13 @@ class _Farm:
         self._recipes = recipes
         self._progress = Progress()
         self._prover = CellProver(store, environments)
-        self._parallel = 1
-        self._jobs: dict[str, int] = {}
+        self._share = Share()
 
     def build_all(self, builds: Sequence[Build]) -> list[Result]:
         """Each build once, several at a time where cores and memory allow; in the plan's order."""
-        self._preflight(builds)
-        with self._progress.shown(), ThreadPoolExecutor(self._parallel) as pool:
+        missing = [build for build in builds if not self._kept(build)]
+        self._share = preflight(missing, self._recipes, self._executor, self._store, self._options.jobs)
+        with self._progress.shown(), ThreadPoolExecutor(self._share.builds) as pool:
             futures = {pool.submit(self._build_one, build): build for build in builds}
             try:
                 done = {futures[future]: future.result() for future in as_completed(futures)}
@@ -138,37 +138,18 @@ class _Farm:
                 raise
         return [done[build] for build in builds]
 
-    def _preflight(self, builds: Sequence[Build]) -> None:
-        """All problems at once, before an environment is made or a compiler started."""
-        resources = measure()
-        memory = {build.extension: self._recipes[build.extension].memory_per_job for build in builds}
-        problems = self._executor.problems(builds, self._recipes)
-        problems += shortages(resources, memory.values(), self._store.root)
-        problems += self._source_problems(memory)
-        if len(problems) == 1:
-            raise problems[0]
-        if problems:
-            raise PreflightError(problems)
-        total = compile_jobs(resources, max(memory.values()), self._options.jobs)
-        self._parallel = max(1, min(total, len(builds)))
-        self._jobs = {name: max(1, total // self._parallel) for name in memory}
+    def _digest(self, build: Build, toolchain: Toolchain) -> str:
+        recipe = self._recipes[build.extension]
+        source = source_digest(recipe, cache=self._store.root / "sources")
+        return build_digest(build, recipe, toolchain, source)
 
-    def _source_problems(self, extensions: Iterable[str]) -> list[FarmError]:
-        """Sources that cannot be had, are not what the recipe says, or do not take their patches."""
-        found: list[FarmError] = []
-        for name in extensions:
-            recipe, cache = self._recipes[name], self._store.root / "sources"
-            try:
-                seen = cache / "seen" / source_digest(recipe, cache=cache)
-                if not seen.exists():  # the same bytes were prepared before, whole
-                    with self._store.work(f"source-{name}") as scratch:
-                        (scratch / "src").mkdir()
-                        prepare_source(recipe, scratch / "src", cache=cache)
-                    seen.parent.mkdir(exist_ok=True)
-                    seen.touch()
-            except FarmError as error:
-                found.append(error)
-        return found
+    def _kept(self, build: Build) -> bool:
+        """Whether the store has this very build, told without making or asking for anything."""
+        try:
+            toolchain = self._executor.known_toolchain(build, self._recipes[build.extension])
+            return toolchain is not None and self._store.find(self._digest(build, toolchain)) is not None
+        except FarmError:  # the preflight says it, with everything else that is wrong
+            return False
 
     def _build_one(self, build: Build) -> Result:
         """One build from its recipe to its proofs; a failure is its result, not the run's end."""
@@ -181,7 +162,7 @@ class _Farm:
             self._progress.stage(name, "resolve")
             recipe = self._recipes[build.extension]
             toolchain = self._executor.toolchain(build, recipe, log=log)
-            digest = build_digest(build, recipe, toolchain, source_digest(recipe, cache=self._store.root / "sources"))
+            digest = self._digest(build, toolchain)
             stored = self._store.find(digest)
             reused = stored is not None
             stored = stored or self._make(build, recipe, toolchain, digest, log)
@@ -216,7 +197,7 @@ class _Farm:
             source = work / "src"
             source.mkdir()
             prepare_source(recipe, source, cache=self._store.root / "sources")
-            job = Job(build, recipe, toolchain, source, work, log, self._jobs[build.extension], digest)
+            job = Job(build, recipe, toolchain, source, work, log, self._share.jobs, digest)
             raw = self._executor.compile(job, stage)
             stage("repair")
             provided = self._executor.libraries(job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -22,6 +23,11 @@ class Interrupted(BaseException):
     """The farm is ending; a worker thread must not start another program."""
 
 
+def masked(text: str) -> str:
+    """Text without the credentials of the URLs in it: `https://***@host/simple`."""
+    return re.sub(r"//[^/\s]*@", "//***@", text)
+
+
 def run(
     argv: Sequence[str], *, log: Path, job: str, cwd: Path | None = None, env: Mapping[str, str] | None = None
 ) -> int:
@@ -31,7 +37,7 @@ def run(
     """
     environment = {**(os.environ if env is None else env), JOB_VARIABLE: job}
     with log.open("ab") as stream:
-        stream.write(f"+ {subprocess.list2cmdline(argv)}\n".encode())
+        stream.write(f"+ {masked(subprocess.list2cmdline(argv))}\n".encode())
         stream.flush()
         with _guard:
             if _ending.is_set():

@@ -72,8 +72,12 @@ class Executor(Protocol):
         """Everything that would stop these builds, found before any of them starts."""
         ...
 
+    def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
+        """What would compile this build if that is known from an earlier run; makes nothing and asks no network."""
+        ...
+
     def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
-        """What would compile this build; may make the environment or image, cheap when they are there."""
+        """What compiles this build; makes the environment or image when it is not there."""
         ...
 
     def compile(self, job: Job, stage: Callable[[str], None]) -> Path:

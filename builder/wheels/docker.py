@@ -13,7 +13,7 @@ from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
 from builder.images.base import Base, find_base
-from builder.images.choice import base_image
+from builder.images.choice import base_image, why_not_here
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle, ca_variables, index_variables, shell_settings
 from builder.images.render import render, tag
@@ -85,16 +85,25 @@ class DockerExecutor:
                 found.setdefault(str(error), error)
         return list(found.values())
 
+    def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
+        """The image's id and each package's version, once the image was made and the versions were found; else None."""
+        if self._engine.problem() or why_not_here(base_image(build, self._images)):
+            return None
+        base = self._fitting_base(build)
+        image, record = self._engine.image_id(tag(base.spec)), self._lock_record(build, recipe, base)
+        if image is None or not record.exists():
+            return None
+        return self._identity(base, image, record.read_text().splitlines())
+
     def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
-        """The image's id and each package's version; the first time the image is made and versions found."""
+        """The same, after making the image and finding the versions where that was not done yet."""
         _platform_of(build)
         _toolkit_of(build)
         base = self._fitting_base(build)
-        parts = {
-            "image": self._image(base, log),
-            "packages": " ".join(self._packages(build, recipe, base, log)),
-            "scripts": scripts_digest(),
-        }
+        return self._identity(base, self._image(base, log), self._packages(build, recipe, base, log))
+
+    def _identity(self, base: Base, image: str, packages: Sequence[str]) -> Toolchain:
+        parts = {"image": image, "packages": " ".join(packages), "scripts": scripts_digest()}
         return Toolchain(self.name, base.ships.python, tuple(sorted(parts.items())))
 
     def compile(self, job: Job, stage: Callable[[str], None]) -> Path:
@@ -169,16 +178,24 @@ class DockerExecutor:
                 secrets = {"ca": ca_bundle(), "network": network}
                 return self._engine.build(render(base.spec), name, log=log, job=f"image-{name}", secrets=secrets)
 
-    def _packages(self, build: Build, recipe: Recipe, base: Base, log: Path) -> list[str]:
-        """The exact versions the build's requirements resolve to, kept from the first time on."""
+    def _wanted(self, build: Build, recipe: Recipe, base: Base) -> tuple[list[str], list[str], str]:
+        """Requirements, PyTorch's index where it is needed, and the platform in uv's words."""
         default = Compat.load().is_default_variant(build.torch, build.cuda)
         extra = recipe.build_requires
         requirements = build_requirements(build.torch, build.cuda, extra, default_variant=default, toolkit=True)
-        index = self._torch_index(build)
         platform = f"{build.platform.removeprefix('linux_')}-{base.ships.glibc}"
-        key = digest_of([platform, str(base.ships.python), requirements, index])[:16]
-        record = self._store.root / "envs" / f"docker-{key}.txt"
-        with self._store.lock(f"env-docker-{key}"):
+        return requirements, self._torch_index(build), platform
+
+    def _lock_record(self, build: Build, recipe: Recipe, base: Base) -> Path:
+        """Where the exact versions of a build's packages are kept."""
+        key = digest_of([*self._wanted(build, recipe, base), str(base.ships.python)])[:16]
+        return self._store.root / "envs" / f"docker-{key}.txt"
+
+    def _packages(self, build: Build, recipe: Recipe, base: Base, log: Path) -> list[str]:
+        """The exact versions the build's requirements resolve to, kept from the first time on."""
+        requirements, index, platform = self._wanted(build, recipe, base)
+        record = self._lock_record(build, recipe, base)
+        with self._store.lock(f"env-{record.stem}"):
             if not record.exists():
                 with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
                     wanted, locked = Path(folder, "wanted.txt"), Path(folder, "locked.txt")
@@ -188,7 +205,7 @@ class DockerExecutor:
                     argv += ["--python-platform", platform, *(f"--index={url}" for url in index)]
                     argv += ["--output-file", str(locked), str(wanted)]
                     start = log.stat().st_size if log.exists() else 0
-                    if run(argv, log=log, job=f"env-{key}", env=uv_variables()) != 0:
+                    if run(argv, log=log, job=f"env-{record.stem}", env=uv_variables()) != 0:
                         raise MissingToolError(
                             f"no versions of the packages for {build} go together: {_last_error(log, start)}",
                             where=" and ".join([*index, index_setting()]),

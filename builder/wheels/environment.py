@@ -12,7 +12,7 @@ from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
 from builder.matrix.axes import Cuda, Python, Torch
-from builder.process import reap_orphans, run
+from builder.process import masked, reap_orphans, run
 from builder.store import Store, digest_of, write_whole
 from builder.wheels.pythons import Interpreter, find_python, find_uv
 
@@ -70,12 +70,8 @@ def index_setting() -> str:
     """Which setting names the package index, and its value without credentials, for error messages."""
     for name in INDEX_SETTINGS:
         if url := os.environ.get(name):
-            return f"{name}={_masked(url)}"
+            return f"{name}={masked(url)}"
     return "the default package index (UV_DEFAULT_INDEX is not set)"
-
-
-def _masked(url: str) -> str:
-    return re.sub(r"//[^/]*@", "//***@", url)
 
 
 def uv_variables() -> dict[str, str]:
@@ -213,7 +209,7 @@ def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence
         stream.seek(start)
         said = stream.read().decode(errors="replace")
     wanted = ", ".join(requirements)
-    where = " and ".join([*(_masked(part) for part in index if part != "--index"), index_setting()])
+    where = " and ".join([*(masked(part) for part in index if part != "--index"), index_setting()])
     if _DISK_FULL in said:
         return DiskFullError("the disk is full; nothing half-made was kept", stage="environment", log=log)
     if _UNREACHABLE.search(said):

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import http.client
 import os
-import re
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.errors import MissingToolError, UsageError
 from builder.matrix.config import SdistSource
+from builder.process import masked
 from builder.wheels.environment import index_setting, uv_variables
 from builder.wheels.pythons import find_uv
 
@@ -122,8 +122,9 @@ def _locate(source: SdistSource) -> _Location:
 
 def _explain(source: SdistSource, talk: str) -> UsageError | MissingToolError:
     where = f"{source.project} {source.version}"
-    causes = [line.strip().removeprefix("cause: ") for line in talk.splitlines() if "cause: " in line]
-    detail = causes[-1] if causes else (talk.strip().splitlines() or ["uv gave no reason"])[-1]
+    # The last cause to its end: uv breaks long lines where a terminal would.
+    cause = " ".join(talk.rpartition("cause: ")[2].split()) if "cause: " in talk else ""
+    detail = cause or (talk.strip().splitlines() or ["uv gave no reason"])[-1]
     if "No solution found" in talk and "network was disabled" not in talk:
         return UsageError(
             f"the index has no such source distribution: {detail}",
@@ -159,7 +160,7 @@ def _download(source: SdistSource, location: _Location, aside: Path) -> str:
             # A refusal will be repeated; a broken line may not.
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if attempt == _ATTEMPTS or refused:
-                raise _unreachable(source, f"{_masked(location.url)}: {error}") from None
+                raise _unreachable(source, f"{masked(location.url)}: {error}") from None
             time.sleep(attempt)
     raise AssertionError("unreachable")
 
@@ -196,10 +197,6 @@ def _credentials(url: str) -> str:
         if known.username and same_host:
             return f"{unquote(known.username)}:{unquote(known.password or '')}"
     return ""
-
-
-def _masked(url: str) -> str:
-    return re.sub(r"//[^/@]*@", "//***@", url)
 
 
 def _sha256(file: Path) -> str:

@@ -286,7 +286,10 @@ def options(story: Story) -> Options:
     return story.farm.options()
 
 
-def test_all_that_is_missing_is_said_before_anything_starts(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_that_is_missing_is_said_before_anything_starts(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = replace(options, store=tmp_path / "empty")
     missing: list[FarmError] = [MissingToolError("no nvcc"), MissingToolError("no g++")]
     monkeypatch.setattr(LocalExecutor, "problems", lambda *_: list(missing))
     monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
@@ -299,10 +302,14 @@ def test_all_that_is_missing_is_said_before_anything_starts(options: Options, mo
         run_build(options)
 
 
-def test_a_full_disk_is_said_before_anything_starts(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_before_anything_starts_and_only_where_something_would(
+    options: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("builder.wheels.resources.ENVIRONMENT_BYTES", 2**60)
     with pytest.raises(UsageError, match="GiB free where a build needs"):
-        run_build(options)
+        run_build(replace(options, store=tmp_path / "empty"))
+    _, results = run_build(options)
+    assert all(result.reused for result in results)
 
 
 def test_a_store_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:

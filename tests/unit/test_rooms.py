@@ -16,6 +16,7 @@ ORDER = [
     "builder.__main__",
     "builder.cli",
     "builder.farm",
+    "builder.preflight",
     "builder.publish",
     "builder.result",
     "builder.proofs",
