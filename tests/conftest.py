@@ -17,6 +17,8 @@ from builder.matrix.axes import Python
 from builder.wheels.pythons import find_python, find_uv
 
 ROOT = Path(__file__).parent.parent
+#: The installed command: unlike `python -m builder` it does not see the source tree it is started in.
+BUILDFARM = Path(sys.executable).with_name("buildfarm")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 
@@ -63,7 +65,7 @@ def farm() -> Farm:
     """The installed `buildfarm`, in a process of its own."""
 
     def call(*words: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout: float = 3000) -> Ran:
-        return run(sys.executable, "-m", "builder", *words, cwd=cwd, env=env, timeout=timeout)
+        return run(BUILDFARM, *words, cwd=cwd, env=env, timeout=timeout)
 
     return call
 
@@ -154,7 +156,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         if any(f"test_{name}.py" in item.nodeid for item in session.items):
             dist = _background() / "dist"
             shutil.rmtree(dist, ignore_errors=True)
-            argv = [sys.executable, "-m", "builder", "build", *words, "--executor", "local", "--jobs", "1"]
+            argv = [str(BUILDFARM), "build", *words, "--executor", "local", "--jobs", "1"]
             _started[name] = subprocess.Popen(
                 [*argv, "--store", str(_store()), "--dist", str(dist)],
                 cwd=ROOT,
