@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 import zipfile
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.process import JOB_VARIABLE
-from tests.conftest import ROOT, run
+from tests.conftest import BUILDFARM, ROOT, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -37,9 +36,7 @@ def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     # One arch of its own, so that this build is in nobody's cache, and short.
     words = [
-        sys.executable,
-        "-m",
-        "builder",
+        str(BUILDFARM),
         "build",
         "--torch",
         "2.11",

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from builder.wheels.facts import read_facts
-from tests.conftest import ROOT, Farm, run
+from tests.conftest import BUILDFARM, ROOT, Farm, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -43,9 +43,7 @@ def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The dist folder that the README's main job makes, in a folder whose name has a space."""
     dist = tmp_path_factory.mktemp("out") / "my dist"
     done = run(
-        sys.executable,
-        "-m",
-        "builder",
+        BUILDFARM,
         "build",
         *SELECT,
         "--executor",
