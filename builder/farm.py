@@ -201,6 +201,13 @@ class _Farm:
             raw = self._executor.compile(job, stage)
             stage("repair")
             provided = self._executor.libraries(job)
+            made_by = {
+                "build": name,
+                "abi": str(build.abi),
+                "archs": [str(arch) for arch in build.archs],
+                "executor": toolchain.executor,
+                "toolchain": dict(toolchain.parts),
+            }
             wheel = repair(
                 raw,
                 work / "wheel",
@@ -208,15 +215,11 @@ class _Farm:
                 local_version=build.local_version,
                 torch_requirement=torch_window(build),
                 requires=recipe.requires,
+                made_by=made_by,
                 log=log,
                 job=job_name(digest),
             )
-            record = {
-                "build": name,
-                "abi": str(build.abi),
-                "archs": [str(arch) for arch in build.archs],
-                "executor": toolchain.executor,
-                "toolchain": dict(toolchain.parts),
+            record = made_by | {
                 "provided": sorted(provided),
                 "jobs": job.jobs,
                 "seconds": round(time.monotonic() - started, 1),

@@ -12,8 +12,8 @@ import re
 import stat
 import time
 import zipfile
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
 
@@ -33,12 +33,14 @@ class Label:
         local_version: PEP 440 local part its version ends with, e.g. `cu130.torch211`.
         torch: the torch releases it may be installed beside, e.g. `torch==2.11.*`.
         requires: further requirements it must carry.
+        made_by: what compiled it, as plain data; kept in the wheel as `.dist-info/buildfarm.json` unless empty.
 
     """
 
     local_version: str
     torch: str
     requires: tuple[str, ...] = ()
+    made_by: Mapping[str, object] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,11 @@ def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str
     number = f"{build[0]}{build[1]}-" if build else ""
     new_name = f"{stem}-{number}{'-'.join(filename.removesuffix('.whl').rsplit('-', 3)[1:])}.whl"
     moved = [_relabel_sbom(member, new_name, version) for member in moved]
+    if label.made_by:
+        path = f"{stem}.dist-info/buildfarm.json"
+        said = json.dumps(label.made_by, indent=1, sort_keys=True).encode() + b"\n"
+        moved = [member for member in moved if member.path != path]
+        moved.append(replace(metadata, path=path, data=said))
     # .dist-info goes last, as the wheel format recommends, and RECORD after all.
     moved.sort(key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
     return new_name, [*moved, _record(moved, f"{stem}.dist-info/RECORD")]

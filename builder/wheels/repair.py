@@ -12,7 +12,7 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
@@ -91,6 +91,7 @@ def repair(
     local_version: str,
     torch_requirement: str,
     requires: Sequence[str] = (),
+    made_by: Mapping[str, object] | None = None,
     library_dirs: Sequence[Path] = (),
     log: Path,
     job: str = "",
@@ -99,15 +100,15 @@ def repair(
 
     auditwheel grafts what is neither `provided` nor on every Linux (searching `library_dirs` too) and finds
     the manylinux tag. Then the version gets `local_version`, torch is required as `torch_requirement`,
-    `requires` are added, run paths that lead out of the wheel are taken away, and all is written as a
-    reproducible zip. The final file is audited again before it appears in `out`, whole. Repairing a repaired
+    `requires` are added, `made_by` is put inside, run paths that lead out of the wheel are taken away, and all
+    is written as a reproducible zip. The final file is audited again before it appears in `out`, whole. Repairing a repaired
     wheel gives the same bytes. All output goes to the end of `log`; `job` is what `builder.process.run` knows
     the program by.
 
     Raises BuildError (stage `repair`) when the wheel holds no library, needs one that is nowhere, or would
     promise more in its name than the audit finds.
     """
-    label = Label(local_version, torch_requirement, tuple(requires))
+    label = Label(local_version, torch_requirement, tuple(requires), made_by or {})
     members = _members(raw, log)
     if not any(_is_elf(member) for member in members):
         raise _failure(

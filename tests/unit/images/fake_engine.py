@@ -24,7 +24,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pytest
 
 PROGRAM = """\
-#!{python}
+#!/bin/sh
+"exec" "{python}" "$0" "$@"  # no space may stand in a first line's path; to Python this is a string
 import json, os, pathlib, sys, urllib.parse
 root = pathlib.Path({root!r})
 arguments = sys.argv[1:]

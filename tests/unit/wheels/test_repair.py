@@ -277,6 +277,17 @@ def test_repairing_twice_changes_nothing(libraries: Path, mend: Repair, tmp_path
     assert (again.name, again.read_bytes()) == (once.name, once.read_bytes())
 
 
+def test_the_wheel_says_what_made_it(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    made_by = {"toolchain": {"nvcc": "12.4.131", "stands in for": "CUDA 12.1"}}
+    once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "torch.so"}), made_by=made_by)
+    with zipfile.ZipFile(once) as zipped:
+        (path,) = [name for name in zipped.namelist() if name.endswith(".dist-info/buildfarm.json")]
+        assert json.loads(zipped.read(path)) == made_by
+        assert path in zipped.read(path.replace("buildfarm.json", "RECORD")).decode()
+    again = mend(once, out=tmp_path / "again", made_by=made_by)
+    assert again.read_bytes() == once.read_bytes()
+
+
 def test_the_same_files_make_the_same_wheel(
     libraries: Path, mend: Repair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
