@@ -189,6 +189,7 @@ class _Farm:
         def stage(text: str) -> None:
             self._progress.stage(name, text)
 
+        mark = self._store.mark(job_name(digest))
         with self._store.work(job_name(digest)) as work:
             if stored := self._store.find(digest):  # another farm made it while this one waited
                 return stored
@@ -197,7 +198,7 @@ class _Farm:
             source = work / "src"
             source.mkdir()
             prepare_source(recipe, source, cache=self._store.root / "sources")
-            job = Job(build, recipe, toolchain, source, work, log, self._share.jobs, digest)
+            job = Job(build, recipe, toolchain, source, work, log, self._share.jobs, digest, mark)
             raw = self._executor.compile(job, stage)
             stage("repair")
             provided = self._executor.libraries(job)
@@ -217,7 +218,7 @@ class _Farm:
                 requires=recipe.requires,
                 made_by=made_by,
                 log=log,
-                job=job_name(digest),
+                job=mark,
             )
             record = made_by | {
                 "provided": sorted(provided),

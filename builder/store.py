@@ -130,6 +130,10 @@ class Store:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
+    def mark(self, name: str) -> str:
+        """What the programs of a job carry, so that they are known after a kill; two stores never share one."""
+        return f"{digest_of(str(self.root.resolve()))[:12]}/{name}"
+
     def clear_abandoned(self) -> None:
         """Delete the scratch of runs that were killed and whose work nobody will take up under the same name."""
         for folder in (self.root / "work").iterdir():
@@ -138,7 +142,7 @@ class Store:
                     self._cleared(folder.name)
 
     def _cleared(self, name: str) -> Path:
-        reap_orphans(name)
+        reap_orphans(self.mark(name))
         folder = self.root / "work" / name
         shutil.rmtree(folder, ignore_errors=True)
         return folder

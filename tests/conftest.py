@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -22,7 +23,7 @@ BUILDFARM = Path(sys.executable).with_name("buildfarm")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 
-def lacking(what: str) -> None:
+def lacking(what: str) -> NoReturn:
     """A missing tool: an error where everything has to be proven, a skip with its reason on a person's machine."""
     if IN_CI:
         pytest.fail(f"{what}; in CI nothing is skipped")

@@ -150,10 +150,11 @@ class CellProver:
         with self._store.work(job) as folder:
             environment = Environment(folder / "env", cell.python, ())
             index = self._environments.index_arguments(cell.cuda, default_variant=default)
-            install = partial(self._environments.install, environment.folder, index=index, log=log, job=job)
+            mark = self._store.mark(job)
+            install = partial(self._environments.install, environment.folder, index=index, log=log, job=mark)
             try:
                 # The cell first, the wheel after: what fails then is the wheel's own fault.
-                self._environments.create(environment.folder, interpreter, own, index=index, log=log, job=job)
+                self._environments.create(environment.folder, interpreter, own, index=index, log=log, job=mark)
                 faults = _refusal(lambda: install([*own, str(stored.wheel)]))
             except MissingToolError as error:
                 return _Seen(None, tuple(not_run(facts, check, str(error), cell=cell) for check in IN_CELL))

@@ -50,6 +50,7 @@ class Job:
         log: file the output is appended to.
         jobs: how many compilers may run at once.
         digest: the name of the result in the store.
+        mark: what the programs of this job carry in their environment (`Store.mark`).
 
     """
 
@@ -61,6 +62,7 @@ class Job:
     log: Path
     jobs: int
     digest: str
+    mark: str
 
 
 class Executor(Protocol):

@@ -21,7 +21,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.store import Store, digest_of, job_name, write_whole
+from builder.store import Store, digest_of, write_whole
 from builder.wheels.build import Job, Toolchain
 from builder.wheels.container import LABEL, forget, identifier, scripts_digest, write_inputs
 from builder.wheels.environment import (
@@ -123,7 +123,7 @@ class DockerExecutor:
         start = job.log.stat().st_size if job.log.exists() else 0
         try:
             with _announced(job.log, start, stage):
-                status = run(argv, log=job.log, job=job_name(job.digest), cwd=job.source, env=variables)
+                status = run(argv, log=job.log, job=job.mark, cwd=job.source, env=variables)
         finally:
             # Also when the farm is ending: cibuildwheel is killed then, and its container would go on.
             self._engine.reap(label)
@@ -176,7 +176,9 @@ class DockerExecutor:
                 settings = {**index_variables(), **ca_variables("/run/secrets/ca")}
                 network.write_text(shell_settings(settings))
                 secrets = {"ca": ca_bundle(), "network": network}
-                return self._engine.build(render(base.spec), name, log=log, job=f"image-{name}", secrets=secrets)
+                return self._engine.build(
+                    render(base.spec), name, log=log, job=self._store.mark(f"image-{name}"), secrets=secrets
+                )
 
     def _wanted(self, build: Build, recipe: Recipe, base: Base) -> tuple[list[str], list[str], str]:
         """Requirements, PyTorch's index where it is needed, and the platform in uv's words."""
@@ -205,7 +207,7 @@ class DockerExecutor:
                     argv += ["--python-platform", platform, *(f"--index={url}" for url in index)]
                     argv += ["--output-file", str(locked), str(wanted)]
                     start = log.stat().st_size if log.exists() else 0
-                    if run(argv, log=log, job=f"env-{record.stem}", env=uv_variables()) != 0:
+                    if run(argv, log=log, job=self._store.mark(f"env-{record.stem}"), env=uv_variables()) != 0:
                         raise MissingToolError(
                             f"no versions of the packages for {build} go together: {_last_error(log, start)}",
                             where=" and ".join([*index, index_setting()]),

@@ -115,9 +115,10 @@ class Environments:
         with self._store.lock(job):
             locked = self._read(record)
             if locked is None or not marker.exists():
-                reap_orphans(job)
+                reap_orphans(self._store.mark(job))
                 shutil.rmtree(folder, ignore_errors=True)
-                self.create(folder, interpreter, locked or requirements, index=index, log=log, job=job)
+                wanted, mark = locked or requirements, self._store.mark(job)
+                self.create(folder, interpreter, wanted, index=index, log=log, job=mark)
                 locked = _freeze(folder, python)
                 write_whole(
                     record,
@@ -146,7 +147,7 @@ class Environments:
             wanted.write_text("\n".join(requirements))
             argv = ["pip", "compile", "--quiet", "--no-deps", "--no-header", "--python-version", str(python)]
             argv += [*index, "--output-file", str(folder / "found.txt"), str(wanted)]
-            _uv(argv, requirements, index=index, log=self._store.log("packages"), job=job)
+            _uv(argv, requirements, index=index, log=self._store.log("packages"), job=self._store.mark(job))
 
     @staticmethod
     def interpreter(python: Python) -> Interpreter:

@@ -13,7 +13,6 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.store import job_name
 from builder.wheels.build import Job, Toolchain
 from builder.wheels.environment import (
     Environment,
@@ -123,7 +122,7 @@ class LocalExecutor:
         variables = self._variables(job, environment, home)
         argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
         argv += [str(environment.interpreter), "--out-dir", str(raw), str(job.source)]
-        status = run(argv, log=job.log, job=job_name(job.digest), cwd=job.work, env=variables)
+        status = run(argv, log=job.log, job=job.mark, cwd=job.work, env=variables)
         wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
         if status != 0:
             raise compile_failure(job, status)

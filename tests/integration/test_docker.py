@@ -103,7 +103,9 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Job]:
         (tmp_path / "source" / "setup.py").write_text(SETUP)
         (tmp_path / "source" / "toy.cpp").write_text(source)
         digest = digest_of(uuid4().hex)
-        return Job(build, recipe, toolchain, tmp_path / "source", tmp_path / "work", tmp_path / "log", 2, digest)
+        return Job(
+            build, recipe, toolchain, tmp_path / "source", tmp_path / "work", tmp_path / "log", 2, digest, "mark"
+        )
 
     return make
 

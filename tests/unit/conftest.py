@@ -8,13 +8,23 @@ from pathlib import Path
 import pytest
 
 from builder.wheels import pythons, toolkit
+from tests.conftest import lacking
 from tests.unit import loopback
+from tests.unit.small_farm import PYTHON
 
 
 @pytest.fixture(scope="session")
 def uv_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """uv's cache, the same for all tests of a run."""
     return tmp_path_factory.mktemp("uv-cache")
+
+
+@pytest.fixture(scope="module")
+def headers() -> None:
+    """Python.h of the Python these tests run under: classic extensions are compiled against it."""
+    found = pythons.find_python(PYTHON)
+    if found is None or not found.headers:
+        lacking(f"this Python {PYTHON} has no headers (Debian: python3-dev)")
 
 
 @pytest.fixture

@@ -31,6 +31,8 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.pythons import find_uv
 from tests.unit.small_farm import MODULE, SmallFarm, small_farm
 
+pytestmark = pytest.mark.usefixtures("headers")
+
 
 @dataclass(frozen=True)
 class Run:

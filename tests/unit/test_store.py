@@ -5,12 +5,15 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from builder.matrix.axes import Cell
+from builder.process import JOB_VARIABLE
 from builder.proofs.proof import Check, Proof, Verdict
 from builder.store import Store, default_store, digest_of, write_whole
 
@@ -118,3 +121,16 @@ def test_a_lock_is_free_once_its_owner_was_killed(store: Store, tmp_path: Path) 
 def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BUILDFARM_STORE", str(tmp_path / "here"))
     assert default_store() == tmp_path / "here"
+
+
+def test_two_stores_never_take_each_others_programs_for_orphans(store: Store, tmp_path: Path) -> None:
+    other = Store(tmp_path / "other")
+    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with store.work("same"):
+        program = subprocess.Popen(sleep, env={JOB_VARIABLE: store.mark("same")})
+        try:
+            with other.work("same"):
+                assert program.poll() is None
+        finally:
+            program.kill()
+            program.wait()

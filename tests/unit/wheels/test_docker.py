@@ -67,7 +67,7 @@ def job(tmp_path: Path) -> Job:
     (source / "pyproject.toml").write_text('[tool.cibuildwheel]\ntest-command = "the authors own tests"\n')
     toolchain = Toolchain("docker", Python(3, 11), (("image", "sha256:i"), ("packages", "numpy==2.4.6 torch==2.11.0")))
     recipe = a_recipe(tmp_path)
-    return Job(a_build(), recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64)
+    return Job(a_build(), recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64, mark="mark")
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from tests.unit import loopback
 from tests.unit.matrix import make
 from tests.unit.small_farm import PYTHON
 
+pytestmark = pytest.mark.usefixtures("headers")
+
 BUILD = Build(
     extension="ops",
     version="1.0",
@@ -38,6 +40,7 @@ def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, j
     toolchain = Toolchain("local", Python(3, 12), ())
     return Job(
         build, recipe or make.recipe("ops"), toolchain, tmp_path, tmp_path, tmp_path / "build.log", jobs, "d" * 64
+        mark="mark",
     )
 
 

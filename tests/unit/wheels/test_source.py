@@ -23,6 +23,7 @@ from builder.errors import FarmError, MissingToolError, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
 from builder.wheels import unpack as unpack_module
 from builder.wheels.source import prepare_source, source_digest
+from tests.conftest import lacking
 
 
 def recipe(source: PathSource | SdistSource | GitSource, *patches: Path) -> Recipe:
@@ -195,8 +196,7 @@ def tool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     """A machine that has only git, or only patch."""
     bin_ = tmp_path / "bin"
     bin_.mkdir()
-    found = shutil.which(request.param)
-    assert found, f"this test needs {request.param}"
+    found = shutil.which(request.param) or lacking(f"there is no {request.param} program")
     (bin_ / request.param).symlink_to(found)
     monkeypatch.setenv("PATH", str(bin_))
     return str(request.param)
