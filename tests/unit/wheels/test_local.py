@@ -39,8 +39,15 @@ BUILD = Build(
 def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, jobs: int = 8) -> Job:
     toolchain = Toolchain("local", Python(3, 12), ())
     return Job(
-        build, recipe or make.recipe("ops"), toolchain, tmp_path, tmp_path, tmp_path / "build.log", jobs, "d" * 64
-        mark="mark",
+        build,
+        recipe or make.recipe("ops"),
+        toolchain,
+        tmp_path,
+        tmp_path,
+        tmp_path / "build.log",
+        jobs,
+        "d" * 64,
+        "mark",
     )
 
 
