@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 
 from builder.cli import app
@@ -12,7 +13,9 @@ from builder.process import end_all
 
 
 def main() -> None:
-    """Run the command line and exit."""
+    """Run the command line and exit. To be told to end is to be interrupted: compilers and containers end too."""
+    for ending in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
     sys.exit(_run())
 
 
@@ -28,9 +31,12 @@ def _run() -> int:
         complain(error)
         return error.exit_code
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            say(f"error: the disk is full ({error.filename or 'while writing'}); nothing half-made was kept.")
+            return Exit.FAILED
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             raise
-        say(f"error: the disk is full ({error.filename or 'while writing'}); nothing half-made was kept.")
+        say(f"error: {error.filename}: {error.strerror}")
         return Exit.FAILED
     except SystemExit as ending:
         if ending.code == Exit.INTERRUPTED:  # typer's word for Ctrl-C

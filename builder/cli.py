@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from builder import __version__
-from builder.errors import Exit
+from builder.errors import Exit, UsageError
 from builder.log import complain
 from builder.matrix.axes import Arch
 from builder.matrix.config import Select
@@ -146,4 +146,9 @@ def _select(torch: list[str] | None, cuda: list[str] | None, python: list[str] |
 
 def _archs(arch: list[str] | None) -> tuple[Arch, ...]:
     texts = [part for text in arch or () for part in text.replace(",", ";").split(";") if part]
-    return tuple(sorted({Arch.parse(text) for text in texts}))
+    if arch and not texts:
+        raise UsageError("names no GPU architecture; write it like 9.0 or 9.0+PTX", where="--arch")
+    try:
+        return tuple(sorted({Arch.parse(text) for text in texts}))
+    except UsageError as error:
+        raise UsageError(error.sentence, where="--arch", hints=error.hints) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from builder.errors import FarmError, UsageError
 from builder.images.choice import base_image, why_not_here
-from builder.log import Progress, say
+from builder.log import Progress, say, warn
 from builder.matrix.axes import Arch
 from builder.matrix.config import Matrix, Recipe, Select
 from builder.matrix.declaration import read_plan
@@ -50,20 +51,39 @@ def run_build(options: Options) -> tuple[Plan, list[Result]]:
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
     if options.image:
         matrix = replace(matrix, images=(("*", options.image),))
+    _check_dist(options.dist)
     store = open_store(options.store)
     store.clear_abandoned()
     environments = Environments(store, matrix.torch_index)
     executor = choose_executor(options, matrix, plan, recipes, store, environments)
     farm = _Farm(options, store, executor, environments, recipes)
     results = farm.build_all(plan.builds)
-    hand_over(options.dist, plan, results)
-    write_index(options.dist, sorted(options.dist.glob("*.whl")))
+    handed = hand_over(options.dist, plan, results)
+    try:
+        write_index(options.dist, sorted(options.dist.glob("*.whl")))
+    except UsageError as error:  # somebody else's file; what was built here is served all the same
+        warn(f"{error}; the index lists this run's wheels alone")
+        write_index(options.dist, handed)
     return plan, results
+
+
+def _check_dist(dist: Path) -> None:
+    """Whether wheels can be put there, asked before anything is built for it."""
+    try:
+        dist.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=dist):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"wheels cannot be put there: {error.strerror}",
+            where=str(dist),
+            hints=["`--dist DIR` names another folder"],
+        ) from None
 
 
 def open_store(root: Path | None) -> Store:
     """The store, or a sentence about why it cannot be used."""
-    root = root or default_store()
+    root = (root or default_store()).expanduser().absolute()
     try:
         return Store(root)
     except OSError as error:
@@ -85,6 +105,8 @@ def choose_executor(
     """The executor asked for; `auto` takes docker when the base images are here and fit these builds, else local."""
     local = LocalExecutor(environments, stand_in=options.stand_in)
     if options.executor == "local":
+        if options.image:
+            warn("`--image` says nothing to `--executor local`")
         return local
     if options.executor == "auto":
         bases = dict.fromkeys(base_image(build, matrix.images) for build in plan.builds)
@@ -190,6 +212,9 @@ class _Farm:
             self._progress.stage(name, text)
 
         mark = self._store.mark(job_name(digest))
+        with self._store.lock(job_name(digest), wait=False) as free:
+            if not free:
+                stage("wait for another farm that makes the same")
         with self._store.work(job_name(digest)) as work:
             if stored := self._store.find(digest):  # another farm made it while this one waited
                 return stored

@@ -62,6 +62,12 @@ def run(
     return status
 
 
+def stop_if_ending() -> None:
+    """Raise Interrupted once `end_all` was called: for whoever waits for something else than a program."""
+    if _ending.is_set():
+        raise Interrupted
+
+
 def end_all() -> None:
     """End every program still running, with its children; `run` raises Interrupted from now on."""
     _ending.set()

@@ -15,7 +15,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from builder.process import reap_orphans
+from builder.errors import FarmError
+from builder.process import reap_orphans, stop_if_ending
 from builder.proofs.proof import Proof
 
 
@@ -103,14 +104,19 @@ class Store:
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold a named lock across processes; yields False when `wait` is false and another holds it.
 
+        Waiting ends with the farm (raises Interrupted).
         The kernel drops it when its owner dies, so a killed run never blocks the next.
         """
         lock = FileLock(self.root / "locks" / f"{name}.lock")
-        try:
-            lock.acquire(timeout=-1 if wait else 0)
-        except Timeout:
-            yield False
-            return
+        while True:
+            try:
+                lock.acquire(timeout=0.5 if wait else 0)
+                break
+            except Timeout:
+                if not wait:
+                    yield False
+                    return
+                stop_if_ending()
         try:
             yield True
         finally:
@@ -162,7 +168,8 @@ class Store:
 
     def proofs(self, wheel: str) -> list[Proof]:
         """All proofs of a wheel by its sha256; empty if there are none."""
-        path = self.root / "proofs" / f"{wheel}.json"
-        if not path.exists():
+        try:
+            entries = json.loads((self.root / "proofs" / f"{wheel}.json").read_bytes())
+            return [Proof.from_json(entry) for entry in entries]
+        except (OSError, ValueError, KeyError, TypeError, FarmError):  # none, or of another release: prove anew
             return []
-        return [Proof.from_json(entry) for entry in json.loads(path.read_bytes())]

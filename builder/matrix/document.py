@@ -55,7 +55,7 @@ def read_document(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(f"there is no file {path.name}", where=str(path.parent)) from None
+        raise UsageError("there is no such file", where=str(path), hints=["`--matrix FILE` names another"]) from None
     except IsADirectoryError:
         raise UsageError("this is a folder, not a file", where=str(path)) from None
     except UnicodeDecodeError as error:

@@ -44,6 +44,8 @@ class Proof:
         reason: for failed and not run a sentence with what to do; for passed a short figure or empty.
         evidence: data a program can use (symbols, archs, files, versions, where it ran).
         when: UTC time, ISO 8601, seconds.
+        basis: what the verdict rests on beside the wheel: claims, imports, the checks' own code; another basis is
+            another question.
 
     """
 
@@ -54,6 +56,7 @@ class Proof:
     reason: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     when: str = ""
+    basis: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """As plain data for the store and for `--json`."""
@@ -65,6 +68,7 @@ class Proof:
             "reason": self.reason,
             "evidence": self.evidence,
             "when": self.when,
+            "basis": self.basis,
         }
 
     @classmethod
@@ -78,4 +82,5 @@ class Proof:
             reason=data["reason"],
             evidence=data["evidence"],
             when=data["when"],
+            basis=data["basis"],
         )

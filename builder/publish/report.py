@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import json
 import sys
@@ -38,13 +39,25 @@ def _text(*parts: Table | str) -> str:
 
 
 def hand_over(dist: Path, plan: Plan, results: Sequence[Result]) -> list[Path]:
-    """Put every wheel without a failed check into `dist`, each whole or not at all, and write report.json."""
+    """Put every wheel without a failed check into `dist`, each whole or not at all, and write report.json.
+
+    A wheel that is refused now, or replaced by one of the same version under another platform tag, does not stay
+    there from an earlier run: pip would go on taking it.
+    """
     dist.mkdir(parents=True, exist_ok=True)
+    _sweep(dist)
     handed = []
     for result in results:
-        if result.stored is None or result.error or any(p.verdict is Verdict.FAILED for p in result.proofs):
+        if result.stored is None or result.error:
             continue
         target = dist / result.stored.wheel.name
+        refused = any(proof.verdict is Verdict.FAILED for proof in result.proofs)
+        for other in dist.glob(f"{glob.escape(target.name.rpartition('-')[0])}-*.whl"):
+            if refused or other.name != target.name:
+                other.unlink()
+                other.with_name(f"{other.name}.metadata").unlink(missing_ok=True)
+        if refused:
+            continue
         data = result.stored.wheel.read_bytes()
         if not target.exists() or target.read_bytes() != data:
             write_whole(target, data)
@@ -54,6 +67,14 @@ def hand_over(dist: Path, plan: Plan, results: Sequence[Result]) -> list[Path]:
     if not report.exists() or report.read_bytes() != text:
         write_whole(report, text)
     return handed
+
+
+def _sweep(dist: Path) -> None:
+    """Delete what runs killed in the middle of writing left beside the files they never finished."""
+    for aside in dist.glob(".*.*"):
+        pid = aside.name.rpartition(".")[2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            aside.unlink(missing_ok=True)
 
 
 def report_json(plan: Plan, results: Sequence[Result]) -> str:

@@ -35,6 +35,10 @@ class DiskFullError(BuildError):
     """The environment did not fit; it says nothing about what was to be installed."""
 
 
+class KilledError(BuildError):
+    """uv was ended from outside; it says nothing about what was to be installed."""
+
+
 @dataclass(frozen=True)
 class Environment:
     """A virtual environment that is complete.
@@ -187,14 +191,17 @@ class Environments:
     def _read(record: Path) -> list[str] | None:
         try:
             packages = json.loads(record.read_bytes())["packages"]
-        except (FileNotFoundError, ValueError, KeyError):
+            return [str(package) for package in packages]
+        except (OSError, ValueError, KeyError, TypeError):  # none, or not one of ours: resolve anew
             return None
-        return [str(package) for package in packages]
 
 
 def _uv(argv: Sequence[str], requirements: Sequence[str], *, index: Sequence[str], log: Path, job: str) -> None:
     start = log.stat().st_size if log.exists() else 0
-    if run([str(find_uv()), *argv], log=log, job=job, env=uv_variables()) != 0:
+    status = run([str(find_uv()), *argv], log=log, job=job, env=uv_variables())
+    if status < 0:
+        raise KilledError(f"uv was ended by signal {-status}", stage="environment", log=log)
+    if status != 0:
         raise _explain(log, start, requirements, index)
 
 

@@ -180,7 +180,7 @@ def test_syntax(write_matrix: WriteMatrix, text: str, place: str) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_matrix(tmp_path / "matrix.yaml")
-    assert str(caught.value) == f"{tmp_path}: there is no file matrix.yaml"
+    assert str(caught.value) == f"{tmp_path / 'matrix.yaml'}: there is no such file"
     with pytest.raises(UsageError, match="this is a folder, not a file"):
         load_matrix(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
