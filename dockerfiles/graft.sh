@@ -16,4 +16,4 @@ for folder in "$BUILDFARM_SITE/torch/lib" "$BUILDFARM_SITE/nvidia"; do
     done
 done
 auditwheel repair "$@" --wheel-dir "$dest" "$wheel"
-rm -rf "$UV_CACHE_DIR/buildfarm-$BUILDFARM_DIGEST"
+rm -rf "$BUILDFARM_ENVIRONMENT"

@@ -1,11 +1,11 @@
 #!/bin/sh
 # Inside the container, before the build: the build's packages, exactly those of the lock, and the toolkit's links.
-# BUILDFARM_* and UV_CACHE_DIR come from builder/wheels/docker.py.
+# BUILDFARM_* and UV_CACHE_DIR come from builder/wheels/container.py.
 set -eu
 
 # The environment lies inside the mounted uv cache because hard links do not cross mounts: half a second where
 # copying torch and its CUDA into the container's layer takes fifty. A killed run's is replaced, or swept after two days.
-environment="$UV_CACHE_DIR/buildfarm-$BUILDFARM_DIGEST"
+environment=$BUILDFARM_ENVIRONMENT
 find "$UV_CACHE_DIR" -maxdepth 1 -name 'buildfarm-*' -mtime +1 -exec rm -rf {} +
 uv venv --no-config --clear --python "$(readlink -f "$BUILDFARM_PREFIX/bin/python")" "$environment"
 rm -rf "$BUILDFARM_PREFIX"

@@ -49,7 +49,8 @@ def check_grafted(facts: WheelFacts, provided: frozenset[str]) -> Proof:
     name or its soname, also under the name that auditwheel gives it; two in one process are two states of
     CUDA.
     """
-    theirs = {_stem(name) for name in provided}
+    # As they are spelled: a torch that carries `libgomp-a34b3233.so.1` brings no `libgomp.so.1` to anybody else.
+    theirs = {name.partition(".so")[0] for name in provided}
     grafted = [
         library.path
         for library in facts.libraries
@@ -72,4 +73,4 @@ def _stem(name: str) -> str:
 
 def _is_theirs(name: str, theirs: set[str]) -> bool:
     stem = _stem(name)
-    return stem in theirs or _NEVER.fullmatch(stem) is not None or is_driver(f"{stem}.so")
+    return not theirs.isdisjoint((stem, name.partition(".so")[0])) or _NEVER.fullmatch(stem) is not None or is_driver(f"{stem}.so")

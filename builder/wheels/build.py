@@ -26,7 +26,7 @@ class Toolchain:
     Attributes:
         executor: `local` or `docker`.
         python: the Python the build runs under.
-        parts: sorted pairs such as ("g++", "12.2.0"), ("nvcc", "13.0.88"), ("torch", "2.11.0").
+        parts: sorted pairs such as ("c++", "g++ 12.2.0"), ("nvcc", "13.0.88").
 
     """
 

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -18,7 +19,8 @@ from builder.wheels.build import Job
 from builder.wheels.local import build_variables
 from builder.wheels.pythons import find_uv
 
-#: Containers of a build carry this label with the build's digest, so that what a killed farm left is found.
+#: Containers of a build carry this label with the job's mark, so that what a killed farm left is found, and what
+#: a farm with another store is making at the same time is not.
 LABEL = "buildfarm.build"
 
 #: The volume that holds uv's cache where the host's own cannot be shared.
@@ -40,6 +42,11 @@ def machine(job: Job) -> str:
 def identifier(job: Job) -> str:
     """cibuildwheel's name for the one build of a run: `cp311-manylinux_x86_64`."""
     return f"{job.toolchain.python.tag}-manylinux_{machine(job)}"
+
+
+def environment_name(job: Job) -> str:
+    """The folder of a job's environment in uv's cache, which all farms of this machine share."""
+    return f"buildfarm-{re.sub(r'[^\w.-]', '-', job.mark)}"
 
 
 def scripts_digest() -> str:
@@ -70,7 +77,7 @@ def configuration(job: Job, *, image: str, mounted: Path, torch_index: Sequence[
     source's own [tool.cibuildwheel] is thereby left aside: it speaks of its authors' CI, not of this build.
     """
     create = [
-        f"--label={LABEL}={job.digest}",
+        f"--label={LABEL}={job.mark}",
         _mount("bind", mounted, _JOB),
         _cache_mount(),
         _mount("bind", ca_bundle(), _CA, readonly=True),
@@ -105,7 +112,7 @@ def container_variables(job: Job, torch_index: Sequence[str]) -> dict[str, str]:
     variables = {
         **build_variables(job),
         **ca_variables(_CA),
-        "BUILDFARM_DIGEST": job.digest[:16],
+        "BUILDFARM_ENVIRONMENT": f"{_CACHE}/{environment_name(job)}",
         "BUILDFARM_JOB_DIR": _JOB,
         "BUILDFARM_PREFIX": prefix,
         "BUILDFARM_SITE": site,
@@ -129,7 +136,7 @@ def container_variables(job: Job, torch_index: Sequence[str]) -> dict[str, str]:
 def forget(job: Job) -> None:
     """Delete the environment a failed run left in the host's uv cache (a finished one deletes its own)."""
     if cache := _host_cache():
-        shutil.rmtree(cache / f"buildfarm-{job.digest[:16]}", ignore_errors=True)
+        shutil.rmtree(cache / environment_name(job), ignore_errors=True)
 
 
 def _host_cache() -> Path | None:

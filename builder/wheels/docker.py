@@ -9,6 +9,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
@@ -32,7 +33,7 @@ from builder.wheels.environment import (
 )
 from builder.wheels.local import compile_failure
 from builder.wheels.pythons import find_uv
-from builder.wheels.repair import provided_libraries
+from builder.wheels.repair import provided_libraries, repair_tools
 from builder.wheels.toolkit import FIRST_PACKAGED
 
 #: What cibuildwheel says when it starts a step, and the farm's name for that stage.
@@ -104,11 +105,13 @@ class DockerExecutor:
 
     def _identity(self, base: Base, image: str, packages: Sequence[str]) -> Toolchain:
         parts = {"image": image, "packages": " ".join(packages), "scripts": scripts_digest()}
+        # On this side: what drives the container, and the final repair.
+        parts |= {"cibuildwheel": version("cibuildwheel"), **repair_tools()}
         return Toolchain(self.name, base.ships.python, tuple(sorted(parts.items())))
 
     def compile(self, job: Job, stage: Callable[[str], None]) -> Path:
         """Build one wheel and graft into it what it needs of the image; it is put into `job.work/raw`."""
-        label = f"{LABEL}={job.digest}"
+        label = f"{LABEL}={job.mark}"
         self._engine.reap(label)
         stage("environment")
         raw, temporary = job.work / "raw", job.work / "tmp"
@@ -126,7 +129,11 @@ class DockerExecutor:
                 status = run(argv, log=job.log, job=job.mark, cwd=job.source, env=variables)
         finally:
             # Also when the farm is ending: cibuildwheel is killed then, and its container would go on.
-            self._engine.reap(label)
+            try:
+                self._engine.reap(label)
+            except MissingToolError as error:  # how the build ended counts more; the next run reaps again
+                with job.log.open("a", encoding="utf-8") as stream:
+                    stream.write(f"its container may still be there: {error.sentence}\n")
             forget(job)
         if status != 0:
             raise _failure(job, start, status)

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -305,6 +306,6 @@ def link_toolkit(environment: Environment, cuda: Cuda) -> Path:
         home / "lib" / "libcudart.so": f"libcudart.so.{cuda.major}",
     }
     for link, target in links.items():
-        if not link.exists():
+        with suppress(FileExistsError):  # an earlier build, or one beside this, was here first
             link.symlink_to(target)
     return home

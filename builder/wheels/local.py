@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
@@ -23,25 +24,18 @@ from builder.wheels.environment import (
     uv_variables,
 )
 from builder.wheels.pythons import Interpreter, find_python, find_uv
-from builder.wheels.repair import provided_libraries
+from builder.wheels.repair import provided_libraries, repair_tools
 from builder.wheels.toolkit import HostCompiler, find_host_compiler, find_toolkit
 
 #: 1980-01-01, the oldest date a zip can hold: no build time in any file.
 EPOCH = "315532800"
 
-#: Variables of the person's shell that would change what is compiled without anybody having said so.
-_DROPPED = (
-    "TORCH_CUDA_ARCH_LIST",
-    "CFLAGS",
-    "CXXFLAGS",
-    "CPPFLAGS",
-    "LDFLAGS",
-    "NVCC_PREPEND_FLAGS",
-    "NVCC_APPEND_FLAGS",
-    "NVCC_CCBIN",
-    "CUDAHOSTCXX",
-    "CUDAFLAGS",
-    "CMAKE_ARGS",
+#: All that a build gets of the person's shell: who and where they are, and how to reach the network and caches.
+#: Any other variable (CPATH, LIBRARY_PATH, a flag that some setup.py reads) would change what is compiled, and the
+#: digest, which names what is built, does not hold it.
+_KEPT = re.compile(
+    r"HOME|USER|LOGNAME|PATH|TMPDIR|TZ|LANG|LC_.+|XDG_CACHE_HOME|(?:UV|PIP|SCCACHE)_.+|(?i:.+_proxy)"
+    r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
 )
 
 #: How compilers, linkers, git and Python begin the line that says what is wrong.
@@ -95,9 +89,12 @@ class LocalExecutor:
             return None
         parts = {
             "python": self._environments.interpreter(python).version,
-            "g++": compiler.version,
-            "nvcc": toolkit.version if toolkit.home else _version(packages, "nvidia-cuda-nvcc"),
+            "c++": f"{Path(compiler.cxx).name} {compiler.version}",
+            "cc": Path(compiler.cc).name,
+            "nvcc": toolkit.version if toolkit.home else _locked(packages, "nvidia-cuda-nvcc"),
             "packages": " ".join(packages),
+            "uv": version("uv"),
+            **repair_tools(),
         }
         if toolkit.stands_in_for:
             parts["stands in for"] = f"CUDA {toolkit.stands_in_for}"
@@ -137,7 +134,7 @@ class LocalExecutor:
 
     def _variables(self, job: Job, environment: Environment, home: Path) -> dict[str, str]:
         compiler = self._compiler_for(job.build)
-        variables = {k: v for k, v in uv_variables().items() if k not in _DROPPED}
+        variables = {k: v for k, v in uv_variables().items() if _KEPT.fullmatch(k)}
         variables |= build_variables(job)
         variables |= {
             "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -229,5 +226,5 @@ def compile_failure(job: Job, status: int) -> BuildError:
     return BuildError(first, stage="compile", log=job.log, hints=hints)
 
 
-def _version(packages: Sequence[str], project: str) -> str:
+def _locked(packages: Sequence[str], project: str) -> str:
     return next((p.split("==")[1] for p in packages if p.startswith(f"{project}==")), "")

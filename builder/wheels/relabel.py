@@ -10,7 +10,6 @@ import json
 import os
 import re
 import stat
-import time
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-_OLDEST = 315532800  # 1980-01-01, the first second a zip can hold
+_OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
 
 
@@ -220,13 +219,11 @@ def _record(members: Sequence[Member], path: str) -> Member:
 
 
 def write_wheel(members: Sequence[Member], path: Path) -> None:
-    """Write a zip, synced to disk, whose bytes depend only on the files and on SOURCE_DATE_EPOCH."""
-    seconds = max(int(os.environ.get("SOURCE_DATE_EPOCH") or _OLDEST), _OLDEST)
-    moment = time.gmtime(seconds)
+    """Write a zip, synced to disk, whose bytes depend only on the files: no clock, no SOURCE_DATE_EPOCH."""
     with path.open("wb") as out:
         with zipfile.ZipFile(out, "w") as zipped:
             for member in members:
-                info = zipfile.ZipInfo(member.path, moment[:6])
+                info = zipfile.ZipInfo(member.path, _OLDEST)
                 info.compress_type = zipfile.ZIP_DEFLATED
                 info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
                 zipped.writestr(info, member.data)

