@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -84,6 +85,12 @@ def _check_dist(dist: Path) -> None:
 def open_store(root: Path | None) -> Store:
     """The store, or a sentence about why it cannot be used."""
     root = (root or default_store()).expanduser().absolute()
+    if re.search(r"[^\w@%+=:,./~-]", str(root)):
+        raise UsageError(
+            "the store's path holds a character that torch's build rules do not quote (a space, say)",
+            where=str(root),
+            hints=["`--store DIR` or BUILDFARM_STORE names another folder; sources and dist/ may lie anywhere"],
+        )
     try:
         return Store(root)
     except OSError as error:

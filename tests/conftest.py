@@ -7,8 +7,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -71,14 +73,17 @@ def farm() -> Farm:
     return call
 
 
+@cache
 def _store() -> Path:
-    folder = Path(os.environ.get("BUILDFARM_TEST_STORE") or ROOT / "build" / "test-store")
+    """BUILDFARM_TEST_STORE, or a folder of this run's own: not below the tree, whose path may hold a space."""
+    chosen = os.environ.get("BUILDFARM_TEST_STORE")
+    folder = Path(chosen or tempfile.mkdtemp(prefix="buildfarm-test-store-"))
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def _background() -> Path:
-    return _store().with_name("test-background")
+    return _store() / "background dist"
 
 
 @pytest.fixture(scope="session")
@@ -155,7 +160,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     for name, words in BACKGROUND.items():
         if any(f"test_{name}.py" in item.nodeid for item in session.items):
-            dist = _background() / "dist"
+            dist = _background()
             shutil.rmtree(dist, ignore_errors=True)
             argv = [str(BUILDFARM), "build", *words, "--executor", "local", "--jobs", "1"]
             _started[name] = subprocess.Popen(
@@ -173,6 +178,8 @@ def pytest_sessionfinish() -> None:
         if farm.poll() is None:
             farm.send_signal(signal.SIGINT)
             farm.communicate(timeout=60)
+    if _store.cache_info().currsize and "BUILDFARM_TEST_STORE" not in os.environ:
+        shutil.rmtree(_store(), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import docker
 import requests
-from docker.errors import DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, DockerException, ImageNotFound, NotFound
 
 from builder.errors import BuildError, MissingToolError
 from builder.process import run
@@ -73,14 +73,9 @@ class Engine:
             )
         return None
 
-    def available(self) -> str | None:
-        """None if containers can be used here, else the reason why not, one sentence."""
-        problem = self.problem()
-        return None if problem is None else str(problem)
-
     def version(self) -> tuple[str, tuple[int, int]]:
         """The engine's version and its API's: ("20.10.24", (1, 41)); raises the SDK's own errors."""
-        with self._client() as client:
+        with self._untranslated() as client:
             said = client.version()
         major, minor = said["ApiVersion"].split(".")[:2]
         return str(said["Version"]), (int(major), int(minor))
@@ -145,11 +140,6 @@ class Engine:
         hints = [f"the whole output is in {log}"]
         raise BuildError(_why(log, start), stage="environment", log=log, where=tag, hints=hints)
 
-    def containers(self, label: str) -> list[str]:
-        """Ids of the containers that carry a label (`name` or `name=value`), running or not."""
-        with self._client() as client:
-            return [str(c.id) for c in client.containers.list(all=True, filters={"label": label})]
-
     def reap(self, label: str) -> list[str]:
         """End and remove the containers that carry a label, with their own volumes; returns their ids."""
         removed = []
@@ -173,6 +163,17 @@ class Engine:
 
     @contextmanager
     def _client(self) -> Iterator[docker.DockerClient]:
+        """The SDK's client; what goes wrong with it, unless the caller expects it, is raised as MissingToolError."""
+        try:
+            with self._untranslated() as client:
+                yield client
+        except _FAULTS as fault:
+            raise MissingToolError(
+                f"the Docker engine refused: {_reason(fault)}", where="docker", hints=[_OTHER_WAY]
+            ) from fault
+
+    @contextmanager
+    def _untranslated(self) -> Iterator[docker.DockerClient]:
         name, address = self._context
         # A TLS address (DOCKER_CERT_PATH) is the default context's, and from_env knows how to read it.
         with closing(
@@ -202,9 +203,13 @@ def _pull(base: str) -> tuple[int, str]:
 
 
 def _reason(fault: Exception) -> str:
-    """The end of an SDK error, which nests the useful words in three wrappers."""
-    words = re.findall(r"'([^']+)'\)", str(fault))
-    return words[-1] if words else str(fault)
+    """The end of an SDK error: the engine's own words, or those that three wrappers of the connection hide."""
+    if isinstance(fault, APIError) and fault.explanation:
+        return str(fault.explanation)
+    said = str(fault)
+    nested = [single or double for single, double in re.findall(r"'([^']+)'\)|\"([^\"]+)\"\)", said)]
+    words = nested[-1] if nested else said
+    return re.sub(r".*(?:\w+Connection\w*\([^)]*\)|<[^>]*>): |\[Errno -?\d+\] ", "", words)
 
 
 def _why(log: Path, start: int) -> str:

@@ -73,4 +73,8 @@ def _stem(name: str) -> str:
 
 def _is_theirs(name: str, theirs: set[str]) -> bool:
     stem = _stem(name)
-    return not theirs.isdisjoint((stem, name.partition(".so")[0])) or _NEVER.fullmatch(stem) is not None or is_driver(f"{stem}.so")
+    return (
+        not theirs.isdisjoint((stem, name.partition(".so")[0]))
+        or _NEVER.fullmatch(stem) is not None
+        or is_driver(f"{stem}.so")
+    )

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.process import stop_if_ending
 from builder.proofs.proof import Verdict
 
 #: A healthy import of torch takes seconds; beyond this the module hangs.
@@ -45,9 +49,7 @@ def try_import(interpreter: Path, modules: Sequence[str]) -> ImportOutcome:
     argv = [str(interpreter), "-I", "-X", "faulthandler", "-c", _PROGRAM, *modules]
     names = ", ".join(modules)
     try:
-        answer = subprocess.run(
-            argv, capture_output=True, text=True, errors="replace", timeout=IMPORT_SECONDS, check=False
-        )
+        answer = _run(argv)
     except subprocess.TimeoutExpired:
         return ImportOutcome(Verdict.FAILED, f"import of {names} did not end in {IMPORT_SECONDS} s", {})
     evidence: dict[str, Any] = {"stderr": answer.stderr[-4000:], "status": answer.returncode}
@@ -61,6 +63,48 @@ def try_import(interpreter: Path, modules: Sequence[str]) -> ImportOutcome:
         return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {name}", evidence)
     lines = answer.stderr.strip().splitlines()
     return ImportOutcome(Verdict.FAILED, f"import of {names} failed: {lines[-1] if lines else 'no message'}", evidence)
+
+
+def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """The program's end; raises subprocess.TimeoutExpired, once it and all that it started were ended.
+
+    Raises Interrupted, with the same care, once the farm is ending.
+
+    The loader's settings of the person's shell (LD_LIBRARY_PATH, LD_PRELOAD) stay out: a wheel that needs them does
+    not import for anybody else.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
+    with subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            out, err = _outcome(process)
+        except BaseException:
+            # Not the process alone: children of it hold the same pipes, and their end is waited for.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+    return subprocess.CompletedProcess(argv, process.returncode, out, err)
+
+
+def _outcome(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """What it said; its session is its own, so a Ctrl-C reaches the farm alone and is looked for here."""
+    end = time.monotonic() + IMPORT_SECONDS
+    while True:
+        stop_if_ending()
+        left = end - time.monotonic()
+        try:
+            return process.communicate(timeout=max(0, min(left, 1)))
+        except subprocess.TimeoutExpired:
+            if left <= 1:
+                raise
 
 
 def _signal_name(number: int) -> str:

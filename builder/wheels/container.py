@@ -46,7 +46,7 @@ def identifier(job: Job) -> str:
 
 def environment_name(job: Job) -> str:
     """The folder of a job's environment in uv's cache, which all farms of this machine share."""
-    return f"buildfarm-{re.sub(r'[^\w.-]', '-', job.mark)}"
+    return "buildfarm-" + re.sub(r"[^\w.-]", "-", job.mark)
 
 
 def scripts_digest() -> str:

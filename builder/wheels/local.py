@@ -199,6 +199,7 @@ def build_variables(job: Job) -> dict[str, str]:
         "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),
         "SOURCE_DATE_EPOCH": EPOCH,
         "PYTHONNOUSERSITE": "1",
+        "LC_ALL": "C.UTF-8",  # compilers speak one language, the one `compile_failure` reads
         "PYTHONHASHSEED": "0",
         # torch's own table is wrong for 12.8, 12.9 and silent above 13.0; the farm checks the compiler against nvcc's.
         "TORCH_DONT_CHECK_COMPILER_ABI": "1",

@@ -102,10 +102,11 @@ def repair(
 ) -> Path:
     """Turn a raw wheel into a portable one in the folder `out`; returns its path, which its new name decides.
 
-    auditwheel grafts what is neither `provided` nor on every Linux and finds the manylinux tag. Then the version gets `local_version`, torch is required as `torch_requirement`, `requires` are
-    added, `made_by` is put inside, run paths that lead out of the wheel are taken away, and all is written as a
-    reproducible zip. The final file is audited again before it appears in `out`, whole. Repairing a repaired wheel
-    gives the same bytes. Output goes to the end of `log`; `job` is what `builder.process.run` knows the program by.
+    auditwheel grafts what is neither `provided` nor on every Linux and finds the manylinux tag. Then the version gets
+    `local_version`, torch is required as `torch_requirement`, `requires` are added, `made_by` is put inside, run paths
+    that lead out of the wheel are taken away, and all is written as a reproducible zip. The final file is audited again
+    before it appears in `out`, whole. Repairing a repaired wheel gives the same bytes. Output goes to the end of `log`;
+    `job` is what `builder.process.run` knows the program by.
 
     Raises BuildError (stage `repair`) when the wheel holds no library, needs one that is nowhere, or would
     promise more in its name than the audit finds.

@@ -19,7 +19,7 @@ from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.store import Store, digest_of
 from builder.wheels.build import Job
-from builder.wheels.container import LABEL
+from builder.wheels.container import LABEL, environment_name
 from builder.wheels.docker import DockerExecutor
 from builder.wheels.environment import Environments
 from builder.wheels.facts import read_facts
@@ -52,8 +52,8 @@ PyMODINIT_FUNC PyInit_toy() { return PyModule_Create(&module); }
 @pytest.fixture(scope="module")
 def executor(store: Path) -> DockerExecutor:
     engine = Engine()
-    if reason := engine.available():
-        lacking(reason)
+    if problem := engine.problem():
+        lacking(str(problem))
     if engine.image_id(BASE) is None:
         lacking(f"{BASE} is not there; tests/images/make-base makes it")
     farm = Store(store)
@@ -104,7 +104,15 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Job]:
         (tmp_path / "source" / "toy.cpp").write_text(source)
         digest = digest_of(uuid4().hex)
         return Job(
-            build, recipe, toolchain, tmp_path / "source", tmp_path / "work", tmp_path / "log", 2, digest, "mark"
+            build,
+            recipe,
+            toolchain,
+            tmp_path / "source",
+            tmp_path / "work",
+            tmp_path / "log",
+            2,
+            digest,
+            f"test/{digest[:16]}",
         )
 
     return make
@@ -112,17 +120,23 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Job]:
 
 @pytest.fixture
 def leave() -> Iterator[Callable[[str], str]]:
-    """Makes a container such as a killed farm leaves: running, labelled with its build; returns its id."""
+    """Makes a container such as a killed farm leaves: running, labelled with its job's mark; returns its id."""
     made: list[str] = []
 
-    def start(digest: str) -> str:
-        made.append(digest)
-        argv = ["docker", "run", "--detach", "--label", f"{LABEL}={digest}", BASE, "sleep", "600"]
+    def start(mark: str) -> str:
+        made.append(mark)
+        argv = ["docker", "run", "--detach", "--label", f"{LABEL}={mark}", BASE, "sleep", "600"]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
     yield start
-    for digest in made:
-        Engine().reap(f"{LABEL}={digest}")
+    for mark in made:
+        Engine().reap(f"{LABEL}={mark}")
+
+
+def containers(mark: str = "") -> list[str]:
+    """Ids of the containers of a job, or of all jobs, running or not."""
+    argv = ["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={mark}".removesuffix("=")]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
 
 def environments_left(job: Job) -> list[Path]:
@@ -130,22 +144,22 @@ def environments_left(job: Job) -> list[Path]:
     argv = [str(find_uv()), "cache", "dir"]
     cache = Path(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip())
     assert cache.is_dir()
-    return list(cache.glob(f"buildfarm-{job.digest[:16]}"))
+    return list(cache.glob(environment_name(job)))
 
 
 def test_a_wheel_comes_out_and_nothing_stays_behind(
     executor: DockerExecutor, make_job: Callable[[str], Job], leave: Callable[[str], str]
 ) -> None:
     job = make_job(SOURCE)
-    ours, others = leave(job.digest), leave("0" * 64)
+    ours, others = leave(job.mark), leave(f"another/{job.digest[:16]}")
     stages: list[str] = []
     raw = executor.compile(job, stages.append)
 
     assert raw.name.startswith("toy-1.0-cp311-cp311-manylinux")
     assert stages == ["environment", "compile", "repair"]
-    assert Engine().containers(f"{LABEL}={job.digest}") == []
-    assert Engine().containers(LABEL) == [others], "another build's container is not ours to end"
-    assert ours != others
+    assert containers(job.mark) == []
+    assert ours not in containers()
+    assert others in containers(), "another farm's container is not ours to end"
     assert environments_left(job) == []
 
     facts = read_facts(raw)
@@ -172,7 +186,7 @@ def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Call
     with pytest.raises(BuildError, match="nothing_of_that_name") as caught:
         executor.compile(job, lambda _: None)
     assert (caught.value.stage, caught.value.log) == ("compile", job.log)
-    assert Engine().containers(f"{LABEL}={job.digest}") == []
+    assert containers(job.mark) == []
     assert environments_left(job) == []
 
 
@@ -196,8 +210,8 @@ def test_a_second_toolchain_makes_no_second_image(executor: DockerExecutor, make
 
 
 def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
-    if reason := Engine().available():
-        lacking(reason)
+    if problem := Engine().problem():
+        lacking(str(problem))
     (tmp_path / "network").write_text("export UV_DEFAULT_INDEX=https://me:hush@wheels.invalid/simple\n")
     tag = f"buildfarm-test:{uuid4().hex[:12]}"
     text = (

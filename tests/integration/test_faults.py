@@ -6,10 +6,6 @@ import hashlib
 import io
 import shutil
 import tarfile
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -133,25 +129,6 @@ def test_no_network(farm: Farm, bench: Path, tmp_path: Path) -> None:
     assert "secret" not in said
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[tuple[Path, str]]:
-    """A folder served on loopback as a package index, and its URL."""
-    root = tmp_path / "index"
-    root.mkdir()
-    handler = partial(Quiet, directory=str(root))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield root, f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
-
 def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple[tarfile.TarInfo, bytes]:
     info = tarfile.TarInfo(name)
     info.type, info.linkname = kind, link
@@ -159,17 +136,13 @@ def member(name: str, *, kind: bytes = tarfile.REGTYPE, link: str = "") -> tuple
 
 
 def publish(root: Path, *members: tuple[tarfile.TarInfo, bytes]) -> str:
-    """Put an sdist with these members into the index; returns its sha256."""
-    archive = root / "demo" / "demo-1.0.tar.gz"
-    archive.parent.mkdir()
+    """Put an sdist with these members into a folder of files; returns its sha256."""
+    archive = root / "buildfarm-demo-1.0.tar.gz"
     with tarfile.open(archive, "w:gz") as tar:
-        for info, data in (member("demo-1.0/PKG-INFO"), *members):
+        for info, data in (member("buildfarm-demo-1.0/PKG-INFO"), *members):
             info.size = len(data)
             tar.addfile(info, io.BytesIO(data))
-    digest = hashlib.sha256(archive.read_bytes()).hexdigest()
-    link = f'<a href="{archive.name}#sha256={digest}">{archive.name}</a>'
-    (archive.parent / "index.html").write_text(f"<!doctype html><html><body>{link}</body></html>")
-    return digest
+    return hashlib.sha256(archive.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -177,26 +150,30 @@ def publish(root: Path, *members: tuple[tarfile.TarInfo, bytes]) -> str:
     [
         ([], ["sha256"]),
         ([member("/etc/hostile")], ["/etc/hostile"]),
-        ([member("demo-1.0/../../hostile")], ["../../hostile"]),
-        ([member("demo-1.0/link", kind=tarfile.SYMTYPE, link="/etc")], ["demo-1.0/link"]),
-        ([member("demo-1.0/hard", kind=tarfile.LNKTYPE, link="../../../etc/passwd")], ["../../../etc/passwd"]),
-        ([member("demo-1.0/null", kind=tarfile.CHRTYPE)], ["demo-1.0/null"]),
+        ([member("buildfarm-demo-1.0/../../hostile")], ["../../hostile"]),
+        ([member("buildfarm-demo-1.0/link", kind=tarfile.SYMTYPE, link="/etc")], ["buildfarm-demo-1.0/link"]),
+        (
+            [member("buildfarm-demo-1.0/hard", kind=tarfile.LNKTYPE, link="../../../etc/passwd")],
+            ["../../../etc/passwd"],
+        ),
+        ([member("buildfarm-demo-1.0/null", kind=tarfile.CHRTYPE)], ["buildfarm-demo-1.0/null"]),
     ],
     ids=["wrong-sha256", "absolute", "dotdot", "link-out", "hard-link-out", "device"],
 )
 def test_a_hostile_or_changed_source_stops_before_anything_is_made(
     farm: Farm,
     bench: Path,
-    served: tuple[Path, str],
+    tmp_path: Path,
     hostile: list[tuple[tarfile.TarInfo, bytes]],
     words: list[str],
 ) -> None:
-    root, url = served
-    digest = publish(root, *hostile)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    digest = publish(folder, *hostile)
     wanted = digest if hostile else "0" * 64
-    recipe = RECIPE.format(source=f"{{sdist: demo, version: '1.0', sha256: '{wanted}'}}")
+    recipe = RECIPE.format(source=f"{{sdist: buildfarm-demo, version: '1.0', sha256: '{wanted}'}}")
     (bench / "demo/extension.yaml").write_text(recipe)
-    env = {"UV_DEFAULT_INDEX": url, "UV_CACHE_DIR": str(bench / "cache"), "UV_FIND_LINKS": ""}
+    env = {"UV_FIND_LINKS": str(folder)}
     said = spoken(farm("build", "--executor", "local", "--store", bench / "s", cwd=bench, env=env), 2)
     for word in (*words, "demo"):
         assert word in said, said

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import signal
 import subprocess
 import time
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from builder.process import JOB_VARIABLE
+from builder.store import Store
 from tests.conftest import BUILDFARM, ROOT, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -20,12 +22,22 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 MOMENTS = [0.0, 0.3, 1, 2, 4, 7, 11, 16, 22, 30]
 
 
-def compilers() -> list[int]:
-    """Processes that carry the farm's mark, whoever their parent is."""
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Path]:
+    """A store of its own, so that what is left in it was left by the runs of this test."""
+    folder = tmp_path / "store"
+    folder.mkdir()
+    yield folder
+    shutil.rmtree(folder)
+
+
+def compilers(store: Path) -> list[int]:
+    """Processes that carry the mark of this store, whoever their parent is."""
+    mark = f"{JOB_VARIABLE}={Store(store).mark('')}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if f"{JOB_VARIABLE}=".encode() in (folder / "environ").read_bytes() and int(folder.name) != os.getpid():
+            if mark in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
         except OSError:
             continue
@@ -68,5 +80,27 @@ def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     assert zipfile.ZipFile(wheel).testzip() is None
     assert list(log.glob("*.log"))
-    assert compilers() == []
+    assert compilers(store) == []
     assert list((store / "work").glob("*")) == [], "scratch folders of killed runs are gone"
+
+
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda s: s.name)
+def test_told_to_end_it_takes_its_compilers_along(store: Path, tmp_path: Path, ending: signal.Signals) -> None:
+    words = [str(BUILDFARM), "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn", "--arch", "8.7"]
+    words += ["--executor", "local", "--store", str(store), "--dist", str(tmp_path / "dist")]
+    farm = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert farm.stderr is not None
+    said = ""
+    while ": compile (" not in said:
+        line = farm.stderr.readline()
+        assert line, said
+        said += line
+    time.sleep(1.5)
+    mine = compilers(store)
+    assert mine, "a compiler was to run by now"
+    farm.send_signal(ending)
+    _, err = farm.communicate(timeout=30)
+    assert farm.returncode == 130, err
+    assert "interrupted; what was finished is kept" in err
+    time.sleep(0.2)
+    assert compilers(store) == []

@@ -83,6 +83,11 @@ class SmallFarm:
         (package / "_C.c").write_text(MODULE.format(answer=42) if source is None else source)
         return package
 
+    @property
+    def store(self) -> Path:
+        """Beside it, since a store's path may hold no space."""
+        return self.root.with_name(f"{self.root.name.replace(' ', '-')}-store")
+
     def matrix(self, *names: str, python: str = "") -> Path:
         """Write matrix.yaml for these extensions."""
         path = self.root / "matrix.yaml"
@@ -97,7 +102,7 @@ class SmallFarm:
         return Options(
             matrix=self.root / "matrix.yaml",
             executor="local",
-            store=self.root / "store",
+            store=self.store,
             dist=self.root / "dist",
             jobs=2,
         )

