@@ -105,7 +105,7 @@ def build(
     ] = False,
     dist: Annotated[Path, typer.Option("--dist", help="Where wheels, report.json and the index go.")] = Path("dist"),
     store: Annotated[
-        Path | None, typer.Option("--store", help="The farm's memory [default: the user's cache folder].")
+        Path | None, typer.Option("--store", help="The farm's memory; without it a folder in the user's cache.")
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
