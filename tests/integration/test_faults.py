@@ -17,7 +17,7 @@ name: demo
 version: "1.0"
 summary: A demonstration
 source: {source}
-abi: cpython
+abi: abi3
 imports: [demo]
 """
 MATRIX = """
@@ -53,10 +53,10 @@ def spoken(ran: Ran, code: int) -> str:
         ("matrix.yaml", "python:", "pyhton:", ["pyhton", "python"]),
         ("matrix.yaml", '"2.11"', '"2.99"', ["2.99"]),
         ("matrix.yaml", "[demo]", "[dmeo]", ["dmeo"]),
-        ("demo/extension.yaml", "abi: cpython", "abi: cpyhton", ["abi"]),
+        ("demo/extension.yaml", "abi: abi3", "abi: abi4", ["abi"]),
         ("demo/extension.yaml", "imports:", "import:", ["import", "imports"]),
         ("demo/extension.yaml", "{path: .}", "{path: ../..}", ["source"]),
-        ("demo/extension.yaml", "abi: cpython", "abi: cpython\npatches: [../../etc/x.patch]", ["patches"]),
+        ("demo/extension.yaml", "abi: abi3", "abi: abi3\npatches: [../../etc/x.patch]", ["patches"]),
         ("demo/extension.yaml", "{path: .}", "{sdist: demo, version: '1', sha256: abc}", ["sha256"]),
         ("demo/extension.yaml", "{path: .}", "{git: 'https://example.org/x', revision: main}", ["revision"]),
     ],

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import run
+from builder.errors import Exit
+from tests.conftest import lacking, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -34,6 +35,8 @@ def dist(started: Callable[[str], subprocess.Popen[str]], in_background: Path) -
     """The dist folder of the build that conftest started when the run began; it compiles one file at a time."""
     farm = started("torch_scatter")
     out, err = farm.communicate(timeout=3000)
+    if farm.returncode == Exit.TOOL_MISSING:
+        lacking(err)
     assert farm.returncode == 0, out + err
     return in_background
 
