@@ -51,7 +51,8 @@ def write_whole(path: Path, data: bytes) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
+    """Make a file's contents, or a folder's entries, last through a power cut."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -92,12 +93,12 @@ class Store:
         aside = self.root / "work" / job_name(digest) / "finished"
         aside.mkdir(parents=True)
         shutil.copyfile(wheel, aside / wheel.name)
-        _sync(aside / wheel.name)
+        sync(aside / wheel.name)
         write_whole(aside / "build.json", json.dumps({**record, "wheel": wheel.name}, indent=1).encode())
         if final.exists():  # a broken leftover: `find` said there is no whole build here
             shutil.rmtree(final)
         aside.rename(final)
-        _sync(final.parent)
+        sync(final.parent)
         return Stored(digest, final / wheel.name, {**record, "wheel": wheel.name})
 
     @contextmanager

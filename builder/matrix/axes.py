@@ -136,6 +136,11 @@ class AbiClass(StrEnum):
     STABLE = "stable"
 
 
+#: First torch whose headers enforce TORCH_TARGET_VERSION, so the oldest a stable binary is built for
+#: (libtorch_stable_abi.md of pytorch/pytorch).
+STABLE_FLOOR = Torch(2, 10, 0)
+
+
 @dataclass(frozen=True, order=True)
 class Cell:
     """Where a user runs: torch, CUDA variant, Python, platform. `torch2.11.0-cu130-cp312`."""

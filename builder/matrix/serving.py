@@ -7,15 +7,13 @@ from dataclasses import replace
 
 from packaging.specifiers import SpecifierSet
 
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot
 from builder.matrix.config import Recipe
 
 #: Cells with the same key are served by one build. Platform, then what the ABI class ties the binary to.
 GroupKey = tuple[str, AbiClass, str, Cuda | int, Python | None]
 
-# TORCH_BOX and the version gate came with it: pytorch/pytorch:docs/source/notes/libtorch_stable_abi.md
-_STABLE_SINCE = Torch(2, 10, 0)
 _LIMITED_SINCE = Python(3, 10)  # the Py_LIMITED_API that torch >= 2.10 itself sets; older ones only allow 3.9
 _COMPILE_WITH = (Python(3, 12), Python(3, 11), Python(3, 13), Python(3, 10))  # best first, then any other
 
@@ -41,10 +39,10 @@ class Serving:
             takes = ", ".join(rule.specifier for rule in self.recipe.abi)
             reason = f"{self.recipe.name} is not for torch {cell.torch.series}: its abi rules take {takes}"
             return WhyNot("no-abi-rule-for-torch", reason)
-        if abi is AbiClass.STABLE and cell.torch < _STABLE_SINCE:
+        if abi is AbiClass.STABLE and cell.torch < STABLE_FLOOR:
             reason = (
                 f"{self.recipe.name} claims LibTorch's stable ABI for torch {cell.torch.series},"
-                f" but it starts with {_STABLE_SINCE.series}"
+                f" but it starts with {STABLE_FLOOR.series}"
             )
             return WhyNot("stable-abi-needs-newer-torch", reason)
         key = (abi, cell.python)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from builder.errors import FarmError
-from builder.matrix.axes import AbiClass, Python, Torch
+from builder.matrix.axes import STABLE_FLOOR, AbiClass, Python, Torch
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import digest_of
@@ -111,10 +111,6 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
             "farm": _code_version(),
         }
     )
-
-
-#: First torch release whose headers enforce TORCH_TARGET_VERSION (libtorch_stable_abi.md of pytorch/pytorch).
-STABLE_FLOOR = Torch(2, 10, 0)
 
 
 def torch_floor(build: Build) -> Torch:

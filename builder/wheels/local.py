@@ -80,13 +80,19 @@ class LocalExecutor:
 
     def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
         """Exact versions of environment, nvcc and host compiler, once the environment was resolved; else None."""
+        requirements, index = self._requirements(build, recipe)
+        packages = self._environments.locked(self._python_for(build), requirements, index=index)
+        return None if packages is None else self._identity(build, packages)
+
+    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
+        """The same, after making the environment where nothing is known of it yet."""
+        known = self.known_toolchain(build, recipe)
+        return known or self._identity(build, self._environment(build, recipe, log).packages)
+
+    def _identity(self, build: Build, packages: Sequence[str]) -> Toolchain:
         python = self._python_for(build)
         toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
         compiler = self._compiler_for(build)
-        requirements, index = self._requirements(build, recipe)
-        packages = self._environments.locked(python, requirements, index=index)
-        if packages is None:
-            return None
         parts = {
             "python": self._environments.interpreter(python).version,
             "c++": f"{Path(compiler.cxx).name} {compiler.version}",
@@ -99,14 +105,6 @@ class LocalExecutor:
         if toolkit.stands_in_for:
             parts["stands in for"] = f"CUDA {toolkit.stands_in_for}"
         return Toolchain(self.name, python, tuple(sorted(parts.items())))
-
-    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
-        """The same, after making the environment where nothing is known of it yet."""
-        known = self.known_toolchain(build, recipe)
-        while known is None:
-            self._environment(build, recipe, log)
-            known = self.known_toolchain(build, recipe)
-        return known
 
     def compile(self, job: Job, stage: Callable[[str], None]) -> Path:
         """Build one wheel without isolation in the build's environment; the raw wheel lands in `job.work/raw`."""

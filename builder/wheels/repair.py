@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.errors import BuildError
 from builder.process import run
+from builder.store import sync
 from builder.wheels.relabel import Label, Member, read_members, relabel, write_wheel
 
 #: The driver's own libraries: of the machine that runs the wheel, never of the one that builds it.
@@ -133,7 +134,7 @@ def repair(
         _audit(aside / name, provided, log)
         _note(log, f"{raw.name} became {name}")
         wheel = (aside / name).rename(out / name)
-    _sync(out)
+    sync(out)
     return wheel
 
 
@@ -264,11 +265,3 @@ def _audit(wheel: Path, provided: frozenset[str], log: Path) -> None:
             "a library in it needs a newer system than the tag says; build on an older base image",
         )
     _note(log, f"audited {wheel.name}: {answer['policy']}")
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
