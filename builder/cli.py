@@ -12,11 +12,12 @@ import typer
 
 from builder import __version__
 from builder.errors import Exit, UsageError
-from builder.log import complain
+from builder.log import complain, say
 from builder.matrix.axes import Arch
 from builder.matrix.config import Select
 from builder.matrix.declaration import read_plan
 from builder.matrix.plan import plan_to_json
+from builder.proof import Verdict
 from builder.publish.plan_text import plan_text
 
 app = typer.Typer(
@@ -48,6 +49,9 @@ ArchOption = Annotated[
     typer.Option("--arch", help="GPU architecture: 9.0, 9.0+PTX. Repeatable; replaces the matrix's and the recipes'."),
 ]
 MatrixOption = Annotated[Path, typer.Option("--matrix", help="The declaration.")]
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", help="The farm's memory; without it a folder in the user's cache.")
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data for programs.")]
 
 
@@ -104,9 +108,7 @@ def build(
         typer.Option("--stand-in", help="Accept a CUDA toolkit of the same major, another minor; the wheel says so."),
     ] = False,
     dist: Annotated[Path, typer.Option("--dist", help="Where wheels, report.json and the index go.")] = Path("dist"),
-    store: Annotated[
-        Path | None, typer.Option("--store", help="The farm's memory; without it a folder in the user's cache.")
-    ] = None,
+    store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Build, repair and check the selected wheels; they land in dist/ with an index pip can install from."""
@@ -130,6 +132,54 @@ def build(
     _answer(report_json(planned, results) if as_json else build_text(dist, planned, results))
     worst = max((result.exit for result in results), default=Exit.OK)
     raise typer.Exit(int(worst))
+
+
+@app.command()
+def smoke(
+    wheels: Annotated[
+        list[str] | None,
+        typer.Argument(help="File, URL or NAME==VERSION. None: the wheels in dist/ and the official ones of recipes."),
+    ] = None,
+    torch: TorchOption = None,
+    cuda: CudaOption = None,
+    python: PythonOption = None,
+    ext: ExtOption = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    index: Annotated[str, typer.Option("--index", help="Package index that is asked for NAME==VERSION first.")] = "",
+    here: Annotated[
+        bool, typer.Option("--here", help="Prove what is installed in this environment; needs nothing but its torch.")
+    ] = False,
+    pack: Annotated[
+        Path | None,
+        typer.Option("--pack", help="Write the gate and one extension's cases to a file, for `python FILE` elsewhere."),
+    ] = None,
+    dist: Annotated[Path, typer.Option("--dist", help="Where wheels are when none is named.")] = Path("dist"),
+    store: StoreOption = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Also write JUnit XML to this file.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Execute every op of a wheel in each of its cells: values, gradients, fakes, import orders, the GPU."""
+    from builder import smoke as story  # noqa: PLC0415 - see `build`
+    from builder.publish.smoke_text import smoke_json, smoke_junit, smoke_text  # noqa: PLC0415
+    from builder.store import write_whole  # noqa: PLC0415
+
+    select = _select(torch, cuda, python, ext)
+    if pack:
+        file = story.pack_gate(matrix, select, pack)
+        say(f"on a machine with torch and the wheel installed: python {file.name}")
+        return
+    if here:
+        if wheels or torch or cuda or python:
+            raise UsageError("takes what is installed: no wheels, no cells beside it", where="--here")
+        smoked = story.smoke_here(matrix, select)
+    else:
+        options = story.SmokeOptions(matrix, tuple(wheels or ()), select, index, dist, store)
+        smoked = list(story.run_smoke(options))
+    if junit:
+        write_whole(junit.absolute(), smoke_junit(smoked).encode())
+    _answer(smoke_json(smoked) if as_json else smoke_text(smoked))
+    failed = any(proof.verdict is Verdict.FAILED for one in smoked for proof in one.proofs)
+    raise typer.Exit(int(Exit.FAILED if failed else Exit.OK))
 
 
 def _answer(text: str) -> None:

@@ -19,8 +19,8 @@ from builder.matrix.declaration import read_plan
 from builder.matrix.plan import Build, Plan
 from builder.preflight import Share, preflight
 from builder.process import Interrupted, end_all
+from builder.proof import Verdict
 from builder.proofs.cells import CellProver
-from builder.proofs.proof import Verdict
 from builder.publish.index import write_index
 from builder.publish.report import hand_over
 from builder.result import Result

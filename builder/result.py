@@ -1,12 +1,14 @@
-"""How one build of a plan ended: what the farm hands to the report."""
+"""How one build of a plan ended, and what a wheel showed in a cell: what the farm hands to the report."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from builder.errors import Exit, FarmError
+from builder.gate.outcome import Answer
+from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
-from builder.proofs.proof import Proof, Verdict
+from builder.proof import Proof, Verdict
 from builder.store import Stored
 from builder.wheels.build import Toolchain
 
@@ -40,3 +42,21 @@ class Result:
         if self.error is not None:
             return self.error.exit_code
         return Exit.FAILED if any(p.verdict is Verdict.FAILED for p in self.proofs) else Exit.OK
+
+
+@dataclass(frozen=True)
+class Smoked:
+    """What one wheel showed in one cell.
+
+    Attributes:
+        subject: the wheel's file name, or NAME VERSION of what is installed.
+        cell: where.
+        proofs: of the import and of every check of the gate.
+        answer: what the gate said in full; None where it did not run.
+
+    """
+
+    subject: str
+    cell: Cell
+    proofs: tuple[Proof, ...]
+    answer: Answer | None

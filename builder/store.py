@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 
 from builder.errors import FarmError
 from builder.process import reap_orphans, stop_if_ending
-from builder.proofs.proof import Proof
+from builder.proof import Proof
 
 
 def default_store() -> Path:

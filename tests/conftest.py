@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -63,7 +64,7 @@ def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def farm() -> Farm:
     """The installed `buildfarm`, in a process of its own."""
 
@@ -106,13 +107,13 @@ def python_of() -> Callable[[str], Path]:
     return find
 
 
-@pytest.fixture
-def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """Fresh environments by uv, deleted after the test (a torch is 4 GB, though linked from uv's cache)."""
+@contextmanager
+def _environments(root: Path) -> Iterator[Callable[..., Path]]:
+    """Fresh environments by uv, deleted afterwards (a torch is 4 GB, though linked from uv's cache)."""
     made: list[Path] = []
 
     def make(interpreter: Path, *requirements: str) -> Path:
-        folder = tmp_path / f"env{len(made)}"
+        folder = root / f"env{len(made)}"
         made.append(folder)
         for words in (
             ("venv", "--python", str(interpreter), str(folder)),
@@ -127,6 +128,20 @@ def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     yield make
     for folder in made:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def venv(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """Makes an environment with these requirements; it lives as long as the test."""
+    with _environments(tmp_path) as make:
+        yield make
+
+
+@pytest.fixture(scope="module")
+def venv_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
+    """The same, for the tests of one module together."""
+    with _environments(tmp_path_factory.mktemp("environments")) as make:
+        yield make
 
 
 #: torch-scatter compiles one file at a time (its setup.py switches ninja off), so a run that wants it starts it first

@@ -16,6 +16,7 @@ from builder.matrix.faults import checked, key_path
 from builder.matrix.models import MatrixModel, RecipeModel, SourceModel
 
 RECIPE = "extension.yaml"
+CASES = "cases.py"
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,17 @@ class GitSource:
 
 
 @dataclass(frozen=True)
+class WheelSource:
+    """An official wheel on the package index: there is nothing to build, only something to prove."""
+
+    project: str
+    version: str
+
+
+Source = PathSource | SdistSource | GitSource | WheelSource
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One extension as its extension.yaml declares it.
 
@@ -79,7 +91,7 @@ class Recipe:
     version: str
     summary: str
     folder: Path
-    source: PathSource | SdistSource | GitSource
+    source: Source
     patches: tuple[Path, ...]
     abi: tuple[AbiRule, ...]
     cuda: str
@@ -93,6 +105,12 @@ class Recipe:
     companions: tuple[str, ...]
     libraries: dict[str, tuple[str, ...]]
     memory_per_job: int
+
+    @property
+    def cases(self) -> Path | None:
+        """What the op gate runs: `cases.py` beside the recipe; it may import from `references/` there. None without."""
+        path = self.folder / CASES
+        return path if path.is_file() else None
 
 
 @dataclass(frozen=True)
@@ -259,11 +277,13 @@ def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, 
     return tuple(folders)
 
 
-def _source(document: Document, home: Path, model: SourceModel) -> PathSource | SdistSource | GitSource:
+def _source(document: Document, home: Path, model: SourceModel) -> Source:
     if model.sdist and model.version and model.sha256:
         return SdistSource(model.sdist, model.version, model.sha256)
     if model.git and model.revision:
         return GitSource(model.git, model.revision, model.subdirectory or "")
+    if model.wheel and model.version:
+        return WheelSource(model.wheel, model.version)
     return PathSource(_within(document, home, model.path or ".", ("source", "path"), file=False))
 
 

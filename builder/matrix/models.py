@@ -225,10 +225,10 @@ class AbiModel(Door):
 
 
 class SourceModel(Door):
-    """Where the source is: exactly one of path, sdist, git."""
+    """Where the source is: exactly one of path, sdist, git, wheel."""
 
     model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["path"]}, {"required": ["sdist"]}, {"required": ["git"]}]}
+        json_schema_extra={"oneOf": [{"required": [kind]} for kind in ("path", "sdist", "git", "wheel")]}
     )
 
     path: str | None = Field(default=None, description="A folder inside the recipe's own; `.` is that folder.")
@@ -238,17 +238,26 @@ class SourceModel(Door):
     git: GitUrl | None = Field(default=None, description="URL of a git repository.")
     revision: Revision | None = None
     subdirectory: Annotated[str, AfterValidator(_inside)] | None = None
+    wheel: Name | None = Field(
+        default=None, description="A project whose official wheel is proven as it is; nothing is built."
+    )
 
     @model_validator(mode="after")
     def _exactly_one(self) -> SourceModel:
-        belongs = {"path": (), "sdist": ("version", "sha256"), "git": ("revision", "subdirectory")}
+        belongs = {
+            "path": (),
+            "sdist": ("version", "sha256"),
+            "git": ("revision", "subdirectory"),
+            "wheel": ("version",),
+        }
         kinds = [kind for kind in belongs if getattr(self, kind)]
         if len(kinds) != 1:
-            raise ValueError(f"must name exactly one of path, sdist, git; it names {' and '.join(kinds) or 'none'}")
-        needed = {"sdist": ("version", "sha256"), "git": ("revision",)}.get(kinds[0], ())
+            raise ValueError(f"must name exactly one of {', '.join(belongs)}; it names {' and '.join(kinds) or 'none'}")
+        needed = {"sdist": ("version", "sha256"), "git": ("revision",), "wheel": ("version",)}.get(kinds[0], ())
         if missing := [key for key in needed if not getattr(self, key)]:
             raise ValueError(f"{kinds[0]} needs {' and '.join(missing)} beside it")
-        others = (key for kind, keys in belongs.items() if kind != kinds[0] for key in keys)
+        own = belongs[kinds[0]]
+        others = dict.fromkeys(key for keys in belongs.values() for key in keys if key not in own)
         if strange := [key for key in others if getattr(self, key)]:
             raise ValueError(f"{' and '.join(strange)} does not go with {kinds[0]}")
         return self

@@ -12,11 +12,12 @@ from typing import Any
 from builder.errors import NothingSelectedError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import Exclude, Matrix, Recipe, Select
+from builder.matrix.config import Exclude, Matrix, Recipe, Select, WheelSource
 from builder.matrix.selection import Axes, select_axes
 from builder.matrix.serving import GroupKey, Serving
 
 _SCHEMA = 1
+_PREBUILT = "its source is an official wheel: there is nothing to build; `buildfarm smoke` proves it"
 
 
 @dataclass(frozen=True, order=True)
@@ -118,26 +119,51 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Select, compat:
         NothingSelectedError: no cell is left; the hints are the first reasons.
 
     """
-    axes = select_axes(matrix, recipes, select, compat)
-    cells, skips = _cells(matrix, axes, compat)
+    served, skips = _served(matrix, recipes, select, compat)
     builds: list[Build] = []
-    for recipe in axes.recipes:
-        serving = Serving(recipe, matrix.archs, compat)
-        excludes = _excludes(matrix, recipe.name)
+    for serving, cells in served:
+        if isinstance(serving.recipe.source, WheelSource):
+            skips += [_skip(cell, serving.recipe.name, "nothing-to-build", _PREBUILT) for cell in cells]
+            continue
         groups: dict[GroupKey, list[Cell]] = defaultdict(list)
         for cell in cells:
-            if excluded := next((e for e in excludes if _leaves_out(e, cell)), None):
-                skips.append(_skip(cell, recipe.name, "excluded", excluded.reason))
-            elif why := serving.why_not(cell):
-                skips.append(_skip(cell, recipe.name, *why))
-            else:
-                groups[serving.group(cell)].append(cell)
+            groups[serving.group(cell)].append(cell)
         builds += [_build(serving, key, group) for key, group in groups.items()]
     plan = Plan(tuple(builds), tuple(skips))
     if not plan.builds:
         reasons = [f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})" for s in summarise_skips(plan)[:3]]
         raise NothingSelectedError("no cell is left of this selection", where=str(matrix.path), hints=reasons)
     return plan
+
+
+def served_cells(
+    matrix: Matrix, recipes: Sequence[Recipe], select: Select, compat: Compat
+) -> list[tuple[Recipe, tuple[Cell, ...]]]:
+    """The cells each selected extension is for, built or not; by name, cells sorted. Raises as `make_plan`."""
+    served, _ = _served(matrix, recipes, select, compat)
+    return [(serving.recipe, tuple(cells)) for serving, cells in served]
+
+
+def _served(
+    matrix: Matrix, recipes: Sequence[Recipe], select: Select, compat: Compat
+) -> tuple[list[tuple[Serving, list[Cell]]], list[Skip]]:
+    """For each extension its rules and the cells it can serve; a Skip for each of the others."""
+    axes = select_axes(matrix, recipes, select, compat)
+    cells, skips = _cells(matrix, axes, compat)
+    served = []
+    for recipe in axes.recipes:
+        serving = Serving(recipe, matrix.archs, compat)
+        excludes = _excludes(matrix, recipe.name)
+        mine: list[Cell] = []
+        for cell in cells:
+            if excluded := next((e for e in excludes if _leaves_out(e, cell)), None):
+                skips.append(_skip(cell, recipe.name, "excluded", excluded.reason))
+            elif why := serving.why_not(cell):
+                skips.append(_skip(cell, recipe.name, *why))
+            else:
+                mine.append(cell)
+        served.append((serving, mine))
+    return served, skips
 
 
 def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:

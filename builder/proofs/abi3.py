@@ -7,8 +7,8 @@ from abi3info.models import PyVersion, Symbol  # type: ignore[import-untyped]
 from packaging.tags import parse_tag
 
 from builder.matrix.axes import AbiClass
+from builder.proof import Check, Proof
 from builder.proofs.claim import Claim, judge, listed
-from builder.proofs.proof import Check, Proof
 from builder.proofs.symbols import is_python
 from builder.wheels.facts import WheelFacts
 

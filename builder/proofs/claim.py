@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
-from builder.proofs.proof import Check, Proof, Verdict
+from builder.proof import Check, Proof, Verdict
 from builder.wheels.facts import WheelFacts
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from builder.proof import Check, Proof
 from builder.proofs.claim import Claim, judge, listed
-from builder.proofs.proof import Check, Proof
 from builder.proofs.symbols import is_driver
 from builder.wheels.facts import WheelFacts
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.process import stop_if_ending
-from builder.proofs.proof import Verdict
+from builder.proof import Verdict
 
 #: A healthy import of torch takes seconds; beyond this the module hangs.
 IMPORT_SECONDS = 300

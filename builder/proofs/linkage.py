@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from builder.matrix.axes import Cell
+from builder.proof import Check, Proof
 from builder.proofs.claim import judge, listed
-from builder.proofs.proof import Check, Proof
 from builder.proofs.stable import SHIM, shims
 from builder.proofs.symbols import (
     STANDARD,

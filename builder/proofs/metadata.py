@@ -12,8 +12,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
 from builder.matrix.axes import Cell
+from builder.proof import Check, Proof
 from builder.proofs.claim import Claim, judge, listed
-from builder.proofs.proof import Check, Proof
 from builder.wheels.facts import WheelFacts
 
 #: Releases to compare two torch windows on: every patch that is or may come soon.

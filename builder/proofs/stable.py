@@ -14,8 +14,8 @@ from pathlib import Path
 import yaml
 
 from builder.matrix.axes import AbiClass
+from builder.proof import Check, Proof
 from builder.proofs.claim import Claim, judge, listed
-from builder.proofs.proof import Check, Proof
 from builder.proofs.symbols import demangle, is_driver, is_python, is_standard, is_torch_cxx
 from builder.wheels.facts import Library, WheelFacts
 

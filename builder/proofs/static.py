@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from builder.matrix.axes import Cell
+from builder.proof import Check, Proof
 from builder.proofs.abi3 import check_abi3
 from builder.proofs.claim import Claim, not_run
 from builder.proofs.contents import check_grafted, check_payload
 from builder.proofs.device_code import check_device_code
 from builder.proofs.linkage import check_linkage
 from builder.proofs.metadata import check_metadata
-from builder.proofs.proof import Check, Proof
 from builder.proofs.stable import check_stable
 from builder.proofs.symbols import SymbolTable
 from builder.proofs.tags import check_tags

@@ -16,8 +16,8 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
 from builder.matrix.axes import Cell
+from builder.proof import Check, Proof
 from builder.proofs.claim import Claim, judge, listed
-from builder.proofs.proof import Check, Proof
 from builder.proofs.symbols import is_driver
 from builder.wheels.facts import Library, WheelFacts
 

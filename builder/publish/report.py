@@ -17,7 +17,7 @@ from rich.table import Table
 
 from builder.errors import FarmError
 from builder.matrix.plan import Plan
-from builder.proofs.proof import Check, Proof, Verdict
+from builder.proof import Check, Proof, Verdict
 from builder.publish.index import install_command
 from builder.result import Result
 from builder.store import write_whole
@@ -26,7 +26,7 @@ from builder.store import write_whole
 PLAIN_WIDTH = 200
 
 
-def _text(*parts: Table | str) -> str:
+def render(*parts: Table | str) -> str:
     """Render for stdout: colours and the terminal's width only where it is one."""
     stream = io.StringIO()
     terminal = sys.stdout.isatty()
@@ -149,7 +149,7 @@ def build_text(dist: Path, plan: Plan, results: Sequence[Result]) -> str:
             "",
             f"{len(plan.skips)} cells are skipped; `buildfarm plan` with the same selection says why.",
         ]
-    return _text(*parts)
+    return render(*parts)
 
 
 def failures(results: Sequence[Result]) -> list[tuple[FarmError, list[str]]]:
@@ -183,7 +183,7 @@ def _row(result: Result) -> list[str]:
 
 
 def _gpu(proofs: Sequence[Proof]) -> str:
-    verdicts = Counter(proof.verdict for proof in proofs if proof.check is Check.GPU)
+    verdicts = Counter(proof.verdict for proof in proofs if proof.check is Check.GPU_VALUES)
     if verdicts[Verdict.FAILED]:
         return "failed"
     if not verdicts[Verdict.PASSED]:
@@ -202,20 +202,20 @@ def _notes(result: Result) -> list[str]:
         if proof.verdict is Verdict.FAILED:
             where = f" in {proof.cell}" if proof.cell else ""
             lines.append(f"refused: {result.build}: {proof.check}{where}: {proof.reason}")
-    lines += _not_run([p for p in result.proofs if p.verdict is Verdict.NOT_RUN])
+    lines += not_run_lines([p for p in result.proofs if p.verdict is Verdict.NOT_RUN])
     if result.toolchain and (wanted := result.toolchain.part("stands in for")):
         lines.append(f"{result.build}: compiled with CUDA {result.toolchain.part('nvcc')}, a stand-in for {wanted}")
     return lines
 
 
-def _not_run(proofs: Sequence[Proof]) -> list[str]:
+def not_run_lines(proofs: Sequence[Proof]) -> list[str]:
     """One line for each reason: which checks it kept from how many cells."""
     groups: dict[str, list[Proof]] = {}
     for proof in proofs:
         groups.setdefault(proof.reason, []).append(proof)
     lines = []
     for reason, members in groups.items():
-        checks = ", ".join(dict.fromkeys("GPU" if p.check is Check.GPU else str(p.check) for p in members))
+        checks = ", ".join(dict.fromkeys("GPU" if p.check.on_gpu else str(p.check) for p in members))
         cells = list(dict.fromkeys(str(p.cell) for p in members if p.cell))
         where = f" in {cells[0]}" if len(cells) == 1 else f" in {len(cells)} cells" if cells else ""
         lines.append(f"{checks}: not run{where}: {reason}")

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import UsageError
-from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
+from builder.matrix.config import CASES, GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheels.checkout import checkout
 from builder.wheels.patches import apply_patches
 from builder.wheels.sdist import fetch_sdist
@@ -24,10 +24,11 @@ _LEFTOVER_NAMES = frozenset(
     }
 )  # fmt: skip
 _LEFTOVER_SUFFIXES = (".egg-info", ".pyc", ".so")
-# Only at the top: `src/build/` may well be somebody's package. The top-level `tests/` and the recipe are
-# neither in the digest nor in the tree a build sees, so a changed test or summary
+# Only at the top: `src/build/` may well be somebody's package. The top-level `tests/`, the recipe and its op
+# cases are neither in the digest nor in the tree a build sees, so a changed test or summary
 # can neither cause nor need a rebuild.
 _LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "extension.yaml"})
+_LEFT_OUT_WITH_CASES = _LEFT_OUT_AT_TOP | {CASES, "references"}
 
 
 def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> None:
@@ -55,6 +56,8 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> None:
                         hints=("correct `subdirectory` in the recipe",),
                     )
                 _copy(_tracked_files(top), target, root=root, top=top)
+            case WheelSource():
+                raise AssertionError("the plan builds nothing from an official wheel")
         apply_patches(recipe.patches, target)
     except BaseException:
         _empty(target)
@@ -77,6 +80,8 @@ def source_digest(recipe: Recipe, *, cache: Path) -> str:  # noqa: ARG001 - need
             digest.update(f"sdist {sha256.lower()}\n".encode())
         case GitSource(revision=revision, subdirectory=subdirectory):
             digest.update(f"git {revision} {subdirectory}\n".encode())
+        case WheelSource(project=project, version=version):
+            digest.update(f"wheel {project} {version}\n".encode())
     for patch in recipe.patches:
         digest.update(f"patch {_sha256(patch)}\n".encode())
     return digest.hexdigest()
@@ -102,7 +107,7 @@ def _source_files(root: Path) -> list[tuple[str, Path]]:
     """Relative path and file for all that counts as source under a recipe's folder, sorted by path."""
     if not root.is_dir():
         raise UsageError("the source folder does not exist", where=str(root), hints=("correct `source` in the recipe",))
-    return sorted(_walk(root, root, _LEFT_OUT_AT_TOP))
+    return sorted(_walk(root, root, _LEFT_OUT_WITH_CASES if (root / CASES).is_file() else _LEFT_OUT_AT_TOP))
 
 
 def _walk(folder: Path, root: Path, left_out: frozenset[str]) -> Iterator[tuple[str, Path]]:

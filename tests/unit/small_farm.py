@@ -13,6 +13,7 @@ import pytest
 from builder.farm import Options
 from builder.matrix.axes import Python
 from tests.unit import loopback
+from tests.unit.canned_gate import can_gate
 
 PYTHON = Python(sys.version_info.major, sys.version_info.minor)
 
@@ -121,4 +122,5 @@ def small_farm(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallFar
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr("builder.wheels.resources.ENVIRONMENT_BYTES", 0)
         monkeypatch.setattr("builder.wheels.resources.WORK_BYTES", 0)
+        can_gate(monkeypatch)
         yield SmallFarm(root, index)

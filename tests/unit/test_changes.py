@@ -12,7 +12,7 @@ import pytest
 from builder.errors import Exit, UsageError
 from builder.farm import open_store, run_build
 from builder.log import console
-from builder.proofs.proof import Check, Verdict
+from builder.proof import Check, Verdict
 from builder.result import Result
 from tests.unit.small_farm import SmallFarm, small_farm
 

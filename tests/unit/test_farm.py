@@ -22,13 +22,14 @@ from builder.farm import Options, choose_executor, open_store, run_build
 from builder.log import console
 from builder.matrix.config import Select
 from builder.matrix.declaration import read_plan
-from builder.proofs.proof import Check, Verdict
+from builder.proof import Check, Verdict
 from builder.publish.report import build_text
 from builder.result import Result
 from builder.store import Store
 from builder.wheels.environment import Environments
 from builder.wheels.local import LocalExecutor
 from builder.wheels.pythons import find_uv
+from tests.unit.canned_gate import VERDICTS
 from tests.unit.small_farm import MODULE, SmallFarm, small_farm
 
 pytestmark = pytest.mark.usefixtures("headers")
@@ -115,7 +116,7 @@ def test_a_declaration_becomes_a_proven_wheel(story: Story) -> None:
         Check.DEVICE_CODE: Verdict.PASSED,
         Check.LINKAGE: Verdict.PASSED,
         Check.IMPORT: Verdict.PASSED,
-        Check.GPU: Verdict.NOT_RUN,
+        **VERDICTS,
     }
     (wheel,) = story.first.dist
     assert wheel == result.stored.wheel.name
@@ -125,7 +126,7 @@ def test_a_declaration_becomes_a_proven_wheel(story: Story) -> None:
 
 def test_what_was_not_run_is_shown_as_not_run(story: Story) -> None:
     _, _, cells, passed, failed, not_run, gpu, _ = row(story.first, "tiny")
-    assert (cells, passed, failed, not_run, gpu) == ("1", "7", "0", "1", "not run")
+    assert (cells, passed, failed, not_run, gpu) == ("1", "21", "0", "5", "not run")
     assert "GPU: not run in torch2.11.0-cu130" in story.first.table
 
 
@@ -191,7 +192,7 @@ def test_report_json_tells_what_the_table_tells(story: Story) -> None:
     }
     assert "error: " in entries["broken"]["error"]
     assert "wheel" not in entries["broken"]
-    gpu = [proof for proof in entries["tiny"]["proofs"] if proof["check"] == "gpu"]
+    gpu = [proof for proof in entries["tiny"]["proofs"] if proof["check"] == "gpu-values"]
     assert [proof["verdict"] for proof in gpu] == ["not run"]
 
 

@@ -15,8 +15,10 @@ PACKAGE = Path(builder.__file__).parent
 ORDER = [
     "builder.__main__",
     "builder.cli",
+    "builder.smoke",
     "builder.farm",
     "builder.preflight",
+    "builder.subjects",
     "builder.publish",
     "builder.result",
     "builder.proofs",
@@ -25,9 +27,10 @@ ORDER = [
     "builder.store",
     "builder.process",
     "builder.log",
-    "builder.proofs.proof",
+    "builder.proof",
     "builder.matrix",
     "builder.errors",
+    "builder.gate",
 ]
 
 MODULES = sorted(PACKAGE.rglob("*.py"))

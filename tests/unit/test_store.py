@@ -14,7 +14,7 @@ import pytest
 
 from builder.matrix.axes import Cell
 from builder.process import JOB_VARIABLE
-from builder.proofs.proof import Check, Proof, Verdict
+from builder.proof import Check, Proof, Verdict
 from builder.store import Store, default_store, digest_of, write_whole
 
 
@@ -88,11 +88,11 @@ def proof(check: Check, verdict: Verdict, *, wheel: str = "a" * 64) -> Proof:
 
 
 def test_a_later_proof_replaces_the_earlier_of_the_same_check_only(store: Store) -> None:
-    store.save_proofs([proof(Check.IMPORT, Verdict.NOT_RUN), proof(Check.GPU, Verdict.NOT_RUN)])
+    store.save_proofs([proof(Check.IMPORT, Verdict.NOT_RUN), proof(Check.GPU_VALUES, Verdict.NOT_RUN)])
     store.save_proofs([proof(Check.IMPORT, Verdict.PASSED)])
     assert {p.check: p.verdict for p in store.proofs("a" * 64)} == {
         Check.IMPORT: Verdict.PASSED,
-        Check.GPU: Verdict.NOT_RUN,
+        Check.GPU_VALUES: Verdict.NOT_RUN,
     }
     assert store.proofs("b" * 64) == []
 

@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import UsageError
 from builder.matrix.axes import AbiClass, Arch
-from builder.matrix.config import AbiRule, GitSource, PathSource, SdistSource, load_recipe
+from builder.matrix.config import AbiRule, GitSource, PathSource, SdistSource, WheelSource, load_recipe
 from tests.unit.matrix.conftest import WriteRecipe
 
 HASH = "0123456789abcdef" * 4
@@ -71,6 +71,18 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
     assert load_recipe(write_recipe(source=source)).source == GitSource(url, revision, "ops")
 
 
+def test_an_official_wheel_as_source(write_recipe: WriteRecipe) -> None:
+    recipe = load_recipe(write_recipe(source="{wheel: torchvision, version: 0.26.0}"))
+    assert recipe.source == WheelSource("torchvision", "0.26.0")
+
+
+def test_cases_stand_beside_the_recipe(write_recipe: WriteRecipe) -> None:
+    folder = write_recipe()
+    assert load_recipe(folder).cases is None
+    (folder / "cases.py").touch()
+    assert load_recipe(folder).cases == folder / "cases.py"
+
+
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
@@ -126,12 +138,12 @@ def test_git_source(write_recipe: WriteRecipe) -> None:
         ),
         pytest.param(
             {"source": "{}"},
-            "`source`: must name exactly one of path, sdist, git; it names none",
+            "`source`: must name exactly one of path, sdist, git, wheel; it names none",
             id="no-source",
         ),
         pytest.param(
             {"source": "{path: ., git: 'https://x/y'}"},
-            "`source`: must name exactly one of path, sdist, git; it names path and git",
+            "`source`: must name exactly one of path, sdist, git, wheel; it names path and git",
             id="two-sources",
         ),
         pytest.param(

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from builder.errors import Exit, FarmError, NothingSelectedError, UsageError
 from builder.matrix.axes import AbiClass, Cuda, Platform, Python
 from builder.matrix.compat import Compat
-from builder.matrix.config import Exclude, Matrix, Recipe, Select
-from builder.matrix.plan import Plan, make_plan, plan_from_json, plan_to_json, summarise_skips
+from builder.matrix.config import Exclude, Matrix, Recipe, Select, WheelSource
+from builder.matrix.plan import Plan, make_plan, plan_from_json, plan_to_json, served_cells, summarise_skips
 from tests.unit.matrix.make import matrix, recipe
 
 CPYTHON, ABI3, STABLE = AbiClass.CPYTHON, AbiClass.ABI3, AbiClass.STABLE
@@ -257,6 +258,19 @@ def test_select_extension() -> None:
     m = matrix(["2.11"], ["13.0"], ["3.12"])
     plan = planned(m, recipe("one"), recipe("two"), select=Select(extensions=("two",)))
     assert [build.extension for build in plan.builds] == ["two"]
+
+
+def test_nothing_is_built_from_an_official_wheel_and_its_cells_are_known_all_the_same() -> None:
+    m = matrix(["2.11", "2.13"], ["13.0"], ["3.12", "3.13"])
+    official = replace(recipe("official", (CPYTHON, "==2.11.*")), source=WheelSource("official", "0.26.0"))
+    plan = planned(m, recipe("one"), official)
+    assert {build.extension for build in plan.builds} == {"one"}
+    assert [s.code for s in plan.skips if s.extension == "official" and s.torch.minor == 11] == ["nothing-to-build"] * 2
+    assert "`buildfarm smoke` proves it" in " ".join(skips(plan))
+    served = served_cells(m, [official], Select(), Compat.load())
+    assert [(r.name, spaced(cells)) for r, cells in served] == [
+        ("official", "torch2.11.0-cu130-cp312 torch2.11.0-cu130-cp313")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,23 @@ import pytest
 from builder.errors import BuildError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build
+from builder.proof import Check, Proof, Verdict
 from builder.proofs import cells as room
 from builder.proofs.cells import CellProver
-from builder.proofs.proof import Check, Proof, Verdict
 from builder.store import Store
 from builder.wheels.environment import DiskFullError, Environments
 from builder.wheels.pythons import Interpreter, find_python
 from tests.unit import loopback
+from tests.unit.canned_gate import VERDICTS, can_gate
 from tests.unit.matrix import make
 from tests.unit.small_farm import PYTHON
 
 HERE = Cell(Torch(2, 11, 0), Cuda(13, 0), PYTHON)
 ELSEWHERE = Cell(Torch(2, 11, 0), Cuda(13, 0), Python(3, 99))
 BUILD = Build("ops", "1.0", AbiClass.ABI3, HERE.torch, HERE.cuda, (PYTHON,), (Arch(9, 0),), Platform.LINUX_X86_64, ())
+
+GATED = {str(check): str(verdict) for check, verdict in VERDICTS.items()}
+NOTHING = dict.fromkeys(GATED, "not run")
 
 Prove = Callable[..., dict[tuple[Cell | None, Check], Proof]]
 
@@ -40,11 +44,14 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def prove(store: Store, index: loopback.PackageIndex, libraries: Path, tmp_path: Path) -> Prove:
+def prove(
+    store: Store, index: loopback.PackageIndex, libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Prove:
     """Prove a wheel of these contents in these cells; the index has their torch."""
     index.add_torch("2.11.0", "13.0", libraries=libraries)
     index.add("numpy", "2.0")
     environments = Environments(store, index.torch_index)
+    can_gate(monkeypatch)
 
     def prove(
         *cells: Cell, module: str = "", requires: tuple[str, ...] = ("torch==2.11.*",)
@@ -67,11 +74,11 @@ def verdicts(proofs: dict[tuple[Cell | None, Check], Proof], cell: Cell) -> dict
 
 def test_a_wheel_is_seen_in_the_cell_it_serves(prove: Prove, store: Store) -> None:
     proofs = prove(HERE)
-    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", "gpu": "not run"}
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", **GATED}
     evidence = proofs[HERE, Check.IMPORT].evidence
     assert (evidence["torch"], evidence["cuda"]) == ("2.11.0", "13.0")
     assert {check for cell, check in proofs if cell is None} >= {Check.PAYLOAD, Check.TAGS, Check.METADATA}
-    assert {(p.cell, p.check): p for p in store.proofs(proofs[HERE, Check.GPU].wheel)} == proofs
+    assert {(p.cell, p.check): p for p in store.proofs(proofs[HERE, Check.GPU_VALUES].wheel)} == proofs
     assert list((store.root / "work").glob("prove-*")) == []
 
 
@@ -89,13 +96,13 @@ def test_what_is_decided_is_not_made_again(
 
 def test_a_module_that_does_not_import_fails_and_its_linkage_is_judged_apart(prove: Prove) -> None:
     proofs = prove(HERE, module="raise ImportError('undefined symbol: foo')")
-    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", "gpu": "not run"}
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", **NOTHING}
     assert "undefined symbol: foo" in proofs[HERE, Check.IMPORT].reason
 
 
 def test_a_wheel_that_forbids_the_torch_of_its_cell_fails(prove: Prove) -> None:
     proofs = prove(HERE, requires=("torch==2.10.*",))
-    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", "gpu": "not run"}
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", **NOTHING}
     assert "it does not install: the packages do not go together: " in proofs[HERE, Check.IMPORT].reason
 
 
@@ -108,7 +115,7 @@ def test_what_is_not_to_be_had_is_not_run_and_tried_again(
         if gone == "index":
             patched.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
         proofs = prove(HERE, requires=requires)
-    assert verdicts(proofs, HERE) == {"linkage": "not run", "import": "not run", "gpu": "not run"}
+    assert verdicts(proofs, HERE) == {"linkage": "not run", "import": "not run", **NOTHING}
     assert ("cannot be reached" if gone == "index" else "einops") in proofs[HERE, Check.IMPORT].reason
     index.add("einops", "0.8")
     assert verdicts(prove(HERE, requires=requires), HERE)["import"] == "passed"
@@ -132,7 +139,7 @@ def test_a_full_disk_is_no_word_against_the_wheel(prove: Prove, store: Store, mo
 
 def test_a_python_that_is_not_here_leaves_its_cell_not_run(prove: Prove, index: loopback.PackageIndex) -> None:
     proofs = prove(HERE, ELSEWHERE)
-    assert verdicts(proofs, ELSEWHERE) == {"linkage": "not run", "import": "not run", "gpu": "not run"}
+    assert verdicts(proofs, ELSEWHERE) == {"linkage": "not run", "import": "not run", **NOTHING}
     for check in (Check.LINKAGE, Check.IMPORT):
         assert proofs[ELSEWHERE, check].reason == "no Python 3.99 on this machine"
     assert verdicts(proofs, HERE)["import"] == "passed"
@@ -150,16 +157,17 @@ def test_a_cell_proven_before_stays_proven_when_another_comes_within_reach(
         return find_python(PYTHON) if python == ELSEWHERE.python else find_python(python)
 
     monkeypatch.setattr(room, "find_python", find)
+    monkeypatch.setattr("builder.proofs.visit.find_python", find)
     # The site-packages of 3.99 are not where this Python has them; linkage is not what this test is about.
-    monkeypatch.setattr("builder.proofs.symbols.collect_symbols", lambda _: None)
+    monkeypatch.setattr("builder.proofs.visit.collect_symbols", lambda _: None)
     after = prove(HERE, ELSEWHERE)
     assert after[ELSEWHERE, Check.IMPORT].verdict is Verdict.PASSED
-    for check in (Check.LINKAGE, Check.IMPORT, Check.GPU):
+    for check in (Check.LINKAGE, Check.IMPORT, Check.GPU_VALUES):
         assert after[HERE, check].verdict is before[HERE, check].verdict
 
 
 def test_an_earlier_gpu_run_is_not_forgotten(prove: Prove, store: Store) -> None:
     before = prove(HERE)
-    ran = replace(before[HERE, Check.GPU], verdict=Verdict.PASSED, reason="H100")
+    ran = replace(before[HERE, Check.GPU_VALUES], verdict=Verdict.PASSED, reason="H100")
     store.save_proofs([ran])
-    assert prove(HERE, ELSEWHERE)[HERE, Check.GPU] == ran
+    assert prove(HERE, ELSEWHERE)[HERE, Check.GPU_VALUES] == ran

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from builder.proof import Check, Verdict
 from builder.proofs.contents import check_grafted, check_payload
-from builder.proofs.proof import Check, Verdict
 from builder.wheels.facts import Library
 from tests.unit.proofs.make import PROVIDED, claim, gpu_library, library, wheel_facts
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from builder.process import Interrupted
+from builder.proof import Verdict
 from builder.proofs import importing
 from builder.proofs.importing import try_import
-from builder.proofs.proof import Verdict
 
 TORCH = """\
 __version__ = "2.11.0+cu130"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from builder.proof import Check
 from builder.proofs.linkage import check_linkage
-from builder.proofs.proof import Check
 from builder.wheels.facts import Library, read_facts
 from tests.unit.proofs.make import (
     CELL,

@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Torch
-from builder.proofs.proof import Check, Verdict
+from builder.proof import Check, Verdict
 from builder.proofs.static import static_proofs
 from builder.wheels.facts import read_facts
 from tests.unit.proofs.make import (

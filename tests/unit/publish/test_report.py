@@ -12,7 +12,7 @@ import pytest
 from builder.errors import BuildError, FarmError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan, Skip
-from builder.proofs.proof import Check, Proof, Verdict
+from builder.proof import Check, Proof, Verdict
 from builder.publish.report import build_text, failures, hand_over, report_json
 from builder.result import Result
 from builder.store import Stored
@@ -31,7 +31,7 @@ def build(name: str = "ops") -> Build:
 
 def proofs(*gpu: Verdict, linkage: Verdict = PASSED, reason: str = "") -> tuple[Proof, ...]:
     made = [Proof("ab", None, Check.TAGS, PASSED), Proof("ab", CELLS[0], Check.LINKAGE, linkage, reason)]
-    return (*made, *(Proof("ab", cell, Check.GPU, verdict) for cell, verdict in zip(CELLS, gpu, strict=False)))
+    return (*made, *(Proof("ab", cell, Check.GPU_VALUES, verdict) for cell, verdict in zip(CELLS, gpu, strict=False)))
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def test_reasons_are_grouped_and_printed_as_they_are(stored: Stored) -> None:
     made = [
         Proof("ab", CELLS[0], Check.LINKAGE, FAILED, odd),
         *(Proof("ab", cell, Check.IMPORT, NOT_RUN, "no Python") for cell in CELLS[:2]),
-        *(Proof("ab", cell, Check.GPU, NOT_RUN, "no GPU") for cell in CELLS[:1]),
+        *(Proof("ab", cell, Check.GPU_VALUES, NOT_RUN, "no GPU") for cell in CELLS[:1]),
     ]
     lines = build_text(Path("dist"), PLAN, [result(stored, made)]).splitlines()
     assert f"refused: {build()}: linkage in {CELLS[0]}: {odd}" in lines
@@ -168,7 +168,7 @@ def test_the_report_for_programs(stored: Stored) -> None:
     assert [entry["status"] for entry in data["builds"]] == ["built", "failed", "failed"]
     assert good["wheel"] == stored.wheel.name
     assert (good["size"], good["digest"], good["record"]) == (5000, "d" * 64, {"seconds": 1.5})
-    assert [proof["verdict"] for proof in good["proofs"] if proof["check"] == "gpu"] == ["not run"]
+    assert [proof["verdict"] for proof in good["proofs"] if proof["check"] == "gpu-values"] == ["not run"]
     assert good["serves"] == [str(cell) for cell in CELLS]
     assert [Proof.from_json(proof).reason for proof in refused["proofs"]] == ["", "foo is missing"]
     assert (broken["error"], broken["hints"]) == ("ops: a.cu:3", ["look"])

@@ -104,6 +104,19 @@ def test_leftovers_are_neither_named_nor_taken(folder: Path, target: Path, cache
     assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
 
+def test_op_cases_and_what_they_import_can_neither_cause_nor_need_a_rebuild(
+    folder: Path, target: Path, cache: Path
+) -> None:
+    ours = recipe(PathSource(folder))
+    before = source_digest(ours, cache=cache)
+    write(folder, {"references/plain.py": "1"})
+    assert source_digest(ours, cache=cache) != before, "without cases.py it is a folder like any other"
+    write(folder, {"cases.py": "CASES = []"})
+    assert source_digest(ours, cache=cache) == before
+    prepare_source(ours, target, cache=cache)
+    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+
+
 def edit(folder: Path) -> None:
     (folder / "src" / "op.cpp").write_text("OP\n")
 

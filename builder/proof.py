@@ -29,7 +29,32 @@ class Check(StrEnum):
     LINKAGE = "linkage"  # every undefined symbol is found in this cell's torch
     DEVICE_CODE = "device-code"  # SASS or PTX for each claimed arch
     IMPORT = "import"  # installs and imports in the cell's environment
-    GPU = "gpu"  # executed on a GPU
+    # The op gate's, in a cell's environment; `builder.gate.outcome.CHECKS` says what each means.
+    OPS = "ops"
+    DISPATCH = "dispatch"
+    IMPORT_ORDER = "import-order"
+    VALUES = "values"
+    GRADIENTS = "gradients"
+    LAYOUTS = "layouts"
+    EDGES = "edges"
+    REPEAT = "repeat"
+    MEMORY = "memory"
+    OPCHECK = "opcheck"
+    FAKE = "fake"
+    DEVICES = "devices"
+    EXPORT = "export"
+    COMPILE = "compile"
+    # The op gate's, on a GPU.
+    GPU_VALUES = "gpu-values"
+    GPU_STREAM = "gpu-stream"
+    GPU_GRAPH = "gpu-graph"
+    GPU_DEVICE = "gpu-device"
+    GPU_SANITIZER = "gpu-sanitizer"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether it needs a GPU."""
+        return self.value.startswith("gpu-")
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,132 @@
+"""One cell visited: its own environment, the wheel installed, imported in a fresh process, every op executed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from builder.errors import BuildError, MissingToolError
+from builder.gate.outcome import Answer
+from builder.matrix.axes import Cell
+from builder.matrix.compat import Compat
+from builder.matrix.config import Recipe
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.claim import now
+from builder.proofs.gating import gate_not_run, gate_proofs, run_gate
+from builder.proofs.importing import try_import
+from builder.proofs.symbols import SymbolTable, collect_symbols
+from builder.store import Store, job_name
+from builder.wheels.environment import (
+    DiskFullError,
+    Environment,
+    Environments,
+    KilledError,
+    UnsatisfiableError,
+    cell_requirements,
+)
+from builder.wheels.pythons import find_python
+from builder.wheels.resources import measure
+
+#: The gate takes every core; two at a time would only make each other's time limits run out.
+_gate_turn = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What one cell's environment showed.
+
+    Attributes:
+        symbols: what that torch's libraries export; None where the environment could not be had.
+        proofs: of the import and of every check of the op gate.
+        answer: what the gate said in full; None where it did not run.
+
+    """
+
+    symbols: SymbolTable | None
+    proofs: tuple[Proof, ...]
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """Makes a clean environment for a cell, looks at a wheel in it, and takes the environment away again."""
+
+    store: Store
+    environments: Environments
+    log: Path
+    stage: Callable[[str], None] = field(default=lambda _: None)
+
+    def visit(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> Seen:
+        """Install the wheel beside the cell's own torch and prove it there.
+
+        Raises DiskFullError and KilledError: they say nothing about the wheel.
+        """
+        interpreter = find_python(cell.python)
+        if interpreter is None:
+            return _unseen(f"no Python {cell.python} on this machine", sha256, cell)
+        self.stage(f"prove in {cell}")
+        default = Compat.load().is_default_variant(cell.torch, cell.cuda)
+        own = cell_requirements(cell.torch, cell.cuda, default_variant=default)
+        job = f"prove-{job_name(sha256)}-{cell}"
+        with self.store.work(job) as folder:
+            environment = Environment(folder / "env", cell.python, ())
+            index = self.environments.index_arguments(cell.cuda, default_variant=default)
+            mark = self.store.mark(job)
+            install = partial(self.environments.install, environment.folder, index=index, log=self.log, job=mark)
+            try:
+                # The cell first, the wheel after: what fails then is the wheel's own fault.
+                self.environments.create(environment.folder, interpreter, own, index=index, log=self.log, job=mark)
+                fault = _refusal(lambda: install([*own, str(wheel)]))
+            except MissingToolError as error:
+                return _unseen(str(error), sha256, cell)
+            symbols = collect_symbols(environment.site_packages)
+            if fault:
+                return Seen(symbols, _refused(fault, {}, sha256, cell))
+            outcome = try_import(environment.interpreter, recipe.imports)
+            if outcome.verdict is Verdict.FAILED:
+                return Seen(symbols, _refused(outcome.reason, outcome.evidence, sha256, cell))
+            imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
+            if recipe.companions:
+                # After the import: that one is to hold without them. Those not to be had, the gate calls not run.
+                with suppress(MissingToolError, BuildError):
+                    install([*own, str(wheel), *recipe.companions])
+            with _gate_turn:
+                self.stage(f"execute every op in {cell}")
+                answer = run_gate(
+                    environment.interpreter,
+                    recipe,
+                    folder / "gate",
+                    jobs=measure().cores,
+                    log=self.log,
+                    job=mark,
+                )
+            if isinstance(answer, str):
+                return Seen(symbols, (imported, *gate_not_run(answer, sha256, cell)))
+            return Seen(symbols, (imported, *gate_proofs(answer, sha256, cell)), answer)
+
+
+def _refusal(install: Callable[[], None]) -> str:
+    """Why the wheel does not install where its cell stands ready; what else is in the way is raised."""
+    try:
+        install()
+    except (DiskFullError, KilledError):
+        raise
+    except (UnsatisfiableError, BuildError) as error:
+        return f"it does not install: {error.sentence}"
+    return ""
+
+
+def _refused(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) -> tuple[Proof, ...]:
+    """The import failed, and with it went every check that needs it: settled, since the wheel stays as it is."""
+    failed = Proof(sha256, cell, Check.IMPORT, Verdict.FAILED, reason, evidence, now())
+    return failed, *gate_not_run("it cannot be imported in this cell", sha256, cell, settled=True)
+
+
+def _unseen(reason: str, sha256: str, cell: Cell) -> Seen:
+    """The cell is not to be had here."""
+    unseen = [Proof(sha256, cell, check, Verdict.NOT_RUN, reason, {}, now()) for check in (Check.LINKAGE, Check.IMPORT)]
+    return Seen(None, (*unseen, *gate_not_run(reason, sha256, cell)))

@@ -1,0 +1,40 @@
+"""What a child writes can be read whatever became of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from builder.gate.journal import Journal, read
+from builder.gate.outcome import PASSED, Outcome
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal"))
+    journal.doing("float32")
+    journal.outcome(Outcome("values", "ns::op", "plain", PASSED, "2 dtypes"))
+    journal.facts({"gpus": []})
+    record = read(tmp_path / "journal")
+    assert (record.doing, record.ended, record.forked) == ("float32", False, False)
+    assert record.outcomes == [Outcome("values", "ns::op", "plain", PASSED, "2 dtypes")]
+    journal.end()
+    assert read(tmp_path / "journal").ended
+
+
+def test_an_unfinished_line_and_no_file_count_for_nothing(tmp_path: Path) -> None:
+    assert not read(tmp_path / "missing").ended
+    (tmp_path / "journal").write_text('{"doing": "x"}\n{"end": tr', encoding="utf-8")
+    assert read(tmp_path / "journal").doing == "x"
+    assert not read(tmp_path / "journal").ended
+
+
+def test_a_copy_of_the_process_leaves_word_and_ends(tmp_path: Path) -> None:
+    journal = Journal(str(tmp_path / "journal"))
+    pid = os.fork()
+    if pid == 0:
+        journal.end()
+        os._exit(9)  # not reached
+    assert os.waitpid(pid, 0)[1] == 0
+    record = read(tmp_path / "journal")
+    assert record.forked
+    assert not record.ended

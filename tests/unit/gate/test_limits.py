@@ -1,0 +1,61 @@
+"""Bounds of a process, tried in copies of this one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import builder
+from builder.gate import limits
+
+ROOT = str(Path(builder.__file__).parents[1])
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    head = f"import sys; sys.path.insert(0, {ROOT!r}); from builder.gate import limits\n"
+    return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, check=False)
+
+
+def test_memory_beyond_the_limit_is_refused_and_told() -> None:
+    code = "limits.add_at_most(64 << 20)\ntry: bytearray(100 << 30)\nexcept MemoryError: print('refused')\n"
+    assert python(code).stdout == "refused\n"
+
+
+def test_memory_within_the_limit_is_given() -> None:
+    assert python("limits.add_at_most(256 << 20)\nprint(len(bytearray(64 << 20)))").stdout == f"{64 << 20}\n"
+
+
+def test_a_limit_can_be_lifted() -> None:
+    code = "limits.add_at_most(16 << 20)\nlimits.lift()\nprint(len(bytearray(64 << 20)))"
+    assert python(code).stdout == f"{64 << 20}\n"
+
+
+def test_a_process_dies_with_its_parent() -> None:
+    code = (
+        "import os, time\nparent = os.getpid()\npid = os.fork()\n"
+        "if pid == 0:\n    limits.die_with_parent(parent)\n    time.sleep(60)\n"
+        "print(pid, flush=True)\ntime.sleep(0.3)\nos.kill(os.getpid(), 9)\n"
+    )
+    pid = int(python(code).stdout)  # returns only once nobody holds the pipe
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_a_process_has() -> None:
+    own = os.getpid()
+    assert limits.threads(own) >= 1
+    assert (limits.resident(own) or 0) > 1 << 20
+    assert limits.resident(1 << 30) is None
+
+
+def test_killing_a_group_that_is_gone_is_no_error() -> None:
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    limits.kill_group(child.pid)
+    assert child.wait(5) == -signal.SIGKILL
+    limits.kill_group(child.pid)

@@ -1,0 +1,148 @@
+"""What nvidia-smi and compute-sanitizer print, read without either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.gate import nvidia
+from builder.gate.nvidia import find_sanitizer, gpu_facts, read_sanitizer, row_of, sanitizer_command, smi_rows
+
+TWO = """\
+0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 345, 1980, 2619, 700.00
+1, GPU-22222222-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 1980, 1980, 2619, [N/A]
+"""
+MEMCHECK = """\
+========= COMPUTE-SANITIZER
+something the program printed
+========= Invalid __global__ write of size 4 bytes
+=========     at void add<float>(float *, long)+0x70 in add.cu:12
+=========     by thread (31,0,0) in block (0,0,0)
+=========     Address 0x7f2b5be00080 is out of bounds
+=========     and is 1 bytes after the nearest allocation at 0x7f2b5be00000 of size 128 bytes
+=========     Saved host backtrace up to driver entry point at kernel launch time
+=========         Host Frame: cuLaunchKernel [0x7ff]
+=========
+========= Invalid __global__ read of size 2 bytes
+=========     at read()+0x10
+=========     by thread (0,0,0) in block (1,0,0)
+=========     Address 0x0 is out of bounds
+=========
+========= ERROR SUMMARY: 2 errors
+"""
+
+
+@pytest.fixture
+def rows() -> list[dict[str, str]]:
+    return smi_rows(TWO)
+
+
+def test_a_row_for_each_gpu_and_nothing_for_what_it_does_not_tell(rows: list[dict[str, str]]) -> None:
+    assert [row["index"] for row in rows] == ["0", "1"]
+    assert rows[0]["power.limit"] == "700.00"
+    assert "power.limit" not in rows[1]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "No devices were found\n", "Failed to initialize NVML: Driver/library mismatch\n"]
+)
+def test_what_is_no_table_has_no_rows(text: str) -> None:
+    assert smi_rows(text) == []
+
+
+def test_a_gpu_is_found_by_uuid_however_it_is_numbered(rows: list[dict[str, str]]) -> None:
+    second = "22222222-aaaa-bbbb-cccc-000000000000"
+    assert row_of(rows, 0, "NVIDIA H100 80GB HBM3", second)["index"] == "1"
+    assert row_of(rows, 0, "NVIDIA H100 80GB HBM3", f"GPU-{second}")["index"] == "1"
+
+
+def test_without_a_uuid_the_number_counts_where_all_are_alike(rows: list[dict[str, str]]) -> None:
+    assert row_of(rows, 1, "NVIDIA H100 80GB HBM3", "")["index"] == "1"
+
+
+def test_a_gpu_that_could_be_another_gets_no_row(rows: list[dict[str, str]]) -> None:
+    assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA H100 80GB HBM3", "") == {}
+    assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA L4", "")["index"] == "2"
+    assert row_of([], 0, "NVIDIA L4", "") == {}
+
+
+def test_facts_of_a_gpu(rows: list[dict[str, str]]) -> None:
+    assert gpu_facts("NVIDIA H100 80GB HBM3", (9, 0), 80 << 30, rows[0]) == {
+        "name": "NVIDIA H100 80GB HBM3",
+        "sm": "sm_90",
+        "memory": "80 GiB",
+        "driver": "580.65.06",
+        "clock": "345 of 1980 MHz",
+        "memory clock": "2619 MHz",
+        "power limit": "700.00 W",
+    }
+    assert gpu_facts("x", (12, 0), 1 << 30, {}) == {"name": "x", "sm": "sm_120", "memory": "1 GiB"}
+
+
+def test_why_there_is_no_gpu(rows: list[dict[str, str]]) -> None:
+    assert nvidia.why_no_gpu("13.0", "", []) == "no GPU on this machine"
+    assert nvidia.why_no_gpu("13.0", "RuntimeError: Found no NVIDIA driver", []) == "no GPU on this machine"
+    assert nvidia.why_no_gpu(None, "", []) == "torch here is a CPU build"
+    assert nvidia.why_no_gpu(None, "", rows).endswith("and nvidia-smi sees NVIDIA H100 80GB HBM3")
+    old = nvidia.why_no_gpu("13.0", "RuntimeError: The NVIDIA driver on your system is too old", rows)
+    assert old == (
+        "nvidia-smi sees NVIDIA H100 80GB HBM3 (driver 580.65.06), torch (CUDA 13.0) does not: "
+        "RuntimeError: The NVIDIA driver on your system is too old"
+    )
+    assert nvidia.why_no_gpu("13.0", "", rows).endswith("does not; is CUDA_VISIBLE_DEVICES set?")
+
+
+def test_nvidia_smi_is_asked_and_may_be_missing_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert nvidia.smi() == []
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\ncase $1 in --query-gpu=index,uuid,*) ;; *) exit 2;; esac\ncat <<X\n{TWO}X\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert len(nvidia.smi()) == 2
+    program.write_text(f"#!/bin/sh\ncat <<X\n{TWO}X\nexit 9\n")
+    assert nvidia.smi() == []
+
+
+def test_compute_sanitizer_is_found_on_the_path_or_in_the_toolkit(tmp_path: Path) -> None:
+    assert find_sanitizer({"PATH": str(tmp_path)}) in {None, "/usr/local/cuda/bin/compute-sanitizer"}
+    program = tmp_path / "bin" / "compute-sanitizer"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    assert find_sanitizer({"PATH": "/nowhere", "CUDA_HOME": str(tmp_path)}) == str(program)
+
+
+def test_the_command_ends_with_the_program() -> None:
+    command = sanitizer_command("/x/compute-sanitizer", ["python", "-c", "pass"])
+    assert command[0] == "/x/compute-sanitizer"
+    assert command[-3:] == ["python", "-c", "pass"]
+    assert command[command.index("--error-exitcode") + 1] == str(nvidia.FOUND)
+
+
+def test_findings_say_what_where_and_by_whom() -> None:
+    report = read_sanitizer(MEMCHECK)
+    assert report.errors == 2
+    assert report.findings == [
+        "Invalid __global__ write of size 4 bytes at void add<float>(float *, long)+0x70 in add.cu:12 "
+        "by thread (31,0,0) in block (0,0,0) Address 0x7f2b5be00080 is out of bounds",
+        "Invalid __global__ read of size 2 bytes at read()+0x10 by thread (0,0,0) in block (1,0,0) "
+        "Address 0x0 is out of bounds",
+    ]
+
+
+def test_a_clean_run() -> None:
+    report = read_sanitizer("========= COMPUTE-SANITIZER\n========= ERROR SUMMARY: 0 errors\n")
+    assert (report.errors, report.findings) == (0, [])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "========= COMPUTE-SANITIZER\n========= Error: Target application ended before its first instrumented call\n",
+    ],
+)
+def test_a_run_without_a_summary_is_no_verdict(text: str) -> None:
+    assert read_sanitizer(text).errors is None

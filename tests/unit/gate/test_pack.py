@@ -1,0 +1,77 @@
+"""The gate as a folder and as one file: all it needs, nothing of the rest of the farm."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import builder.gate
+from builder.gate.outcome import Spec
+from builder.gate.pack import pack, pack_file
+
+SPEC = Spec("ops", ["ops"], ["numpy"], {"_C": ["CPU"]})
+ROOM = Path(builder.gate.__file__).parent
+
+
+@pytest.fixture
+def cases(tmp_path: Path) -> Path:
+    folder = tmp_path / "recipe"
+    (folder / "references" / "__pycache__").mkdir(parents=True)
+    (folder / "references" / "plain.py").write_text("X = 1\n")
+    (folder / "references" / "__pycache__" / "plain.pyc").write_bytes(b"")
+    (folder / "cases.py").write_text("CASES = []\n")
+    (folder / "extension.yaml").write_text("name: ops\n")
+    return folder / "cases.py"
+
+
+def test_a_folder_holds_the_gate_the_spec_and_the_cases(cases: Path, tmp_path: Path) -> None:
+    folder = pack(tmp_path / "gate", SPEC, cases)
+    assert Spec(**json.loads((folder / "spec.json").read_text())) == SPEC
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert found == {
+        "__main__.py",
+        "spec.json",
+        "cases.py",
+        "references/plain.py",
+        "builder/__init__.py",
+        *(f"builder/gate/{path.name}" for path in ROOM.glob("*.py")),
+    }
+
+
+def test_without_cases_there_are_none(tmp_path: Path) -> None:
+    assert not (pack(tmp_path / "gate", SPEC, None) / "cases.py").exists()
+
+
+def test_one_file_holds_the_same(cases: Path, tmp_path: Path) -> None:
+    file = pack_file(tmp_path / "gate.pyz", SPEC, cases)
+    folder = pack(tmp_path / "gate", SPEC, cases)
+    with zipfile.ZipFile(file) as packed:
+        names = {name for name in packed.namelist() if not name.endswith("/")}
+    assert names == {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert file.read_bytes().startswith(b"#!/usr/bin/env python3\n")
+
+
+@pytest.mark.parametrize("one_file", [False, True])
+def test_it_runs_from_anywhere_with_any_python(one_file: bool, cases: Path, tmp_path: Path) -> None:
+    packed = (pack_file if one_file else pack)(tmp_path / "packed", SPEC, cases)
+    done = subprocess.run(
+        [sys.executable, "-I", str(packed), "--help"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--answer" in done.stdout
+
+
+@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
+def test_it_needs_torch_and_the_standard_library_alone(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            top = name.split(".")[0]
+            assert top in {*sys.stdlib_module_names, "torch"} or name.startswith("builder.gate"), f"{path.name}: {name}"

@@ -1,0 +1,180 @@
+"""The table and the JUnit XML of an answer: nothing lost, nothing called green that was not run."""
+
+from __future__ import annotations
+
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from builder.gate.outcome import CHECKS, FAILED, NOT_RUN, PASSED, Answer, Outcome
+from builder.gate.report import HEADINGS, junit, table
+
+WHERE = {
+    "torch": "2.11.0+cu130",
+    "cuda": "13.0",
+    "python": "3.12.1",
+    "glibc": "2.39",
+    "machine": "x86_64",
+    "gpus": [],
+}
+H100 = {"name": "NVIDIA H100 80GB HBM3", "sm": "sm_90", "driver": "580.65.06", "clock": "1980 MHz"}
+OP = "ms_deform_attn::forward"
+
+
+def answer(*outcomes: Outcome, ops: tuple[str, ...] = (OP,), **where: Any) -> Answer:
+    return Answer({**WHERE, **where}, list(ops), list(outcomes))
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_every_check_has_a_heading() -> None:
+    assert list(HEADINGS) == list(CHECKS)
+    assert len(set(HEADINGS.values())) == len(HEADINGS)
+
+
+def test_a_table_says_where_it_was_made() -> None:
+    text = table("ms_deform_attn", answer(Outcome("values", OP, "plain", PASSED)))
+    assert text.splitlines()[:2] == [
+        "ms_deform_attn: 1 passed, 0 failed, 0 not run",
+        "torch 2.11.0+cu130, CUDA 13.0, Python 3.12.1, glibc 2.39, x86_64, no GPU",
+    ]
+
+
+def test_a_gpu_has_a_line_of_its_own() -> None:
+    text = table("x", answer(gpus=[H100, {"name": "NVIDIA L4"}]))
+    assert "GPU 0: NVIDIA H100 80GB HBM3, sm_90, driver 580.65.06, SM clock 1980 MHz" in text.splitlines()
+    assert "GPU 1: NVIDIA L4" in text.splitlines()
+    assert "no GPU" not in text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "cell"),
+    [
+        ([PASSED, PASSED], "ok"),
+        ([PASSED, NOT_RUN], "part"),
+        ([PASSED, FAILED, NOT_RUN], "FAIL"),
+    ],
+)
+def test_a_cell_is_the_worst_of_its_cases(verdicts: list[str], cell: str) -> None:
+    text = table("x", answer(*(Outcome("values", OP, str(i), verdict) for i, verdict in enumerate(verdicts))))
+    assert line_of(text, OP).split() == [OP, cell]
+
+
+def test_not_run_is_a_dash_and_never_ok() -> None:
+    text = table("x", answer(Outcome("values", OP, "", PASSED), Outcome("fake", OP, "", NOT_RUN, "no fake")))
+    assert line_of(text, OP).split() == [OP, "ok"]  # a check that ran nowhere has no column
+    other = Outcome("fake", "a::b", "", PASSED)
+    text = table("x", answer(Outcome("values", OP, "", PASSED), Outcome("fake", OP, "", NOT_RUN, "no fake"), other))
+    assert line_of(text, OP).split() == [OP, "ok", "-"]
+
+
+def test_columns_stand_in_the_order_of_the_checks_under_their_headings() -> None:
+    shown = [check for check in CHECKS if check != "fake" and not check.startswith("gpu")]
+    text = table("x", answer(*(Outcome(check, OP, "", PASSED) for check in shown[::-1])))
+    heading = line_of(text, " ")
+    assert heading.split() == [HEADINGS[check] for check in shown]
+    row = line_of(text, OP)
+    assert all(row[heading.index(said) :].startswith("ok") for said in heading.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_line_is_wider_than_asked(width: int) -> None:
+    reason = "the fake answers strides (8, 1), the kernel (1, 4): " * 4
+    every = [Outcome(check, OP, "two levels", FAILED, reason) for check in CHECKS]
+    refused = [Outcome(check, "a::b", "plain", NOT_RUN, reason) for check in CHECKS]
+    lines = table("x", answer(*every, *refused), width).splitlines()
+    lines = [line for line in lines if not line.startswith(("ok: ", "torch "))]
+    assert max(map(len, lines)) <= width
+
+
+def test_an_op_without_an_outcome_still_has_a_row() -> None:
+    text = table("x", answer(Outcome("values", OP, "", PASSED), ops=("a::forgotten", OP)))
+    assert line_of(text, "a::forgotten").split() == ["a::forgotten"]
+
+
+def test_a_case_without_the_overload_is_the_row_of_the_op() -> None:
+    text = table("x", answer(Outcome("values", OP, "", PASSED), ops=(f"{OP}.default",)))
+    assert f"{OP}.default" not in text
+
+
+def test_failures_that_are_alike_share_a_sentence_and_name_each_case() -> None:
+    said = "the fake answers strides (8, 1), the kernel (1, 4)"
+    cases = ["plain", "two levels"]
+    text = table("x", answer(*(Outcome("fake", OP, case, FAILED, f"{OP} ({case}): {said}") for case in cases)))
+    assert f"  fake: {OP} (plain, two levels): {said}" in text.splitlines()
+    assert "FAILED (2)" in text
+
+
+def test_a_failure_of_the_whole_extension() -> None:
+    text = table("x", answer(Outcome("ops", "", "", FAILED, "a::b has no case in cases.py: write one")))
+    assert "  ops: a::b has no case in cases.py: write one" in text.splitlines()
+
+
+def test_a_failure_without_a_reason_says_so() -> None:
+    assert "values: a::b: no reason was given" in table("x", answer(Outcome("values", "a::b", "", FAILED)))
+
+
+def test_not_run_is_grouped_by_reason() -> None:
+    ops = ("a::b", "a::c", "a::d")
+    no_gpu = [Outcome(check, op, "", NOT_RUN, "no GPU on this machine") for check in list(CHECKS)[-2:] for op in ops]
+    no_fake = [Outcome("fake", op, case, NOT_RUN, "no fake kernel") for op in ops[:2] for case in ("plain", "edge")]
+    lines = table("x", answer(*no_gpu, *no_fake, ops=ops)).splitlines()
+    assert lines[lines.index("NOT RUN (10)") + 1 :] == [
+        "  no GPU on this machine",
+        "      gpu-device, gpu-sanitizer: every op",
+        "  no fake kernel",
+        "      fake: a::b, a::c",
+    ]
+
+
+def test_a_long_list_is_cut_and_counted() -> None:
+    ops = [f"a::op{i}" for i in range(9)]
+    text = table("x", answer(*(Outcome("fake", op, "", NOT_RUN, "no") for op in ops[:8]), ops=tuple(ops)))
+    assert "a::op5 and 2 more" in text
+
+
+def test_what_a_terminal_would_obey_is_not_printed() -> None:
+    text = table("x", answer(Outcome("values", OP, "", FAILED, "killed\x1b[2J\nby\x07 SIGSEGV")))
+    assert f"  values: {OP}: killed [2J by SIGSEGV" in text.splitlines()
+
+
+def test_an_answer_of_nothing() -> None:
+    assert table("x", Answer({}, [], [])) == "x: nothing was asked\nno GPU\n"
+    suite = ElementTree.fromstring(junit({"x": Answer({}, [], [])}))[0]
+    assert suite.attrib["tests"] == "0"
+
+
+def test_junit_counts_and_carries_reasons_and_evidence() -> None:
+    stack = "Fatal Python error: Segmentation fault\n  File <x>"
+    said = answer(
+        Outcome("values", OP, "plain", PASSED, seconds=0.25),
+        Outcome("memory", OP, "plain", FAILED, "SIGSEGV", 0.5, {"stack": stack, "shape": [2, 3]}),
+        Outcome("gpu-values", OP, "plain", NOT_RUN, "no GPU on this machine"),
+        gpus=[H100],
+    )
+    xml = junit({"x": said})
+    suite = ElementTree.fromstring(xml)[0]
+    counts = {key: suite.attrib[key] for key in ("tests", "failures", "errors", "skipped", "time")}
+    assert counts == {"tests": "3", "failures": "1", "errors": "0", "skipped": "1", "time": "0.750"}
+    assert [one.attrib["name"] for one in suite.iter("testcase")] == [
+        "values: plain",
+        "memory: plain",
+        "gpu-values: plain",
+    ]
+    failure = next(suite.iter("failure"))
+    assert failure.attrib["message"] == "SIGSEGV"
+    assert stack in (failure.text or "")
+    assert "shape: [2, 3]" in (failure.text or "")
+    assert next(suite.iter("skipped")).attrib["message"] == "no GPU on this machine"
+    assert any("H100" in one.attrib["value"] for one in suite.iter("property"))
+
+
+def test_junit_is_xml_whatever_a_process_wrote() -> None:
+    dirt = "\x00\x1b[31m \udc80 \ufffe ]]> <&"
+    outcome = Outcome("values", f"a::{dirt}", dirt, FAILED, dirt, evidence={"stderr": dirt, "more": [dirt]})
+    xml = junit({"x": answer(outcome, odd=dirt)})
+    failure = next(ElementTree.fromstring(xml.encode("utf-8")).iter("failure"))
+    assert failure.attrib["message"].endswith("]]> <&")
