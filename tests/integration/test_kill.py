@@ -54,6 +54,8 @@ def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
         "2.11",
         "--cuda",
         "13.0",
+        "--python",
+        "3.12",
         "--ext",
         "ms_deform_attn",
     ]

@@ -1,0 +1,1 @@
+"""What the op gate and the benchmark hold the extension against."""

@@ -1,0 +1,1 @@
+"""What the op gate holds the extension against."""

@@ -1,0 +1,2 @@
+/* Exports a name that another library exports too: whoever is loaded first wins for both. */
+int *planted_state = 0;

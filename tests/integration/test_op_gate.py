@@ -1,0 +1,123 @@
+"""Every op executed: our extensions in nine cells, torchvision's official wheel, what is installed here, one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.proof import Check
+from builder.proofs.gating import GATE
+from tests.conftest import ROOT, Farm, lacking, run
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+EXTENSIONS = ("diffrast", "ms_deform_attn")
+TORCHES = {"2.11.0": "cu130", "2.13.0": "cu130", "2.15.0": "cu132"}
+PYTHONS = ("3.11", "3.12", "3.13")
+SELECT = [
+    *(word for torch in TORCHES for word in ("--torch", torch)),
+    *(word for python in PYTHONS for word in ("--python", python)),
+    *("--cuda", "13.0", "--cuda", "13.2"),
+    *(word for name in EXTENSIONS for word in ("--ext", name)),
+]
+
+#: What a cell must show: nothing is left out but what needs a GPU.
+SHOWN = (Check.LINKAGE, Check.IMPORT, *(check for check in GATE if not check.on_gpu))
+
+
+@pytest.fixture(scope="module")
+def dist(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dist folder of one run for all cells; torch 2.15 comes for CUDA 13.2, and the same wheel serves it."""
+    folder = tmp_path_factory.mktemp("nine") / "dist"
+    done = farm("build", *SELECT, "--executor", "local", "--store", store, "--dist", folder)
+    assert done.code == 0, done.all
+    return folder
+
+
+@pytest.fixture(scope="module")
+def entries(dist: Path) -> dict[str, dict[str, Any]]:
+    report = json.loads((dist / "report.json").read_text())
+    return {entry["build"].split("-")[0]: entry for entry in report["builds"]}
+
+
+@pytest.mark.parametrize("extension", EXTENSIONS)
+def test_every_op_passes_in_all_nine_cells(entries: dict[str, dict[str, Any]], extension: str) -> None:
+    entry = entries[extension]
+    cells = {
+        f"torch{torch}-{cuda}-cp{python.replace('.', '')}" for torch, cuda in TORCHES.items() for python in PYTHONS
+    }
+    proofs = {(proof["cell"], proof["check"]): proof for proof in entry["proofs"] if proof["cell"]}
+    # torch 2.13 and 2.15 have the other CUDA 13 too: on PyTorch's own index, which not every machine reaches.
+    assert {cell for cell, _ in proofs} >= cells
+    for cell in cells:
+        for check in SHOWN:
+            proof = proofs[cell, str(check)]
+            assert proof["verdict"] == "passed", f"{cell}: {check}: {proof['reason']}"
+        gpu = proofs[cell, "gpu-values"]
+        assert (gpu["verdict"], gpu["reason"]) in {
+            ("not run", "no GPU on this machine"),
+            ("passed", gpu["reason"]),
+        }
+
+
+def test_torchvisions_official_wheel(farm: Farm, store: Path) -> None:
+    done = farm(
+        *("smoke", "--ext", "torchvision", "--torch", "2.11", "--python", "3.12", "--store", store, "--json"),
+        *("--dist", store / "no dist"),
+    )
+    if done.code == 4:
+        lacking(done.err)
+    assert done.code == 0, done.all
+    (one,) = json.loads(done.out)
+    proofs = {proof["check"]: proof for proof in one["proofs"]}
+    assert one["subject"].startswith("torchvision-0.26.0-cp312")
+    assert proofs["ops"]["verdict"] == "passed", proofs["ops"]
+    assert proofs["values"]["verdict"] == "passed", proofs["values"]
+    for op in ("nms", "roi_align", "deform_conv2d"):
+        ran = [o for o in proofs["values"]["evidence"]["outcomes"] if o["op"] == f"torchvision::{op}"]
+        assert ran
+        assert all(outcome["verdict"] == "passed" for outcome in ran)
+        keys = [o for o in proofs["dispatch"]["evidence"]["outcomes"] if o["op"] == f"torchvision::{op}"]
+        assert [outcome["verdict"] for outcome in keys] == ["passed"]
+    assert not [proof for proof in one["proofs"] if proof["verdict"] == "failed"]
+
+
+@pytest.fixture(scope="module")
+def installed(dist: Path, venv_of_module: Callable[..., Path], python_of: Callable[[str], Path]) -> Path:
+    """An environment that has torch and the two wheels, and nothing of ours."""
+    wheels = [str(wheel) for wheel in sorted(dist.glob("*.whl"))]
+    return venv_of_module(python_of("3.12"), "torch==2.11.0", "numpy", *wheels)
+
+
+#: A machine without a network: whoever asks for a package gets nothing.
+OFFLINE = {"UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple", "PIP_INDEX_URL": "http://127.0.0.1:1/simple"}
+
+
+def test_what_is_installed_here(installed: Path, farm: Farm, tmp_path: Path) -> None:
+    env = {**OFFLINE, "VIRTUAL_ENV": str(installed.parent.parent), "PATH": "/usr/bin:/bin"}
+    done = farm("smoke", "--here", "--ext", "ms_deform_attn", "--junit", tmp_path / "junit.xml", env=env)
+    assert done.code == 0, done.all
+    assert "ms_deform_attn::forward" in done.out
+    assert "torch 2.11.0" in done.out
+    assert "<testsuite " in (tmp_path / "junit.xml").read_text()
+
+
+def test_one_file_on_a_machine_that_has_torch_alone(installed: Path, farm: Farm, tmp_path: Path) -> None:
+    packed = farm("smoke", "--ext", "diffrast", "--pack", tmp_path / "gate.pyz")
+    assert packed.code == 0, packed.all
+    done = run(installed, "-I", tmp_path / "gate.pyz", "--json", cwd=tmp_path, env={**OFFLINE, "PATH": "/usr/bin:/bin"})
+    assert done.code == 0, done.all
+    answer = json.loads(done.out)
+    assert {outcome["verdict"] for outcome in answer["outcomes"]} == {"passed", "not run"}
+    left = {outcome["check"] for outcome in answer["outcomes"] if outcome["verdict"] == "not run"}
+    assert all(check.startswith("gpu-") for check in left), left
+
+
+def test_the_matrix_lists_them_all() -> None:
+    text = (ROOT / "matrix.yaml").read_text()
+    for name in (*EXTENSIONS, "torch_scatter", "torchvision"):
+        assert f"- extensions/{name}\n" in text
