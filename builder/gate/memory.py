@@ -45,6 +45,8 @@ def repeat(context: Context, case: Case) -> list[Outcome]:
 
 def memory(context: Context, case: Case) -> list[Outcome]:
     """The check "memory", under glibc's heap checks: inputs between pages nobody may touch, fresh memory filled."""
+    # As many as in "repeat", whose bits these are held against: a matrix product adds up differently over fewer threads.
+    torch.set_num_threads(_THREADS)
     context.doing("trying the heap checks themselves")
     if not (heap.checks_work() and heap.fill_with(_ROUNDS[0][0])):
         return [

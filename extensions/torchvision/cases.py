@@ -299,15 +299,13 @@ def convolution_cases() -> list[Case]:
                 inputs=convolution(**sizes),
                 reference=deformable.deform_conv2d,
                 gradcheck=True,
-                # Under another allocator (glibc's heap checks) the last bits of its matrix product on the CPU differ.
-                deterministic=("cuda",),
                 **shared,
             ),
             Case(
                 op="torchvision::_deform_conv2d_backward",
                 inputs=convolution_gradient(**sizes),
                 reference=deform_conv2d_backward,
-                deterministic=(),  # the same on the CPU; atomics on CUDA
+                deterministic=ATOMICS,
                 **shared,
             ),
         ]

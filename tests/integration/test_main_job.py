@@ -116,23 +116,6 @@ def test_pip_installs_it_and_it_runs(
     assert json.loads(answer.out)["torch"].startswith(torch)
 
 
-@pytest.mark.parametrize(("torch", "python"), [("2.11.0", "3.12"), ("2.15.0", "3.13")], ids=lambda text: text)
-def test_the_extensions_own_tests_pass_from_the_wheel(
-    built: Path,
-    venv: Callable[..., Path],
-    python_of: Callable[[str], Path],
-    torch: str,
-    python: str,
-    tmp_path: Path,
-) -> None:
-    interpreter = venv(python_of(python), f"torch=={torch}", "numpy", "pytest", "setuptools", str(wheel_of(built)))
-    tests, settings = ROOT / "extensions/ms_deform_attn/tests", tmp_path / "pytest.ini"
-    settings.write_text("[pytest]\n")  # not ours, which stand further up
-    answer = run(interpreter, "-m", "pytest", "-q", "-c", settings, "-p", "no:cacheprovider", tests, cwd=tmp_path)
-    assert answer.code == 0, answer.all[-6000:]
-    assert re.search(r"\d+ passed", answer.out), answer.out[-2000:]
-
-
 def test_a_second_run_does_nothing(built: Path, farm: Farm, store: Path) -> None:
     before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
     words = ("build", *SELECT, "--executor", "local", "--store", store, "--dist", built)

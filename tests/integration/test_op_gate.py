@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,21 @@ def test_every_op_passes_in_all_nine_cells(entries: dict[str, dict[str, Any]], e
         }
 
 
+@pytest.mark.parametrize(("torch", "python"), [("2.11.0", "3.12"), ("2.15.0", "3.13")], ids=lambda text: text)
+def test_the_extensions_own_tests_pass_from_the_wheels(
+    dist: Path, venv: Callable[..., Path], python_of: Callable[[str], Path], torch: str, python: str, tmp_path: Path
+) -> None:
+    wheels = [str(wheel) for wheel in sorted(dist.glob("*.whl"))]
+    interpreter = venv(python_of(python), f"torch=={torch}", "numpy", "pytest", "setuptools", *wheels)
+    settings = tmp_path / "pytest.ini"
+    settings.write_text("[pytest]\n")  # not ours, which stand further up
+    for name in EXTENSIONS:
+        tests = ROOT / "extensions" / name / "tests"
+        answer = run(interpreter, "-m", "pytest", "-q", "-c", settings, "-p", "no:cacheprovider", tests, cwd=tmp_path)
+        assert answer.code == 0, answer.all[-6000:]
+        assert re.search(r"\d+ passed", answer.out), answer.out[-2000:]
+
+
 def test_torchvisions_official_wheel(farm: Farm, store: Path) -> None:
     done = farm(
         *("smoke", "--ext", "torchvision", "--torch", "2.11", "--python", "3.12", "--store", store, "--json"),
@@ -76,13 +92,15 @@ def test_torchvisions_official_wheel(farm: Farm, store: Path) -> None:
     proofs = {proof["check"]: proof for proof in one["proofs"]}
     assert one["subject"].startswith("torchvision-0.26.0-cp312")
     assert proofs["ops"]["verdict"] == "passed", proofs["ops"]
-    assert proofs["values"]["verdict"] == "passed", proofs["values"]
+    # As a whole "values" counts as not run: two nvJPEG ops need a GPU, and the recipe says what upstream gets wrong.
+    assert proofs["values"]["verdict"] == "not run"
     for op in ("nms", "roi_align", "deform_conv2d"):
-        ran = [o for o in proofs["values"]["evidence"]["outcomes"] if o["op"] == f"torchvision::{op}"]
-        assert ran
-        assert all(outcome["verdict"] == "passed" for outcome in ran)
-        keys = [o for o in proofs["dispatch"]["evidence"]["outcomes"] if o["op"] == f"torchvision::{op}"]
-        assert [outcome["verdict"] for outcome in keys] == ["passed"]
+        for check in ("ops", "dispatch", "values", "layouts", "edges", "repeat", "memory", "opcheck", "fake"):
+            ran = [o for o in proofs[check]["evidence"]["outcomes"] if o["op"] == f"torchvision::{op}"]
+            assert ran, (check, op)
+            assert {outcome["verdict"] for outcome in ran} == {"passed"}, (check, op)
+        (keys,) = (o for o in proofs["dispatch"]["evidence"]["outcomes"] if o["op"] == f"torchvision::{op}")
+        assert keys["reason"] == "CPU, CUDA"
     assert not [proof for proof in one["proofs"] if proof["verdict"] == "failed"]
 
 
