@@ -10,7 +10,8 @@ from typing import NamedTuple
 
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.matrix.table import Fact, ImageFacts, Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
+from builder.matrix.image_table import ImageFacts, ImageTable
+from builder.matrix.table import Fact, Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
 
 __all__ = ["Compat", "Fact", "ImageFacts", "ToolkitFacts", "TorchFacts", "VariantFacts", "WhyNot", "and_list"]
 
@@ -38,6 +39,7 @@ class Compat:
         self._table = table
         self._torch = table.torch
         self._toolkits = table.toolkits
+        self.images: ImageTable = table.images
         self.torches = tuple(sorted(r for facts in table.torch.values() for r in facts.releases))
         self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
         self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
@@ -145,9 +147,9 @@ class Compat:
 
     def manylinux_tag(self, image: str, gcc_max: int) -> str | None:
         """The tag of a manylinux image whose gcc is at most `gcc_max`: `latest`, a frozen one, or None."""
-        if self._table.manylinux_gcc[image] <= gcc_max:
+        if self.images.manylinux_gcc[image] <= gcc_max:
             return "latest"
-        fit = [t for t in self._table.manylinux_frozen if t.image == image and t.gcc and t.gcc <= gcc_max]
+        fit = [t for t in self.images.frozen if t.image == image and t.gcc and t.gcc <= gcc_max]
         return max(fit, key=lambda t: t.gcc or 0).tag if fit else None
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:

@@ -124,6 +124,7 @@ class Matrix:
         exclude: cells left out on purpose, each a partial selection with its reason.
         images: cell name pattern (fnmatch) to base image, first match wins.
         torch_index: URL of PyTorch's own wheel index, `{variant}` stands for cu130 and the like.
+        pythons: for each entry of `images`, its pattern and the image whose Pythons are copied, or empty.
 
     """
 
@@ -137,6 +138,7 @@ class Matrix:
     exclude: tuple[Exclude, ...]
     images: tuple[tuple[str, str], ...]
     torch_index: str
+    pythons: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,7 @@ def load_matrix(path: Path) -> Matrix:
         ),
         images=tuple((rule.cells, rule.image) for rule in model.images),
         torch_index=model.torch_index,
+        pythons=tuple((rule.cells, rule.pythons or "") for rule in model.images),
     )
 
 

@@ -196,6 +196,10 @@ class ImageModel(Door):
 
     cells: str = Field(description="Pattern of cell names, such as torch2.1*-cu118-*.")
     image: str = Field(description="Name of the base image, with its tag or digest.")
+    pythons: str | None = Field(
+        default=None,
+        description="Image to copy /opt/python from, in place of pypa's manylinux image; may be the base itself.",
+    )
 
 
 class MatrixModel(Door):

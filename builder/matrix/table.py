@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 import yaml
 
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.matrix.image_table import ImageFacts, ImageTable, read_images
 
 T = TypeVar("T")
 _LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # Base: every scalar stays text, so 2.10 is not 2.1
@@ -85,26 +86,6 @@ class TorchFacts:
 
 
 @dataclass(frozen=True)
-class ImageFacts:
-    """Tags of NVIDIA's CUDA images of one CUDA.
-
-    Attributes:
-        version: the newest patch version with images.
-        cudnn_label: how tags spell cuDNN: `cudnn8`, `cudnn9` or `cudnn`.
-        ubuntu: Ubuntu releases with a `cudnn-devel` image.
-        rhel_like: whole tags seen in use (existence at that time, not a full list).
-        verified: whether the row was read at its source.
-
-    """
-
-    version: str
-    cudnn_label: str
-    ubuntu: tuple[str, ...]
-    rhel_like: tuple[str, ...]
-    verified: bool
-
-
-@dataclass(frozen=True)
 class ToolkitFacts:
     """One CUDA toolkit.
 
@@ -132,16 +113,6 @@ class ToolkitFacts:
 
 
 @dataclass(frozen=True)
-class ManylinuxTag:
-    """An old manylinux image that never expires, kept for its gcc or for its Pythons."""
-
-    image: str
-    tag: str
-    gcc: int | None
-    pythons: tuple[Python, ...]
-
-
-@dataclass(frozen=True)
 class Table:
     """The whole file."""
 
@@ -150,8 +121,7 @@ class Table:
     toolkits: dict[Cuda, ToolkitFacts]
     gcc_checks: dict[tuple[str, Cuda], int]
     arch_suffixes: frozenset[str]
-    manylinux_gcc: dict[str, int]
-    manylinux_frozen: tuple[ManylinuxTag, ...]
+    images: ImageTable
     gpus: dict[tuple[int, int], tuple[str, ...]]
 
 
@@ -172,16 +142,7 @@ def read_table(path: Path) -> Table:
             for cuda, limit in row["gcc_max"].items()
         },
         arch_suffixes=frozenset(["", *raw["torch_arch_suffixes"]["value"]]),
-        manylinux_gcc={name: int(row["gcc"]) for name, row in raw["manylinux"]["images"].items()},
-        manylinux_frozen=tuple(
-            ManylinuxTag(
-                image=row["image"],
-                tag=row["tag"],
-                gcc=int(row["gcc"]) if "gcc" in row else None,
-                pythons=tuple(map(Python.parse, row.get("python", []))),
-            )
-            for row in raw["manylinux"]["frozen"]["rows"]
-        ),
+        images=read_images(raw),
         gpus={_capability(arch): tuple(names) for arch, names in raw["gpus"]["rows"].items()},
     )
 

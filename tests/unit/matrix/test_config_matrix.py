@@ -40,6 +40,7 @@ def test_all_keys(write_matrix: WriteMatrix, tmp_path: Path) -> None:
     assert matrix.extensions == (tmp_path / "one",)
     assert matrix.exclude == (Exclude("nobody uses it", "2.2", Cuda(12, 1), Python(3, 12), "one"),)
     assert matrix.images == (("torch2.1*", "base:1"),)
+    assert matrix.pythons == (("torch2.1*", ""),)
     assert matrix.torch_index == "https://mirror.example/{variant}"
 
 
@@ -48,6 +49,13 @@ def test_what_is_not_written_has_a_default(write_matrix: WriteMatrix) -> None:
     assert (matrix.archs, matrix.exclude, matrix.images) == ((), (), ())
     assert matrix.platforms == (Platform.LINUX_X86_64,)
     assert matrix.torch_index == "https://download.pytorch.org/whl/{variant}"
+
+
+def test_an_image_may_name_where_its_pythons_are(write_matrix: WriteMatrix) -> None:
+    rules = '[{cells: "*-cu118-*", image: "base:1", pythons: "pythons:1"}, {cells: "*", image: "base:2"}]'
+    matrix = load_matrix(write_matrix(images=rules))
+    assert matrix.images == (("*-cu118-*", "base:1"), ("*", "base:2"))
+    assert matrix.pythons == (("*-cu118-*", "pythons:1"), ("*", ""))
 
 
 def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
