@@ -51,12 +51,17 @@ class ImageSpec:
     @property
     def name(self) -> str:
         """The base as part of an image name: `buildfarm-base-bookworm`."""
-        return re.sub(r"[^a-z0-9]+", "-", self.base.split("@")[0].lower()).strip("-")
+        return image_slug(self.base)
 
     @staticmethod
     def prefix(python: Python) -> str:
         """Where cibuildwheel expects that Python: `/opt/python/cp311-cp311` (its build-platforms.toml)."""
         return f"/opt/python/cp{python.major}{python.minor}-{python.tag}"
+
+
+def image_slug(image: str) -> str:
+    """An image's name, without its digest, as part of another name: `buildfarm-base-bookworm`."""
+    return re.sub(r"[^a-z0-9]+", "-", image.partition("@")[0].lower()).strip("-")
 
 
 def templates() -> Path:
@@ -67,7 +72,12 @@ def templates() -> Path:
 
 def render(spec: ImageSpec) -> str:
     """The Dockerfile of an image: same spec, same text, byte for byte."""
-    return _environment().get_template("apt.Dockerfile.j2").render(spec=spec)
+    return render_template("apt.Dockerfile.j2", spec)
+
+
+def render_template(name: str, spec: object) -> str:
+    """A template of `dockerfiles/` with a spec's values; a value it lacks raises jinja2.UndefinedError."""
+    return _environment().get_template(name).render(spec=spec)
 
 
 def digest(text: str) -> str:

@@ -1,0 +1,213 @@
+"""The Dockerfiles of a plan: five typical cells word for word, and what holds for every file of the shipped matrix."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.images.dockerfiles import MARK, Dockerfile, bases, dockerfiles, unpinned, write_dockerfiles
+from builder.images.render import digest
+from builder.matrix.config import Select
+from builder.matrix.declaration import read_plan
+from tests.conftest import ROOT
+
+GOLDEN = Path(__file__).parent / "golden"
+DIGEST = "sha256:" + "ab" * 32
+PYPA = "quay.io/pypa/manylinux_2_28_x86_64"
+
+#: Cell of the shipped matrix, extra settings of the matrix, lock: each a case a person meets.
+TYPICAL = {
+    "cu118": ("2.0", "11.8", "3.11", {}, {}),
+    "cu121-pinned": ("2.2", "12.1", "3.12", {}, {"nvidia/cuda:12.1.1-devel-rockylinux8": DIGEST}),
+    "cu124-ubuntu": ("2.6", "12.4", "3.10", {"images": (("*-cu124-*", "nvidia/cuda:12.4.1-devel-ubuntu22.04"),)}, {}),
+    "cu129-nvidia-manylinux": (
+        "2.8",
+        "12.9",
+        "3.13",
+        {"images": (("*-cu129-*", "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest"),)},
+        {"quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest": DIGEST},
+    ),
+    "cu130-in-house": (
+        "2.11",
+        "13.0",
+        "3.12",
+        {
+            "images": (("torch2.11.*", "registry.example/farm/base:7"),),
+            "pythons": (("torch2.11.*", "registry.example/farm/pythons:7"),),
+        },
+        {},
+    ),
+}
+
+
+@cache
+def shipped() -> tuple[Dockerfile, ...]:
+    """Every file of the shipped matrix.yaml."""
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select())
+    return tuple(dockerfiles(plan, matrix, {}))
+
+
+def files_of(name: str) -> tuple[Dockerfile, Dockerfile]:
+    """The two files of a typical cell: to build it in, to run it in."""
+    torch, cuda, python, settings, lock = TYPICAL[name]
+    select = Select(torch=(torch,), cuda=(cuda,), python=(python,), extensions=("torch_scatter",))
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", select)
+    build, runtime = dockerfiles(plan, replace(matrix, **settings), lock)  # type: ignore[arg-type]
+    return build, runtime
+
+
+@pytest.mark.parametrize("name", TYPICAL)
+def test_the_text_is_the_golden_one(name: str) -> None:
+    for file in files_of(name):
+        assert file.text == (GOLDEN / f"{file.kind}-{name}.Dockerfile").read_text()
+
+
+def test_every_build_and_every_cell_of_the_shipped_matrix_has_its_image() -> None:
+    _, _, plan = read_plan(ROOT / "matrix.yaml", Select())
+    built = [build for file in shipped() for build in file.builds]
+    assert sorted(map(str, built)) == sorted(map(str, plan.builds))
+    run = [cell for file in shipped() if file.kind == "runtime" for cell in file.cells]
+    assert set(run) == {cell for build in plan.builds for cell in build.serves}
+    assert len({file.name for file in shipped()}) == len(shipped())
+
+
+def linted(texts: dict[str, str], folder: Path) -> str:
+    """What hadolint has to say of these files, nothing ideally."""
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
+    argv = [str(hadolint), "--no-color", "--failure-threshold", "style", *sorted(texts)]
+    answer = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
+    assert (answer.returncode == 0) == (answer.stdout == "")
+    return answer.stdout + answer.stderr
+
+
+@pytest.mark.parametrize("cuda", ["cu118", "cu121", "cu124", "cu126", "cu128", "cu129", "cu130", "cu132"])
+def test_hadolint_has_no_complaint_of_any_file_of_the_shipped_matrix(cuda: str, tmp_path: Path) -> None:
+    texts = {file.file: file.text for file in shipped() if f"-{cuda}-" in file.file}
+    assert texts
+    assert linted(texts, tmp_path) == ""
+
+
+@pytest.mark.parametrize("name", TYPICAL)
+def test_hadolint_has_no_complaint_of_typical_files(name: str, tmp_path: Path) -> None:
+    assert linted({file.file: file.text for file in files_of(name)}, tmp_path) == ""
+
+
+def test_hadolint_would_complain(tmp_path: Path) -> None:
+    text = shipped()[0].text.replace("# hadolint ignore", "# ignore")
+    assert "DL3041" in linted({"Dockerfile": text}, tmp_path)
+
+
+def test_no_cuda_of_the_shipped_matrix_is_left_out_of_the_linting() -> None:
+    assert {m[0] for file in shipped() if (m := re.search(r"cu\d+", file.file))} == {
+        "cu118", "cu121", "cu124", "cu126", "cu128", "cu129", "cu130", "cu132",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "newer", [r"^# *syntax=", r"<<", r"--link", r"--checksum", r"--network", r"--parents=", r"--exclude", r"^ADD "]
+)
+def test_an_engine_of_2020_can_read_them(newer: str) -> None:
+    for file in (*shipped(), *(file for name in TYPICAL for file in files_of(name))):
+        assert not re.search(newer, file.text, re.MULTILINE), file.name
+
+
+def test_same_input_same_bytes() -> None:
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select())
+    assert dockerfiles(plan, matrix, {}) == list(shipped())
+
+
+def test_nothing_of_this_machine_and_no_secret_is_in_any_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("UV_DEFAULT_INDEX", "PIP_INDEX_URL", "HTTPS_PROXY"):
+        monkeypatch.setenv(name, "https://someone:hunter2@index.example/simple")
+    monkeypatch.setenv("SSL_CERT_FILE", "/etc/somewhere/ca.pem")
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select())
+    told = replace(matrix, torch_index="https://someone:hunter2@torch.example/{variant}")
+    strange = {"hunter2", "index.example", "torch.example", "somewhere", str(ROOT), socket.gethostname(), sys.prefix}
+    if Path.home() != Path("/root"):  # which is the container's own home as well
+        strange.add(f"{Path.home()}/")
+    for file in dockerfiles(plan, told, {}):
+        assert not [word for word in strange if word in file.text], file.name
+
+
+def test_network_settings_reach_steps_as_secrets_alone() -> None:
+    for file in shipped():
+        assert not re.search(r"(?im)^(ARG|ENV).*(_PROXY|INDEX|_CERT|CA_)", file.text), file.name
+        for step in re.findall(r"^RUN (?:.*\\\n)*.*", file.text, re.MULTILINE):
+            fetches = re.search(r"\b(dnf|apt-get|pip) (\S+ )*install|uv pip install", step)
+            assert bool(fetches) == ("type=secret,id=ca" in step and "type=secret,id=network" in step), step
+
+
+def test_the_last_user_is_not_root() -> None:
+    for file in shipped():
+        assert re.findall(r"^USER (.*)", file.text, re.MULTILINE)[-1] == "1000:1000"
+
+
+def test_cells_share_the_stages_that_depend_on_none() -> None:
+    tools = {re.search(r"^FROM .* AS tools\n.*?(?=\n\n)", file.text, re.M | re.S)[0] for file in shipped()}  # type: ignore[index]
+    assert len(tools) == 1
+    per_cuda: dict[str, set[str]] = {}
+    for file in shipped():
+        if file.kind == "build":
+            shared = file.text[file.text.index(f"FROM {file.base}") : file.text.index("COPY --from=python")] \
+                if " AS python" in file.text else ""  # fmt: skip
+            per_cuda.setdefault(re.sub(r"-cp\d+$", "", file.name), set()).add(shared)
+    assert all(len(found - {""}) == 1 for found in per_cuda.values()), "Pythons come before what they share"
+
+
+def test_bases_are_pinned_by_the_lock_and_the_others_are_named() -> None:
+    build, runtime = files_of("cu121-pinned")
+    assert build.base == f"nvidia/cuda:12.1.1-devel-rockylinux8@{DIGEST}"
+    assert unpinned([build, runtime]) == ("nvidia/cuda:12.1.1-base-rockylinux8", f"{PYPA}:2026.08.04-1")
+    assert "nvidia/cuda:12.1.1-devel-rockylinux8" in bases([build, runtime])
+
+
+def test_a_lock_makes_another_image() -> None:
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
+    free, pinned = (dockerfiles(plan, matrix, lock)[0] for lock in ({}, {f"{PYPA}:2026.08.04-1": DIGEST}))
+    assert free.tag != pinned.tag
+    assert free.tag == f"buildfarm/build-cu121-rockylinux8-gcc12-cp312:{digest(free.text)}"
+
+
+def test_two_images_never_share_a_file() -> None:
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select(torch=("2.2", "2.3"), cuda=("12.1",), python=("3.12",)))
+    images = tuple((f"torch{torch}.*", f"in-house@sha256:{d * 64}") for torch, d in (("2.2", "a"), ("2.3", "b")))
+    built = [file for file in dockerfiles(plan, replace(matrix, images=images), {}) if file.kind == "build"]
+    assert len({file.name for file in built}) == 2
+    assert all(file.name.startswith("build-cu121-in-house-own-gcc-cp312-") for file in built)
+
+
+def test_the_folder_holds_this_rendering_and_what_is_not_ours(tmp_path: Path) -> None:
+    (tmp_path / "gone.Dockerfile").write_text(MARK + "a template\n")
+    (tmp_path / "mine.Dockerfile").write_text("FROM scratch\n")
+    (tmp_path / "notes.txt").write_text(MARK)
+    files = files_of("cu118")
+    write_dockerfiles(tmp_path, files)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.Dockerfile", "notes.txt", *(f.file for f in files)}
+    assert (tmp_path / files[0].file).read_text() == files[0].text
+
+
+def test_a_folder_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be put there"):
+        write_dockerfiles(tmp_path / "file", files_of("cu118"))
+
+
+@pytest.mark.parametrize("name", TYPICAL)
+def test_the_shell_of_every_step_can_be_read(name: str) -> None:
+    assert shutil.which("bash")
+    for file in files_of(name):
+        for step in re.findall(r"^RUN ((?:.*\\\n)*.*)", file.text, re.MULTILINE):
+            words = re.sub(r"^(\s*--mount=\S+\s*(\\\n\s*)?)+", "", step)
+            subprocess.run(["bash", "-n", "-c", words], check=True)
