@@ -165,12 +165,14 @@ def smoke(
 
     select = _select(torch, cuda, python, ext)
     if pack:
+        if wheels or torch or cuda or python or here or junit or as_json:
+            raise UsageError("writes a file and runs nothing: only --ext and --matrix go with it", where="--pack")
         file = story.pack_gate(matrix, select, pack)
         say(f"on a machine with torch and the wheel installed: python {file.name}")
         return
     if here:
-        if wheels or torch or cuda or python:
-            raise UsageError("takes what is installed: no wheels, no cells beside it", where="--here")
+        if wheels or torch or cuda or python or index:
+            raise UsageError("takes what is installed: no wheels, no cells, no index beside it", where="--here")
         smoked = story.smoke_here(matrix, select)
     else:
         options = story.SmokeOptions(matrix, tuple(wheels or ()), select, index, dist, store)

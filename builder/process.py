@@ -54,6 +54,11 @@ def run(
             _running[process.pid] = process
         try:
             status = process.wait()
+        except BaseException:
+            # Ctrl-C, in the thread that waits: once forgotten here, nobody else could end it.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
         finally:
             with _guard:
                 _running.pop(process.pid, None)

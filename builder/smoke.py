@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.metadata import distributions
 from pathlib import Path
@@ -14,15 +14,17 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import MissingToolError, NothingSelectedError, UsageError
 from builder.farm import open_store
-from builder.gate.outcome import Answer
+from builder.gate.outcome import FAILED, Answer
 from builder.gate.pack import pack_file
 from builder.log import say
 from builder.matrix.axes import Cell, Cuda, Python, Torch
 from builder.matrix.config import Select, load_matrix, load_recipes
+from builder.proof import Proof, Verdict
 from builder.proofs.cells import cell_basis
 from builder.proofs.gating import gate_proofs, run_gate, spec_of
 from builder.proofs.visit import Visitor
 from builder.result import Smoked
+from builder.store import Store
 from builder.subjects import chosen, find_subjects
 from builder.wheels.environment import Environments
 from builder.wheels.facts import read_facts
@@ -68,15 +70,22 @@ def run_smoke(options: SmokeOptions) -> Iterator[Smoked]:
             visitor = Visitor(store, environments, store.log(f"smoke-{subject.wheel.name}-{cell}"))
             seen = visitor.visit(cell, subject.wheel, sha256, subject.recipe)
             proofs = tuple(replace(proof, basis=basis[proof.check]) for proof in seen.proofs)
-            store.save_proofs(proofs)
+            store.save_proofs(_news(store, sha256, proofs))
             yield Smoked(subject.wheel.name, cell, proofs, seen.answer)
+
+
+def _news(store: Store, wheel: str, proofs: Sequence[Proof]) -> list[Proof]:
+    """What is worth keeping: a check that was not run this time says nothing against one that was."""
+    ran = {(p.cell, p.check, p.basis) for p in store.proofs(wheel) if p.verdict is not Verdict.NOT_RUN}
+    return [p for p in proofs if p.verdict is not Verdict.NOT_RUN or (p.cell, p.check, p.basis) not in ran]
 
 
 def smoke_here(matrix: Path, select: Select) -> list[Smoked]:
     """Run the gate on what is installed in the current environment: no network, no Docker, no uv, no store.
 
     The current environment is $VIRTUAL_ENV, else $CONDA_PREFIX, else the one this command runs in.
-    Raises UsageError when an extension that was asked for is unknown, NothingSelectedError when none is installed.
+    Raises UsageError when an extension that was asked for is unknown, NothingSelectedError when none is installed,
+    MissingToolError when there is no torch that imports.
     """
     prefix = Path(os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or sys.prefix)
     interpreter = prefix / "bin" / "python"
@@ -95,7 +104,8 @@ def smoke_here(matrix: Path, select: Select) -> list[Smoked]:
             continue
         with tempfile.TemporaryDirectory(prefix="buildfarm-smoke-") as scratch:
             log = Path(scratch, "log")
-            answer = run_gate(interpreter, recipe, Path(scratch, "gate"), jobs=measure().cores, log=log, job="here")
+            job = f"smoke-here-{os.getpid()}"
+            answer = run_gate(interpreter, recipe, Path(scratch, "gate"), jobs=measure().cores, log=log, job=job)
             if isinstance(answer, str):
                 talk = log.read_text(errors="replace").strip().splitlines()
                 raise MissingToolError(f"{recipe.name}: {answer}", hints=talk[-3:])
@@ -135,9 +145,16 @@ def _installed(site: Path, name: str) -> str:
 def _cell_of(answer: Answer) -> Cell:
     """The cell an answer came from, by what its torch and its Python say of themselves."""
     where = answer.where
+    if "torch" not in where:
+        said = next((one.reason for one in answer.outcomes if one.verdict == FAILED), "the gate did not get that far")
+        raise MissingToolError(f"torch does not import in this environment: {said}", where="--here")
     release = str(where["torch"]).partition("+")[0]
     python = ".".join(str(where["python"]).split(".")[:2])
     cuda = str(where.get("cuda") or "")
     if not cuda:
-        raise UsageError(f"the torch {where['torch']} of this environment is a CPU build, which is no cell")
+        raise UsageError(
+            f"the torch {where['torch']} of this environment is a CPU build, which is no cell",
+            where="--here",
+            hints=("`buildfarm smoke --ext NAME --pack gate.pyz`, then `python gate.pyz` there, takes any torch",),
+        )
     return Cell(Torch.parse(release), Cuda.parse(cuda), Python.parse(python))

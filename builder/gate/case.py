@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from builder.gate.outcome import CHECKS
+
 #: (rtol, atol) by dtype, where a case names none.
 TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-9, 1e-11),
@@ -98,6 +100,17 @@ class Case:
     def __post_init__(self) -> None:
         if self.edge not in {"", "empty", "batch"}:
             raise ValueError(f"{self.op} ({self.name}): edge is {self.edge!r}; write empty, batch or nothing")
+        if not self.dtypes:
+            raise ValueError(f"{self.op} ({self.name}): dtypes is empty, so nothing would be executed")
+        for devices in (self.devices, self.deterministic):
+            wrong = [device for device in devices if device not in ("cpu", "cuda")]
+            if wrong or isinstance(devices, str):
+                raise ValueError(f"{self.op} ({self.name}): {devices!r} must be a list of 'cpu' and 'cuda'")
+        unknown = [check for check in self.not_claimed if check not in CHECKS]
+        if unknown:
+            raise ValueError(
+                f"{self.op} ({self.name}): not_claimed names {unknown[0]!r}; there are {', '.join(CHECKS)}"
+            )
         if self.reference is not None and self.invariant is not None:
             raise ValueError(f"{self.op} ({self.name}): give a reference or an invariant, not both")
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from builder.gate import coverage, crash, journal, limits, tasks, verdicts
 from builder.gate.ends import End
-from builder.gate.outcome import FAILED, PASSED, Answer, Outcome, Spec
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome, Spec
 from builder.gate.processes import (
     NurseryProcess,
     Process,
@@ -126,6 +126,8 @@ class Conductor:
         for key, _ in self._selector.select(_TICK):
             guarded = bool(key.data)
             nursery = self._nurseries[guarded]
+            if nursery.closed:
+                continue  # by what the other one has just told
             events = nursery.read()
             if events is None:
                 self._bury(nursery, guarded)
@@ -160,8 +162,9 @@ class Conductor:
         """The plain nursery is ready: what there is, and first of all whether there is a GPU."""
         self._ops = facts["ops"]
         self._cases = [tasks.CaseFacts.from_json(one) for one in facts["cases"]]
+        # Faults are told whatever was asked: without them all else is "not run", which would look like no failure.
+        self.outcomes += [Outcome("ops", "", "", FAILED, fault) for fault in facts["faults"]]
         if self._wanted("ops"):
-            self.outcomes += [Outcome("ops", "", "", FAILED, fault) for fault in facts["faults"]]
             self.outcomes += coverage.covered(self._ops, self._cases) if facts["imported"] else []
         if self._wanted("edges"):
             self.outcomes += coverage.edges(self._cases)
@@ -295,11 +298,15 @@ class Conductor:
         else:
             reason = "the process that runs the cases was killed too often"
             self.outcomes += self._waiting.drop(guarded=guarded, reason=reason)
+            if not guarded and self._asking:
+                self._abandon(reason)
 
     def _tell_import(self, nursery: NurseryProcess, guarded: bool, status: int) -> None:
         what = nursery.importing
         end = End(status, log=nursery.log(), stack=nursery.log())
-        reason = f"importing {what} {crash.end_of(status, nursery.log())}"
+        lines = nursery.log().strip().splitlines()
+        raised = "Traceback" in nursery.log() and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1
+        reason = f"importing {what} " + (f"raises {lines[-1]}" if raised else crash.end_of(status, nursery.log()))
         if guarded:
             own = what != "torch"
             reason += " under glibc's heap checks"
@@ -312,12 +319,18 @@ class Conductor:
             self._abandon(reason)
 
     def _abandon(self, reason: str) -> None:
-        """Nothing can be executed: every check that would have been is not run."""
+        """Nothing can be executed any more: every check that would have been is not run."""
         self.outcomes += verdicts.unasked(self.spec, reason, whole=True)
+        self._asking = False
+        for guarded in (True, False):
+            self.outcomes += self._waiting.drop(guarded=guarded, reason=reason)
         other = self._nurseries.get(True)
         if other and not other.closed:
             self._selector.unregister(other.events)
             other.close(0)
+        lost = [running.task for running in self._running.values() if running.task.check is not _WHERE]
+        self.outcomes += [task.outcome(NOT_RUN, reason) for task in lost]  # their nurseries are gone, with their ends
+        self._running.clear()
 
     def _outcomes_of_orders(self, process: Process) -> None:
         record = journal.read(process.room / "journal")

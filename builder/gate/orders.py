@@ -32,6 +32,7 @@ from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 _ALL = 3
 _KEPT = 4000
 _STEP = "buildfarm-step "
+_CALLED = "buildfarm-called "
 
 #: Run with `-c`: nothing of the gate is imported before the last import, as that would import torch.
 _PROGRAM = f"""\
@@ -48,8 +49,8 @@ for name in names:
 sys.path.insert(0, root)
 from builder.gate.probe import call_first
 os.write(2, b"{_STEP}call\\n")
-print(call_first(root, lambda op: os.write(2, ("{_STEP}call " + op + "\\n").encode())))
-sys.stdout.flush()
+called = call_first(root, lambda op: os.write(2, ("{_STEP}call " + op + "\\n").encode()))
+os.write(1, ("\\n{_CALLED}" + called + "\\n").encode())
 os._exit(0)
 """
 
@@ -75,6 +76,12 @@ class Run:
         """What it did last: "import torch", "call ns::op"."""
         steps = [line[len(_STEP) :] for line in self.stderr.splitlines() if line.startswith(_STEP)]
         return steps[-1] if steps else "the start of Python"
+
+    @property
+    def called(self) -> str:
+        """The op that was called at the end and answered, or nothing; what the imports print does not count."""
+        said = [line[len(_CALLED) :] for line in self.stdout.splitlines() if line.startswith(_CALLED)]
+        return said[-1].strip() if said else ""
 
     @property
     def kind(self) -> tuple[str, int]:
@@ -124,14 +131,16 @@ def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[Run], s
         "modules": list(names),
         "orders": {", ".join(run.order): "works" if run.good else _ended(run, spec) for run in runs},
         "all orders": len(names) <= _ALL,
-        "called": sorted({run.stdout.strip() for run in good}),
+        "called": sorted({run.called for run in good}),
     }
     if not bad:
         figure = f"{len(runs)} orders" + ("" if len(names) <= _ALL else f", each pair of {len(names)} both ways")
-        if spec.has_cases and not any(run.stdout.strip() for run in good):
+        if not any(run.called for run in good):
             return Outcome(
                 "import-order", "", "", NOT_RUN, f"{figure} import, but no case could be called", seconds, evidence
             )
+        if len({run.called for run in good}) > 1:
+            return Outcome("import-order", "", "", FAILED, _answers_differ(good), seconds, evidence)
         return Outcome("import-order", "", "", PASSED, figure, seconds, evidence)
     faults = []
     for kind in dict.fromkeys(run.kind for run in bad):
@@ -142,6 +151,18 @@ def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[Run], s
         evidence.setdefault("stacks", {})[", ".join(run.order)] = stack
     works = f"; {', '.join(good[0].order)} works" if good else "; no order works"
     return Outcome("import-order", "", "", FAILED, "; ".join(faults) + works, seconds, evidence)
+
+
+def _answers_differ(runs: Sequence[Run]) -> str:
+    """Every order imports, but the first op to answer is not the same: the usual one raised in some order."""
+    usual = max({run.called for run in runs if run.called}, key=lambda op: sum(run.called == op for run in runs))
+    well = next(run for run in runs if run.called == usual)
+    other = next(run for run in runs if run.called != usual)
+    answers = f"{other.called} is the first op that answers" if other.called else "no op answers a call"
+    return (
+        f"{', then '.join(other.order)}: all import, but then {answers}, where after {', '.join(well.order)} "
+        f"it is {usual}: call its first case in that order to see what is raised"
+    )
 
 
 def _looked_at_again(spec: Spec, root: Path, run: Run) -> tuple[str, dict[str, Any]]:

@@ -29,6 +29,8 @@ def main(argv: Sequence[str]) -> int:
     unknown = [name for name in options.check if name not in CHECKS]
     if unknown:
         parser.error(f"there is no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}: at least 1 is needed")
     try:
         spec = Spec(**json.loads((root / "spec.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:

@@ -123,7 +123,23 @@ def plan(
                 outcomes.append(task.outcome(NOT_RUN, why))
             elif _is_asked(check, case):
                 tasks.append(task)
+        outcomes += _only_edges(check, listed)
     return tasks, outcomes
+
+
+def _only_edges(check: Check, cases: Sequence[CaseFacts]) -> list[Outcome]:
+    """An op all of whose cases are edge cases would pass unseen where these are not asked."""
+    if check.edges != "without":
+        return []
+    plain = {_bare(case.op) for case in cases if not case.edge}
+    bare = dict.fromkeys(case.op for case in cases if _bare(case.op) not in plain)
+    reason = "the op has edge cases alone: add a case without edge"
+    return [Outcome(check.name, op, "", NOT_RUN, reason) for op in bare]
+
+
+def _bare(op: str) -> str:
+    """`ns::op` and `ns::op.default` are one."""
+    return op[: -len(".default")] if "::" in op and op.endswith(".default") else op
 
 
 def _is_asked(check: Check, case: CaseFacts) -> bool:

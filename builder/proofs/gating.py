@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from builder.gate.outcome import CHECKS, FAILED, NOT_RUN, Answer, Outcome, Spec
 from builder.gate.pack import REFERENCES, pack
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
-from builder.process import run
+from builder.process import reap_orphans, run
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.claim import listed, now
 from builder.store import digest_of
@@ -36,8 +37,14 @@ def spec_of(recipe: Recipe, jobs: int) -> Spec:
 
 def gate_basis(recipe: Recipe) -> list[str]:
     """What the gate's verdicts rest on beside the wheel: its own code, the recipe's words, the cases' bytes."""
-    files = [recipe.cases, *sorted((recipe.folder / REFERENCES).rglob("*.py"))] if recipe.cases else []
-    return [_gate_version(), json.dumps(spec_of(recipe, 0).to_json()), *(_sha256(file) for file in files if file)]
+    files = [recipe.cases, *_references(recipe)] if recipe.cases else []
+    return [_gate_version(), json.dumps(spec_of(recipe, 0).to_json()), *(_sha256(file) for file in files)]
+
+
+def _references(recipe: Recipe) -> list[Path]:
+    """Every file that travels beside the cases, data too."""
+    found = sorted((recipe.folder / REFERENCES).rglob("*"))
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
 
 
 @cache
@@ -52,12 +59,19 @@ def _sha256(path: Path) -> str:
 def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, job: str) -> Answer | str:
     """Run the gate with this Python; its answer, or a sentence on why there is none.
 
-    `folder` must not exist; the gate is put there and leaves its answer there. Its table goes to the log.
+    `folder` must not exist; the gate is put there, works there and leaves its answer there. Its table goes to the log.
+    No other run may use the name `job` meanwhile: what carries it is ended when this run is interrupted.
     """
     pack(folder, spec_of(recipe, jobs), recipe.cases)
-    told = folder / "answer.json"
+    told, rooms = folder / "answer.json", folder / "rooms"
+    rooms.mkdir()
     argv = [str(interpreter), "-I", "-X", "faulthandler", str(folder), "--answer", str(told)]
-    status = run(argv, log=log, job=job)
+    try:
+        # A gate that is killed cannot clean up: its rooms go with the folder.
+        status = run(argv, log=log, job=job, env={**os.environ, "TMPDIR": str(rooms)})
+    except BaseException:  # ^C, here or in another thread: its processes have sessions of their own, and would go on
+        reap_orphans(job)
+        raise
     try:
         return Answer.from_json(json.loads(told.read_bytes()))
     except (OSError, ValueError, KeyError, TypeError):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from builder.errors import BuildError, MissingToolError
+from builder.errors import BuildError, FarmError, MissingToolError
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
@@ -33,6 +32,9 @@ from builder.wheels.resources import measure
 
 #: The gate takes every core; two at a time would only make each other's time limits run out.
 _gate_turn = threading.Lock()
+
+#: What says that a wheel does not go into its cell, not that something else is missing here.
+_REFUSALS: tuple[type[FarmError], ...] = (UnsatisfiableError, BuildError)
 
 
 @dataclass(frozen=True)
@@ -90,10 +92,8 @@ class Visitor:
             if outcome.verdict is Verdict.FAILED:
                 return Seen(symbols, _refused(outcome.reason, outcome.evidence, sha256, cell))
             imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
-            if recipe.companions:
-                # After the import: that one is to hold without them. Those not to be had, the gate calls not run.
-                with suppress(MissingToolError, BuildError):
-                    install([*own, str(wheel), *recipe.companions])
+            # After the import: that one is to hold without them. Those not to be had, the gate calls not run.
+            _accompany(recipe.companions, lambda more: install([*own, str(wheel), *more]))
             with _gate_turn:
                 self.stage(f"execute every op in {cell}")
                 answer = run_gate(
@@ -109,13 +109,25 @@ class Visitor:
             return Seen(symbols, (imported, *gate_proofs(answer, sha256, cell)), answer)
 
 
-def _refusal(install: Callable[[], None]) -> str:
-    """Why the wheel does not install where its cell stands ready; what else is in the way is raised."""
+def _accompany(companions: Sequence[str], install: Callable[[Sequence[str]], None]) -> None:
+    """Install the companions, all of them or as many as go together: one that is not to be had costs no other."""
+    absences = (MissingToolError, BuildError)
+    if not companions or not _refusal(lambda: install(companions), absences):
+        return
+    there: list[str] = []
+    for companion in companions if len(companions) > 1 else ():
+        more = [*there, companion]
+        if not _refusal(partial(install, more), absences):
+            there = more
+
+
+def _refusal(install: Callable[[], None], told: tuple[type[FarmError], ...] = _REFUSALS) -> str:
+    """Why it does not install where its cell stands ready; what is not among `told` is raised."""
     try:
         install()
     except (DiskFullError, KilledError):
         raise
-    except (UnsatisfiableError, BuildError) as error:
+    except told as error:
         return f"it does not install: {error.sentence}"
     return ""
 

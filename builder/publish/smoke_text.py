@@ -53,7 +53,13 @@ def smoke_json(smoked: Sequence[Smoked]) -> str:
 
 def smoke_junit(smoked: Sequence[Smoked]) -> str:
     """JUnit XML: a suite for each wheel and cell."""
-    return junit({f"{one.subject} in {one.cell}": one.answer or _unanswered(one.proofs) for one in smoked})
+    suites: dict[str, Answer] = {}
+    for one in smoked:
+        name = title = f"{one.subject} in {one.cell}"
+        while name in suites:  # two wheels of one name: neither may hide the other
+            name = f"{title} ({sum(other.startswith(title) for other in suites) + 1})"
+        suites[name] = one.answer or _unanswered(one.proofs)
+    return junit(suites)
 
 
 def _unanswered(proofs: Sequence[Proof]) -> Answer:

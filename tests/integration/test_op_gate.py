@@ -1,7 +1,7 @@
 """Every op executed: our extensions in a cell of each torch, torchvision's official wheel, what is installed here.
 
 Three cells stand for the nine of torch {2.11, 2.13, 2.15} x Python {3.11, 3.12, 3.13}: each torch and each Python once.
-All nine take a quarter of an hour more: `buildfarm build` with the three torches, the three Pythons, CUDA 13.0 and 13.2.
+All nine take a quarter of an hour more: `buildfarm build` with three torches, three Pythons, CUDA 13.0 and 13.2.
 """
 
 from __future__ import annotations

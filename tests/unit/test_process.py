@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -61,3 +63,19 @@ def test_the_end_kills_what_runs_with_its_children_and_starts_nothing_more(
     assert process.reap_orphans("family") == []
     with pytest.raises(process.Interrupted):
         process.run(["true"], log=tmp_path / "log", job="late")
+
+
+def test_an_interrupt_while_it_waits_takes_the_program_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def wait(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
+        del timeout
+        started.append(self.pid)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess.Popen, "wait", wait)
+        with pytest.raises(KeyboardInterrupt):
+            process.run(["sleep", "60"], log=tmp_path / "log", job="interrupted")
+    _, status = os.waitpid(started[0], 0)
+    assert os.WTERMSIG(status) == signal.SIGKILL

@@ -121,6 +121,26 @@ def test_a_failure_is_named_and_is_the_exit_code(home: Home, monkeypatch: pytest
     assert [len(suite.findall(".//skipped")) for suite in suites] == [5, 21]
 
 
+def test_two_wheels_of_one_name_are_two_suites(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    can_gate(monkeypatch, FAULT)
+    first, second = home.wheel(folder=home.root / "one"), home.wheel(folder=home.root / "two")
+    home.smoke(first, second, "--python", str(PYTHON), "--junit", home.root / "junit.xml")
+    suites = ElementTree.parse(home.root / "junit.xml").getroot().findall("testsuite")
+    assert [suite.get("failures") for suite in suites] == ["1", "1"]
+    assert str(suites[1].get("name")).endswith("(2)")
+
+
+def test_what_could_not_be_run_does_not_take_the_place_of_what_was(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = home.wheel()
+    assert home.smoke(wheel, "--python", str(PYTHON)).exit_code == Exit.OK
+    monkeypatch.setattr("builder.proofs.visit.find_python", lambda _: None)
+    done = home.smoke(wheel, "--python", str(PYTHON), "--json")
+    (one,) = json.loads(done.stdout)
+    assert {proof["verdict"] for proof in one["proofs"]} == {"not run"}
+    kept = {str(proof.check): proof.verdict for proof in Store(home.store).proofs(one["proofs"][0]["wheel"])}
+    assert (kept["values"], kept["import"]) == ("passed", "passed")
+
+
 def test_a_wheel_nobody_wrote_a_recipe_for_is_taken_too(home: Home) -> None:
     done = home.smoke(home.wheel(name="stranger"), "--python", str(PYTHON), "--torch", "2.11")
     assert done.exit_code == Exit.OK, done.output
@@ -157,6 +177,7 @@ def test_a_wheel_by_name_or_address_comes_from_an_index(home: Home) -> None:
         (["--ext", "obs"], "no extension is named 'obs'; did you mean `ops`?"),
         (["--here", "ops==1.0"], "takes what is installed"),
         (["--pack", "gate.pyz"], "name it with --ext"),
+        (["--pack", "gate.pyz", "--ext", "ops", "--here"], "writes a file and runs nothing"),
     ],
 )
 def test_mistakes_are_one_sentence(home: Home, words: list[str], sentence: str) -> None:
@@ -202,6 +223,19 @@ def test_what_is_installed_here_needs_no_store_and_no_network(
     assert asked == [environment / "bin" / "python"]
     assert "ops 1.0 in torch2.11.0-cu130-cp312" in done.stdout
     assert not home.store.exists()
+
+
+def test_an_environment_whose_torch_does_not_import_is_said(
+    home: Home, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "ops-1.0.dist-info").mkdir()
+    (site / "ops-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
+    fault = Outcome("ops", "", "", FAILED, "importing torch ends the process with exit status 1")
+    monkeypatch.setattr("builder.smoke.run_gate", lambda *_, **__: Answer({}, [], [fault]))
+    error = error_of(home.smoke("--here"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "torch does not import in this environment: importing torch ends" in str(error)
 
 
 def test_a_packed_gate_runs_with_any_python(home: Home) -> None:

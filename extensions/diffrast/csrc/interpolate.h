@@ -36,7 +36,7 @@ template <class T>
 struct InterpolateGradients {
   const T* out;     // (batch, height, width, attributes)
   const T* out_da;  // (batch, height, width, 2 * selected_count)
-  T* attr;          // like attr, zeros to add to; null where attr is empty
+  T* attr;          // like attr, zeros to add to; null where it is not wanted, or empty
   T* rast;          // like rast
   T* rast_db;       // like rast_db; null without rast_db
 };

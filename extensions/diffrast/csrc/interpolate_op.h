@@ -83,11 +83,12 @@ std::tuple<Tensor, Tensor> interpolate_op(const Tensor& attr, const Tensor& rast
 }
 
 // run(inputs, grad_out, grad_out_da, grad_attr, grad_rast, grad_rast_db); the last is (N, h, w, 0) without rast_db.
+// Without `to_attr` grad_attr is (0,): texture coordinates mostly stay as they are, and its sums cost the most.
 template <class Run>
 std::tuple<Tensor, Tensor, Tensor> interpolate_backward_op(const Tensor& attr, const Tensor& rast, const Tensor& tri,
                                                            const std::optional<Tensor>& rast_db,
                                                            const Sizes& diff_attrs, const Tensor& grad_out,
-                                                           const Tensor& grad_out_da, const Run& run) {
+                                                           const Tensor& grad_out_da, bool to_attr, const Run& run) {
   const char* op = "interpolate";
   const InterpolateInputs in = prepare_interpolate(attr, rast, tri, rast_db, diff_attrs);
   const Sizes& r = in.raster;
@@ -99,7 +100,7 @@ std::tuple<Tensor, Tensor, Tensor> interpolate_backward_op(const Tensor& attr, c
   check_shape(op, "grad_out", grad_out, {r[0], r[1], r[2], in.attributes()}, "(N, h, w, A)");
   check_shape(op, "grad_out_da", grad_out_da, {r[0], r[1], r[2], derivatives}, "(N, h, w, 2 * len(diff_attrs))");
 
-  const Tensor grad_attr = zeros(in.attr, sizes(in.attr));
+  const Tensor grad_attr = zeros(in.attr, to_attr ? sizes(in.attr) : Sizes{0});
   const Tensor grad_rast = empty(in.attr, sizes(in.rast));
   const Sizes db{r[0], r[1], r[2], in.rast_db ? 4 : 0};
   const Tensor grad_rast_db = derivatives ? empty(in.attr, db) : zeros(in.attr, db);

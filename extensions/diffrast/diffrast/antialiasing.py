@@ -77,7 +77,8 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 def _gradients(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
     tensors = ctx.saved_tensors
-    alert_not_deterministic(_OP, grad_out)
+    if ctx.needs_input_grad[2]:
+        alert_not_deterministic(_OP, grad_out)
     by_color, by_pos = torch.ops.diffrast.antialias_backward(*tensors, ctx.pos_gradient_boost, grad_out)
     return by_color, None, by_pos, None, None, None
 

@@ -63,6 +63,7 @@ def _fake_backward(
     diff_attrs: Sequence[int],
     grad_out: Tensor,
     grad_out_da: Tensor,
+    to_attr: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     _check_arguments(attr, rast, tri, rast_db, diff_attrs)
     check_like(_OP, "attr", attr, grad_out=grad_out, grad_out_da=grad_out_da)
@@ -71,7 +72,7 @@ def _fake_backward(
     check_shape(_OP, "grad_out_da", grad_out_da, (*raster, 2 * len(diff_attrs)), "(N, h, w, 2 * len(diff_attrs))")
     # new_empty and not empty_like: the kernels answer contiguous tensors whatever they were given.
     db = attr.new_empty((*raster, 0 if rast_db is None else 4))
-    return attr.new_empty(attr.shape), attr.new_empty(rast.shape), db
+    return attr.new_empty(attr.shape if to_attr else (0,)), attr.new_empty(rast.shape), db
 
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -81,11 +82,13 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 def _gradients(ctx: Any, grad_out: Tensor, grad_out_da: Tensor) -> tuple[Tensor | None, ...]:
     attr, rast, tri, rast_db = ctx.saved_tensors
-    alert_not_deterministic(_OP, attr)
+    to_attr = ctx.needs_input_grad[0]
+    if to_attr:
+        alert_not_deterministic(_OP, attr)
     by_attr, by_rast, by_db = torch.ops.diffrast.interpolate_backward(
-        attr, rast, tri, rast_db, ctx.diff_attrs, grad_out, grad_out_da
+        attr, rast, tri, rast_db, ctx.diff_attrs, grad_out, grad_out_da, to_attr
     )
-    return by_attr, by_rast, None, None if rast_db is None else by_db, None
+    return by_attr if to_attr else None, by_rast, None, None if rast_db is None else by_db, None
 
 
 torch.library.register_autograd("diffrast::interpolate", _gradients, setup_context=_setup_context)

@@ -11,6 +11,9 @@ from torch import Tensor
 from ._arguments import check, check_build, check_floating, check_shape, refuse_second_derivative
 
 
+_MAX_SIDE = 1 << 24
+
+
 class MipStack(NamedTuple):
     """The mip levels of a texture, without its base; made by :func:`texture_construct_mip`.
 
@@ -55,18 +58,36 @@ def _count_levels(tex: Tensor, max_mip_level: int | None) -> int:
     return levels
 
 
-def check_tex(op: str, tex: Tensor, cube: bool) -> None:
+def _can_halve(height: int, width: int, levels: int) -> bool:
+    """Whether so many levels can be made: no odd side but 1 is halved, and the last step halves something."""
+    for _ in range(levels):
+        if (height == 1 and width == 1) or (height > 1 and height % 2) or (width > 1 and width % 2):
+            return False
+        height, width = _halved(height, 1), _halved(width, 1)
+    return levels >= 0
+
+
+def check_tex(op: str, tex: Tensor, cube: bool, levels: int) -> None:
     check_floating(op, "tex", tex)
     if cube:
         check_shape(op, "tex", tex, (None, 6, None, None, None), "(N, 6, S, S, C)")
         check(op, tex.shape[2] == tex.shape[3], lambda: f"tex must have square faces, got {tuple(tex.shape)}")
     else:
         check_shape(op, "tex", tex, (None, None, None, None), "(N, H, W, C)")
+    height, width = tex.shape[-3], tex.shape[-2]
+    for side in (height, width):
+        for fits in (side >= 1, side <= _MAX_SIDE):
+            check(op, fits, lambda: f"tex must have sides from 1 to 2^24, got {tuple(tex.shape)}")
+    check(
+        op,
+        _can_halve(height, width, levels),
+        lambda: f"tex of {height} x {width} cannot be halved {levels} times: each side must be even or 1",
+    )
 
 
 @torch.library.register_fake("diffrast::build_mips")
 def _fake_build_mips(tex: Tensor, levels: int) -> Tensor:
-    check_tex("build_mips", tex, tex.dim() == 5)
+    check_tex("build_mips", tex, tex.dim() == 5, levels)
     return tex.new_empty((tex.shape[0], texels_below(tex, levels), tex.shape[-1]))
 
 

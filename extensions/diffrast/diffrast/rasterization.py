@@ -198,7 +198,8 @@ def rasterize(
         resolution: (height, width) in pixels, each from 1 to 65536.
         ranges: (N, 2) int32, first triangle and count of each image; for pos of shape (V, 4), else ignored. On the CPU,
             where a range outside of `tri` is an error, or on the device of pos, where it is cut to what `tri` has
-            (and where a CUDA graph can capture the call).
+            (and where a CUDA graph can capture the call). Their counts are then not known in advance: time and
+            memory are spent on N·T triangles, 8 bytes each, and N·T must stay below 2^31.
         grad_db: whether gradients flow from rast_db to pos.
 
     Returns:

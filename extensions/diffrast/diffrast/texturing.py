@@ -37,7 +37,13 @@ def _fake(
     levels: int,
 ) -> Tensor:
     cube, axes = (True, 3) if boundary_mode == "cube" else (False, 2)
-    check_tex(_OP, tex, cube)
+    check(_OP, filter_mode in _FILTERS, lambda: f"filter_mode must be one of {', '.join(_FILTERS)}, got {filter_mode}")
+    check(
+        _OP,
+        boundary_mode in _BOUNDARIES,
+        lambda: f"boundary_mode must be one of {', '.join(_BOUNDARIES)}, got {boundary_mode}",
+    )
+    check_tex(_OP, tex, cube, levels)
     check_like(_OP, "tex", tex, uv=uv)
     check_shape(_OP, "uv", uv, (None, None, None, axes), f"(N, h, w, {axes})")
     batch, height, width, _ = uv.shape

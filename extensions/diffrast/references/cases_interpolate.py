@@ -106,6 +106,8 @@ CASES: list[Case] = [
     ),
     Case("diffrast::interpolate", inputs(grad=("attr", "rast", "rast_db")), name="float64", reference=interpolate,
          dtypes=(torch.float64,), devices=("cpu",)),
+    Case("diffrast::interpolate_backward", lambda make: (*backward_inputs()(make), False), name="constant attributes",
+         reference=interpolate_backward),
     Case("diffrast::interpolate_backward", backward_inputs(), name="float64", reference=interpolate_backward,
          dtypes=(torch.float64,), devices=("cpu",)),
 ]  # fmt: skip

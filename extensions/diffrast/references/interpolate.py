@@ -45,6 +45,7 @@ def interpolate_backward(
     diff_attrs: Sequence[int],
     grad_out: Tensor,
     grad_out_da: Tensor,
+    to_attr: bool = True,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The arguments and results of `torch.ops.diffrast.interpolate_backward`, by autograd."""
     wanted = [attr, rast] if rast_db is None else [attr, rast, rast_db]
@@ -56,4 +57,6 @@ def interpolate_backward(
         )
     by_attr, by_rast = grads[:2]
     by_db = grads[2] if len(grads) == 3 else rast.new_zeros(*rast.shape[:3], 0)
+    if not to_attr:
+        by_attr = by_attr.new_zeros(0)
     return by_attr.to(attr.dtype), by_rast.to(attr.dtype), by_db.to(attr.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -278,6 +279,18 @@ def test_autograd_is_the_backward_operator():
     out = antialias(color, call.rast, pos, call.tri, pos_gradient_boost=3.0)
     have = torch.autograd.grad(out, (color, pos), gradient(call))
     assert all(map(torch.equal, have, BACKWARD(*call, 3.0, gradient(call))))
+
+
+def test_only_the_gradient_of_pos_is_not_deterministic(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise RuntimeError("not deterministic")
+
+    monkeypatch.setattr(sys.modules["diffrast.antialiasing"], "alert_not_deterministic", refuse)
+    call = make_call()
+    color, pos = call.color.clone().requires_grad_(), call.pos.clone().requires_grad_()
+    antialias(color, call.rast, call.pos, call.tri).sum().backward()
+    with pytest.raises(RuntimeError, match="not deterministic"):
+        antialias(color, call.rast, pos, call.tri).sum().backward()
 
 
 def test_second_derivative_is_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -156,6 +157,31 @@ def test_ids_beyond_what_float32_counts():
     assert interpolate(attr, rast, tri)[0].flatten().tolist() == [0, 1, 2, 3]
 
 
+def test_constant_attributes_have_no_gradient():
+    """The sums over pixels are left out, and the other gradients are the same."""
+    call = make_call()
+    by_attr, *others = BACKWARD(*call, *gradients(call), False)
+    assert by_attr.shape == (0,)
+    assert all(map(torch.equal, others, BACKWARD(*call, *gradients(call))[1:]))
+    rast = call.rast.clone().requires_grad_()
+    out, _ = interpolate(call.attr, rast, call.tri)
+    (have,) = torch.autograd.grad(out, rast, gradients(call)[0])
+    alone = call._replace(rast_db=None, diff_attrs=[])
+    assert torch.equal(have, BACKWARD(*alone, *gradients(alone))[1])
+
+
+def test_only_the_gradient_of_attr_is_not_deterministic(monkeypatch: pytest.MonkeyPatch):
+    def refuse(*_: object) -> None:
+        raise RuntimeError("not deterministic")
+
+    monkeypatch.setattr(sys.modules["diffrast.interpolation"], "alert_not_deterministic", refuse)
+    call = make_call()
+    attr, rast = call.attr.clone().requires_grad_(), call.rast.clone().requires_grad_()
+    interpolate(call.attr, rast, call.tri)[0].sum().backward()
+    with pytest.raises(RuntimeError, match="not deterministic"):
+        interpolate(attr, rast, call.tri)[0].sum().backward()
+
+
 EMPTY = {
     "no-images": {
         "attr": torch.zeros(0, 8, 5),
@@ -300,6 +326,7 @@ def test_kernels_are_registered(name: str, key: str):
 def test_opcheck(name: str):
     call = make_call(dtype=torch.float32, **CALLS[name])
     torch.library.opcheck(BACKWARD, (*call, *gradients(call)))
+    torch.library.opcheck(BACKWARD, (*call, *gradients(call), False))
     leaves = [tensor.requires_grad_() for tensor in (call.attr, call.rast, call.rast_db)]
     torch.library.opcheck(FORWARD, (leaves[0], leaves[1], call.tri, leaves[2], call.diff_attrs))
     torch.library.opcheck(FORWARD, (leaves[0], leaves[1], call.tri, None, []))
@@ -309,11 +336,12 @@ def like(fake: Tensor, real: Tensor) -> bool:
     return (fake.shape, fake.stride(), fake.dtype) == (real.shape, real.stride(), real.dtype)
 
 
+@pytest.mark.parametrize("to_attr", [True, False])
 @pytest.mark.parametrize("with_db", [True, False])
-def test_fake_looks_like_the_real_one(with_db: bool):
+def test_fake_looks_like_the_real_one(with_db: bool, to_attr: bool):
     call = make_call() if with_db else make_call(diff_attrs=[])._replace(rast_db=None)
     call = Call(*(crooked(value) if isinstance(value, Tensor) else value for value in call))
-    arguments = [*call, *gradients(call)]
+    arguments = [*call, *gradients(call), to_attr]
     real = [*FORWARD(*call), *BACKWARD(*arguments)]
     mode = FakeTensorMode()
     fakes = [mode.from_tensor(value) if isinstance(value, Tensor) else value for value in arguments]

@@ -114,6 +114,26 @@ def test_fake_refuses_mixed_devices(name: str, on_cpu: int) -> None:
         getattr(OPS, name)(*fake_on_cuda(arguments(name), on_cpu))
 
 
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(
+    "name, index, value, message",
+    [
+        ("texture", 5, "cubic", "filter_mode must be"),
+        ("texture", 6, "mirror", "boundary_mode must be"),
+        ("texture", 0, torch.rand(1, 0, 4, 3), r"tex must have sides from 1 to 2\^24"),
+        ("texture", 0, torch.rand(1, 6, 4, 3), "tex of 6 x 4 cannot be halved 2 times"),
+        ("texture", 7, -1, "tex of 4 x 4 cannot be halved -1 times"),
+        ("build_mips", 1, 4, "tex of 8 x 4 cannot be halved 4 times"),
+    ],
+)
+def test_fakes_and_kernels_refuse_the_same(name: str, index: int, value: Any, message: str, device: str) -> None:
+    given = arguments(name)
+    given[index] = value
+    given = [a.to(device) if isinstance(a, Tensor) else a for a in given]
+    with pytest.raises(RuntimeError, match=f"diffrast.{name}: {message}"):
+        getattr(OPS, name)(*given)
+
+
 def test_fake_refuses_float64_on_cuda() -> None:
     given = [a.double() if isinstance(a, Tensor) else a for a in forward_arguments()]
     with pytest.raises(RuntimeError, match=r"tex must be float32 \(or float64 on the CPU\)"):

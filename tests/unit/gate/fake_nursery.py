@@ -15,6 +15,9 @@ from builder.gate.outcome import FAILED, PASSED, Outcome
 
 
 def ready(ops: list[str]) -> dict[str, Any]:
+    if ops == ["raises"]:
+        fault = "import toy raises ImportError"
+        return {"event": "ready", "imported": False, "cases": [], "ops": [], "faults": [fault], "threads": 1}
     cases = [{"number": i, "op": op, "name": "plain", "devices": ["cpu"]} for i, op in enumerate(ops)]
     return {"event": "ready", "imported": True, "cases": cases, "ops": ops, "faults": [], "threads": 1}
 
@@ -39,7 +42,7 @@ def live(command: dict[str, Any], ops: list[str], parent: int) -> None:  # noqa:
                     time.sleep(1)
             case "ns::exits":
                 os._exit(0)
-            case "ns::kills":
+            case "ns::kills" | "ns::kills-for-good":
                 os.kill(parent, signal.SIGKILL)
                 time.sleep(60)
             case "ns::talks":
@@ -61,6 +64,14 @@ def main() -> None:  # noqa: PLR0912 (one loop, read in one go)
     if sys.argv[4] == "dies":
         os.write(events, b'{"event": "importing", "what": "clashing"}\n')
         os.kill(os.getpid(), signal.SIGSEGV)
+    if "ns::kills-for-good" in ops and not guarded:
+        if Path("../second-life").exists():
+            os.write(events, b'{"event": "importing", "what": "clashing"}\n')
+            os.abort()
+        Path("../second-life").touch()
+    if sys.argv[4] == "no-torch":
+        os.write(events, b'{"event": "importing", "what": "torch"}\n')
+        raise ModuleNotFoundError("No module named 'torch'")
     if guarded and "dies-guarded" in ops:
         os.write(events, b'{"event": "importing", "what": "clashing"}\n')
         os.abort()

@@ -94,6 +94,24 @@ def test_a_guarded_nursery_that_dies_fails_memory_alone(tmp_path: Path) -> None:
     assert "under glibc's heap checks" in memory[0].reason
 
 
+def test_a_nursery_that_does_not_come_back_ends_the_run(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "ns::kills-for-good,ns::fine,ns::good", ("values", "memory", "repeat"))
+    assert any("importing clashing dies with SIGABRT" in one.reason for one in answer.outcomes)
+    assert values(answer, "ns::kills-for-good").verdict != PASSED
+    assert {one.check for one in answer.outcomes} == {"ops", "values", "memory", "repeat"}
+
+
+def test_a_python_without_torch_is_told_as_such(tmp_path: Path) -> None:
+    [fault, *_] = gate(tmp_path, "no-torch").outcomes
+    assert fault.reason == "importing torch raises ModuleNotFoundError: No module named 'torch'"
+
+
+def test_an_import_that_raises_is_a_failure_whatever_was_asked(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "raises", ("values",))
+    assert [(one.check, one.verdict) for one in answer.outcomes] == [("ops", FAILED), ("values", NOT_RUN)]
+    assert answer.outcomes[0].reason == "import toy raises ImportError"
+
+
 def processes_below(pid: int) -> set[int]:
     found: set[int] = set()
     for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():

@@ -37,9 +37,19 @@ def test_what_is_not_claimed_is_not_run() -> None:
 
 
 def test_an_edge_case_is_run_as_an_edge() -> None:
-    tasks, skipped = planned(CaseFacts(0, "ns::op", "none", edge="empty"))
+    tasks, _ = planned(CaseFacts(0, "ns::op", "none", edge="empty"))
     assert {"edges", "fake", "memory"} <= tasks
-    assert not {"values", "layouts", "compile"} & (tasks | set(skipped))
+    assert not {"values", "layouts", "compile"} & tasks
+
+
+def test_an_op_with_edge_cases_alone_has_not_passed_what_edges_are_not_put_to() -> None:
+    edge = CaseFacts(0, "ns::op", "none", edge="empty")
+    _, skipped = planned(edge)
+    assert {skipped[check] for check in ("values", "layouts", "repeat", "compile", "export")} == {
+        "the op has edge cases alone: add a case without edge"
+    }
+    _, skipped = planned(edge, CaseFacts(1, "ns::op.default", "plain"), no_gpu="")
+    assert not skipped
 
 
 def test_an_op_without_a_cpu_kernel_runs_on_the_gpu_or_says_why_not() -> None:

@@ -114,3 +114,35 @@ def test_a_gate_without_an_answer_is_a_sentence(
     assert isinstance(said, str)
     assert "status -9" in said
     assert str(tmp_path / "log") in said
+
+
+def test_data_beside_the_cases_counts_as_much_as_code(tmp_path: Path) -> None:
+    (tmp_path / "cases.py").write_text("CASES = []\n")
+    (tmp_path / "references").mkdir()
+    data = tmp_path / "references" / "expected.json"
+    data.write_text("[1]")
+    recipe = replace(make.recipe(), folder=tmp_path)
+    before = gate_basis(recipe)
+    (tmp_path / "references" / "__pycache__").mkdir()
+    (tmp_path / "references" / "__pycache__" / "x.pyc").write_bytes(b"1")
+    assert gate_basis(recipe) == before
+    data.write_text("[2]")
+    assert gate_basis(recipe) != before
+
+
+def test_an_interrupt_ends_the_gate_and_its_rooms_lie_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reaped: list[str] = []
+    rooms: list[str] = []
+
+    def interrupted(*_: object, env: dict[str, str], **__: object) -> int:
+        rooms.append(env["TMPDIR"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gating, "run", interrupted)
+    monkeypatch.setattr(gating, "reap_orphans", reaped.append)
+    with pytest.raises(KeyboardInterrupt):
+        run_gate(Path("python"), make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", job="mine")
+    assert reaped == ["mine"]
+    assert rooms == [str(tmp_path / "gate" / "rooms")]

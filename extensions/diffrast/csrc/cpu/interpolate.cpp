@@ -19,8 +19,8 @@ std::tuple<Tensor, Tensor> interpolate_cpu(const Tensor& attr, const Tensor& ras
 std::tuple<Tensor, Tensor, Tensor> interpolate_backward_cpu(const Tensor& attr, const Tensor& rast, const Tensor& tri,
                                                             const std::optional<Tensor>& rast_db,
                                                             const Sizes& diff_attrs, const Tensor& grad_out,
-                                                            const Tensor& grad_out_da) {
-  return interpolate_backward_op(attr, rast, tri, rast_db, diff_attrs, grad_out, grad_out_da,
+                                                            const Tensor& grad_out_da, bool to_attr) {
+  return interpolate_backward_op(attr, rast, tri, rast_db, diff_attrs, grad_out, grad_out_da, to_attr,
                                  [](const InterpolateInputs& in, const auto&... gradients) {
                                    with_floating(in.attr, [&](auto type) {
                                      using T = decltype(type);
@@ -39,7 +39,7 @@ STABLE_TORCH_LIBRARY_FRAGMENT(diffrast, m) {
       "interpolate(Tensor attr, Tensor rast, Tensor tri, Tensor? rast_db, int[] diff_attrs) -> (Tensor, Tensor)");
   m.def(
       "interpolate_backward(Tensor attr, Tensor rast, Tensor tri, Tensor? rast_db, int[] diff_attrs, "
-      "Tensor grad_out, Tensor grad_out_da) -> (Tensor, Tensor, Tensor)");
+      "Tensor grad_out, Tensor grad_out_da, bool to_attr=True) -> (Tensor, Tensor, Tensor)");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(diffrast, CPU, m) {

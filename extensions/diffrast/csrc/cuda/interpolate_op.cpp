@@ -20,9 +20,9 @@ std::tuple<Tensor, Tensor> interpolate_cuda(const Tensor& attr, const Tensor& ra
 std::tuple<Tensor, Tensor, Tensor> interpolate_backward_cuda(const Tensor& attr, const Tensor& rast, const Tensor& tri,
                                                              const std::optional<Tensor>& rast_db,
                                                              const Sizes& diff_attrs, const Tensor& grad_out,
-                                                             const Tensor& grad_out_da) {
+                                                             const Tensor& grad_out_da, bool to_attr) {
   return interpolate_backward_op(
-      attr, rast, tri, rast_db, diff_attrs, grad_out, grad_out_da,
+      attr, rast, tri, rast_db, diff_attrs, grad_out, grad_out_da, to_attr,
       [](const InterpolateInputs& in, const auto&... gradients) {
         const OnDevice on(in.attr);
         check_launch(
