@@ -86,6 +86,36 @@ def plan(
 
 
 @app.command()
+def render(
+    torch: TorchOption = None,
+    cuda: CudaOption = None,
+    python: PythonOption = None,
+    ext: ExtOption = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    out: Annotated[Path, typer.Option("--out", help="Where the Dockerfiles go.")] = Path("build/dockerfiles"),
+    lock: Annotated[
+        bool,
+        typer.Option("--lock", help="First ask registries what the base images are now; keep it in buildfarm.lock."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the Dockerfile of every image the selection needs, and say who uses it. Starts no engine."""
+    from builder.images.dockerfiles import bases, dockerfiles, write_dockerfiles  # noqa: PLC0415 - jinja2, no use to `plan`
+    from builder.images.lock import lock_path, read_lock, refresh_lock  # noqa: PLC0415
+    from builder.publish.render_text import render_json, render_text  # noqa: PLC0415
+
+    declared, _, planned = read_plan(matrix, _select(torch, cuda, python, ext))
+    pins = lock_path(matrix)
+    problems = refresh_lock(pins, bases(dockerfiles(planned, declared, {}))) if lock else []
+    files = dockerfiles(planned, declared, read_lock(pins))
+    write_dockerfiles(out, files)
+    for problem in problems:
+        complain(problem)
+    _answer(render_json(out, files) if as_json else render_text(out, files))
+    raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
+
+
+@app.command()
 def build(
     torch: TorchOption = None,
     cuda: CudaOption = None,
