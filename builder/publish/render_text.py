@@ -19,7 +19,7 @@ def render_text(folder: Path, files: Sequence[Dockerfile]) -> str:
     lines += [f"{f.file:{width}}  {len(f.builds):6}  {len(f.cells):5}  {_base(f)}" for f in builds]
     lines += ["", f"{'image to run a cell in':{width}}                 stands on"]
     lines += [f"{f.file:{width}}                 {_base(f)}" for f in runs]
-    lines += ["", f"{len(builds)} images to build in and {len(runs)} to run cells in are in {folder}."]
+    lines += ["", f"in {folder}: {len(builds)} to build in, {len(runs)} to run cells in"]
     if loose := unpinned(files):
         lines += ["", f"not pinned ({len(loose)}; `buildfarm render --lock` asks their registries):"]
         lines += [f"  {base}" for base in loose]

@@ -59,7 +59,7 @@ def test_it_writes_the_files_and_says_who_uses_them(call: Call, tmp_path: Path) 
         "run-torch2.2.2-cu121-cp312.Dockerfile",
     ]
     assert all(name in out for name in names)
-    assert "2 images to build in and 2 to run cells in are in build/dockerfiles." in out
+    assert "in build/dockerfiles: 2 to build in, 2 to run cells in" in out
     assert "not pinned (3;" in out
 
 

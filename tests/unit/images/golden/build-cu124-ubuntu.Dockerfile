@@ -93,6 +93,7 @@ RUN --mount=type=cache,id=buildfarm-sccache,target=/buildfarm/sccache,uid=1000,g
     printf '#include <vector>\nint check(const std::vector<int> &x) { return x.size(); }\n' > /tmp/check.cpp; \
     sccache g++ -c /tmp/check.cpp -o /tmp/check.o; \
     sccache --stop-server > /tmp/sccache.txt; \
+    command -v nvcc || { echo "error: the base has no nvcc, and CUDA 12.4 has none on the package index" >&2; exit 1; }; \
     nvcc --version | grep -F 'release 12.4'; \
     nvcc -std=c++17 -c /tmp/check.cu -o /tmp/check.o; \
     rm -f /tmp/check.* /tmp/sccache.txt
