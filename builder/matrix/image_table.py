@@ -63,10 +63,6 @@ class Distribution:
     gcc: tuple[int, ...]
     verified: bool
 
-    def runs(self, glibc: tuple[int, int]) -> bool:
-        """Whether programs made for that C library run on it."""
-        return _order(self.glibc) >= glibc
-
     def newest_gcc(self, oldest: int, newest: int) -> int | None:
         """The newest gcc it offers in that range (both ends included), or None."""
         return max((gcc for gcc in self.gcc if oldest <= gcc <= newest), default=None)
