@@ -100,13 +100,13 @@ def render(
     as_json: JsonOption = False,
 ) -> None:
     """Write the Dockerfile of every image the selection needs, and say who uses it. Starts no engine."""
-    from builder.images.dockerfiles import bases, dockerfiles, write_dockerfiles  # noqa: PLC0415 - jinja2, no use to `plan`
+    from builder.images.dockerfiles import dockerfiles, unpinned, write_dockerfiles  # noqa: PLC0415 - jinja2, no use to `plan`
     from builder.images.lock import lock_path, read_lock, refresh_lock  # noqa: PLC0415
     from builder.publish.render_text import render_json, render_text  # noqa: PLC0415
 
     declared, _, planned = read_plan(matrix, _select(torch, cuda, python, ext))
     pins = lock_path(matrix)
-    problems = refresh_lock(pins, bases(dockerfiles(planned, declared, {}))) if lock else []
+    problems = refresh_lock(pins, unpinned(dockerfiles(planned, declared, {}))) if lock else []
     files = dockerfiles(planned, declared, read_lock(pins))
     write_dockerfiles(out, files)
     for problem in problems:

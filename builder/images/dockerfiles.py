@@ -82,11 +82,6 @@ def unpinned(files: Iterable[Dockerfile]) -> tuple[str, ...]:
     return tuple(sorted({base for file in files for base in file.bases if "@" not in base}))
 
 
-def bases(files: Iterable[Dockerfile]) -> tuple[str, ...]:
-    """The base images by tag, without the digests of a lock, sorted."""
-    return tuple(sorted({base.split("@")[0] for file in files for base in file.bases}))
-
-
 def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
     """Make the folder hold exactly these rendered files; whatever else lies in it stays. Raises UsageError."""
     wanted = {file.file: file.text for file in files}

@@ -115,6 +115,20 @@ def test_what_cannot_be_locked_is_said_and_the_rest_is_done(call: Call, tmp_path
     assert list(read_lock(tmp_path / "buildfarm.lock")) == [pythons]
 
 
+def test_a_base_that_the_matrix_pins_itself_is_not_asked_for(call: Call, tmp_path: Path) -> None:
+    digest = "sha256:" + "ef" * 32
+    with running_registry() as registry:
+        base, pythons = f"{registry.address}/cuda@{digest}", registry.add("manylinux_2_28:1")
+        (tmp_path / "matrix.yaml").write_text(
+            MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{pythons}"}}]\n'
+        )
+        code, out, err = call("--lock", "--json")
+        assert registry.asked == ["/v2/manylinux_2_28/manifests/1"]
+    assert (code, err) == (0, "")
+    assert json.loads(out)["images"][0]["base"] == base
+    assert json.loads(out)["unpinned"] == []
+
+
 def test_a_broken_lock_stops_it(call: Call, tmp_path: Path) -> None:
     (tmp_path / "buildfarm.lock").write_text("version = 7\n")
     code, out, err = call()
