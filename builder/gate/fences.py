@@ -112,7 +112,9 @@ class GuardPages:
         self._libc.mprotect(base + page + room, page, _PROT_NONE)
         start = base + page + (room - size if at_end else 0)
         memory = (ctypes.c_char * size).from_address(start)
-        placed = torch.frombuffer(memory, dtype=tensor.dtype).view(tensor.shape)
+        flat = torch.frombuffer(memory, dtype=tensor.dtype)
+        # A tensor of its own, no view: writing into a view is another thing to autograd.
+        placed = torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), 0, tensor.shape)
         with torch.no_grad():
             placed.copy_(tensor)
         return placed.requires_grad_(tensor.requires_grad)

@@ -66,12 +66,13 @@ def _unasked(context: Context, case: Case) -> list[Outcome]:
         return []
     given = context.arguments(case)
     args = mapped(given, lambda _, one: one.detach().requires_grad_() if one.is_floating_point() else one)
+    asking = leaves(args)
     carrying = differentiable(context.call(case, args))
     if not carrying:
         return []
     context.doing("backward, which no case asks for")
     try:
-        backward(carrying, args, seeds(carrying))
+        backward(carrying, asking, seeds(carrying))
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
         return [context.passed("gradients", case, f"refuses one: {sentence(error)}")]
     reason = "it registers a gradient, and no case asks for one: make an input with grad=True"
@@ -102,19 +103,24 @@ def seeds(outputs: Sequence[Tensor]) -> list[Tensor]:
     ]
 
 
-def backward(outputs: Sequence[Tensor], args: Sequence[Any], given: Sequence[Tensor]) -> list[Tensor]:
-    """The gradient of each leaf, zeros for one that none flows to."""
-    inputs = leaves(args)
-    found = torch.autograd.grad(list(outputs), inputs, list(given), allow_unused=True)
+def backward(outputs: Sequence[Tensor], inputs: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor]:
+    """The gradient of each input, zeros for one that none flows to.
+
+    Ask for the `leaves` before the op is called: a tensor it writes into asks for a gradient afterwards.
+    """
+    found = torch.autograd.grad(list(outputs), list(inputs), list(given), allow_unused=True)
     return [torch.zeros_like(leaf) if one is None else one for one, leaf in zip(found, inputs)]
 
 
 def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str | None:
     theirs = context.arguments(case, dtype)
+    their_leaves = leaves(theirs)
     expected = flatten(context.expected(case, theirs))
     if not any(one.requires_grad for one in expected):
         return "the reference carries no gradient, though inputs ask for one: write it in differentiable operations"
     ours = context.arguments(case, dtype)
+    our_leaves = leaves(ours)
+    names = [str(place) for place, tensor in places(ours) if tensor.requires_grad]
     actual = flatten(context.call(case, ours))
     if len(actual) != len(expected):
         return f"the op answers {len(actual)} tensors, the reference {len(expected)}"
@@ -127,13 +133,12 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
     outputs, wanted = [actual[i] for i in carrying], [expected[i] for i in carrying]
     given = seeds(outputs)
     try:
-        got = backward(outputs, ours, given)
+        got = backward(outputs, our_leaves, given)
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
         return f"backward raises {sentence(error)}"
     if context.device == "cuda":
         torch.cuda.synchronize()
-    due = backward(wanted, theirs, [one.to(like.dtype) for one, like in zip(given, wanted)])
-    names = [str(place) for place, tensor in places(ours) if tensor.requires_grad]
+    due = backward(wanted, their_leaves, [one.to(like.dtype) for one, like in zip(given, wanted)])
     for name, one, other in zip(names, got, due):
         fault = compare(one, other, case, dtype, subject=f"the gradient of {name}", scaled=True)
         if fault:

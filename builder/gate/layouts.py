@@ -10,7 +10,7 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.context import Context, compare, detached, places, replaced, sentence
-from builder.gate.gradients import asked_for, backward, differentiable
+from builder.gate.gradients import asked_for, backward, differentiable, leaves
 from builder.gate.outcome import Outcome
 
 
@@ -81,8 +81,9 @@ def _gradients(context: Context, case: Case, dtype: torch.dtype) -> str | None:
 
     def run(make: Any) -> list[Tensor] | None:  # noqa: ANN401
         args = context.arguments(case, dtype)
+        asking = leaves(args)
         outputs = differentiable(context.call(case, args))
-        return backward(outputs, args, [make(one) for one in outputs]) if outputs else None
+        return backward(outputs, asking, [make(one) for one in outputs]) if outputs else None
 
     for how, changed, plain in (
         ("expanded (stride 0, as from .sum().backward())", _expanded, lambda one: _expanded(one).contiguous()),

@@ -12,7 +12,7 @@ from builder.gate import heap
 from builder.gate.case import Case
 from builder.gate.context import Context, detached, mapped
 from builder.gate.fences import GuardPages, bits
-from builder.gate.gradients import backward, differentiable, seeds
+from builder.gate.gradients import backward, differentiable, leaves, seeds
 from builder.gate.outcome import Outcome
 
 #: What fresh memory holds, a huge negative number and a tiny one, and whether the forbidden page comes after an input.
@@ -99,9 +99,10 @@ def _all_bits(context: Context, case: Case, arguments: Any, how: str = "") -> di
         del result
         if any(tensor.requires_grad for tensor in _tensors(args)) and "gradients" not in case.not_claimed:
             context.doing(f"{name}, backward{how}")
+            asking = leaves(args)
             outputs = differentiable(context.call(case, args))
             if outputs:
-                found[f"{name} backward"] = bits(backward(outputs, args, seeds(outputs)))
+                found[f"{name} backward"] = bits(backward(outputs, asking, seeds(outputs)))
             del outputs
     return found
 

@@ -41,8 +41,9 @@ def dist(started: Callable[[str], subprocess.Popen[str]], in_background: Path) -
     return in_background
 
 
-#: What its ops pass without a GPU; upstream promises nothing to torch.compile and torch.export.
-EXECUTED = ("linkage", "import", "ops", "import-order", "values", "gradients", "edges", "repeat", "memory")
+#: What all its ops pass without a GPU. Upstream promises nothing to torch.compile and torch.export, and some ops have
+#: faults, which the recipe names: those checks count as not run.
+EXECUTED = ("linkage", "import", "ops", "import-order", "values", "repeat")
 
 
 def test_it_is_built_for_cuda_and_every_check_of_the_file_passed(dist: Path) -> None:

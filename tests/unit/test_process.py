@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -66,16 +65,15 @@ def test_the_end_kills_what_runs_with_its_children_and_starts_nothing_more(
 
 
 def test_an_interrupt_while_it_waits_takes_the_program_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[int] = []
+    started: list[subprocess.Popen[bytes]] = []
 
     def wait(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
         del timeout
-        started.append(self.pid)
+        started.append(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(subprocess.Popen, "wait", wait)
         with pytest.raises(KeyboardInterrupt):
             process.run(["sleep", "60"], log=tmp_path / "log", job="interrupted")
-    _, status = os.waitpid(started[0], 0)
-    assert os.WTERMSIG(status) == signal.SIGKILL
+    assert started[0].wait(5) == -signal.SIGKILL
