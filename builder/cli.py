@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from builder import __version__
-from builder.errors import Exit, UsageError
+from builder.errors import Exit, MissingToolError, UsageError
 from builder.log import complain, say
 from builder.matrix.axes import Arch
 from builder.matrix.config import Select
@@ -210,8 +210,10 @@ def smoke(
     if junit:
         write_whole(junit.absolute(), smoke_junit(smoked).encode())
     _answer(smoke_json(smoked) if as_json else smoke_text(smoked))
-    failed = any(proof.verdict is Verdict.FAILED for one in smoked for proof in one.proofs)
-    raise typer.Exit(int(Exit.FAILED if failed else Exit.OK))
+    verdicts = {proof.verdict for one in smoked for proof in one.proofs}
+    if verdicts == {Verdict.NOT_RUN}:
+        raise MissingToolError("no check could be run in any of these cells", hints=("the reasons are above",))
+    raise typer.Exit(int(Exit.FAILED if Verdict.FAILED in verdicts else Exit.OK))
 
 
 def _answer(text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +27,7 @@ from builder.proofs.visit import Visitor
 from builder.result import Smoked
 from builder.store import Store
 from builder.subjects import chosen, find_subjects
-from builder.wheels.environment import Environments
+from builder.wheels.environment import Environments, torch_cuda
 from builder.wheels.facts import read_facts
 from builder.wheels.resources import measure
 
@@ -87,9 +88,7 @@ def smoke_here(matrix: Path, select: Select) -> list[Smoked]:
     Raises UsageError when an extension that was asked for is unknown, NothingSelectedError when none is installed,
     MissingToolError when there is no torch that imports.
     """
-    prefix = Path(os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX") or sys.prefix)
-    interpreter = prefix / "bin" / "python"
-    site = _site_packages(prefix)
+    prefix, interpreter, site = _current()
     recipes = chosen(load_recipes(load_matrix(matrix)), select)
     installed = {recipe.name: version for recipe in recipes if (version := _installed(site, recipe.name))}
     for name in select.extensions:
@@ -97,6 +96,9 @@ def smoke_here(matrix: Path, select: Select) -> list[Smoked]:
             raise NothingSelectedError(f"{name} is not installed in this environment", where=str(prefix))
     if not installed:
         raise NothingSelectedError("no extension of the matrix is installed in this environment", where=str(prefix))
+    # Asked before the gate runs for a minute; an environment without torch says so itself.
+    if (site / "torch" / "version.py").is_file() and not torch_cuda(site):
+        raise _cpu_build("the torch of this environment")
     say(f"environment: {prefix}")
     smoked = []
     for recipe in recipes:
@@ -130,9 +132,14 @@ def pack_gate(matrix: Path, select: Select, target: Path) -> Path:
         raise UsageError(f"cannot be written: {error.strerror}", where=str(target)) from None
 
 
-def _site_packages(prefix: Path) -> Path:
-    for folder in sorted((prefix / "lib").glob("python3*/site-packages")):
-        return folder
+def _current() -> tuple[Path, Path, Path]:
+    """The current environment: its folder, its python, where its distributions are."""
+    chosen_prefix = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
+    if not chosen_prefix:  # Debian's own Python, say, keeps its distributions in a folder of another name
+        return Path(sys.prefix), Path(sys.executable), Path(sysconfig.get_path("purelib"))
+    prefix = Path(chosen_prefix)
+    for site in sorted((prefix / "lib").glob("python3*/site-packages")):
+        return prefix, prefix / "bin" / "python", site
     raise UsageError("there is no Python environment here", where=str(prefix))
 
 
@@ -152,9 +159,13 @@ def _cell_of(answer: Answer) -> Cell:
     python = ".".join(str(where["python"]).split(".")[:2])
     cuda = str(where.get("cuda") or "")
     if not cuda:
-        raise UsageError(
-            f"the torch {where['torch']} of this environment is a CPU build, which is no cell",
-            where="--here",
-            hints=("`buildfarm smoke --ext NAME --pack gate.pyz`, then `python gate.pyz` there, takes any torch",),
-        )
+        raise _cpu_build(f"the torch {where['torch']} of this environment")
     return Cell(Torch.parse(release), Cuda.parse(cuda), Python.parse(python))
+
+
+def _cpu_build(what: str) -> UsageError:
+    return UsageError(
+        f"{what} is a CPU build, which is no cell",
+        where="--here",
+        hints=("`buildfarm smoke --ext NAME --pack gate.pyz`, then `python gate.pyz` there, takes any torch",),
+    )

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from builder.cli import app
-from builder.errors import Exit, FarmError, NothingSelectedError, UsageError
+from builder.errors import Exit, FarmError, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.outcome import FAILED, Answer, Outcome
 from builder.store import Store
 from tests.unit import loopback
@@ -108,6 +108,12 @@ def test_several_cells_are_a_row_each(home: Home) -> None:
     assert elsewhere.split() == ["torch2.11.0-cu130-cp314", *["-"] * 15]
     assert "no Python 3.14 on this machine" in done.stdout
     assert "GPU: not run in torch2.11.0" in done.stdout
+
+
+def test_nothing_run_at_all_is_not_all_well(home: Home) -> None:
+    error = error_of(home.smoke(home.wheel(), "--python", "3.14"))
+    assert isinstance(error, MissingToolError)
+    assert "no check could be run" in str(error)
 
 
 def test_a_failure_is_named_and_is_the_exit_code(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,3 +252,16 @@ def test_a_packed_gate_runs_with_any_python(home: Home) -> None:
         [sys.executable, "-I", str(home.root / "gate.pyz"), "--help"], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
+
+
+def test_a_cpu_build_of_torch_is_no_cell_and_that_is_said_at_once(home: Home, environment: Path) -> None:
+    (site,) = environment.glob("lib/python3*/site-packages")
+    for path, text in {
+        "ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n",
+        "torch/version.py": "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n",
+    }.items():
+        (site / path).parent.mkdir()
+        (site / path).write_text(text)
+    error = error_of(home.smoke("--here"))
+    assert isinstance(error, UsageError)
+    assert "CPU build" in str(error)
