@@ -15,7 +15,8 @@ from builder.process import end_all
 def main() -> None:
     """Run the command line and exit. To be told to end is to be interrupted: compilers and containers end too."""
     for ending in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ending, lambda *_: signal.raise_signal(signal.SIGINT))
+        # Not by way of SIGINT: a shell that put this run into the background had it ignored.
+        signal.signal(ending, signal.default_int_handler)
     sys.exit(_run())
 
 

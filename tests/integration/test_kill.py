@@ -90,7 +90,16 @@ def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
 def test_told_to_end_it_takes_its_compilers_along(store: Path, tmp_path: Path, ending: signal.Signals) -> None:
     words = [str(BUILDFARM), "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn", "--arch", "8.7"]
     words += ["--executor", "local", "--store", str(store), "--dist", str(tmp_path / "dist")]
-    farm = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # SIGINT as a shell in the foreground leaves it, whatever started the tests; the others must not need it.
+    disposition = signal.SIG_DFL if ending is signal.SIGINT else signal.SIG_IGN
+    farm = subprocess.Popen(
+        words,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, disposition),  # noqa: PLW1509 - no thread is at work here
+    )
     assert farm.stderr is not None
     said = ""
     while ": compile (" not in said:
