@@ -256,7 +256,12 @@ def test_ctrl_c_ends_the_compiler_and_says_what_is_kept(story: Story) -> None:
     matrix.write_text(options.matrix.read_text().replace("[tiny, broken, hollow]", "[slow]"))
     words = ["build", "--executor", "local", "--matrix", matrix, "--store", options.store, "--dist", options.dist]
     farm = subprocess.Popen(
-        [sys.executable, "-c", WARM, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", WARM, *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # As a shell in the foreground leaves it, whatever started the tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread is at work here
     )
     assert farm.stderr is not None
     said = ""
