@@ -28,7 +28,6 @@ from builder.result import Smoked
 from builder.store import Store
 from builder.subjects import chosen, find_subjects
 from builder.wheels.environment import Environments, torch_cuda
-from builder.wheels.facts import read_facts
 from builder.wheels.resources import measure
 
 
@@ -64,14 +63,13 @@ def run_smoke(options: SmokeOptions) -> Iterator[Smoked]:
         options.targets, matrix, recipes, options.select, options.dist, store.root / "sources", options.index
     )
     for subject in subjects:
-        sha256 = read_facts(subject.wheel).sha256
         basis = cell_basis(subject.recipe)
         for cell in subject.cells:
             say(f"{subject.wheel.name} in {cell}")
             visitor = Visitor(store, environments, store.log(f"smoke-{subject.wheel.name}-{cell}"))
-            seen = visitor.visit(cell, subject.wheel, sha256, subject.recipe)
+            seen = visitor.visit(cell, subject.wheel, subject.sha256, subject.recipe)
             proofs = tuple(replace(proof, basis=basis[proof.check]) for proof in seen.proofs)
-            store.save_proofs(_news(store, sha256, proofs))
+            store.save_proofs(_news(store, subject.sha256, proofs))
             yield Smoked(subject.wheel.name, cell, proofs, seen.answer)
 
 

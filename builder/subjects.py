@@ -26,6 +26,7 @@ class Subject:
     """One wheel, the recipe whose cases it is held against, and the cells it is for."""
 
     wheel: Path
+    sha256: str
     recipe: Recipe
     cells: tuple[Cell, ...]
 
@@ -111,7 +112,12 @@ def _fetched(
         wheel = fetch_wheel(project, version, python, cache=cache, index=arguments)
         found.setdefault(wheel, []).extend(group)
     return [
-        Subject(wheel, _completed(recipe, facts), tuple(sorted(cell for cell in mine if _takes(facts, cell))))
+        Subject(
+            wheel,
+            facts.sha256,
+            _completed(recipe, facts),
+            tuple(sorted(cell for cell in mine if _takes(facts, cell))),
+        )
         for wheel, mine in found.items()
         for facts in [read_facts(wheel)]
     ]
@@ -121,7 +127,7 @@ def _subject(wheel: Path, matrix: Matrix, recipes: Sequence[Recipe], select: Sel
     facts = read_facts(wheel)
     recipe = _recipe_of(facts.name, recipes)
     cells = [cell for cell in _cells(recipe, matrix, select) if fits(wheel.name, cell.python) and _takes(facts, cell)]
-    return Subject(wheel, _completed(recipe, facts), tuple(cells))
+    return Subject(wheel, facts.sha256, _completed(recipe, facts), tuple(cells))
 
 
 def _recipe_of(name: str, recipes: Sequence[Recipe]) -> Recipe:
