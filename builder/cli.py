@@ -30,6 +30,13 @@ app = typer.Typer(
 )
 
 
+class SmokeExecutor(StrEnum):
+    """Where wheels are proven."""
+
+    LOCAL = "local"
+    DOCKER = "docker"
+
+
 class ExecutorName(StrEnum):
     """Where builds run."""
 
@@ -51,6 +58,12 @@ ArchOption = Annotated[
 MatrixOption = Annotated[Path, typer.Option("--matrix", help="The declaration.")]
 StoreOption = Annotated[
     Path | None, typer.Option("--store", help="The farm's memory; without it a folder in the user's cache.")
+]
+ImageOption = Annotated[
+    str | None, typer.Option("--image", help="Base image for docker, in place of the matrix's `images:`.")
+]
+JobsOption = Annotated[
+    int | None, typer.Option("--jobs", min=1, help="Compilers at once; default from cores and memory.")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print data for programs.")]
 
@@ -127,12 +140,8 @@ def build(
         ExecutorName,
         typer.Option("--executor", help="auto takes docker if its images are there, else local."),
     ] = ExecutorName.AUTO,
-    image: Annotated[
-        str | None, typer.Option("--image", help="Base image for docker, in place of the matrix's `images:`.")
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option("--jobs", min=1, help="Compilers at once; default from cores and memory.")
-    ] = None,
+    image: ImageOption = None,
+    jobs: JobsOption = None,
     stand_in: Annotated[
         bool,
         typer.Option("--stand-in", help="Accept a CUDA toolkit of the same major, another minor; the wheel says so."),
@@ -165,6 +174,32 @@ def build(
 
 
 @app.command()
+def rebuild(
+    wheel: Annotated[Path, typer.Argument(help="A wheel that buildfarm built.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare: equal bit for bit, or where it differs (exit code 1).")
+    ] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="Where the wheel that was made again goes.")] = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    image: ImageOption = None,
+    jobs: JobsOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build a wheel again from what it says of itself: the same source, toolchain and packages, in a scratch place."""
+    from builder import rebuild as story  # noqa: PLC0415 - see `build`
+
+    if not (verify or out):
+        raise UsageError(
+            "nothing would come of it", where="rebuild", hints=["`--verify` compares", "`--out DIR` keeps"]
+        )
+    rebuilt = story.run_rebuild(story.RebuildOptions(wheel, matrix, image, jobs, store, out))
+    if verify:
+        _answer(story.rebuild_json(rebuilt) if as_json else story.rebuild_text(rebuilt))
+        raise typer.Exit(int(Exit.OK if rebuilt.equal else Exit.FAILED))
+
+
+@app.command()
 def smoke(
     wheels: Annotated[
         list[str] | None,
@@ -183,6 +218,10 @@ def smoke(
         Path | None,
         typer.Option("--pack", help="Write the gate and one extension's cases to a file, for `python FILE` elsewhere."),
     ] = None,
+    executor: Annotated[
+        SmokeExecutor,
+        typer.Option("--executor", help="docker: in each cell's runtime image, with the GPU where there is one."),
+    ] = SmokeExecutor.LOCAL,
     dist: Annotated[Path, typer.Option("--dist", help="Where wheels are when none is named.")] = Path("dist"),
     store: StoreOption = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="Also write JUnit XML to this file.")] = None,
@@ -194,6 +233,8 @@ def smoke(
     from builder.store import write_whole  # noqa: PLC0415
 
     select = _select(torch, cuda, python, ext)
+    if (here or pack) and executor is SmokeExecutor.DOCKER:
+        raise UsageError("says nothing to --here and --pack, which start no container", where="--executor docker")
     if pack:
         if wheels or torch or cuda or python or here or junit or as_json:
             raise UsageError("writes a file and runs nothing: only --ext and --matrix go with it", where="--pack")
@@ -205,7 +246,7 @@ def smoke(
             raise UsageError("takes what is installed: no wheels, no cells, no index beside it", where="--here")
         smoked = story.smoke_here(matrix, select)
     else:
-        options = story.SmokeOptions(matrix, tuple(wheels or ()), select, index, dist, store)
+        options = story.SmokeOptions(matrix, tuple(wheels or ()), select, index, dist, store, str(executor))
         smoked = list(story.run_smoke(options))
     if junit:
         write_whole(junit.absolute(), smoke_junit(smoked).encode())

@@ -62,7 +62,8 @@ class BuildError(FarmError):
     """One build failed at one stage; the others go on.
 
     Attributes:
-        stage: the step that failed (`fetch`, `environment`, `compile`, `repair`, `verify`).
+        stage: the step that failed (`fetch`, `environment`, `compile`, `repair`, `verify`; in a container also
+            `before-all`, `before-build`, `test`, `copy`).
         log: the file that holds the whole output, if there is one.
 
     """

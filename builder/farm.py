@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.errors import FarmError, UsageError
-from builder.images.choice import base_image, why_not_here
+from builder.images.lock import lock_path, read_lock
+from builder.images.presence import why_not_here
+from builder.images.specs import Choice
 from builder.log import Progress, say, warn
 from builder.matrix.axes import Arch
-from builder.matrix.config import Matrix, Recipe, Select
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule, Matrix, Recipe, Select
 from builder.matrix.declaration import read_plan
 from builder.matrix.plan import Build, Plan
 from builder.preflight import Share, preflight
@@ -25,11 +28,13 @@ from builder.publish.index import write_index
 from builder.publish.report import hand_over
 from builder.result import Result
 from builder.store import Store, Stored, default_store, job_name
-from builder.wheels.build import Executor, Job, Toolchain, build_digest, torch_window
+from builder.turns import Turns
+from builder.wheels.build import Executor, Job, Toolchain, build_digest
 from builder.wheels.environment import Environments
 from builder.wheels.local import LocalExecutor
-from builder.wheels.repair import repair
-from builder.wheels.source import prepare_source, source_digest
+from builder.wheels.make import make_wheel
+from builder.wheels.place import clear_abandoned
+from builder.wheels.source import source_digest
 
 
 @dataclass(frozen=True)
@@ -50,14 +55,16 @@ class Options:
 def run_build(options: Options) -> tuple[Plan, list[Result]]:
     """The main job: from a declaration to wheels in `dist/`, proven as far as this machine can."""
     matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
-    if options.image:
-        matrix = replace(matrix, images=(("*", options.image),))
+    matrix = with_base(matrix, options.image)
     _check_dist(options.dist)
     store = open_store(options.store)
     store.clear_abandoned()
+    clear_abandoned()
     environments = Environments(store, matrix.torch_index)
     executor = choose_executor(options, matrix, plan, recipes, store, environments)
-    farm = _Farm(options, store, executor, environments, recipes)
+    # A wheel that was built beside a newer C library than this machine's is seen where it was built for.
+    prover = CellProver(store, environments, matrix if executor.name == "docker" else None)
+    farm = _Farm(options, store, executor, prover, recipes)
     results = farm.build_all(plan.builds)
     handed = hand_over(options.dist, plan, results)
     try:
@@ -66,6 +73,14 @@ def run_build(options: Options) -> tuple[Plan, list[Result]]:
         warn(f"{error}; the index lists this run's wheels alone")
         write_index(options.dist, handed)
     return plan, results
+
+
+def with_base(matrix: Matrix, image: str | None) -> Matrix:
+    """The matrix with a base image in place of those it names; what else its rules say stays."""
+    if image is None:
+        return matrix
+    rules = (*matrix.images, ImageRule("*", ""))
+    return replace(matrix, images=tuple(replace(rule, image=image) for rule in rules))
 
 
 def _check_dist(dist: Path) -> None:
@@ -108,22 +123,25 @@ def choose_executor(
     recipes: Mapping[str, Recipe],
     store: Store,
     environments: Environments,
+    packages: Sequence[str] = (),
 ) -> Executor:
-    """The executor asked for; `auto` takes docker when the base images are here and fit these builds, else local."""
-    local = LocalExecutor(environments, stand_in=options.stand_in)
+    """The executor asked for; `auto` takes docker when the base images are here and fit these builds, else local.
+
+    `packages` are exact requirements to build with, in place of what the recipes' resolve to.
+    """
+    local = LocalExecutor(environments, stand_in=options.stand_in, packages=packages)
     if options.executor == "local":
         if options.image:
             warn("`--image` says nothing to `--executor local`")
         return local
-    if options.executor == "auto":
-        bases = dict.fromkeys(base_image(build, matrix.images) for build in plan.builds)
-        if reason := next(filter(None, map(why_not_here, bases)), None):
-            say(f"executor: local ({reason})")
-            return local
+    choice = Choice(matrix, Compat.load(), read_lock(lock_path(options.matrix)), stand_in=options.stand_in)
+    if options.executor == "auto" and (reason := _why_not_docker(choice, plan)):
+        say(f"executor: local ({reason})")
+        return local
     # The docker SDK and jinja2 take a while to load, and a local run has no use for them.
     from builder.wheels.docker import DockerExecutor  # noqa: PLC0415
 
-    docker = DockerExecutor(environments, store, matrix.images)
+    docker = DockerExecutor(environments, store, choice, packages=packages)
     if options.executor == "docker":
         return docker
     problems = docker.problems(plan.builds, recipes)
@@ -134,6 +152,15 @@ def choose_executor(
     return docker
 
 
+def _why_not_docker(choice: Choice, plan: Plan) -> str | None:
+    """Why `auto` does not take docker: a build without a known image, or a base image that would have to be pulled."""
+    try:
+        bases = dict.fromkeys(base for build in plan.builds for base in choice.build_image(build).bases)
+    except UsageError as error:
+        return error.sentence
+    return why_not_here(list(bases)) if bases else "there is nothing to build"
+
+
 class _Farm:
     """One run: what its builds share."""
 
@@ -142,7 +169,7 @@ class _Farm:
         options: Options,
         store: Store,
         executor: Executor,
-        environments: Environments,
+        prover: CellProver,
         recipes: Mapping[str, Recipe],
     ) -> None:
         self._options = options
@@ -150,15 +177,17 @@ class _Farm:
         self._executor = executor
         self._recipes = recipes
         self._progress = Progress()
-        self._prover = CellProver(store, environments)
+        self._prover = prover
         self._share = Share()
+        self._turns = Turns(())
 
     def build_all(self, builds: Sequence[Build]) -> list[Result]:
         """Each build once, several at a time where cores and memory allow; in the plan's order."""
         missing = [build for build in builds if not self._kept(build)]
         self._share = preflight(missing, self._recipes, self._executor, self._store, self._options.jobs)
+        self._turns = Turns(missing if self._executor.shares_objects else ())
         with self._progress.shown(), ThreadPoolExecutor(self._share.builds) as pool:
-            futures = {pool.submit(self._build_one, build): build for build in builds}
+            futures = {pool.submit(self._run_one, build): build for build in self._turns.ordered(builds)}
             try:
                 done = {futures[future]: future.result() for future in as_completed(futures)}
             except BaseException:
@@ -180,6 +209,13 @@ class _Farm:
         except FarmError:  # the preflight says it, with everything else that is wrong
             return False
 
+    def _run_one(self, build: Build) -> Result:
+        """One build; whoever waits for its objects goes on afterwards, however it ended."""
+        try:
+            return self._build_one(build)
+        finally:
+            self._turns.release(build)
+
     def _build_one(self, build: Build) -> Result:
         """One build from its recipe to its proofs; a failure is its result, not the run's end."""
         name, started = str(build), time.monotonic()
@@ -191,10 +227,12 @@ class _Farm:
             self._progress.stage(name, "resolve")
             recipe = self._recipes[build.extension]
             toolchain = self._executor.toolchain(build, recipe, log=log)
-            digest = self._digest(build, toolchain)
-            stored = self._store.find(digest)
+            stored = self._store.find(self._digest(build, toolchain))
             reused = stored is not None
-            stored = stored or self._make(build, recipe, toolchain, digest, log)
+            if stored is None:
+                with self._turns.turn(build):
+                    digest = self._digest(build, toolchain)  # a source may have changed while it waited
+                    stored = self._make(build, recipe, toolchain, digest, log)
             proofs = self._prover.prove(
                 stored, build, recipe, log=log, stage=lambda text: self._progress.stage(name, text)
             )
@@ -213,7 +251,7 @@ class _Farm:
 
     def _make(self, build: Build, recipe: Recipe, toolchain: Toolchain, digest: str, log: Path) -> Stored:
         """Source, compile, repair, store; once, however many farms share the store."""
-        name, started = str(build), time.monotonic()
+        name = str(build)
 
         def stage(text: str) -> None:
             self._progress.stage(name, text)
@@ -226,35 +264,15 @@ class _Farm:
             if stored := self._store.find(digest):  # another farm made it while this one waited
                 return stored
             log.write_bytes(b"")
-            stage("fetch")
-            source = work / "src"
-            source.mkdir()
-            prepare_source(recipe, source, cache=self._store.root / "sources")
-            job = Job(build, recipe, toolchain, source, work, log, self._share.jobs, digest, mark)
-            raw = self._executor.compile(job, stage)
-            stage("repair")
-            provided = self._executor.libraries(job)
-            made_by = {
-                "build": name,
-                "abi": str(build.abi),
-                "archs": [str(arch) for arch in build.archs],
-                "executor": toolchain.executor,
-                "toolchain": dict(toolchain.parts),
-            }
-            wheel = repair(
-                raw,
-                work / "wheel",
-                provided=provided,
-                local_version=build.local_version,
-                torch_requirement=torch_window(build),
-                requires=recipe.requires,
-                made_by=made_by,
-                log=log,
-                job=mark,
+            jobs = self._turns.jobs(build, builds=self._share.builds, jobs=self._share.jobs)
+            job = Job(build, recipe, toolchain, work / "src", work, log, jobs, digest, mark)
+            wheel, record = make_wheel(
+                job, self._executor, stage, cache=self._store.root / "sources", stand_in=self._options.stand_in
             )
-            record = made_by | {
-                "provided": sorted(provided),
-                "jobs": job.jobs,
-                "seconds": round(time.monotonic() - started, 1),
-            }
+            if build_digest(build, recipe, toolchain, record["source"]["digest"]) != digest:
+                raise UsageError(
+                    "the source changed while its build waited; nothing of it was kept",
+                    where=str(recipe.folder),
+                    hints=["run it again"],
+                )
             return self._store.add(digest, wheel, record)

@@ -19,10 +19,12 @@ from builder.gate.outcome import FAILED, Answer
 from builder.gate.pack import pack_file
 from builder.log import say
 from builder.matrix.axes import Cell, Cuda, Python, Torch
-from builder.matrix.config import Select, load_matrix, load_recipes
+from builder.matrix.config import Matrix, Select, load_matrix, load_recipes
 from builder.proof import Proof, Verdict
+from builder.proofs.cell_environment import CellEnvironments
 from builder.proofs.cells import cell_basis
 from builder.proofs.gating import gate_proofs, run_gate, spec_of
+from builder.proofs.local import LocalCells
 from builder.proofs.visit import Visitor
 from builder.result import Smoked
 from builder.store import Store
@@ -38,6 +40,7 @@ class SmokeOptions:
     Attributes:
         targets: wheels by path, by URL, or as NAME==VERSION; none: the wheels of `dist`, and official ones of recipes.
         index: URL of a package index that is asked before the default one, or empty.
+        executor: `local`, an environment of uv for each cell, or `docker`, a container of each cell's runtime image.
 
     """
 
@@ -47,18 +50,20 @@ class SmokeOptions:
     index: str = ""
     dist: Path = Path("dist")
     store: Path | None = None
+    executor: str = "local"
 
 
 def run_smoke(options: SmokeOptions) -> Iterator[Smoked]:
     """Prove each wheel in each of its cells, one after the other; proofs go to the store as they are made.
 
-    Raises UsageError for a wheel or a selection that makes no sense, NothingSelectedError when no cell is left.
+    Raises UsageError for a wheel or a selection that makes no sense, NothingSelectedError when no cell is left,
+    MissingToolError when there is no container engine and one was asked for.
     """
     matrix = load_matrix(options.matrix)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     store.clear_abandoned()
-    environments = Environments(store, matrix.torch_index)
+    cells = _cells(options, matrix, store)
     subjects = find_subjects(
         options.targets, matrix, recipes, options.select, options.dist, store.root / "sources", options.index
     )
@@ -66,11 +71,22 @@ def run_smoke(options: SmokeOptions) -> Iterator[Smoked]:
         basis = cell_basis(subject.recipe)
         for cell in subject.cells:
             say(f"{subject.wheel.name} in {cell}")
-            visitor = Visitor(store, environments, store.log(f"smoke-{subject.wheel.name}-{cell}"))
+            visitor = Visitor(store, cells, store.log(f"smoke-{subject.wheel.name}-{cell}"))
             seen = visitor.visit(cell, subject.wheel, subject.sha256, subject.recipe)
             proofs = tuple(replace(proof, basis=basis[proof.check]) for proof in seen.proofs)
             store.save_proofs(_news(store, subject.sha256, proofs))
             yield Smoked(subject.wheel.name, cell, proofs, seen.answer)
+
+
+def _cells(options: SmokeOptions, matrix: Matrix, store: Store) -> CellEnvironments:
+    """The way asked for to have environments of cells, once it is known to work here."""
+    environments = Environments(store, matrix.torch_index)
+    if options.executor == "local":
+        return LocalCells(environments)
+    # The docker SDK takes a while to load, and a local run has no use for it.
+    from builder.proofs.elsewhere import container_cells  # noqa: PLC0415
+
+    return container_cells(matrix, store, environments)
 
 
 def _news(store: Store, wheel: str, proofs: Sequence[Proof]) -> list[Proof]:

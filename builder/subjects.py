@@ -106,10 +106,10 @@ def _fetched(
     project: str, version: str, recipe: Recipe, cells: Sequence[Cell], cache: Path, index: str
 ) -> list[Subject]:
     """The wheel of a project for each Python; one file may serve several."""
-    arguments = ["--index", index] if index else []
+    before = [index] if index else []
     found: dict[Path, list[Cell]] = {}
     for python, group in groupby(sorted(cells, key=lambda cell: cell.python), key=lambda cell: cell.python):
-        wheel = fetch_wheel(project, version, python, cache=cache, index=arguments)
+        wheel = fetch_wheel(project, version, python, cache=cache, index=before)
         found.setdefault(wheel, []).extend(group)
     return [
         Subject(
@@ -126,7 +126,8 @@ def _fetched(
 def _subject(wheel: Path, matrix: Matrix, recipes: Sequence[Recipe], select: Select) -> Subject:
     facts = read_facts(wheel)
     recipe = _recipe_of(facts.name, recipes)
-    cells = [cell for cell in _cells(recipe, matrix, select) if fits(wheel.name, cell.python) and _takes(facts, cell)]
+    mine = [cell for cell in _cells(recipe, matrix, select) if fits(wheel.name, cell.python, any_libc=True)]
+    cells = [cell for cell in mine if _takes(facts, cell)]
     return Subject(wheel, facts.sha256, _completed(recipe, facts), tuple(cells))
 
 

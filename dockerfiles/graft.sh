@@ -4,10 +4,13 @@
 set -eu
 wheel=$1
 dest=$2
+sh "$BUILDFARM_JOB_DIR/objects.sh" stop
+rm -f "$BUILDFARM_SITE/buildfarm.pth" # a path of the build's; the tests of the wheel are of another place
 
 # The packages' own lists of files go out with the job: from them the farm tells what of this a user's torch brings.
 mkdir -p "$BUILDFARM_JOB_DIR/site"
 (cd "$BUILDFARM_SITE" && cp --parents ./*.dist-info/METADATA ./*.dist-info/RECORD "$BUILDFARM_JOB_DIR/site/")
+chmod -R a+rwX "$BUILDFARM_JOB_DIR/site" "$BUILDFARM_JOB_DIR/objects" # the farm deletes it, and is another user
 
 set -- --exclude 'libcuda.so.*' --exclude 'libnvidia-*'
 for folder in "$BUILDFARM_SITE/torch/lib" "$BUILDFARM_SITE/nvidia"; do
@@ -16,4 +19,5 @@ for folder in "$BUILDFARM_SITE/torch/lib" "$BUILDFARM_SITE/nvidia"; do
     done
 done
 auditwheel repair "$@" --wheel-dir "$dest" "$wheel"
-rm -rf "$BUILDFARM_ENVIRONMENT"
+sh "$BUILDFARM_JOB_DIR/bytecode.sh" keep || true # a quicker next time is not worth a wheel
+[ -n "${BUILDFARM_KEEP_ENVIRONMENT-}" ] || rm -rf "$BUILDFARM_ENVIRONMENT"

@@ -17,6 +17,7 @@ from typing import NoReturn
 
 import pytest
 
+from builder.images.engine import Engine
 from builder.matrix.axes import Python
 from builder.wheels.pythons import find_python, find_uv
 
@@ -31,6 +32,16 @@ def lacking(what: str) -> NoReturn:
     if IN_CI:
         pytest.fail(f"{what}; in CI nothing is skipped")
     pytest.skip(what)
+
+
+def needs_images(*images: str) -> None:
+    """Docker with buildx and these images, or what `lacking` makes of it."""
+    engine = Engine()
+    if problem := engine.problem():
+        lacking(str(problem))
+    for image in images:
+        if engine.image_id(image) is None:
+            lacking(f"{image} is not there; `tests/images/make-base {image}` makes it")
 
 
 @dataclass(frozen=True)

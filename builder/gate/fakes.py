@@ -13,18 +13,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
-    UnsupportedOperatorException,
 )
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from builder.gate.case import Case
 from builder.gate.context import Context, Place, flatten, mapped, places, sentence
 from builder.gate.outcome import Outcome
+from builder.gate.releases import BeyondTorchError, raise_if_beyond, release_of
+
+_RELEASE = release_of(torch.__version__)
 
 #: What speaks of devices: torch up to 2.12, torch from 2.13 on, and an op's own words.
 _OF_DEVICES = re.compile(
@@ -32,6 +35,10 @@ _OF_DEVICES = re.compile(
     r"|\bdevices?\b|\bcuda\b|\bcpu\b|\bgpu\b",
     re.IGNORECASE,
 )
+#: What a fake tensor raises for an op without a fake kernel; torch 2.0 has no name of its own for it.
+_UNSUPPORTED = getattr(fake_tensor, "UnsupportedOperatorException", NotImplementedError)
+#: torch 2.0 calls the real kernel where there is no fake one, and so would show agreement with nothing.
+_MODE = {"allow_fallback_kernels": False} if _UNSUPPORTED is NotImplementedError else {}
 #: What needs a driver and so says nothing of the fake: torch.cuda was asked to start.
 _NO_DRIVER = re.compile(r"NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA driver|cudaGetDevice", re.IGNORECASE)
 
@@ -55,9 +62,12 @@ def fake(context: Context, case: Case) -> list[Outcome]:
                 if layout:
                     continue  # "layouts" says so
                 return [context.failed("fake", case, f"the real op raises with {name}: {sentence(error)}")]
-            fault = _compare(context, case, args, real, context.device)
-            if fault is None and "cuda" in case.devices and context.device != "cuda":
-                fault = _compare(context, case, args, [{**one, "strides": None} for one in real], "cuda:0")
+            try:
+                fault = _compare(context, case, args, real, context.device)
+                if fault is None and "cuda" in case.devices and context.device != "cuda":
+                    fault = _compare(context, case, args, [{**one, "strides": None} for one in real], "cuda:0")
+            except BeyondTorchError as beyond:
+                return [context.not_run("fake", case, str(beyond))]
             if fault is not None:
                 return [context.failed("fake", case, f"with {name}: {fault}", real=[_text(one) for one in real])]
             compared += 1
@@ -85,7 +95,10 @@ def devices(context: Context, case: Case) -> list[Outcome]:
     faults = []
     for place in movable:
         context.doing(f"devices, {place} on the CPU")
-        fault, answers[str(place)] = _one_on_cpu(context, case, args, place)
+        try:
+            fault, answers[str(place)] = _one_on_cpu(context, case, args, place)
+        except BeyondTorchError as beyond:
+            return [context.not_run("devices", case, str(beyond))]
         faults += [fault] if fault else []
     if faults:
         return [context.failed("devices", case, "; ".join(faults), answers=answers)]
@@ -93,7 +106,7 @@ def devices(context: Context, case: Case) -> list[Outcome]:
 
 
 def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], place: Place) -> tuple[str, str]:
-    """What is wrong, or nothing; and what the op answered."""
+    """What is wrong, or nothing; and what the op answered. Raises BeyondTorchError."""
     name = _name_of(context, case, place)
     mixed = place.position in case.mixed_devices
     try:
@@ -101,6 +114,7 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], place: Place)
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
         said = sentence(error)
         if mixed:
+            raise_if_beyond("devices", _RELEASE, error)
             return f"with {name} on the CPU, which the case allows, it raises {said}", said
         if _OF_DEVICES.search(said):
             return "", said
@@ -142,7 +156,7 @@ def _reversed_strides(tensor: Tensor) -> Tensor:
 
 def _call(context: Context, case: Case, args: Sequence[Any], device: Callable[[Place], str]) -> Any:  # noqa: ANN401
     """The op's answer to fake tensors like these, on the devices told."""
-    mode = FakeTensorMode(shape_env=ShapeEnv())  # with it an answer's size may depend on data
+    mode = FakeTensorMode(shape_env=ShapeEnv(), **_MODE)  # with it an answer's size may depend on data
 
     def faked(place: Place, tensor: Tensor) -> Tensor:
         shape = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
@@ -156,12 +170,16 @@ def _call(context: Context, case: Case, args: Sequence[Any], device: Callable[[P
 def _compare(
     context: Context, case: Case, args: Sequence[Any], real: Sequence[dict[str, Any]], device: str
 ) -> str | None:
-    """What is wrong with the fake's answer on this device, in a sentence; None if nothing is."""
+    """What is wrong with the fake's answer on this device, in a sentence; None if nothing is.
+
+    Raises BeyondTorchError.
+    """
     place = torch.device("cuda:0" if device == "cuda" else device)
     where = f" on fake {place}" if str(place) != context.device else ""
     try:
         answered = flatten(_call(context, case, args, lambda _: str(place)))
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        raise_if_beyond("fake", _RELEASE, error)
         return _raised(error, where)
     if len(answered) != len(real):
         return f"the fake answers {len(answered)} tensors{where}, the kernel {len(real)}: return as many"
@@ -186,7 +204,7 @@ def _compare(
 
 def _raised(error: Exception, where: str) -> str:
     said = sentence(error)
-    if isinstance(error, UnsupportedOperatorException):
+    if isinstance(error, _UNSUPPORTED):
         return f"there is no fake kernel ({said}): register one with torch.library.register_fake"
     data = isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
     if data or "data-dependent" in said:

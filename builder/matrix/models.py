@@ -200,6 +200,13 @@ class ImageModel(Door):
         default=None,
         description="Image to copy /opt/python from, in place of pypa's manylinux image; may be the base itself.",
     )
+    runtime: str | None = Field(
+        default=None, description="Base image to run these cells in, in place of `image`: it needs no toolkit."
+    )
+    toolkit: CudaVersion | None = Field(
+        default=None,
+        description="The CUDA toolkit in the image, where that is another minor of the cells' major; wheels say so.",
+    )
 
 
 class MatrixModel(Door):
@@ -286,6 +293,9 @@ class RecipeModel(Door):
     build_requires: list[RequirementText] = Field(default=[], description="Installed before the build.")
     requires: list[RequirementText] = Field(default=[], description="Run-time requirements added to the METADATA.")
     assume_cuda: bool = Field(default=False, description="Answer True to torch.cuda.is_available() while building.")
+    cibuildwheel_skip: list[
+        Literal["all", "before-all", "before-build", "environment", "config-settings", "build-frontend", "test"]
+    ] = Field(default=[], description="What of the source's own [tool.cibuildwheel] is left aside in containers.")
     archs: list[ArchName] = Field(default=[], description="GPU architectures; without it those of the matrix.")
     python: SpecifierText = Field(default="", description="Specifier of Pythons it supports; all without it.")
     imports: list[Module] = Field(min_length=1, description="Modules that must import from the installed wheel.")

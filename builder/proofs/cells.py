@@ -11,21 +11,25 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.errors import MissingToolError
 from builder.matrix.axes import Arch, Cell
 from builder.matrix.compat import Compat
-from builder.matrix.config import Recipe
+from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.claim import Claim
+from builder.proofs.driver import gpu_here
 from builder.proofs.gating import GATE, gate_basis
 from builder.store import Store, Stored, digest_of, write_whole
 from builder.wheels.build import torch_floor, torch_window
 from builder.wheels.environment import Environments
 from builder.wheels.facts import WheelFacts, facts_from_json, facts_to_json, read_facts
+from builder.wheels.official import fits
 from builder.wheels.pythons import find_python
 
 if TYPE_CHECKING:
-    from builder.proofs.symbols import SymbolTable
+    from builder.proofs.cell_environment import CellEnvironments
+    from builder.proofs.providers import SymbolTable
 
 #: Checks that need the environment of a cell.
 IN_CELL = (Check.LINKAGE, Check.IMPORT, *GATE)
@@ -34,9 +38,12 @@ IN_CELL = (Check.LINKAGE, Check.IMPORT, *GATE)
 class CellProver:
     """Proves finished wheels in the cells they claim, as far as this machine has them, and keeps the proofs."""
 
-    def __init__(self, store: Store, environments: Environments) -> None:
+    def __init__(self, store: Store, environments: Environments, images: Matrix | None = None) -> None:
+        """`images` names the cells' runtime images: in those are seen the wheels that this machine does not take."""
         self._store = store
         self._environments = environments
+        self._images = images
+        self._containers: CellEnvironments | None = None
 
     def prove(
         self, stored: Stored, build: Build, recipe: Recipe, *, log: Path, stage: Callable[[str], None]
@@ -53,7 +60,7 @@ class CellProver:
         known = {(p.cell, p.check): p for p in self._store.proofs(facts.sha256) if p.basis == basis(p.cell, p.check)}
         wanted: list[tuple[Cell | None, Check]] = [(None, check) for check in _file_checks(build)]
         wanted += [(cell, check) for cell in build.serves for check in IN_CELL]
-        if not all(self._decided(known.get(key)) for key in wanted):
+        if not all(self._decided(known.get(key), facts) for key in wanted):
             made = self._prove(facts, claim, provided, stored, recipe, log, known, stage)
             # A check that was not run this time says nothing against one that was.
             made = [p for p in made if p.verdict is not Verdict.NOT_RUN or not self._ran(known.get((p.cell, p.check)))]
@@ -68,15 +75,16 @@ class CellProver:
     def _ran(proof: Proof | None) -> bool:
         return proof is not None and proof.verdict is not Verdict.NOT_RUN
 
-    def _decided(self, proof: Proof | None) -> bool:
+    def _decided(self, proof: Proof | None, facts: WheelFacts) -> bool:
         """Passed and failed stand; a check that was not run is tried again once what it lacked is there."""
         if proof is None:
             return False
         if self._ran(proof):
             return True
-        if proof.cell is not None and find_python(proof.cell.python) is None:
+        contained = self._images and proof.cell is not None and not fits(facts.filename, proof.cell.python)
+        if proof.cell is not None and not contained and find_python(proof.cell.python) is None:
             return True
-        return bool(proof.evidence.get("settled")) and not (proof.check.on_gpu and _gpu_here())
+        return bool(proof.evidence.get("settled")) and not (proof.check.on_gpu and gpu_here())
 
     def _facts(self, stored: Stored) -> WheelFacts:
         """The wheel's facts, read once by each version of the reader and kept beside it."""
@@ -99,16 +107,21 @@ class CellProver:
         stage: Callable[[str], None],
     ) -> list[Proof]:
         # auditwheel and abi3info take a while to load, and a wheel that is proven already has no use for them.
+        from builder.proofs.local import LocalCells  # noqa: PLC0415
         from builder.proofs.static import static_proofs  # noqa: PLC0415
-        from builder.proofs.visit import Visitor  # noqa: PLC0415
+        from builder.proofs.visit import Visitor, unseen  # noqa: PLC0415
 
-        visitor = Visitor(self._store, self._environments, log, stage)
+        local: CellEnvironments = LocalCells(self._environments)
         symbols: dict[Cell, SymbolTable] = {}
         made: list[Proof] = []
         for cell in claim.cells:
-            if all(self._decided(known.get((cell, check))) for check in IN_CELL):
+            if all(self._decided(known.get((cell, check)), facts) for check in IN_CELL):
                 continue
-            seen = visitor.visit(cell, stored.wheel, facts.sha256, recipe)
+            try:
+                cells = local if fits(facts.filename, cell.python) else self._in_containers()
+                seen = Visitor(self._store, cells, log, stage).visit(cell, stored.wheel, facts.sha256, recipe)
+            except MissingToolError as error:
+                seen = unseen(str(error), facts.sha256, cell)
             made += seen.proofs
             if seen.symbols is not None:
                 symbols[cell] = seen.symbols
@@ -116,6 +129,20 @@ class CellProver:
         # Of a cell not seen just now it knows nothing: an earlier proof stands, or its own reason has been given.
         made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
         return made
+
+    def _in_containers(self) -> CellEnvironments:
+        """Containers of the cells' runtime images; raises MissingToolError where there are none to be had."""
+        if self._images is None:
+            raise MissingToolError(
+                "the wheel is for a newer C library than this machine's;"
+                " `buildfarm smoke --executor docker` runs it in a container"
+            )
+        if self._containers is None:
+            # The docker SDK takes a while to load, and few wheels need it.
+            from builder.proofs.elsewhere import container_cells  # noqa: PLC0415
+
+            self._containers = container_cells(self._images, self._store, self._environments)
+        return self._containers
 
 
 def cell_basis(recipe: Recipe) -> dict[Check, str]:
@@ -143,7 +170,9 @@ def _claim(build: Build, recipe: Recipe) -> Claim:
 def _checks_version() -> str:
     """The code that reads and judges wheels, by content: a mended check asks its question anew."""
     here = Path(__file__).parent
-    readers = [here.parent / "wheels" / f"{name}.py" for name in ("device_code", "elf", "facts")]
+    readers = [
+        here.parent / "wheels" / f"{name}.py" for name in ("device_code", "elf", "environment", "facts", "official")
+    ]
     files = sorted([*here.glob("*.py"), *here.glob("*.yaml"), *readers])
     return digest_of([hashlib.sha256(path.read_bytes()).hexdigest() for path in files])
 
@@ -161,7 +190,3 @@ def _file_checks(build: Build) -> Sequence[Check]:
 def _gpus(archs: Sequence[Arch]) -> dict[str, tuple[str, ...]]:
     """Products by architecture, so that a missing one can be named as what people own."""
     return {f"{arch.major}.{arch.minor}": Compat.load().gpu_names(arch) for arch in archs}
-
-
-def _gpu_here() -> bool:
-    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()

@@ -46,22 +46,35 @@ class ImportOutcome:
 
 def try_import(interpreter: Path, modules: Sequence[str]) -> ImportOutcome:
     """Import the modules, in order, in a fresh process of the cell's Python; this process survives whatever happens."""
-    argv = [str(interpreter), "-I", "-X", "faulthandler", "-c", _PROGRAM, *modules]
-    names = ", ".join(modules)
     try:
-        answer = _run(argv)
+        answer = _run([str(interpreter), *import_arguments(modules)])
     except subprocess.TimeoutExpired:
-        return ImportOutcome(Verdict.FAILED, f"import of {names} did not end in {IMPORT_SECONDS} s", {})
-    evidence: dict[str, Any] = {"stderr": answer.stderr[-4000:], "status": answer.returncode}
-    if answer.returncode == 0:
-        told = [line.removeprefix(_MARK) for line in answer.stdout.splitlines() if line.startswith(_MARK)]
+        return hanging_import(modules)
+    return judge_import(modules, answer.returncode, answer.stdout, answer.stderr)
+
+
+def import_arguments(modules: Sequence[str]) -> list[str]:
+    """What a cell's Python is called with to import them."""
+    return ["-I", "-X", "faulthandler", "-c", _PROGRAM, *modules]
+
+
+def hanging_import(modules: Sequence[str]) -> ImportOutcome:
+    """The outcome of an import that was stopped after IMPORT_SECONDS."""
+    return ImportOutcome(Verdict.FAILED, f"import of {', '.join(modules)} did not end in {IMPORT_SECONDS} s", {})
+
+
+def judge_import(modules: Sequence[str], status: int, stdout: str, stderr: str) -> ImportOutcome:
+    """The outcome of one that ended: its exit status (negative: the signal that ended it) and what it printed."""
+    names = ", ".join(modules)
+    evidence: dict[str, Any] = {"stderr": stderr[-4000:], "status": status}
+    if status == 0:
+        told = [line.removeprefix(_MARK) for line in stdout.splitlines() if line.startswith(_MARK)]
         if told:
             return ImportOutcome(Verdict.PASSED, names, json.loads(told[-1]))
         return ImportOutcome(Verdict.FAILED, f"import of {names} ended the process before it was done", evidence)
-    if answer.returncode < 0:
-        name = _signal_name(-answer.returncode)
-        return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {name}", evidence)
-    lines = answer.stderr.strip().splitlines()
+    if status < 0:
+        return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {_signal_name(-status)}", evidence)
+    lines = stderr.strip().splitlines()
     return ImportOutcome(Verdict.FAILED, f"import of {names} failed: {lines[-1] if lines else 'no message'}", evidence)
 
 

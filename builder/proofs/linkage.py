@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof
 from builder.proofs.claim import judge, listed
+from builder.proofs.providers import SymbolTable
 from builder.proofs.stable import SHIM, shims
 from builder.proofs.symbols import (
     STANDARD,
-    SymbolTable,
     demangle,
     is_driver,
     is_python,

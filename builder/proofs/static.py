@@ -12,8 +12,8 @@ from builder.proofs.contents import check_grafted, check_payload
 from builder.proofs.device_code import check_device_code
 from builder.proofs.linkage import check_linkage
 from builder.proofs.metadata import check_metadata
+from builder.proofs.providers import SymbolTable
 from builder.proofs.stable import check_stable
-from builder.proofs.symbols import SymbolTable
 from builder.proofs.tags import check_tags
 from builder.wheels.facts import WheelFacts
 

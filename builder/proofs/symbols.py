@@ -1,66 +1,18 @@
-"""The libraries an extension meets in a cell: what each defines and needs, and C++ names made readable."""
+"""What the system, Python and the driver define in every cell, and C++ names made readable."""
 
 from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from auditwheel.lddtree import load_ld_paths
 from auditwheel.libc import Libc
 
-from builder.errors import MissingToolError
-from builder.wheels.elf import Elf, read_elf
-
-
-@dataclass(frozen=True)
-class Provider:
-    """A library that is there: its file name (which is its soname here), DT_NEEDED, and what it defines."""
-
-    name: str
-    needed: tuple[str, ...]
-    defined: frozenset[str]
-
-
-@dataclass(frozen=True)
-class SymbolTable:
-    """Every library that torch and the NVIDIA packages of one environment provide.
-
-    Attributes:
-        providers: by file name, e.g. `libtorch_cpu.so`, `libcudart.so.13`.
-        cxx11: torch uses the C++11 ABI of std::string (`_GLIBCXX_USE_CXX11_ABI=1`).
-
-    """
-
-    providers: dict[str, Provider]
-    cxx11: bool = True
-
-
-def collect_symbols(site_packages: Path) -> SymbolTable:
-    """Read the dynamic symbols of torch and the NVIDIA packages installed in an environment; loads nothing.
-
-    About 0.5 s for torch 2.11 with CUDA 13.0 (59 libraries, 117,000 symbols), so nothing is cached. Raises
-    MissingToolError when torch is not there.
-    """
-    lib = site_packages / "torch" / "lib"
-    if not (lib / "libtorch_cpu.so").is_file():
-        raise MissingToolError("torch is not installed in this environment", where=str(site_packages))
-    files = [*lib.glob("*.so*"), *site_packages.glob("nvidia/**/lib/*.so*")]
-    providers = {file.name: _provider(file.name, elf) for file in sorted(files) if (elf := read_elf(file))}
-    return SymbolTable(providers, _uses_cxx11(providers["libc10.so"].defined))
-
-
-def _provider(name: str, elf: Elf) -> Provider:
-    return Provider(name, elf.needed, frozenset(elf.defined))
-
-
-def _uses_cxx11(defined: Iterable[str]) -> bool:
-    # A libc10 of the old ABI names no new string in its own functions, the new one dozens (2.2: 0, 2.11: 40).
-    return any("NSt7__cxx1112basic_string" in name for name in defined if name.startswith(("_ZN3c10", "_ZNK3c10")))
-
+from builder.proofs.providers import Provider
+from builder.wheels.elf import read_elf
 
 #: What every C++ extension is linked with, and every CPython has loaded already.
 STANDARD = (
@@ -80,7 +32,7 @@ def system_provider(name: str) -> Provider | None:
     for folder in load_ld_paths(Libc.GLIBC)["conf"]:
         file = Path(folder) / name
         if file.is_file() and (elf := read_elf(file)) is not None:
-            return _provider(name, elf)
+            return Provider.of(name, elf)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -11,24 +12,14 @@ from pathlib import Path
 from builder.errors import BuildError, FarmError, MissingToolError
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
-from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
+from builder.proofs.cell_environment import CellEnvironments
 from builder.proofs.claim import now
-from builder.proofs.gating import gate_not_run, gate_proofs, run_gate
-from builder.proofs.importing import try_import
-from builder.proofs.symbols import SymbolTable, collect_symbols
+from builder.proofs.gating import gate_not_run, gate_proofs
+from builder.proofs.providers import SymbolTable
 from builder.store import Store, job_name
-from builder.wheels.environment import (
-    DiskFullError,
-    Environment,
-    Environments,
-    KilledError,
-    UnsatisfiableError,
-    cell_requirements,
-)
-from builder.wheels.pythons import find_python
-from builder.wheels.resources import measure
+from builder.wheels.environment import DiskFullError, KilledError, UnsatisfiableError
 
 #: The gate takes every core; two at a time would only make each other's time limits run out.
 _gate_turn = threading.Lock()
@@ -55,10 +46,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Visitor:
-    """Makes a clean environment for a cell, looks at a wheel in it, and takes the environment away again."""
+    """Has a clean environment of a cell made, looks at a wheel in it, and has the environment taken away again."""
 
     store: Store
-    environments: Environments
+    cells: CellEnvironments
     log: Path
     stage: Callable[[str], None] = field(default=lambda _: None)
 
@@ -67,43 +58,26 @@ class Visitor:
 
         Raises DiskFullError and KilledError: they say nothing about the wheel.
         """
-        interpreter = find_python(cell.python)
-        if interpreter is None:
-            return _unseen(f"no Python {cell.python} on this machine", sha256, cell)
         self.stage(f"prove in {cell}")
-        default = Compat.load().is_default_variant(cell.torch, cell.cuda)
-        own = cell_requirements(cell.torch, cell.cuda, default_variant=default)
         job = f"prove-{job_name(sha256)}-{cell}"
-        with self.store.work(job) as folder:
-            environment = Environment(folder / "env", cell.python, ())
-            index = self.environments.index_arguments(cell.cuda, default_variant=default)
-            mark = self.store.mark(job)
-            install = partial(self.environments.install, environment.folder, index=index, log=self.log, job=mark)
+        with self.store.work(job) as folder, ExitStack() as stack:
             try:
                 # The cell first, the wheel after: what fails then is the wheel's own fault.
-                self.environments.create(environment.folder, interpreter, own, index=index, log=self.log, job=mark)
-                fault = _refusal(lambda: install([*own, str(wheel)]))
+                environment = stack.enter_context(self.cells.open(cell, folder, job=self.store.mark(job), log=self.log))
+                symbols = environment.symbols()
+                if fault := _refusal(lambda: environment.install(wheel)):
+                    return Seen(symbols, _refused(fault, {}, sha256, cell))
+                outcome = environment.try_import(recipe.imports)
             except MissingToolError as error:
-                return _unseen(str(error), sha256, cell)
-            symbols = collect_symbols(environment.site_packages)
-            if fault:
-                return Seen(symbols, _refused(fault, {}, sha256, cell))
-            outcome = try_import(environment.interpreter, recipe.imports)
+                return unseen(str(error), sha256, cell)
             if outcome.verdict is Verdict.FAILED:
                 return Seen(symbols, _refused(outcome.reason, outcome.evidence, sha256, cell))
             imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
             # After the import: that one is to hold without them. Those not to be had, the gate calls not run.
-            _accompany(recipe.companions, lambda more: install([*own, str(wheel), *more]))
+            _accompany(recipe.companions, partial(environment.install, wheel))
             with _gate_turn:
                 self.stage(f"execute every op in {cell}")
-                answer = run_gate(
-                    environment.interpreter,
-                    recipe,
-                    folder / "gate",
-                    jobs=measure().cores,
-                    log=self.log,
-                    job=mark,
-                )
+                answer = environment.run_gate(recipe)
             if isinstance(answer, str):
                 return Seen(symbols, (imported, *gate_not_run(answer, sha256, cell)))
             return Seen(symbols, (imported, *gate_proofs(answer, sha256, cell)), answer)
@@ -138,7 +112,9 @@ def _refused(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) 
     return failed, *gate_not_run("it cannot be imported in this cell", sha256, cell, settled=True)
 
 
-def _unseen(reason: str, sha256: str, cell: Cell) -> Seen:
+def unseen(reason: str, sha256: str, cell: Cell) -> Seen:
     """The cell is not to be had here."""
-    unseen = [Proof(sha256, cell, check, Verdict.NOT_RUN, reason, {}, now()) for check in (Check.LINKAGE, Check.IMPORT)]
-    return Seen(None, (*unseen, *gate_not_run(reason, sha256, cell)))
+    neither = [
+        Proof(sha256, cell, check, Verdict.NOT_RUN, reason, {}, now()) for check in (Check.LINKAGE, Check.IMPORT)
+    ]
+    return Seen(None, (*neither, *gate_not_run(reason, sha256, cell)))

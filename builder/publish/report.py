@@ -19,8 +19,10 @@ from builder.errors import FarmError
 from builder.matrix.plan import Plan
 from builder.proof import Check, Proof, Verdict
 from builder.publish.index import install_command
+from builder.publish.statement import SUFFIX, put_statement, statement_path
 from builder.result import Result
-from builder.store import write_whole
+from builder.store import Stored, write_whole
+from builder.wheels.objects import Objects
 
 #: Wide enough for the longest wheel name beside its figures; a terminal's own width otherwise.
 PLAIN_WIDTH = 200
@@ -41,6 +43,8 @@ def render(*parts: Table | str) -> str:
 def hand_over(dist: Path, plan: Plan, results: Sequence[Result]) -> list[Path]:
     """Put every wheel without a failed check into `dist`, each whole or not at all, and write report.json.
 
+    Beside each goes the unsigned statement of where it came from (`statement`).
+
     A wheel that is refused now, or replaced by one of the same version under another platform tag, does not stay
     there from an earlier run: pip would go on taking it.
     """
@@ -56,11 +60,13 @@ def hand_over(dist: Path, plan: Plan, results: Sequence[Result]) -> list[Path]:
             if refused or other.name != target.name:
                 other.unlink()
                 other.with_name(f"{other.name}.metadata").unlink(missing_ok=True)
+                statement_path(other).unlink(missing_ok=True)
         if refused:
             continue
         data = result.stored.wheel.read_bytes()
         if not target.exists() or target.read_bytes() != data:
             write_whole(target, data)
+        put_statement(result.stored, dist)
         handed.append(target)
     report = dist / "report.json"
     text = report_json(plan, results).encode()
@@ -111,9 +117,16 @@ def _entry(result: Result) -> dict[str, Any]:
             "size": result.stored.wheel.stat().st_size,
             "digest": result.stored.digest,
             "record": result.stored.record,
+            "provenance": _provenance(result.stored),
             "proofs": [proof.to_json() for proof in result.proofs],
         }
     return entry
+
+
+def _provenance(stored: Stored) -> dict[str, Any] | None:
+    """The statement beside the wheel, once it was handed over; nobody signs it here."""
+    path = statement_path(stored.wheel)
+    return {"statement": path.name, "signed": False} if path.is_file() else None
 
 
 def build_text(dist: Path, plan: Plan, results: Sequence[Result]) -> str:
@@ -143,6 +156,7 @@ def build_text(dist: Path, plan: Plan, results: Sequence[Result]) -> str:
             "",
             "install, in an environment that has the torch of a served cell:",
             *map(escape, commands),
+            f"beside each wheel lies where it came from (SLSA provenance, unsigned): WHEEL{SUFFIX}",
         ]
     if plan.skips:
         parts += [
@@ -205,6 +219,8 @@ def _notes(result: Result) -> list[str]:
     lines += not_run_lines([p for p in result.proofs if p.verdict is Verdict.NOT_RUN])
     if result.toolchain and (wanted := result.toolchain.part("stands in for")):
         lines.append(f"{result.build}: compiled with CUDA {result.toolchain.part('nvcc')}, a stand-in for {wanted}")
+    if result.stored and not result.reused and (told := result.stored.record.get("objects")):
+        lines.append(f"{result.build}: {Objects.from_json(told).sentence()}")
     return lines
 
 

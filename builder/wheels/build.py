@@ -14,9 +14,10 @@ from builder.matrix.axes import STABLE_FLOOR, AbiClass, Python, Torch
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import digest_of
+from builder.wheels.objects import Objects
 
 #: Modules of this room that only look at wheels or at the machine; all others decide a wheel's bytes.
-_LOOKERS = frozenset({"device_code", "elf", "facts", "resources"})
+_LOOKERS = frozenset({"facts", "resources"})
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Job:
         jobs: how many compilers may run at once.
         digest: the name of the result in the store.
         mark: what the programs of this job carry in their environment (`Store.mark`).
+        reuse: whether objects of earlier builds may be taken; a build that verifies another compiles all of its own.
 
     """
 
@@ -63,12 +65,15 @@ class Job:
     jobs: int
     digest: str
     mark: str
+    reuse: bool = True
 
 
 class Executor(Protocol):
     """Something that compiles: this machine, or a container on it. Both make the same wheel."""
 
     name: str
+    #: Whether builds find objects that another build of the same extension compiled.
+    shares_objects: bool
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[FarmError]:
         """Everything that would stop these builds, found before any of them starts."""
@@ -84,6 +89,10 @@ class Executor(Protocol):
 
     def compile(self, job: Job, stage: Callable[[str], None]) -> Path:
         """The raw wheel, in `job.work`; raises BuildError with its stage and log."""
+        ...
+
+    def objects(self, job: Job) -> Objects | None:
+        """What the object cache did for a build that was compiled; None where there is no cache."""
         ...
 
     def libraries(self, job: Job) -> frozenset[str]:
@@ -104,11 +113,12 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
             "source": source,
             "env": recipe.env,
             "assume_cuda": recipe.assume_cuda,
+            "cibuildwheel_skip": recipe.cibuildwheel_skip,
             "build_requires": recipe.build_requires,
             "requires": recipe.requires,
             "torch_window": torch_window(build),
             "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts],
-            "farm": _code_version(),
+            "farm": code_version(),
         }
     )
 
@@ -130,7 +140,7 @@ def torch_window(build: Build) -> str:
 
 
 @cache
-def _code_version() -> str:
+def code_version() -> str:
     """The farm's own build code, by content: editing it rebuilds, so that no wheel is older than the code beside it."""
     files = sorted(path for path in Path(__file__).parent.rglob("*.py") if path.stem not in _LOOKERS)
     return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
 from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.requirements import cell_requirements
 from builder.process import masked, reap_orphans, run
 from builder.store import Store, digest_of, write_whole
 from builder.wheels.pythons import Interpreter, find_python, find_uv
@@ -22,9 +23,12 @@ INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 _UNREACHABLE = re.compile(
     r"(?i)failed to fetch|error sending request|dns error|connection refused|timed out|client error \(connect\)"
+    r"|error reading a body from connection|connection (?:reset|closed)"
 )
 _NO_SOLUTION = re.compile(r"(?i)no solution found")
 _ABSENT = re.compile(r"(?i)was not found in the package registry|there (?:is|are) no versions? of")
+#: uv's words for a wheel none of whose platform tags this machine has: its C library is too old.
+_OLDER_LIBC = re.compile(r"The wheel is compatible with ((?:Linux \(`\w+`\)(?:, )?)+), but you're on Linux \(`(\w+)`\)")
 _DISK_FULL = "No space left on device"
 
 
@@ -66,10 +70,6 @@ class Environment:
         suffix = "t" if self.python.free_threaded else ""
         return self.folder / "lib" / f"python{self.python.major}.{self.python.minor}{suffix}" / "site-packages"
 
-    def version_of(self, project: str) -> str:
-        """The installed version of a distribution, or empty."""
-        return next((p.split("==")[1] for p in self.packages if p.startswith(f"{project}==")), "")
-
 
 def index_setting() -> str:
     """Which setting names the package index, and its value without credentials, for error messages."""
@@ -79,17 +79,18 @@ def index_setting() -> str:
     return "the default package index (UV_DEFAULT_INDEX is not set)"
 
 
-def uv_variables() -> dict[str, str]:
-    """This process's environment for uv: never a download of a Python, and pip's index setting where uv has none."""
+def uv_variables(index: Sequence[str] = ()) -> dict[str, str]:
+    """This process's environment for uv: never a download of a Python, and pip's index setting where uv has none.
+
+    `index` are URLs of indexes to ask before the default one. They are no arguments, which everybody on the machine can
+    read: they may hold a password.
+    """
     variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
     if not variables.keys() & {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} and "PIP_INDEX_URL" in variables:
         variables["UV_DEFAULT_INDEX"] = variables["PIP_INDEX_URL"]
+    if index:
+        variables["UV_INDEX"] = " ".join([*index, *filter(None, [variables.get("UV_INDEX")])])
     return {**variables, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
-
-
-def torch_requirement(torch: Torch, cuda: Cuda, *, default_variant: bool) -> str:
-    """The exact requirement of a cell's torch. Only the default variant is on the default index, without local part."""
-    return f"torch=={torch}" if default_variant else f"torch=={torch}+{cuda.variant}"
 
 
 class Environments:
@@ -100,12 +101,12 @@ class Environments:
     """
 
     def __init__(self, store: Store, torch_index: str) -> None:
-        self._store = store
+        self.store = self._store = store
         self._torch_index = torch_index
 
-    def index_arguments(self, cuda: Cuda, *, default_variant: bool) -> list[str]:
-        """Arguments that make uv find this CUDA's torch; PyTorch's own index goes before the default one."""
-        return [] if default_variant else ["--index", self._torch_index.replace("{variant}", cuda.variant)]
+    def index_urls(self, cuda: Cuda, *, default_variant: bool) -> list[str]:
+        """The indexes that have this CUDA's torch, to ask before the default one: PyTorch's own, where it is needed."""
+        return [] if default_variant else [self._torch_index.replace("{variant}", cuda.variant)]
 
     def ensure(self, python: Python, requirements: Sequence[str], *, index: Sequence[str], log: Path) -> Environment:
         """An environment with these requirements.
@@ -151,7 +152,7 @@ class Environments:
             wanted = folder / "wanted.txt"
             wanted.write_text("\n".join(requirements))
             argv = ["pip", "compile", "--quiet", "--no-deps", "--no-header", "--python-version", str(python)]
-            argv += [*index, "--output-file", str(folder / "found.txt"), str(wanted)]
+            argv += ["--output-file", str(folder / "found.txt"), str(wanted)]
             _uv(argv, requirements, index=index, log=self._store.log("packages"), job=self._store.mark(job))
 
     @staticmethod
@@ -185,7 +186,7 @@ class Environments:
     @staticmethod
     def install(folder: Path, requirements: Sequence[str], *, index: Sequence[str], log: Path, job: str) -> None:
         """Install into an environment; raises as `create` does, UnsatisfiableError when it is nobody's absence."""
-        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *index, *requirements]
+        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *requirements]
         _uv(argv, requirements, index=index, log=log, job=job)
 
     @staticmethod
@@ -199,11 +200,11 @@ class Environments:
 
 def _uv(argv: Sequence[str], requirements: Sequence[str], *, index: Sequence[str], log: Path, job: str) -> None:
     start = log.stat().st_size if log.exists() else 0
-    status = run([str(find_uv()), *argv], log=log, job=job, env=uv_variables())
+    status = run([str(find_uv()), *argv], log=log, job=job, env=uv_variables(index))
     if status < 0:
         raise KilledError(f"uv was ended by signal {-status}", stage="environment", log=log)
     if status != 0:
-        raise _explain(log, start, requirements, index)
+        raise uv_fault(log, start, requirements, index)
 
 
 def _freeze(folder: Path, python: Python) -> list[str]:
@@ -212,17 +213,17 @@ def _freeze(folder: Path, python: Python) -> list[str]:
     return sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in names if m)
 
 
-def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> FarmError:
-    """uv's own words, sorted into: no network, no such package, or something else."""
+def uv_fault(log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> FarmError:
+    """Why uv failed, from its own words in the log since `start`: no network, no such package, or something else."""
     with log.open("rb") as stream:
         stream.seek(start)
         said = stream.read().decode(errors="replace")
     wanted = ", ".join(requirements)
-    where = " and ".join([*(masked(part) for part in index if part != "--index"), index_setting()])
+    where = " and ".join([*map(masked, index), index_setting()])
     if _DISK_FULL in said:
         return DiskFullError("the disk is full; nothing half-made was kept", stage="environment", log=log)
     if _UNREACHABLE.search(said):
-        named = re.search(r"(?i)failed to fetch: `?\S+/([\w.-]+)/?`?$", said, re.MULTILINE)
+        named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", said, re.MULTILINE)
         package = named[1] if named else wanted
         return MissingToolError(
             f"the package index cannot be reached for {package}",
@@ -231,6 +232,15 @@ def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence
                 "set UV_DEFAULT_INDEX to an index or mirror this machine reaches",
                 f"wanted in all: {wanted}",
                 f"uv's own words are in {log}",
+            ],
+        )
+    if other := _OLDER_LIBC.search(said):
+        tags = " or ".join(re.findall(r"`(\w+)`", other[1]))
+        return MissingToolError(
+            f"the wheel is for {tags}, and the C library here is that of {other[2]}",
+            hints=[
+                "`buildfarm smoke --executor docker` runs it in a container of its cell's runtime image",
+                "`runtime` under `images:` in matrix.yaml names a newer base for such images",
             ],
         )
     absent = _ABSENT.search(said)
@@ -253,18 +263,16 @@ def _explain(log: Path, start: int, requirements: Sequence[str], index: Sequence
     )
 
 
+def locked_version(packages: Sequence[str], project: str) -> str:
+    """The version of a project among exact requirements (`name==version`), or empty."""
+    return next((p.split("==")[1] for p in packages if p.startswith(f"{project}==")), "")
+
+
 def torch_cuda(site_packages: Path) -> str:
     """The CUDA version the installed torch was built for (`13.0`), read from its files; empty for a CPU build."""
     text = (site_packages / "torch" / "version.py").read_text()
     match = re.search(r"^cuda(?:: [^=]+)? = '([\d.]+)'", text, re.MULTILINE)
     return match[1] if match else ""
-
-
-def cell_requirements(torch: Torch, cuda: Cuda, *, default_variant: bool) -> list[str]:
-    """A cell's torch, and NumPy, without which torch warns at every import."""
-    # torch before 2.3 was compiled for NumPy 1 and warns or fails beside 2.
-    numpy = "numpy<2" if (torch.major, torch.minor) < (2, 3) else "numpy"
-    return [torch_requirement(torch, cuda, default_variant=default_variant), numpy]
 
 
 def build_requirements(

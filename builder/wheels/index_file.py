@@ -43,7 +43,9 @@ class Location:
 def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = ()) -> list[Location]:
     """Where the files of an exact version are, by uv: it knows the user's index, mirrors, proxies and credentials.
 
-    `kind` is `source distribution` or `wheel`. `uv pip compile --no-deps` on an exact version reads the index page
+    `kind` is `source distribution` or `wheel`; `index` are URLs that are asked before the default one.
+
+    `uv pip compile --no-deps` on an exact version reads the index page
     only; `pip download` and `uv lock` would run an archive's setup.py to learn its metadata, before anybody has looked
     at its digest.
 
@@ -56,14 +58,14 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
         raise UsageError("is no project and version of a package index", where=where) from error
     command = [
         str(find_uv()), "pip", "compile", "--quiet", "--color=never", "--no-header", "--no-deps",
-        "--format=pylock.toml", f"--python={sys.executable}", *arguments, *index, "-",
+        "--format=pylock.toml", f"--python={sys.executable}", *arguments, "-",
     ]  # fmt: skip
     # uv runs in an empty folder: a pyproject.toml where the person stands is not about this.
     with tempfile.TemporaryDirectory() as nowhere:
         done = subprocess.run(
             command,
             cwd=nowhere,
-            env=uv_variables(),
+            env=uv_variables(index),
             input=str(wanted),
             capture_output=True,
             text=True,

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
+from builder.images.files import templates
 from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
@@ -20,9 +23,21 @@ from builder.wheels.environment import (
     Environments,
     build_requirements,
     link_toolkit,
+    locked_version,
     torch_cuda,
     uv_variables,
 )
+from builder.wheels.object_cache import (
+    SITE,
+    cache_variables,
+    cache_version,
+    compiler_variables,
+    find_cache,
+    not_reusing,
+    scripts_digest,
+)
+from builder.wheels.objects import Objects, read_objects
+from builder.wheels.place import fixed_folder, joined, path_flags
 from builder.wheels.pythons import Interpreter, find_python, find_uv
 from builder.wheels.repair import provided_libraries, repair_tools
 from builder.wheels.toolkit import HostCompiler, find_host_compiler, find_toolkit
@@ -42,6 +57,10 @@ _KEPT = re.compile(
 _SAYS_ERROR = re.compile(r"(?i)error:|fatal:|undefined reference to|cannot find -l")
 
 
+#: How they tell of SIGKILL, which on a machine short of memory is the kernel's.
+_SAYS_KILLED = re.compile(r"\bKilled\b|\bsignal:? 9\b|\bSIGKILL\b|\b(?:code|status):? (?:-9|137)\b")
+
+
 def _header_hints(python: Python) -> list[str]:
     return [
         f"`apt-get install python{python.major}.{python.minor}-dev` (or your system's)",
@@ -53,10 +72,13 @@ class LocalExecutor:
     """Builds on this machine; see `Executor`."""
 
     name = "local"
+    shares_objects = False  # a build's source lies at a path of its own, which nvcc's steps are told
 
-    def __init__(self, environments: Environments, *, stand_in: bool = False) -> None:
+    def __init__(self, environments: Environments, *, stand_in: bool = False, packages: Sequence[str] = ()) -> None:
+        """`packages` are exact requirements to build with, in place of what a recipe's would resolve to."""
         self._environments = environments
         self._stand_in = stand_in
+        self._packages = tuple(packages)
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[FarmError]:
         """Missing Pythons, headers, toolkits, compilers and packages, one sentence for each kind."""
@@ -81,7 +103,8 @@ class LocalExecutor:
     def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
         """Exact versions of environment, nvcc and host compiler, once the environment was resolved; else None."""
         requirements, index = self._requirements(build, recipe)
-        packages = self._environments.locked(self._python_for(build), requirements, index=index)
+        python = self._python_for(build)
+        packages = self._packages or self._environments.locked(python, requirements, index=index)
         return None if packages is None else self._identity(build, packages)
 
     def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
@@ -97,11 +120,13 @@ class LocalExecutor:
             "python": self._environments.interpreter(python).version,
             "c++": f"{Path(compiler.cxx).name} {compiler.version}",
             "cc": Path(compiler.cc).name,
-            "nvcc": toolkit.version if toolkit.home else _locked(packages, "nvidia-cuda-nvcc"),
+            "nvcc": toolkit.version if toolkit.home else locked_version(packages, "nvidia-cuda-nvcc"),
             "packages": " ".join(packages),
             "uv": version("uv"),
             **repair_tools(),
         }
+        if program := find_cache():
+            parts |= {"sccache": cache_version(program), "scripts": scripts_digest()}
         if toolkit.stands_in_for:
             parts["stands in for"] = f"CUDA {toolkit.stands_in_for}"
         return Toolchain(self.name, python, tuple(sorted(parts.items())))
@@ -114,10 +139,20 @@ class LocalExecutor:
         home = toolkit.home or link_toolkit(environment, job.build.cuda)
         stage("compile")
         raw = job.work / "raw"
-        variables = self._variables(job, environment, home)
-        argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
-        argv += [str(environment.interpreter), "--out-dir", str(raw), str(job.source)]
-        status = run(argv, log=job.log, job=job.mark, cwd=job.work, env=variables)
+        with (
+            fixed_folder(str(job.build), job.work / "fixed") as place,
+            tempfile.TemporaryDirectory(prefix="buildfarm-") as short,
+        ):
+            source = Path(shutil.move(job.source, place / "src"))
+            variables = self._variables(job, environment, home, source)
+            argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
+            argv += [str(environment.interpreter), "--out-dir", str(raw), str(source)]
+            if program := find_cache():
+                site, socket = environment.site_packages, Path(short, "server")
+                variables |= self._cached(job, variables, place, socket, site, str(home))
+                variables["BUILDFARM_SCCACHE"] = str(program)
+                argv = ["sh", str(templates() / "objects.sh"), "wrap", *argv]
+            status = run(argv, log=job.log, job=job.mark, cwd=job.work, env=variables)
         wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
         if status != 0:
             raise compile_failure(job, status)
@@ -125,15 +160,21 @@ class LocalExecutor:
             raise BuildError(f"the build made {len(wheels)} wheels where one was due", stage="compile", log=job.log)
         return wheels[0]
 
+    def objects(self, job: Job) -> Objects | None:
+        """What the object cache did, where this machine has one."""
+        told = job.work / "objects"
+        return read_objects(told, (told / "source").read_text()) if told.is_dir() else None
+
     def libraries(self, job: Job) -> frozenset[str]:
         """What torch and its CUDA packages bring in the build's environment."""
         site_packages = self._environment(job.build, job.recipe, job.log).site_packages
         return provided_libraries(site_packages, job.recipe.requires)
 
-    def _variables(self, job: Job, environment: Environment, home: Path) -> dict[str, str]:
+    def _variables(self, job: Job, environment: Environment, home: Path, source: Path) -> dict[str, str]:
         compiler = self._compiler_for(job.build)
         variables = {k: v for k, v in uv_variables().items() if _KEPT.fullmatch(k)}
-        variables |= build_variables(job)
+        folders = {source: ".", environment.folder: "environment"}
+        variables |= joined(path_flags(folders, compiler.version), build_variables(job))
         variables |= {
             "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
             "CUDA_HOME": str(home),
@@ -142,7 +183,24 @@ class LocalExecutor:
         }
         if job.recipe.assume_cuda:
             variables["PYTHONPATH"] = str(Path(__file__).parent / "assume_cuda")
-        return variables | job.recipe.env
+        return joined(variables, job.recipe.env)
+
+    def _cached(
+        self, job: Job, variables: Mapping[str, str], place: Path, socket: Path, site: Path, home: str
+    ) -> dict[str, str]:
+        """What changes in a build's variables with the object cache before its compilers."""
+        compiler = self._compiler_for(job.build)
+        told, objects = job.work / "objects", str(place / "objects")
+        told.mkdir()
+        (told / "source").write_text(str(place / "src"))
+        kept = variables.get("SCCACHE_DIR") or str(self._environments.store.root / "objects" / "kept")
+        changed = cache_variables(objects, str(told), kept, str(socket))
+        changed |= compiler_variables(
+            objects, toolkit=home, site=str(site), cc=compiler.cc, cxx=compiler.cxx, path=variables["PATH"]
+        )
+        changed |= not_reusing(place / "src", reuse=job.reuse)
+        changed["PYTHONPATH"] = f"{objects}/{SITE}:{variables.get('PYTHONPATH', '')}".rstrip(":")
+        return changed | {name: value for name, value in job.recipe.env.items() if name in changed}
 
     def _environment(self, build: Build, recipe: Recipe, log: Path) -> Environment:
         requirements, index = self._requirements(build, recipe)
@@ -159,8 +217,10 @@ class LocalExecutor:
         default = Compat.load().is_default_variant(build.torch, build.cuda)
         packaged = find_toolkit(build.cuda, stand_in=self._stand_in).home is None
         extra = recipe.build_requires
-        requirements = build_requirements(build.torch, build.cuda, extra, default_variant=default, toolkit=packaged)
-        return requirements, self._environments.index_arguments(build.cuda, default_variant=default)
+        requirements = list(self._packages) or build_requirements(
+            build.torch, build.cuda, extra, default_variant=default, toolkit=packaged
+        )
+        return requirements, self._environments.index_urls(build.cuda, default_variant=default)
 
     @staticmethod
     def _python_for(build: Build) -> Python:
@@ -196,6 +256,9 @@ def build_variables(job: Job) -> dict[str, str]:
         "MAX_JOBS": str(job.jobs),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),
         "SOURCE_DATE_EPOCH": EPOCH,
+        # Beside the object file: in the folder for temporary files nvcc calls them by its process id, and each object
+        # names the file it came from.
+        "NVCC_PREPEND_FLAGS": "-objtemp",
         "PYTHONNOUSERSITE": "1",
         "LC_ALL": "C.UTF-8",  # compilers speak one language, the one `compile_failure` reads
         "PYTHONHASHSEED": "0",
@@ -204,26 +267,36 @@ def build_variables(job: Job) -> dict[str, str]:
     }
 
 
-def compile_failure(job: Job, status: int) -> BuildError:
-    """The failed compile as a sentence: killed by a signal, out of memory, or the first line that says `error`."""
-    said = job.log.read_text(errors="replace").splitlines()
-    start = max((n for n, line in enumerate(said) if line.startswith("+ ")), default=0)
-    errors = [line.strip() for line in said[start:] if _SAYS_ERROR.search(line)]
+def compile_failure(job: Job, status: int, lines: Sequence[str] | None = None) -> BuildError:
+    """The failed compile as a sentence: killed by a signal, out of memory, or the first line that says `error`.
+
+    `lines` are what the compile said; without them all that the log holds of the last program.
+    """
+    if lines is None:
+        lines = job.log.read_text(errors="replace").splitlines()
+        lines = lines[max((n for n, line in enumerate(lines) if line.startswith("+ ")), default=0) :]
+    errors = [line.strip() for line in lines if _SAYS_ERROR.search(line)]
     hints = [f"the whole output is in {job.log}"]
     if status < 0:
         return BuildError(f"the compile was ended by signal {-status}", stage="compile", log=job.log, hints=hints)
-    if any(re.search(r"\bKilled\b", line) for line in said[start:]):
+    if killed(lines):
         fewer = max(1, job.jobs // 2)
         hints.insert(0, f"`--jobs {fewer}` needs less memory at once; `memory_per_job` in the recipe teaches the farm")
         return BuildError("a compiler was killed, most likely for memory", stage="compile", log=job.log, hints=hints)
     if any("Python.h" in line for line in errors):
         hints[:0] = _header_hints(job.toolchain.python)
         return BuildError("Python's headers (Python.h) are missing", stage="compile", log=job.log, hints=hints)
-    if "No space left on device" in "\n".join(said[start:]):
+    if disk_full(lines):
         return BuildError("the disk is full; nothing half-made was kept", stage="compile", log=job.log, hints=hints)
     first = errors[0][:300] if errors else f"the build ended with status {status}"
     return BuildError(first, stage="compile", log=job.log, hints=hints)
 
 
-def _locked(packages: Sequence[str], project: str) -> str:
-    return next((p.split("==")[1] for p in packages if p.startswith(f"{project}==")), "")
+def killed(lines: Iterable[str]) -> bool:
+    """Whether a program was ended by SIGKILL, as a shell, gcc, nvcc, setuptools or a container's 137 tell it."""
+    return any(_SAYS_KILLED.search(line) for line in lines)
+
+
+def disk_full(lines: Iterable[str]) -> bool:
+    """Whether a program met a full disk, or a full quota."""
+    return any("No space left on device" in line or "Disk quota exceeded" in line for line in lines)

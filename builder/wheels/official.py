@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from packaging.tags import Tag, cpython_tags
+from packaging.tags import Tag, cpython_tags, platform_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.errors import MissingToolError
@@ -22,7 +24,7 @@ _KIND = "wheel"
 def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, index: Sequence[str] = ()) -> Path:
     """The wheel of this project and version for this Python on this machine, downloaded the first time.
 
-    It is kept as `<cache>/wheels/<sha256>/<file name>`; `index` are arguments for uv that name where to look.
+    It is kept as `<cache>/wheels/<sha256>/<file name>`; `index` are URLs that are asked first.
     Raises UsageError when the index has no such wheel and MissingToolError when it cannot be reached.
     """
     where = f"{project} {version}"
@@ -59,19 +61,28 @@ def download_wheel(url: str, *, cache: Path) -> Path:
         return aside.rename(folder / found / aside.name)
 
 
-def fits(wheel: str, python: Python) -> bool:
-    """Whether a wheel of this file name installs under this Python on this machine, by its tags."""
+def fits(wheel: str, python: Python, *, any_libc: bool = False) -> bool:
+    """Whether a wheel of this file name installs under this Python on this machine, by its tags.
+
+    With `any_libc` a C library newer than this machine's is no obstacle, as it is none in a container.
+    """
     try:
         tags = parse_wheel_filename(wheel)[3]
     except InvalidWheelFilename:
         return False
-    return not tags.isdisjoint(_tags(python))
+    ours = _tags(python)
+    if not any_libc:
+        return not tags.isdisjoint(ours)
+    known = {(tag.interpreter, tag.abi) for tag in ours}
+    platform = re.compile(rf"any|(?:manylinux\w*|linux)_{os.uname().machine}")
+    return any((tag.interpreter, tag.abi) in known and platform.fullmatch(tag.platform) for tag in tags)
 
 
 def _tags(python: Python) -> list[Tag]:
     suffix = "t" if python.free_threaded else ""
     abi = f"cp{python.major}{python.minor}{suffix}"
-    pure = [Tag(f"py{v}", "none", "any") for v in (python.major, f"{python.major}{python.minor}")]
+    versions = (python.major, f"{python.major}{python.minor}")
+    pure = [Tag(f"py{v}", "none", platform) for v in versions for platform in ("any", *platform_tags())]
     return [*cpython_tags((python.major, python.minor), abis=[abi]), *pure]
 
 

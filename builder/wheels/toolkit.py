@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from builder.errors import FarmError, MissingToolError
+from builder.errors import MissingToolError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 
@@ -151,12 +151,3 @@ def _compiler(cxx: str) -> HostCompiler | None:
         return None
     cc = os.environ.get("CC") or cxx.replace("clang++", "clang").replace("g++", "gcc")
     return HostCompiler(shutil.which(cc) or cc, path, answer.stdout.strip())
-
-
-def toolkit_problem(cuda: Cuda, *, stand_in: bool) -> FarmError | None:
-    """Why there is no toolkit for that CUDA, or None."""
-    try:
-        find_toolkit(cuda, stand_in=stand_in)
-    except MissingToolError as error:
-        return error
-    return None

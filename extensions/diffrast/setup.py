@@ -114,7 +114,7 @@ def extension(name: str, sources: list[str], *, cuda: bool) -> cpp_extension.Cpp
     # torch's checks put __FILE__ into their messages: not the build machine's folders.
     cxx.append(f"-ffile-prefix-map={Path.cwd()}/=")
     cxx.append(f"-ffile-prefix-map={Path(torch.__file__).parent}/=torch/")
-    nvcc = ["-O3", CXX_STANDARD, "-fmad=false", "-cudart", "shared", "-Xcompiler", "-fvisibility=hidden"]
+    nvcc = ["-O3", CXX_STANDARD, "-fmad=false", "-cudart=shared", "-Xcompiler", "-fvisibility=hidden"]
     make = cpp_extension.CUDAExtension if cuda else cpp_extension.CppExtension
     built = make(
         name=f"{PACKAGE}.{name}",

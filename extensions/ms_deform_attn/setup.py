@@ -114,7 +114,7 @@ def extension(name: str, sources: list[str], *, cuda: bool) -> cpp_extension.Cpp
     # torch's checks put __FILE__ into their messages: not the build machine's folders.
     cxx.append(f"-ffile-prefix-map={Path.cwd()}/=")
     cxx.append(f"-ffile-prefix-map={Path(torch.__file__).parent}/=torch/")
-    nvcc = ["-O3", CXX_STANDARD, "-cudart", "shared", "-Xcompiler", "-fvisibility=hidden"]
+    nvcc = ["-O3", CXX_STANDARD, "-cudart=shared", "-Xcompiler", "-fvisibility=hidden"]
     make = cpp_extension.CUDAExtension if cuda else cpp_extension.CppExtension
     built = make(
         name=f"{PACKAGE}.{name}",
@@ -150,12 +150,12 @@ class build_py_with_facts(build_py):
         )
 
 
-extensions = [extension("_C", ["csrc/cpu_ops.cpp", "csrc/cpu/kernels.cpp"], cuda=False)]
+extensions = [extension("_C", ["csrc/module.cpp", "csrc/cpu_ops.cpp", "csrc/cpu/kernels.cpp"], cuda=False)]
 if CUDA:
     extensions.append(
         extension(
             "_C_cuda",
-            ["csrc/cuda_ops.cpp", "csrc/cuda/forward.cu", "csrc/cuda/backward.cu"],
+            ["csrc/module_cuda.cpp", "csrc/cuda_ops.cpp", "csrc/cuda/forward.cu", "csrc/cuda/backward.cu"],
             cuda=True,
         )
     )

@@ -11,30 +11,36 @@ from uuid import uuid4
 import docker
 import pytest
 
-from builder.errors import BuildError
+from builder.errors import BuildError, MissingToolError
+from builder.images.container import LABEL
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle
+from builder.images.specs import Choice
 from builder.matrix.axes import AbiClass, Arch, Cell
-from builder.matrix.config import PathSource, Recipe
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule
 from builder.matrix.plan import Build
 from builder.store import Store, digest_of
 from builder.wheels.build import Job
-from builder.wheels.container import LABEL, environment_name
+from builder.wheels.container import PACKAGES_VOLUME, environment_name
 from builder.wheels.docker import DockerExecutor
 from builder.wheels.environment import Environments
 from builder.wheels.facts import read_facts
-from builder.wheels.pythons import find_uv
 from builder.wheels.repair import repair
-from tests.conftest import Farm, lacking
+from tests.conftest import ROOT, Farm, lacking, needs_images
+from tests.unit.matrix import make
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
-BASE = "buildfarm-base:bookworm"
+BASE, PYTHONS = "buildfarm-base:bookworm", "buildfarm-pythons:local"
+CELL = Cell.parse("torch2.11.0-cu130-cp312")
 
 # libgmp (gcc's own) is not on every Linux, so it must come into the wheel; torch's libc10 must not.
 SETUP = """
-import sysconfig
+import os, shutil, sysconfig
 from setuptools import Extension, setup
+
+print("built by", os.getuid(), "with", shutil.which("nvcc"), "of", os.environ["CUDA_HOME"])
 
 torch = sysconfig.get_path("platlib") + "/torch/lib"
 flags = ["-Wl,--no-as-needed", "-lc10", "-l:libgmp.so.10"]
@@ -51,51 +57,20 @@ PyMODINIT_FUNC PyInit_toy() { return PyModule_Create(&module); }
 
 @pytest.fixture(scope="module")
 def executor(store: Path) -> DockerExecutor:
-    engine = Engine()
-    if problem := engine.problem():
-        lacking(str(problem))
-    if engine.image_id(BASE) is None:
-        lacking(f"{BASE} is not there; tests/images/make-base makes it")
+    needs_images(BASE, PYTHONS)
     farm = Store(store)
-    return DockerExecutor(Environments(farm, "https://wheels.invalid/{variant}"), farm, [("*", BASE)])
+    matrix = replace(make.matrix(["2.11"], ["13.0"], ["3.12"]), images=(ImageRule("*", BASE, PYTHONS),))
+    choice = Choice(matrix, Compat.load(), {})
+    return DockerExecutor(Environments(farm, "https://wheels.invalid/{variant}"), farm, choice)
 
 
 @pytest.fixture
 def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Job]:
-    cell = Cell.parse("torch2.11.0-cu130-cp311")
-    build = Build(
-        extension="toy",
-        version="1.0",
-        abi=AbiClass.CPYTHON,
-        torch=cell.torch,
-        cuda=cell.cuda,
-        pythons=(cell.python,),
-        archs=(Arch.parse("9.0"),),
-        platform=cell.platform,
-        serves=(cell,),
-    )
-    recipe = Recipe(
-        name="toy",
-        version="1.0",
-        summary="",
-        folder=tmp_path,
-        source=PathSource(tmp_path),
-        patches=(),
-        abi=(),
-        cuda="optional",
-        env={},
-        build_requires=(),
-        requires=(),
-        assume_cuda=False,
-        archs=(),
-        python="",
-        imports=("toy",),
-        companions=(),
-        libraries={},
-        memory_per_job=2**30,
-    )
+    archs = (Arch.parse("9.0"),)
+    build = Build("toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), archs, CELL.platform, (CELL,))
+    recipe = make.recipe("toy")
 
-    def make(source: str) -> Job:
+    def make_it(source: str) -> Job:
         assert executor.problems([build], {"toy": recipe}) == []
         toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
         for name in ("source", "work"):
@@ -103,19 +78,10 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Job]:
         (tmp_path / "source" / "setup.py").write_text(SETUP)
         (tmp_path / "source" / "toy.cpp").write_text(source)
         digest = digest_of(uuid4().hex)
-        return Job(
-            build,
-            recipe,
-            toolchain,
-            tmp_path / "source",
-            tmp_path / "work",
-            tmp_path / "log",
-            2,
-            digest,
-            f"test/{digest[:16]}",
-        )
+        source_folder, work, log = (tmp_path / name for name in ("source", "work", "log"))
+        return Job(build, recipe, toolchain, source_folder, work, log, 2, digest, f"test/{digest[:16]}")
 
-    return make
+    return make_it
 
 
 @pytest.fixture
@@ -139,12 +105,12 @@ def containers(mark: str = "") -> list[str]:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
 
-def environments_left(job: Job) -> list[Path]:
-    """What is left in uv's cache of the environment the container made there."""
-    argv = [str(find_uv()), "cache", "dir"]
-    cache = Path(subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip())
-    assert cache.is_dir()
-    return list(cache.glob(environment_name(job)))
+def environments_left(job: Job) -> list[str]:
+    """What is left in the volume of packages of the environment the container made there."""
+    argv = ["docker", "run", "--rm", f"--volume={PACKAGES_VOLUME}:/packages", BASE, "ls", "/packages"]
+    names = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    assert names, "the packages are kept"
+    return [name for name in names if name.startswith(environment_name(job)) and not name.endswith(".lock")]
 
 
 def test_a_wheel_comes_out_and_nothing_stays_behind(
@@ -155,8 +121,11 @@ def test_a_wheel_comes_out_and_nothing_stays_behind(
     stages: list[str] = []
     raw = executor.compile(job, stages.append)
 
-    assert raw.name.startswith("toy-1.0-cp311-cp311-manylinux")
-    assert stages == ["environment", "compile", "repair"]
+    assert raw.name.startswith("toy-1.0-cp312-cp312-manylinux")
+    assert list(dict.fromkeys(stages)) == ["environment", "compile", "repair", "copy"]
+    said = next(line.split() for line in job.log.read_text().splitlines() if "built by" in line)
+    assert said[2] == "1000", "a build's user is not root"
+    assert said[4] == f"{said[6]}/bin/nvcc", "PATH begins with the cell's toolkit"
     assert containers(job.mark) == []
     assert ours not in containers()
     assert others in containers(), "another farm's container is not ours to end"
@@ -178,7 +147,7 @@ def test_a_wheel_comes_out_and_nothing_stays_behind(
         torch_requirement="torch==2.11.*",
         log=job.log,
     )
-    assert final.name.startswith("toy-1.0+cu130.torch211-cp311-cp311-manylinux")
+    assert final.name.startswith("toy-1.0+cu130.torch211-cp312-cp312-manylinux")
 
 
 def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Callable[[str], Job]) -> None:
@@ -194,9 +163,10 @@ def test_packages_that_cannot_be_had(executor: DockerExecutor, make_job: Callabl
     job = make_job(SOURCE)
     parts = {**dict(job.toolchain.parts), "packages": "setuptools==0.0.0.1"}
     job = replace(job, toolchain=replace(job.toolchain, parts=tuple(parts.items())))
-    with pytest.raises(BuildError, match="setuptools") as caught:
+    with pytest.raises(MissingToolError, match=r"does not have what is needed.*setuptools"):
         executor.compile(job, lambda _: None)
-    assert caught.value.stage == "environment"
+    assert containers(job.mark) == []
+    assert environments_left(job) == []
 
 
 def test_a_second_toolchain_makes_no_second_image(executor: DockerExecutor, make_job: Callable[[str], Job]) -> None:
@@ -204,7 +174,7 @@ def test_a_second_toolchain_makes_no_second_image(executor: DockerExecutor, make
     said = job.log.read_text() if job.log.exists() else ""
     again = executor.toolchain(job.build, job.recipe, log=job.log)
     assert again == job.toolchain
-    assert again.part("image").startswith("sha256:")
+    assert again.part("image").startswith("buildfarm/build-cu130-buildfarm-base-bookworm-gcc12-cp312:")
     assert "torch==2.11.0" in again.part("packages").split()
     assert (job.log.read_text() if job.log.exists() else "") == said
 
@@ -223,8 +193,8 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
     client = docker.from_env()
     try:
         Engine().build(text, tag, log=tmp_path / "log", job="secrets", secrets=secrets)
-        assert Engine().read_file(tag, "/length") == f"{len('https://me:hush@wheels.invalid/simple')}\n"
-        assert not Engine().read_file(tag, "/run/secrets/network")
+        assert Engine().ask(tag, "cat /length") == f"{len('https://me:hush@wheels.invalid/simple')}\n"
+        assert Engine().ask(tag, "test ! -s /run/secrets/network && echo none") == "none\n"
         image = client.images.get(tag)
         assert "hush" not in str(image.history()) + str(image.attrs) + (tmp_path / "log").read_text()
     finally:
@@ -233,11 +203,14 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
 
 
 def test_the_main_job_in_a_container(executor: DockerExecutor, farm: Farm, store: Path, tmp_path: Path) -> None:
-    """The README's extension by `--executor docker`: the same name and tags, proven like the local one."""
+    """The README's extension, nvcc from the package index: the same name and tags, proven like the local one."""
     del executor
-    words = ["build", "--torch", "2.11", "--cuda", "13.0", "--python", "3.11", "--ext", "ms_deform_attn"]
-    words += ["--arch", "9.0+PTX", "--executor", "docker", "--image", BASE]
-    done = farm(*words, "--store", store, "--dist", tmp_path / "dist")
+    (tmp_path / "matrix.yaml").write_text(
+        "torch: [2.11]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0+PTX]\n"
+        f"extensions: ['{ROOT / 'extensions/ms_deform_attn'}']\n"
+        f"images:\n  - {{cells: '*', image: '{BASE}', pythons: '{PYTHONS}'}}\n"
+    )
+    done = farm("build", "--executor", "docker", "--store", store, cwd=tmp_path)
     assert done.code == 0, done.all
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     assert wheel.name.startswith("ms_deform_attn-0.1.0+cu13-cp310-abi3-manylinux_2_")

@@ -39,5 +39,5 @@ def can_gate(monkeypatch: pytest.MonkeyPatch, *failed: Outcome) -> list[Path]:
         asked.append(interpreter)
         return answer(*failed)
 
-    monkeypatch.setattr("builder.proofs.visit.run_gate", run_gate)
+    monkeypatch.setattr("builder.proofs.local.run_gate", run_gate)
     return asked

@@ -81,39 +81,40 @@ class PackageIndex:
         pure_wheel(self.root / channel, "torch", version, files)
 
 
-def _handler(index: PackageIndex) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            index.asked.append(self.path)
-            path = unquote(self.path).strip("/")
-            channel, simple, project = path.partition("/simple/")
-            body: bytes | None = None
-            if simple:
-                wheels = sorted((index.root / channel).glob(f"{project.replace('-', '_')}-*.whl"))
-                links = "".join(f'<a href="/{channel}/{wheel.name}">{wheel.name}</a>' for wheel in wheels)
-                body = f"<!DOCTYPE html><html><body>{links}</body></html>".encode() if wheels else None
-            elif (index.root / path).is_file():
-                body = (index.root / path).read_bytes()
-            self.send_response(404 if body is None else 200)
-            self.send_header("Cache-Control", "no-store")
-            self.send_header("Content-Type", "text/html" if simple else "application/octet-stream")
-            self.send_header("Content-Length", str(len(body or b"")))
-            self.end_headers()
-            self.wfile.write(body or b"")
+class Handler(BaseHTTPRequestHandler):
+    """What answers for an index; each index has a class of its own."""
 
-        do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+    index: PackageIndex
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
-            """Keep still."""
+    def do_GET(self) -> None:
+        self.index.asked.append(self.path)
+        path = unquote(self.path).strip("/")
+        channel, simple, project = path.partition("/simple/")
+        body: bytes | None = None
+        if simple:
+            wheels = sorted((self.index.root / channel).glob(f"{project.replace('-', '_')}-*.whl"))
+            links = "".join(f'<a href="/{channel}/{wheel.name}">{wheel.name}</a>' for wheel in wheels)
+            body = f"<!DOCTYPE html><html><body>{links}</body></html>".encode() if wheels else None
+        elif (self.index.root / path).is_file():
+            body = (self.index.root / path).read_bytes()
+        self.send_response(404 if body is None else 200)
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("Content-Type", "text/html" if simple else "application/octet-stream")
+        self.send_header("Content-Length", str(len(body or b"")))
+        self.end_headers()
+        self.wfile.write(body or b"")
 
-    return Handler
+    do_HEAD = do_GET  # noqa: N815 - the name is http.server's
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
+        """Keep still."""
 
 
 @contextlib.contextmanager
 def served(root: Path) -> Iterator[PackageIndex]:
     """The index over a folder, while the body runs."""
     index = PackageIndex(root)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(index))
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("OwnHandler", (Handler,), {"index": index}))
     index.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()

@@ -120,7 +120,11 @@ def small_farm(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallFar
         monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(root / "cuda")))
         for name in ("CC", "CXX"):
             monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr("builder.wheels.local.find_cache", lambda: None)  # as on a machine without one
         monkeypatch.setattr("builder.wheels.resources.ENVIRONMENT_BYTES", 0)
         monkeypatch.setattr("builder.wheels.resources.WORK_BYTES", 0)
+        place = root.with_name(f"{root.name.replace(' ', '-')}-place")  # not shared with tests that run beside
+        place.mkdir()
+        monkeypatch.setattr("builder.wheels.place.ROOT", place)
         can_gate(monkeypatch)
         yield SmallFarm(root, index)

@@ -76,7 +76,7 @@ def test_a_stricter_recipe_takes_no_verdict_of_the_looser(farm: SmallFarm) -> No
 
 
 def test_what_is_refused_now_does_not_stay_from_before(farm: SmallFarm) -> None:
-    assert len(wheels(farm)) == 2  # the wheel and its metadata
+    assert len(wheels(farm)) == 3  # the wheel, its metadata and its statement
     edit(farm, "cuda: optional", "cuda: required")
     once(farm)
     assert wheels(farm) == []

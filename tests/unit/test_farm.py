@@ -226,7 +226,8 @@ def test_the_wheel_installs_from_the_index_that_was_made(story: Story, tmp_path:
 WARM = """
 import sys
 from builder import __main__
-from builder.wheels import resources
+from builder.wheels import local, resources
+local.find_cache = lambda: None
 resources.ENVIRONMENT_BYTES = resources.WORK_BYTES = 0
 status = __main__._run()
 print(status, *sorted(name for name in sys.modules if "." not in name), file=sys.stderr)

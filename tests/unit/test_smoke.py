@@ -116,6 +116,15 @@ def test_nothing_run_at_all_is_not_all_well(home: Home) -> None:
     assert "no check could be run" in str(error)
 
 
+def test_containers_without_an_engine_are_said_before_anything(
+    home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = error_of(home.smoke(home.wheel(), "--executor", "docker"))
+    assert isinstance(error, MissingToolError)
+    assert "there is no docker program on PATH" in str(error)
+
+
 def test_a_failure_is_named_and_is_the_exit_code(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     can_gate(monkeypatch, FAULT)
     done = home.smoke(home.wheel(), "--junit", home.root / "junit.xml")
@@ -139,7 +148,7 @@ def test_two_wheels_of_one_name_are_two_suites(home: Home, monkeypatch: pytest.M
 def test_what_could_not_be_run_does_not_take_the_place_of_what_was(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = home.wheel()
     assert home.smoke(wheel, "--python", str(PYTHON)).exit_code == Exit.OK
-    monkeypatch.setattr("builder.proofs.visit.find_python", lambda _: None)
+    monkeypatch.setattr("builder.wheels.environment.find_python", lambda _: None)
     done = home.smoke(wheel, "--python", str(PYTHON), "--json")
     (one,) = json.loads(done.stdout)
     assert {proof["verdict"] for proof in one["proofs"]} == {"not run"}
@@ -184,6 +193,8 @@ def test_a_wheel_by_name_or_address_comes_from_an_index(home: Home) -> None:
         (["--here", "ops==1.0"], "takes what is installed"),
         (["--pack", "gate.pyz"], "name it with --ext"),
         (["--pack", "gate.pyz", "--ext", "ops", "--here"], "writes a file and runs nothing"),
+        (["--here", "--executor", "docker"], "says nothing to --here and --pack"),
+        (["--pack", "gate.pyz", "--ext", "ops", "--executor", "docker"], "says nothing to --here and --pack"),
     ],
 )
 def test_mistakes_are_one_sentence(home: Home, words: list[str], sentence: str) -> None:

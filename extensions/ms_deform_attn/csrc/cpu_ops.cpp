@@ -1,6 +1,4 @@
 // _C: the operators' schemas and their CPU kernels.
-#include "module.h"
-
 #include <algorithm>
 
 #include "cpu/kernels.h"
@@ -68,5 +66,3 @@ MSDA_IMPL(ms_deform_attn, CPU, m) {
   m.impl("forward", MSDA_FN(msda::forward));
   m.impl("backward", MSDA_FN(msda::backward));
 }
-
-MSDA_MODULE(_C)

@@ -1,6 +1,4 @@
 // _C_cuda: the CUDA kernels of the operators that _C defines.
-#include "module.h"
-
 #include <cuda_runtime_api.h>
 
 #include "cuda/kernels.h"
@@ -71,5 +69,3 @@ MSDA_IMPL(ms_deform_attn, CUDA, m) {
   m.impl("forward", MSDA_FN(msda::forward));
   m.impl("backward", MSDA_FN(msda::backward));
 }
-
-MSDA_MODULE(_C_cuda)

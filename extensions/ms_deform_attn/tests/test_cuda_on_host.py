@@ -30,11 +30,11 @@ pytestmark = [
 
 @pytest.fixture(scope="session")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[int, ctypes.CDLL]:
-    """One library as for sm_80, one as for sm_90, where float4 atomics begin."""
+    """One library as for sm_50, which adds no doubles by atomics, one as for sm_80, one as for sm_90: float4 atomics."""
     folder = tmp_path_factory.mktemp("cuda_on_host")
     sources = [CUDA / "forward.cu", CUDA / "backward.cu", HERE / "cuda_on_host" / "host.cpp"]
     builds = {}
-    for arch in (800, 900):
+    for arch in (500, 800, 900):
         # -fsanitize=alignment traps a vector access that is not aligned, as a GPU would.
         flags = ["-std=c++17", "-O1", "-mf16c", "-fPIC", "-shared", "-fsanitize=alignment"]
         flags += ["-fsanitize-undefined-trap-on-error", f"-D__CUDA_ARCH__={arch}", f"-I{HERE / 'cuda_on_host'}"]

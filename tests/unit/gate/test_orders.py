@@ -34,3 +34,9 @@ def test_an_op_that_answers_in_one_order_alone_fails() -> None:
     assert found.reason.startswith(
         "toy, then torch: all import, but then no op answers a call, where after torch, toy it is toy::op"
     )
+
+
+def test_an_order_has_the_time_that_importing_torch_anew_takes() -> None:
+    late = Run(NAMES, -6 << 8, "", "buildfarm-step import torch\n", 180.0, in_time=False)
+    found = _judged(Spec("toy", ["toy"], seconds=60), Path(), NAMES, [late], 180.0)
+    assert (found.verdict, "does not end within 180 s" in found.reason) == (FAILED, True)

@@ -14,7 +14,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -47,6 +47,8 @@ elif arguments[:2] == ["buildx", "build"]:
     if (root / "fails").exists():
         print((root / "fails").read_text())
         sys.exit(1)
+    if "--tag" not in arguments:
+        sys.exit(0)
     tag = arguments[arguments.index("--tag") + 1]
     (root / "images" / urllib.parse.quote(tag, safe="")).write_text("sha256:made")
 elif arguments[0] == "pull":
@@ -55,6 +57,17 @@ elif arguments[0] == "pull":
 else:
     sys.exit(1)
 """
+
+
+@dataclass
+class FakeStep:
+    """What one start of a container prints, and how it ends."""
+
+    stdout: bytes = b""
+    stderr: bytes = b""
+    status: int = 0
+    out_of_memory: bool = False
+    endless: bool = False
 
 
 @dataclass
@@ -68,6 +81,11 @@ class FakeEngine:
         containers: id to labels.
         removed: ids of the containers that were removed, in order.
         refuses: path to the status and words it refuses it with.
+        said: what any container prints.
+        steps: what the next starts of attached containers do, in order.
+        created: the bodies of the requests that made containers.
+        put: archives that were copied into containers, each as names with their contents.
+        disconnected: networks that containers were taken off.
 
     """
 
@@ -77,6 +95,14 @@ class FakeEngine:
     containers: dict[str, dict[str, str]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     refuses: dict[str, tuple[int, str]] = field(default_factory=dict)
+    said: str = ""
+    steps: list[FakeStep] = field(default_factory=list)
+    created: list[dict[str, Any]] = field(default_factory=list)
+    put: list[dict[str, tarfile.TarInfo]] = field(default_factory=list)
+    disconnected: list[str] = field(default_factory=list)
+    started: threading.Event = field(default_factory=threading.Event)
+    killed: threading.Event = field(default_factory=threading.Event)
+    state: dict[str, Any] = field(default_factory=dict)
 
     def add_image(self, tag: str, identity: str) -> None:
         (self.root / "images" / tag.replace("/", "%2F").replace(":", "%3A")).write_text(identity)
@@ -85,7 +111,20 @@ class FakeEngine:
         path = self.root / "calls"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
-    def answer(self, verb: str, target: str) -> tuple[int, Any]:
+    def output(self) -> Iterator[bytes]:
+        """What an attached client reads: the frames of the step that is started meanwhile, then the end."""
+        if not self.started.wait(20):
+            return
+        self.started.clear()
+        step = self.steps.pop(0) if self.steps else FakeStep()
+        for kind, text in ((b"\1", step.stdout), (b"\2", step.stderr)):
+            if text:
+                yield kind + b"\0\0\0" + len(text).to_bytes(4, "big") + text
+        if step.endless:
+            self.killed.wait(20)
+        self.state = {"ExitCode": 137 if step.endless else step.status, "OOMKilled": step.out_of_memory}
+
+    def answer(self, verb: str, target: str, body: bytes = b"") -> tuple[int, Any]:
         """Status and body (bytes for an archive, else JSON) for a request."""
         url = urlsplit(target)
         path, query = re.sub(r"^/v[\d.]+", "", url.path), parse_qs(url.query)
@@ -98,22 +137,50 @@ class FakeEngine:
             file = self.root / "images" / unquote(m[1]).replace("/", "%2F").replace(":", "%3A")
             return (200, {"Id": file.read_text()}) if file.exists() else (404, {"message": "No such image"})
         if path == "/containers/create":
-            self.containers["probe"] = {}
+            self.created.append(json.loads(body))
+            self.containers["probe"] = self.created[-1].get("Labels") or {}
             return 201, {"Id": "probe", "Warnings": []}
         if path == "/containers/json":
             wanted = json.loads(query["filters"][0])["label"]
             found = [i for i, own in self.containers.items() if all(_carries(own, label) for label in wanted)]
             return 200, [{"Id": identity} for identity in found]
-        if m := re.fullmatch(r"/containers/([^/]+)/archive", path):
+        if m := re.fullmatch(r"/networks/([^/]+)(/disconnect)?", path):
+            if m[2]:
+                self.disconnected.append(m[1])
+            return 200, {"Id": m[1], "Name": m[1]}
+        if m := re.fullmatch(r"/containers/([^/]+)/?(\w*)", path):
+            return self._container(verb, m[1], m[2], query, body)
+        return 500, {"message": f"the fake does not know {verb} {target}"}
+
+    def _container(
+        self, verb: str, identity: str, what: str, query: dict[str, list[str]], body: bytes
+    ) -> tuple[int, Any]:
+        """The answer to a request about one container."""
+        if verb == "DELETE":
+            del self.containers[identity]
+            self.removed.append(identity)
+            return 204, None
+        if verb == "PUT":
+            with tarfile.open(fileobj=io.BytesIO(body)) as tar:
+                self.put.append({member.name: member for member in tar.getmembers()})
+            return 200, None
+        if what == "archive":
             text = self.files.get(query["path"][0])
             return (404, {"message": "no such file"}) if text is None else (200, _archive(query["path"][0], text))
-        if m := re.fullmatch(r"/containers/([^/]+)(?:/json)?", path):
-            if verb == "DELETE":
-                del self.containers[m[1]]
-                self.removed.append(m[1])
-                return 204, None
-            return 200, {"Id": m[1], "Config": {"Labels": self.containers[m[1]]}}
-        return 500, {"message": f"the fake does not know {verb} {target}"}
+        if what == "logs":
+            return 200, b"\1\0\0\0" + len(self.said.encode()).to_bytes(4, "big") + self.said.encode()
+        if what == "wait":
+            return 200, {"StatusCode": 0}
+        if what in ("start", "kill"):
+            (self.started if what == "start" else self.killed).set()
+            return 204, None
+        return 200, {
+            "Id": identity,
+            "Config": {"Labels": self.containers[identity], "Tty": False},
+            "HostConfig": {"LogConfig": {"Type": "json-file"}},
+            "NetworkSettings": {"Networks": {"bridge": {"NetworkID": "net1"}}},
+            "State": self.state,
+        }
 
 
 def _carries(labels: dict[str, str], wanted: str) -> bool:
@@ -145,9 +212,11 @@ def running_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
-            size = int(self.headers.get("Content-Length") or 0)
-            self.rfile.read(size)
-            status, body = fake.answer(self.command, self.path)
+            sent = self.body()
+            if self.path.partition("?")[0].endswith("/attach"):
+                self.hijack()
+                return
+            status, body = fake.answer(self.command, self.path, sent)
             data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
             self.send_response(status)
             if isinstance(body, bytes):
@@ -158,7 +227,28 @@ def running_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
             self.end_headers()
             self.wfile.write(data)
 
-        do_POST = do_DELETE = do_GET  # noqa: N815
+        do_POST = do_DELETE = do_PUT = do_GET  # noqa: N815
+
+        def body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
+
+        def hijack(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/vnd.docker.raw-stream")
+            self.end_headers()
+            self.wfile.flush()
+            self.close_connection = True
+            with suppress(OSError):  # nobody listens any more
+                for frame in fake.output():
+                    self.wfile.write(frame)
+                    self.wfile.flush()
 
         def address_string(self) -> str:
             return "socket"

@@ -16,8 +16,10 @@ import pytest
 
 from builder.errors import UsageError
 from builder.images.dockerfiles import MARK, Dockerfile, dockerfiles, unpinned, write_dockerfiles
-from builder.images.render import digest
-from builder.matrix.config import Select
+from builder.images.render import digest, render_template
+from builder.images.specs import Choice
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule, Select
 from builder.matrix.declaration import read_plan
 from tests.conftest import ROOT
 
@@ -25,26 +27,23 @@ GOLDEN = Path(__file__).parent / "golden"
 DIGEST = "sha256:" + "ab" * 32
 PYPA = "quay.io/pypa/manylinux_2_28_x86_64"
 
-#: Cell of the shipped matrix, extra settings of the matrix, lock: each a case a person meets.
+#: Cell of the shipped matrix, `images:` of the matrix, lock: each a case a person meets.
 TYPICAL = {
-    "cu118": ("2.0", "11.8", "3.11", {}, {}),
-    "cu121-pinned": ("2.2", "12.1", "3.12", {}, {"nvidia/cuda:12.1.1-devel-rockylinux8": DIGEST}),
-    "cu124-ubuntu": ("2.6", "12.4", "3.10", {"images": (("*-cu124-*", "nvidia/cuda:12.4.1-devel-ubuntu22.04"),)}, {}),
+    "cu118": ("2.0", "11.8", "3.11", (), {}),
+    "cu121-pinned": ("2.2", "12.1", "3.12", (), {"nvidia/cuda:12.1.1-devel-rockylinux8": DIGEST}),
+    "cu124-ubuntu": ("2.6", "12.4", "3.10", (ImageRule("*-cu124-*", "nvidia/cuda:12.4.1-devel-ubuntu22.04"),), {}),
     "cu129-nvidia-manylinux": (
         "2.8",
         "12.9",
         "3.13",
-        {"images": (("*-cu129-*", "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest"),)},
+        (ImageRule("*-cu129-*", "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest"),),
         {"quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest": DIGEST},
     ),
     "cu130-in-house": (
         "2.11",
         "13.0",
         "3.12",
-        {
-            "images": (("torch2.11.*", "registry.example/farm/base:7"),),
-            "pythons": (("torch2.11.*", "registry.example/farm/pythons:7"),),
-        },
+        (ImageRule("torch2.11.*", "registry.example/farm/base:7", "registry.example/farm/pythons:7"),),
         {},
     ),
 }
@@ -59,10 +58,10 @@ def shipped() -> tuple[Dockerfile, ...]:
 
 def files_of(name: str) -> tuple[Dockerfile, Dockerfile]:
     """The two files of a typical cell: to build it in, to run it in."""
-    torch, cuda, python, settings, lock = TYPICAL[name]
+    torch, cuda, python, images, lock = TYPICAL[name]
     select = Select(torch=(torch,), cuda=(cuda,), python=(python,), extensions=("torch_scatter",))
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", select)
-    build, runtime = dockerfiles(plan, replace(matrix, **settings), lock)  # type: ignore[arg-type]
+    build, runtime = dockerfiles(plan, replace(matrix, images=images), lock)
     return build, runtime
 
 
@@ -169,7 +168,7 @@ def test_cells_share_the_stages_that_depend_on_none() -> None:
 def test_bases_are_pinned_by_the_lock_and_the_others_are_named() -> None:
     build, runtime = files_of("cu121-pinned")
     assert build.base == f"nvidia/cuda:12.1.1-devel-rockylinux8@{DIGEST}"
-    assert unpinned([build, runtime]) == ("nvidia/cuda:12.1.1-base-rockylinux8", f"{PYPA}:2026.08.04-1")
+    assert unpinned([build, runtime]) == ("nvidia/cuda:12.1.1-base-ubuntu22.04", f"{PYPA}:2026.08.04-1")
 
 
 def test_a_lock_makes_another_image() -> None:
@@ -181,7 +180,8 @@ def test_a_lock_makes_another_image() -> None:
 
 def test_two_images_never_share_a_file() -> None:
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select(torch=("2.2", "2.3"), cuda=("12.1",), python=("3.12",)))
-    images = tuple((f"torch{torch}.*", f"in-house@sha256:{d * 64}") for torch, d in (("2.2", "a"), ("2.3", "b")))
+    pairs = (("2.2", "a"), ("2.3", "b"))
+    images = tuple(ImageRule(f"torch{torch}.*", f"in-house@sha256:{d * 64}") for torch, d in pairs)
     built = [file for file in dockerfiles(plan, replace(matrix, images=images), {}) if file.kind == "build"]
     assert len({file.name for file in built}) == 2
     assert all(file.name.startswith("build-cu121-in-house-own-gcc-cp312-") for file in built)
@@ -210,3 +210,14 @@ def test_the_shell_of_every_step_can_be_read(name: str) -> None:
         for step in re.findall(r"^RUN ((?:.*\\\n)*.*)", file.text, re.MULTILINE):
             words = re.sub(r"^(\s*--mount=\S+\s*(\\\n\s*)?)+", "", step)
             subprocess.run(["bash", "-n", "-c", words], check=True)
+
+
+def test_newer_features_stand_only_where_they_were_found() -> None:
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
+    choice = Choice(matrix, Compat.load(), {})
+    none: frozenset[str] = frozenset()
+    for image in (choice.build_image(plan.builds[0]), choice.runtime_image(plan.builds[0].serves[0])):
+        plain, newer = (render_template(image.template, image, found) for found in (none, {"link"}))
+        assert "--link" not in plain
+        assert newer.replace("COPY --link --from", "COPY --from") == plain
+        assert newer != plain

@@ -9,9 +9,7 @@ import requests
 from docker.errors import DockerException
 
 from builder.errors import BuildError, Exit, MissingToolError
-from builder.images.base import find_base
 from builder.images.engine import Engine
-from builder.matrix.axes import Python
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 
 
@@ -67,7 +65,7 @@ def test_no_buildx(fake: FakeEngine) -> None:
     [
         pytest.param(lambda engine: engine.image_id("BAD"), "/images/BAD/json", id="image_id"),
         pytest.param(lambda engine: engine.base_id("BAD"), "/images/BAD/json", id="base_id"),
-        pytest.param(lambda engine: engine.read_file("BAD", "/x"), "/containers/create", id="read_file"),
+        pytest.param(lambda engine: engine.ask("BAD", "true"), "/containers/create", id="ask"),
         pytest.param(lambda engine: engine.reap("a=b"), "/containers/json", id="reap"),
     ],
 )
@@ -84,8 +82,9 @@ def test_what_the_engine_refuses_is_said_in_a_sentence(
 
 def test_an_image_that_vanished_is_said_in_a_sentence(fake: FakeEngine) -> None:
     fake.refuses["/containers/create"] = (404, "No such image: base:1")
-    with pytest.raises(MissingToolError, match="refused: No such image: base:1"):
-        Engine().read_file("base:1", "/x")
+    fake.refuses["/images/create"] = (404, "pull access denied for base")  # the SDK tries to pull it
+    with pytest.raises(MissingToolError, match="refused: pull access denied for base"):
+        Engine().ask("base:1", "true")
 
 
 POOL = "HTTPConnectionPool(host='10.0.0.1', port=1): Max retries exceeded with url: /version (Caused by {})"
@@ -203,29 +202,9 @@ def test_only_containers_with_the_label_are_reaped(fake: FakeEngine) -> None:
     assert sorted(fake.containers) == ["foreign", "other"]
 
 
-@pytest.mark.parametrize(
-    ("release", "python"),
-    [
-        ("NAME=Debian\nVERSION_CODENAME=bookworm\n", Python(3, 11)),
-        ('VERSION_CODENAME="noble"\nID=ubuntu\n', Python(3, 12)),
-    ],
-    ids=["debian", "quoted"],
-)
-def test_a_base_is_known_by_its_release(fake: FakeEngine, release: str, python: Python) -> None:
-    fake.add_image("base:1", "sha256:one")
-    fake.files["/usr/lib/os-release"] = release
-    base = find_base(Engine(), "base:1")
-    assert (base.id, base.ships.python) == ("sha256:one", python)
-    assert (base.spec.base, base.spec.base_id, base.spec.pythons) == ("base:1", "sha256:one", (python,))
-    assert fake.removed == ["probe"]
-
-
-@pytest.mark.parametrize("release", [None, "ID=alpine\n", "VERSION_CODENAME=buster\n"])
-def test_an_unknown_base_is_refused(fake: FakeEngine, release: str | None) -> None:
-    fake.add_image("base:1", "sha256:one")
-    if release is not None:
-        fake.files["/usr/lib/os-release"] = release
-    with pytest.raises(MissingToolError, match="no Dockerfile") as caught:
-        find_base(Engine(), "base:1")
-    assert "bookworm" in caught.value.hints[0]
-    assert fake.removed == ["probe"]
+@pytest.mark.parametrize(("reads_it", "found"), [(True, {"link"}), (False, set())])
+def test_newer_features_are_found_by_trying(fake: FakeEngine, reads_it: bool, found: set[str]) -> None:
+    if not reads_it:
+        (fake.root / "fails").write_text("Unknown flag: link")
+    assert Engine().features() == found
+    assert "COPY --link" in (fake.root / "Dockerfile").read_text()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from builder.errors import UsageError
-from builder.images.specs import Choice
+from builder.images.specs import TOOLS, Choice, python_prefix
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule
 from builder.matrix.plan import Build
 from tests.unit.matrix.make import matrix
 
@@ -98,38 +100,55 @@ def test_arm_has_its_own_manylinux_and_name() -> None:
 
 
 def test_images_of_the_matrix_come_first_and_their_distribution_is_read_from_the_name() -> None:
-    image = choice(images=(("*-cu121-*", "mirror.example/cuda:12.1.1-devel-ubuntu22.04"),)).build_image(
-        build("torch2.2.2-cu121-cp311")
-    )
-    assert (image.base, image.gcc, image.exact) == ("mirror.example/cuda:12.1.1-devel-ubuntu22.04", 12, True)
+    rule = ImageRule("*-cu121-*", "mirror.example/cuda:12.1.1-devel-ubuntu22.04")
+    image = choice(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
+    assert (image.base, image.gcc, image.toolkit) == (rule.image, 12, Cuda(12, 1))
     assert image.name == "build-cu121-mirror-example-cuda-12-1-1-devel-ubuntu22-04-gcc12-cp311"
 
 
 def test_an_image_that_tells_nothing_is_taken_as_it_is() -> None:
-    image = choice(images=(("*", "registry.example/base:7"),)).build_image(build("torch2.2.2-cu121-cp311"))
+    image = choice(images=(ImageRule("*", "registry.example/base:7"),)).build_image(build("torch2.2.2-cu121-cp311"))
     assert (image.distribution, image.gcc, image.gcc_range) == (None, None, (9, 12))
-    assert not image.exact
-    assert image.needs_toolkit
+    assert image.toolkit == Cuda(12, 1), "no index has that nvcc, so the base must"
 
 
 @pytest.mark.parametrize(
-    ("base", "exact"),
+    ("base", "held"),
     [
-        ("nvidia/cuda:12.9.1-devel-ubuntu22.04", True),
-        ("nvidia/cuda:12.8.1-devel-ubuntu22.04", False),
-        ("quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest", True),
-        ("quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_2:latest", False),
+        ("nvidia/cuda:13.0.3-devel-ubuntu22.04", True),
+        ("nvidia/cuda:13.2.1-devel-ubuntu22.04", False),
+        ("quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda13_0:latest", True),
+        ("quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest", False),
         ("buildfarm-base:bookworm", False),
     ],
 )
-def test_only_the_name_of_the_very_toolkit_asks_for_that_minor(base: str, exact: bool) -> None:
-    image = choice(images=(("*", base),)).build_image(build("torch2.8.0-cu129-cp313"))
-    assert image.exact is exact
+def test_only_the_name_of_the_very_toolkit_tells_that_a_base_holds_it(base: str, held: bool) -> None:
+    image = choice(images=(ImageRule("*", base),)).build_image(build("torch2.11.0-cu130-cp313"))
+    assert image.toolkit == (Cuda(13, 0) if held else None)
+
+
+def test_a_declared_toolkit_is_the_one_asked_for_and_limits_the_compiler() -> None:
+    rule = ImageRule("*", "in-house/cuda:trixie", toolkit=Cuda(12, 4))
+    image = choice(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
+    assert (image.toolkit, image.release, image.any_minor, image.gcc) == (Cuda(12, 4), "12.4", False, 12)
+
+
+def test_a_declared_toolkit_of_another_major_is_refused() -> None:
+    rule = ImageRule("*", "in-house/cuda:trixie", toolkit=Cuda(12, 4))
+    with pytest.raises(UsageError, match=r"a toolkit of CUDA 12\.4 cannot stand in for CUDA 11\.8"):
+        choice(images=(rule,)).build_image(build("torch2.3.1-cu118-cp311"))
+
+
+def test_any_minor_will_do_where_that_was_asked_for() -> None:
+    settings = replace(matrix(["2.2"], ["12.1"], ["3.11"]), images=(ImageRule("*", "in-house/base:7"),))
+    chosen = Choice(settings, COMPAT, {}, stand_in=True)
+    image = chosen.build_image(build("torch2.2.2-cu121-cp311"))
+    assert (image.toolkit, image.release) == (Cuda(12, 1), "12.")
 
 
 def test_manylinux_bases_bring_their_pythons() -> None:
     base = "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest"
-    chosen = choice(images=(("*", base),))
+    chosen = choice(images=(ImageRule("*", base),))
     image = chosen.build_image(build("torch2.8.0-cu129-cp313"))
     assert (image.pythons.image, image.tools.image) == (None, base)
     assert image.gcc == 14
@@ -138,15 +157,15 @@ def test_manylinux_bases_bring_their_pythons() -> None:
 
 
 def test_pythons_may_be_named() -> None:
-    rules = (("torch2.2.*", "in-house/base:1"), ("*", "in-house/other:1"))
-    chosen = choice(images=rules, pythons=(("torch2.2.*", "in-house/pythons:1"), ("*", "")))
+    rules = (ImageRule("torch2.2.*", "in-house/base:1", "in-house/pythons:1"), ImageRule("*", "in-house/other:1"))
+    chosen = choice(images=rules)
     assert chosen.build_image(build("torch2.2.2-cu121-cp311")).pythons.image == "in-house/pythons:1"
     assert chosen.build_image(build("torch2.3.1-cu121-cp311")).pythons.image == f"{PYPA}:2026.08.04-1"
 
 
 def test_a_distribution_without_a_fitting_compiler_is_refused() -> None:
     with pytest.raises(UsageError, match=r"trixie has gcc 12, 13, 14, and torch 2\.0\.1 with CUDA 11\.8 takes 5 to 11"):
-        choice(images=(("*", "debian:trixie"),)).build_image(build("torch2.0.1-cu118-cp311"))
+        choice(images=(ImageRule("*", "debian:trixie"),)).build_image(build("torch2.0.1-cu118-cp311"))
 
 
 def test_a_distribution_without_a_fitting_compiler_is_passed_over() -> None:
@@ -172,8 +191,28 @@ def test_a_toolkit_without_an_image_is_refused() -> None:
 
 def test_a_runtime_names_its_torch_exactly_and_needs_no_toolkit() -> None:
     default, other = (choice().runtime_image(Cell.parse(f"torch2.2.2-{cuda}-cp311")) for cuda in ("cu121", "cu118"))
-    assert (default.base, default.torch) == ("nvidia/cuda:12.1.1-base-rockylinux8", "torch==2.2.2")
-    assert (other.base, other.torch) == ("nvidia/cuda:11.8.0-base-rockylinux8", "torch==2.2.2+cu118")
+    assert (default.base, *default.packages) == ("nvidia/cuda:12.1.1-base-ubuntu22.04", "torch==2.2.2", "numpy<2")
+    assert (other.base, other.packages[0]) == ("nvidia/cuda:11.8.0-base-ubuntu22.04", "torch==2.2.2+cu118")
+
+
+def test_cells_may_run_on_another_base_than_they_are_built_on() -> None:
+    rule = ImageRule("*", "in-house/devel:1", "in-house/pythons:1", "in-house/pythons:1")
+    chosen = choice(images=(rule,))
+    run = chosen.runtime_image(Cell.parse("torch2.2.2-cu121-cp311"))
+    assert (run.base, run.pythons.image) == ("in-house/pythons:1", None)
+    assert run.bases == ("in-house/pythons:1",)
+    assert chosen.build_image(build("torch2.2.2-cu121-cp311")).bases == ("in-house/devel:1", "in-house/pythons:1")
+
+
+@pytest.mark.parametrize(
+    ("text", "prefix"), [("3.11", "/opt/python/cp311-cp311"), ("3.14t", "/opt/python/cp314-cp314t")]
+)
+def test_pythons_are_where_cibuildwheel_looks(text: str, prefix: str) -> None:
+    assert python_prefix(Python.parse(text)) == prefix
+
+
+def test_every_tool_has_one_version() -> None:
+    assert all(re.fullmatch(r"[a-z]+==[\d.]+", tool) for tool in TOOLS)
 
 
 def test_the_lock_pins_every_image_it_has() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import Exit, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.matrix.config import Exclude, load_matrix, load_recipes
+from builder.matrix.config import Exclude, ImageRule, load_matrix, load_recipes
 from tests.unit.matrix.conftest import WriteMatrix, WriteRecipe
 
 FULL = """\
@@ -39,8 +39,7 @@ def test_all_keys(write_matrix: WriteMatrix, tmp_path: Path) -> None:
     assert matrix.platforms == (Platform.LINUX_AARCH64, Platform.LINUX_X86_64)
     assert matrix.extensions == (tmp_path / "one",)
     assert matrix.exclude == (Exclude("nobody uses it", "2.2", Cuda(12, 1), Python(3, 12), "one"),)
-    assert matrix.images == (("torch2.1*", "base:1"),)
-    assert matrix.pythons == (("torch2.1*", ""),)
+    assert matrix.images == (ImageRule("torch2.1*", "base:1"),)
     assert matrix.torch_index == "https://mirror.example/{variant}"
 
 
@@ -51,11 +50,12 @@ def test_what_is_not_written_has_a_default(write_matrix: WriteMatrix) -> None:
     assert matrix.torch_index == "https://download.pytorch.org/whl/{variant}"
 
 
-def test_an_image_may_name_where_its_pythons_are(write_matrix: WriteMatrix) -> None:
-    rules = '[{cells: "*-cu118-*", image: "base:1", pythons: "pythons:1"}, {cells: "*", image: "base:2"}]'
+def test_an_image_may_tell_more_of_itself(write_matrix: WriteMatrix) -> None:
+    first = 'cells: "*-cu118-*", image: "base:1", pythons: "pythons:1", runtime: "small:1", toolkit: 12.4'
+    rules = f'[{{{first}}}, {{cells: "*", image: "base:2"}}]'
     matrix = load_matrix(write_matrix(images=rules))
-    assert matrix.images == (("*-cu118-*", "base:1"), ("*", "base:2"))
-    assert matrix.pythons == (("*-cu118-*", "pythons:1"), ("*", ""))
+    told = ImageRule("*-cu118-*", "base:1", "pythons:1", "small:1", Cuda(12, 4))
+    assert matrix.images == (told, ImageRule("*", "base:2"))
 
 
 def test_repeats_count_once(write_matrix: WriteMatrix) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
 from builder.proofs.claim import Claim
-from builder.proofs.symbols import Provider, SymbolTable
+from builder.proofs.providers import Provider, SymbolTable
 from builder.wheels.facts import Library, WheelFacts
 from tests.conftest import lacking
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from builder.errors import BuildError
+from builder.errors import BuildError, MissingToolError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.config import Matrix
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
 from builder.proofs import cells as room
@@ -80,6 +81,60 @@ def test_a_wheel_is_seen_in_the_cell_it_serves(prove: Prove, store: Store) -> No
     assert {check for cell, check in proofs if cell is None} >= {Check.PAYLOAD, Check.TAGS, Check.METADATA}
     assert {(p.cell, p.check): p for p in store.proofs(proofs[HERE, Check.GPU_VALUES].wheel)} == proofs
     assert list((store.root / "work").glob("prove-*")) == []
+
+
+#: For a C library that nobody has yet; two tags, as of auditwheel where a wheel earned a better one than was asked for.
+NEWER = f"cp{PYTHON.major}{PYTHON.minor}-none-manylinux_2_98_x86_64.manylinux_2_99_x86_64"
+
+
+@pytest.fixture
+def newer(prove: Prove, store: Store, index: loopback.PackageIndex, tmp_path: Path) -> Callable[..., Proof]:
+    """Prove such a wheel with these images; answers with the proof of its import."""
+    del prove  # for its index alone
+    wheel = loopback.pure_wheel(
+        tmp_path, "ops", "1.0+cu130.torch211", {"ops/__init__.py": ""}, requires=("torch==2.11.*",), tag=NEWER
+    )
+    stored = store.add("e" * 64, wheel, {"provided": []})
+    environments = Environments(store, index.torch_index)
+
+    def ask(images: Matrix | None, cell: Cell = HERE) -> Proof:
+        proofs = CellProver(store, environments, images).prove(
+            stored, replace(BUILD, serves=(cell,)), make.recipe("ops"), log=tmp_path / "log", stage=lambda _: None
+        )
+        (imported,) = [proof for proof in proofs if proof.check is Check.IMPORT]
+        return imported
+
+    return ask
+
+
+def test_a_wheel_for_a_newer_c_library_is_not_run_here_and_not_failed(newer: Callable[..., Proof]) -> None:
+    imported = newer(None)
+    assert imported.verdict is Verdict.NOT_RUN
+    assert "newer C library than this machine's" in imported.reason
+
+
+@pytest.mark.parametrize("cell", [HERE, ELSEWHERE], ids=["", "and this machine has no such Python"])
+def test_with_images_such_a_wheel_is_seen_in_its_runtime_image_as_soon_as_there_is_an_engine(
+    newer: Callable[..., Proof], cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = make.matrix(["2.11"], ["13.0"], [str(PYTHON)])
+    asked: list[Cell] = []
+
+    class Containers:
+        def open(self, cell: Cell, *_: object, **__: object) -> None:
+            asked.append(cell)
+            raise MissingToolError("as far as a unit test goes")
+
+    def no_engine(*_: object) -> None:
+        raise MissingToolError("the Docker engine does not answer")
+
+    monkeypatch.setattr("builder.proofs.elsewhere.container_cells", no_engine)
+    imported = newer(images, cell)
+    assert (imported.verdict, imported.reason) == (Verdict.NOT_RUN, "the Docker engine does not answer")
+    monkeypatch.setattr("builder.proofs.elsewhere.container_cells", lambda *_: Containers())
+    imported = newer(images, cell)
+    assert (imported.verdict, imported.reason) == (Verdict.NOT_RUN, "as far as a unit test goes")
+    assert asked == [cell]
 
 
 def test_what_is_decided_is_not_made_again(
@@ -157,9 +212,9 @@ def test_a_cell_proven_before_stays_proven_when_another_comes_within_reach(
         return find_python(PYTHON) if python == ELSEWHERE.python else find_python(python)
 
     monkeypatch.setattr(room, "find_python", find)
-    monkeypatch.setattr("builder.proofs.visit.find_python", find)
+    monkeypatch.setattr("builder.wheels.environment.find_python", find)
     # The site-packages of 3.99 are not where this Python has them; linkage is not what this test is about.
-    monkeypatch.setattr("builder.proofs.visit.collect_symbols", lambda _: None)
+    monkeypatch.setattr("builder.proofs.local.collect_symbols", lambda _: None)
     after = prove(HERE, ELSEWHERE)
     assert after[ELSEWHERE, Check.IMPORT].verdict is Verdict.PASSED
     for check in (Check.LINKAGE, Check.IMPORT, Check.GPU_VALUES):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from builder.errors import MissingToolError
+from builder.proofs.providers import collect_symbols
 from builder.proofs.symbols import (
-    collect_symbols,
     demangle,
     is_driver,
     is_python,

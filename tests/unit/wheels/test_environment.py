@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import BuildError, Exit, MissingToolError
+from builder.errors import BuildError, Exit, FarmError, MissingToolError
 from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.requirements import torch_requirement
 from builder.store import Store
 from builder.wheels.environment import (
     Environment,
@@ -18,9 +19,9 @@ from builder.wheels.environment import (
     UnsatisfiableError,
     index_setting,
     link_toolkit,
+    locked_version,
     toolkit_requirements,
     torch_cuda,
-    torch_requirement,
     uv_variables,
 )
 from tests.unit.loopback import PackageIndex, pure_wheel
@@ -59,12 +60,12 @@ def test_torch_comes_from_the_index_that_has_its_variant(
     made = environments.ensure(
         PYTHON,
         [torch_requirement(TORCH, CUDA, default_variant=default), "numpy"],
-        index=environments.index_arguments(CUDA, default_variant=default),
+        index=environments.index_urls(CUDA, default_variant=default),
         log=log,
     )
     assert torch_cuda(made.site_packages) == ("13.0" if default else "12.8")
-    assert made.version_of("torch") == ("2.11.0" if default else "2.11.0+cu128")
-    assert made.version_of("numpy") == "2.0.0"
+    assert locked_version(made.packages, "torch") == ("2.11.0" if default else "2.11.0+cu128")
+    assert locked_version(made.packages, "numpy") == "2.0.0"
     assert made.interpreter.exists()
     assert bool([path for path in index.asked if path.startswith("/whl/cu128/")]) is not default
 
@@ -102,7 +103,7 @@ def test_an_environment_without_its_lock_record_takes_what_is_newest(
     first = environments.ensure(PYTHON, ["one"], index=[], log=log)
     index.add("one", "1.1")
     (store.root / "envs" / f"{first.folder.name}.json").unlink()
-    assert environments.ensure(PYTHON, ["one"], index=[], log=log).version_of("one") == "1.1"
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.1",)
 
 
 def test_packages_are_asked_for_without_being_fetched(
@@ -140,7 +141,7 @@ def test_a_failed_environment_is_not_taken_for_a_whole_one(
         environments.ensure(PYTHON, ["one"], index=[], log=log)
     assert list((store.root / "envs").glob("*.json")) == []
     index.add("one", "1.0")
-    assert environments.ensure(PYTHON, ["one"], index=[], log=log).version_of("one") == "1.0"
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.0",)
 
 
 @pytest.mark.usefixtures("index")
@@ -152,9 +153,9 @@ def test_an_index_out_of_reach_is_named_with_the_package_and_no_password(
     environments = Environments(store, nowhere + "/{variant}")
     if not variant:
         monkeypatch.setenv("UV_DEFAULT_INDEX", nowhere)
-    arguments = environments.index_arguments(CUDA, default_variant=not variant)
+    urls = environments.index_urls(CUDA, default_variant=not variant)
     with pytest.raises(MissingToolError) as caught:
-        environments.ensure(PYTHON, ["torch==2.11.0", "numpy"], index=arguments, log=log)
+        environments.ensure(PYTHON, ["torch==2.11.0", "numpy"], index=urls, log=log)
     error = caught.value
     assert error.exit_code == Exit.TOOL_MISSING
     assert "cannot be reached for " in error.sentence
@@ -245,7 +246,7 @@ def test_packages_really_come_from_pips_index(
     index.add("one", "1.0")
     monkeypatch.delenv("UV_DEFAULT_INDEX")
     monkeypatch.setenv("PIP_INDEX_URL", index.default)
-    assert environments.ensure(PYTHON, ["one"], index=[], log=log).version_of("one") == "1.0"
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.0",)
     assert asked(index, "one")
 
 
@@ -322,3 +323,40 @@ def test_the_lock_record_says_what_was_asked_for(
     made = environments.ensure(PYTHON, ["one"], index=[], log=log)
     record = json.loads((store.root / "envs" / f"{made.folder.name}.json").read_bytes())
     assert record == {"requirements": ["one"], "packages": ["one==1.0", "two-parts==1.0"]}
+
+
+def test_a_password_of_an_index_is_in_no_argument(store: Store, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are everybody's to read on a machine; a program's environment is its user's."""
+    told: list[tuple[list[str], str]] = []
+
+    def record(argv: list[str], *, log: Path, env: dict[str, str], **_: object) -> int:
+        log.touch()
+        told.append((argv, env.get("UV_INDEX", "")))
+        return 1
+
+    monkeypatch.setattr("builder.wheels.environment.run", record)
+    monkeypatch.setenv("UV_INDEX", "http://mine.invalid/simple")
+    secret = "http://user:hush@torch.invalid/simple"
+    environments = Environments(store, secret)
+    urls = environments.index_urls(CUDA, default_variant=False)
+    with pytest.raises(FarmError):
+        environments.check(PYTHON, ["torch==2.11.0"], index=urls)
+    with pytest.raises(FarmError):
+        environments.install(store.root / "env", ["torch==2.11.0"], index=urls, log=log, job="job")
+    assert told
+    for argv, index in told:
+        assert "hush" not in " ".join(argv)
+        assert index == f"{secret} http://mine.invalid/simple"
+
+
+@pytest.mark.parametrize("tags", ["manylinux_2_99_x86_64", "manylinux_2_98_x86_64.manylinux_2_99_x86_64"])
+def test_a_wheel_for_a_newer_c_library_says_nothing_of_the_wheel(
+    tags: str, index: PackageIndex, environments: Environments, log: Path, tmp_path: Path
+) -> None:
+    index.add("two", "1.0")
+    made = environments.ensure(PYTHON, ["two"], index=[], log=log)
+    wheel = pure_wheel(tmp_path, "one", "1.0", tag=f"py3-none-{tags}")
+    with pytest.raises(MissingToolError) as caught:
+        environments.install(made.folder, [str(wheel)], index=[], log=log, job="job")
+    assert caught.value.sentence.startswith(f"the wheel is for {tags.replace('.', ' or ')}, and the C library here is")
+    assert any("--executor docker" in hint for hint in caught.value.hints)

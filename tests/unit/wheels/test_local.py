@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BuildError, Exit, MissingToolError
-from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.axes import AbiClass, Cell, Cuda, Python, Torch
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import Store
@@ -22,29 +23,22 @@ from builder.wheels.pythons import Interpreter
 from tests.unit import loopback
 from tests.unit.matrix import make
 from tests.unit.small_farm import PYTHON
+from tests.unit.wheels import make_record
 
 pytestmark = pytest.mark.usefixtures("headers")
 
-BUILD = Build(
-    extension="ops",
-    version="1.0",
-    abi=AbiClass.CPYTHON,
-    torch=Torch(2, 11, 0),
-    cuda=Cuda(13, 0),
-    pythons=(PYTHON,),
-    archs=(Arch(8, 0), Arch(9, 0, ptx=True)),
-    platform=Platform.LINUX_X86_64,
-    serves=(Cell(Torch(2, 11, 0), Cuda(13, 0), PYTHON),),
-)
+BUILD = replace(make_record.BUILD, pythons=(PYTHON,), serves=(Cell(Torch(2, 11, 0), Cuda(13, 0), PYTHON),))
 
 
 def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, jobs: int = 8) -> Job:
     toolchain = Toolchain("local", Python(3, 12), ())
+    source = tmp_path / "src"
+    source.mkdir(exist_ok=True)
     return Job(
         build,
         recipe or make.recipe("ops"),
         toolchain,
-        tmp_path,
+        source,
         tmp_path,
         tmp_path / "build.log",
         jobs,
@@ -60,6 +54,7 @@ def test_what_every_build_is_told(tmp_path: Path) -> None:
     assert (told["MAX_JOBS"], told["CMAKE_BUILD_PARALLEL_LEVEL"]) == ("3", "3")
     assert told["SOURCE_DATE_EPOCH"] == "315532800"
     assert told["PYTHONNOUSERSITE"] == "1"
+    assert told["NVCC_PREPEND_FLAGS"] == "-objtemp"
 
 
 @pytest.mark.parametrize(
@@ -133,8 +128,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def executor(tmp_path: Path, index: loopback.PackageIndex, home: Path) -> LocalExecutor:
+def executor(
+    tmp_path: Path, index: loopback.PackageIndex, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> LocalExecutor:
     assert home.is_dir()
+    monkeypatch.setattr(local, "find_cache", lambda: None)  # as on a machine without one
     for project in ("ninja", "setuptools", "wheel", "numpy"):
         index.add(project, "80.0")
     return LocalExecutor(Environments(Store(tmp_path / "store"), index.torch_index))
@@ -198,6 +196,8 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     index.add_torch("2.11.0", "13.0")
+    (root := tmp_path / "root").mkdir()
+    monkeypatch.setattr("builder.wheels.place.ROOT", root)
     undigested = ["CFLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "TORCH_CUDA_ARCH_LIST", "PYTHONPATH", "CPATH"]
     undigested += ["CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH", "FORCE_ONLY_CPU", "MY_PATH", "HOME_OF_CUDA"]
     for name in undigested:
@@ -217,10 +217,16 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     def record(argv: list[str], *, env: dict[str, str], **_: object) -> int:
         told.append(env)
         assert argv[1:3] == ["build", "--wheel"]
+        assert argv[-1] == str(root / f"buildfarm.build.{BUILD}" / "src")
+        assert Path(argv[-1]).is_dir()
         return 1
 
     for assume_cuda in (False, True):
-        recipe = replace(make.recipe("ops"), assume_cuda=assume_cuda, env={"WITH_X": "1", "MAX_JOBS": "1"})
+        recipe = replace(
+            make.recipe("ops"),
+            assume_cuda=assume_cuda,
+            env={"WITH_X": "1", "MAX_JOBS": "1", "NVCC_PREPEND_FLAGS": "-G"},
+        )
         work = job(tmp_path, recipe=recipe)
         executor.toolchain(BUILD, recipe, log=work.log)
         with monkeypatch.context() as patched:
@@ -237,6 +243,11 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     assert "PYTHONPATH" not in plain
     assert (Path(assumed["PYTHONPATH"]) / "sitecustomize.py").is_file()
     assert plain["CXX"] == str(tmp_path / "g++")
+    assert f"-ffile-prefix-map={root}" in plain["CPPFLAGS"]
+    assert f"-ffile-prefix-map={tmp_path / 'store' / 'envs'}" in plain["CPPFLAGS"]
+    assert re.fullmatch(r"(-Xcompiler -ffile-prefix-map=\S+ ){2}-objtemp -G", plain["NVCC_PREPEND_FLAGS"])
+    assert "CFLAGS" not in plain  # it would replace Python's own flags
+    assert list(root.iterdir()) == []
 
 
 def test_a_package_that_is_not_to_be_had_is_said_before_anything_is_made(

@@ -26,11 +26,31 @@ PYTHON = Python(sys.version_info.major, sys.version_info.minor)
         ("ops-1.0-cp313-cp313t-manylinux_2_17_x86_64.whl", "3.13t", True),
         ("ops-1.0-cp313-cp313-manylinux_2_17_x86_64.whl", "3.13t", False),
         ("ops-1.0-cp312-cp312-win_amd64.whl", "3.12", False),
+        ("ops-1.0-py3-none-manylinux_2_17_x86_64.whl", "3.12", True),
+        ("ops-1.0-py3-none-manylinux_2_99_x86_64.whl", "3.12", False),
         ("ops-1.0.tar.gz", "3.12", False),
     ],
 )
 def test_a_wheel_fits_a_python_by_its_tags(name: str, python: str, expected: bool) -> None:
     assert fits(name, Python.parse(python)) is expected
+
+
+@pytest.mark.parametrize(
+    ("tags", "expected"),
+    [
+        ("cp312-cp312-manylinux_2_99_x86_64", True),
+        ("cp312-cp312-linux_x86_64", True),
+        ("cp313-cp313-manylinux_2_99_x86_64", False),
+        ("cp312-cp312-manylinux_2_99_s390x", False),
+        ("cp312-cp312-win_amd64", False),
+        ("cp312-cp312-macosx_11_0_x86_64", False),
+        ("cp312-cp312-musllinux_1_2_x86_64", False),
+        ("py3-none-manylinux_2_99_x86_64", True),
+        ("py3-none-any", True),
+    ],
+)
+def test_a_container_may_have_a_newer_c_library(tags: str, expected: bool) -> None:
+    assert fits(f"ops-1.0-{tags}.whl", Python(3, 12), any_libc=True) is expected
 
 
 def test_it_is_fetched_once_and_kept_by_its_digest(index: loopback.PackageIndex, tmp_path: Path) -> None:

@@ -24,8 +24,10 @@ from packaging.utils import parse_wheel_filename
 from builder.errors import BuildError
 from builder.wheels import relabel
 from builder.wheels.elf import read_elf
+from builder.wheels.record import read_record
 from builder.wheels.relabel import Label, relabel_metadata, relabelled_version
 from builder.wheels.repair import provided_libraries, repair
+from tests.unit.wheels import make_record
 
 LINUX = f"linux_{platform.machine()}"
 METADATA = "Metadata-Version: 2.1\nName: my-ext\nVersion: 1.0\nRequires-Dist: torch\n\nGrüße\n"
@@ -278,15 +280,31 @@ def test_repairing_twice_changes_nothing(libraries: Path, mend: Repair, tmp_path
     assert (again.name, again.read_bytes()) == (once.name, once.read_bytes())
 
 
-def test_the_wheel_says_what_made_it(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    made_by = {"toolchain": {"nvcc": "12.4.131", "stands in for": "CUDA 12.1"}}
-    once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "torch.so"}), made_by=made_by)
-    with zipfile.ZipFile(once) as zipped:
-        (path,) = [name for name in zipped.namelist() if name.endswith(".dist-info/buildfarm.json")]
-        assert json.loads(zipped.read(path)) == made_by
-        assert path in zipped.read(path.replace("buildfarm.json", "RECORD")).decode()
-    again = mend(once, out=tmp_path / "again", made_by=made_by)
+def test_the_wheel_says_what_made_it_and_what_is_in_it(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    record = make_record.record({"nvcc": "12.4.131", "stands in for": "CUDA 12.1"})
+    once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "other.so"}), record=record)
+    assert read_record(once) == record
+    sbom = json.loads(read(once, ".dist-info/sboms/buildfarm.cdx.json"))
+    names = {component["name"] for component in sbom["components"]}
+    (grafted,) = [path for path in paths(once) if path.startswith("my_ext.libs/")]
+    assert {"nvcc", "torch", "libtorch_cpu.so", "my_ext/C.abi3.so", grafted} <= names
+    assert sbom["metadata"]["component"]["version"] == "1.0+cu130.torch211"
+    listed = read(once, ".dist-info/RECORD").decode()
+    for name in ("buildfarm.json", "sboms/buildfarm.cdx.json"):
+        assert f"my_ext-1.0+cu130.torch211.dist-info/{name},sha256=" in listed
+    again = mend(once, out=tmp_path / "again", record=record)
     assert again.read_bytes() == once.read_bytes()
+
+
+def test_pip_takes_a_wheel_with_sboms(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    wheel = mend(
+        make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "torch.so"}), record=make_record.record()
+    )
+    site = tmp_path / "site"
+    command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", str(site), str(wheel)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert list(site.glob("my_ext-*.dist-info/sboms/buildfarm.cdx.json"))
 
 
 def test_the_same_files_make_the_same_wheel(

@@ -22,7 +22,9 @@ cudaError_t launch(void (*kernel)(Params...), int64_t blocks, cudaStream_t strea
                    typename Same<Params>::Type... params) {
   void* pointers[] = {static_cast<void*>(&params)...};
   const unsigned grid = static_cast<unsigned>(blocks < kMostBlocks ? blocks : kMostBlocks);
-  const cudaError_t error = cudaLaunchKernel(kernel, dim3(grid), dim3(kThreads), pointers, 0, stream);
+  // The kernel's type is told: before CUDA 13 it is not deduced, as the parameter is a pointer to const there.
+  const cudaError_t error =
+      cudaLaunchKernel<void(Params...)>(kernel, dim3(grid), dim3(kThreads), pointers, 0, stream);
   // Reported here: it must not stay behind for the next caller of CUDA to find.
   if (error != cudaSuccess) cudaGetLastError();
   return error;

@@ -157,6 +157,11 @@ inline void run_warp(unsigned first_thread) {
   }
 }
 
+template <class... Params>
+std::index_sequence_for<Params...> places(void (*)(Params...)) {
+  return {};
+}
+
 template <class... Params, size_t... I>
 void call(void (*kernel)(Params...), void** parameters, std::index_sequence<I...>) {
   kernel(*static_cast<Params*>(parameters[I])...);
@@ -180,10 +185,11 @@ inline unsigned __ballot_sync(unsigned mask, bool vote) {
 }
 inline void __syncwarp() { on_host::await(0xffffffffu, "syncwarp", 0); }
 
-template <class... Params>
-cudaError_t cudaLaunchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, void** parameters, size_t, cudaStream_t) {
+// A pointer to const, as in CUDA 11 and 12: a caller that leaves the type to be deduced compiles with 13 alone.
+template <class Kernel>
+cudaError_t cudaLaunchKernel(const Kernel* kernel, dim3 grid, dim3 block, void** parameters, size_t, cudaStream_t) {
   using namespace on_host;
-  auto run = [&] { call(kernel, parameters, std::index_sequence_for<Params...>{}); };
+  auto run = [&] { call(kernel, parameters, places(kernel)); };
   body = [](void* lambda) { (*static_cast<decltype(run)*>(lambda))(); };
   body_argument = &run;
   gridDim = grid;

@@ -5,6 +5,23 @@ namespace msda {
 namespace cuda {
 namespace {
 
+__device__ __forceinline__ void add_one(float* to, float value) { atomicAdd(to, value); }
+
+__device__ __forceinline__ void add_one(double* to, double value) {
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 600
+  atomicAdd(to, value);
+#else
+  // No atomic addition of doubles there: tried again until nothing came in between.
+  unsigned long long* word = reinterpret_cast<unsigned long long*>(to);
+  unsigned long long found = *word, held;
+  do {
+    held = found;
+    const double sum = __longlong_as_double(static_cast<long long>(held)) + value;
+    found = atomicCAS(word, held, static_cast<unsigned long long>(__double_as_longlong(sum)));
+  } while (found != held);
+#endif
+}
+
 // grad_value is the one result that several teams add to. It is summed in the
 // accumulation type, never in 16 bits; f32 goes out four at a time where the
 // hardware can (sm_90 on).
@@ -21,7 +38,7 @@ __device__ __forceinline__ void add_to(A* to, const A value[V]) {
       atomicAdd(reinterpret_cast<float4*>(to + i),
                 make_float4(value[i], value[i + 1], value[i + 2], value[i + 3]));
     } else {
-      atomicAdd(to + i, value[i]);
+      add_one(to + i, value[i]);
     }
   }
 }

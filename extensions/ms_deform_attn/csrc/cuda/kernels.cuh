@@ -99,8 +99,9 @@ template <typename... Params>
 inline cudaError_t launch(void (*kernel)(Params...), const Team& team, cudaStream_t stream,
                           Params... params) {
   void* pointers[] = {static_cast<void*>(&params)...};
-  const cudaError_t error =
-      cudaLaunchKernel(kernel, dim3(team.blocks), dim3(kThreads), pointers, 0, stream);
+  // The kernel's type is told: before CUDA 13 it is not deduced, as the parameter is a pointer to const there.
+  const cudaError_t error = cudaLaunchKernel<void(Params...)>(
+      kernel, dim3(team.blocks), dim3(kThreads), pointers, 0, stream);
   // Reported here: it must not stay behind for the next caller of CUDA to find.
   if (error != cudaSuccess) cudaGetLastError();
   return error;

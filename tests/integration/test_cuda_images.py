@@ -1,0 +1,133 @@
+"""Real cells of three CUDA majors, each built in a container of a base image that holds its toolkit, and executed.
+
+The bases are stand-ins made of Debian's packages (tests/images/make-base), laid out like NVIDIA's.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.matrix.axes import Python
+from builder.wheels.container import PACKAGES_VOLUME
+from builder.wheels.official import fits
+from builder.wheels.pythons import find_uv
+from tests.conftest import IN_CI, ROOT, Farm, Ran, needs_images, run
+
+pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
+
+PYTHONS = "buildfarm-pythons:local"
+
+#: What is proven of a cell without a GPU; the op gate's checks come on top.
+CHECKS = {"linkage", "import", "ops", "dispatch", "values", "gradients"}
+
+
+#: What only these cells' torches bring, by project.
+OLD_CUDA = ("cublas", "cuda-cupti", "cuda-nvrtc", "cuda-runtime", "cudnn", "cufft", "curand", "cusolver", "cusparse",
+    "cusparselt", "nccl", "nvjitlink", "nvtx")  # fmt: skip
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_others() -> Iterator[None]:
+    """Five old torches are 30 GB in uv's two caches, and CI's disk has to hold what the other tests need."""
+    yield
+    if IN_CI:
+        run("docker", "volume", "rm", "--force", PACKAGES_VOLUME)
+        projects = [f"nvidia-{name}-cu{major}" for name in OLD_CUDA for major in (11, 12)]
+        run(find_uv(), "cache", "clean", "--force", "torch", "triton", *projects)
+
+
+def declare(folder: Path, torch: str, cuda: str, pythons: str, arch: str, image: str, toolkit: str) -> None:
+    """A person's matrix.yaml: one extension, one image for all of its cells."""
+    needs_images(image, PYTHONS)
+    (folder / "matrix.yaml").write_text(
+        f"torch: [{torch}]\ncuda: [{cuda}]\npython: [{pythons}]\narchs: [{arch}]\n"
+        f"extensions: ['{ROOT / 'extensions/ms_deform_attn'}']\n"
+        f"images:\n  - {{cells: '*', image: '{image}', pythons: '{PYTHONS}', toolkit: {toolkit}}}\n"
+    )
+
+
+def report(folder: Path) -> dict[str, Any]:
+    """What `report.json` says."""
+    found: dict[str, Any] = json.loads((folder / "dist/report.json").read_text())
+    return found
+
+
+def record(wheel: Path) -> dict[str, Any]:
+    """What a wheel says of how it was made."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/buildfarm.json")]
+        found: dict[str, Any] = json.loads(archive.read(name))
+        return found
+
+
+def verdicts(folder: Path) -> dict[tuple[str, str], str]:
+    """Cell and check to verdict, over all wheels of the report; the files' own checks aside."""
+    proofs = [proof for build in report(folder)["builds"] for proof in build["proofs"]]
+    return {(proof["cell"], proof["check"]): proof["verdict"] for proof in proofs if proof["cell"]}
+
+
+def assert_proven(ran: Ran, folder: Path, cells: set[str]) -> None:
+    """Every check of these cells that needs no GPU was run and passed."""
+    assert ran.code == 0, ran.all
+    found = verdicts(folder)
+    assert {cell for cell, _ in found} == cells
+    wrong = {key: verdict for key, verdict in found.items() if key[1] in CHECKS and verdict != "passed"}
+    assert not wrong, ran.all
+    assert "failed" not in found.values(), ran.all
+    assert {verdict for (_, check), verdict in found.items() if check.startswith("gpu")} == {"not run"}
+
+
+def test_the_headline_command(farm: Farm, store: Path, tmp_path: Path) -> None:
+    """`buildfarm build --torch 2.2 --cuda 12.1`, word for word, with the stand-in images declared in matrix.yaml."""
+    declare(tmp_path, "2.2", "12.1", "3.10, 3.11, 3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4")
+    ran = farm("build", "--torch", "2.2", "--cuda", "12.1", cwd=tmp_path, env={"BUILDFARM_STORE": str(store)})
+    assert_proven(ran, tmp_path, {f"torch2.2.2-cu121-cp{minor}" for minor in (310, 311, 312)})
+    wheels = sorted((tmp_path / "dist").glob("*.whl"))
+    assert [wheel.name.split("-")[:4] for wheel in wheels] == [
+        ["ms_deform_attn", "0.1.0+cu121.torch22", f"cp{minor}", f"cp{minor}"] for minor in (310, 311, 312)
+    ]
+    assert "executor: docker" in ran.err
+    assert ran.out.count("compiled with CUDA 12.4.131, a stand-in for CUDA 12.1") == 3
+    for wheel in wheels:
+        toolchain = record(wheel)["toolchain"]
+        assert (toolchain["nvcc"], toolchain["stands in for"]) == ("12.4.131", "CUDA 12.1")
+        assert toolchain["c++"].startswith("g++ 12."), "torch 2.2's headers do not pass through nvcc with gcc 13"
+
+
+@pytest.mark.parametrize(
+    ("torch", "cuda", "python", "arch", "image", "toolkit", "cell"),
+    [
+        ("2.0", "11.7", "3.11", "8.6", "buildfarm-cuda:11.8-bookworm", "11.8", "torch2.0.1-cu117-cp311"),
+        ("2.6", "12.4", "3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4", "torch2.6.0-cu124-cp312"),
+        ("2.11", "13.0", "3.12", "9.0", "buildfarm-cuda:13.0-bookworm", "13.0", "torch2.11.0-cu130-cp312"),
+    ],
+    ids=["cuda11", "cuda12", "cuda13"],
+)
+def test_a_cell_of_each_major(
+    farm: Farm,
+    store: Path,
+    tmp_path: Path,
+    torch: str,
+    cuda: str,
+    python: str,
+    arch: str,
+    image: str,
+    toolkit: str,
+    cell: str,
+) -> None:
+    declare(tmp_path, torch, cuda, python, arch, image, toolkit)
+    ran = farm("build", "--executor", "docker", "--store", store, cwd=tmp_path)
+    assert_proven(ran, tmp_path, {cell})
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    toolchain = record(wheel)["toolchain"]
+    assert toolchain["nvcc"].startswith(f"{toolkit}.")
+    assert ("stands in for" in toolchain) is (cuda != toolkit)
+    # Debian trixie's C library is newer than bookworm's: that wheel this machine would not take.
+    (imported,) = (p for b in report(tmp_path)["builds"] for p in b["proofs"] if p["check"] == "import")
+    assert ("image" in imported["evidence"]) is not fits(wheel.name, Python.parse(python))

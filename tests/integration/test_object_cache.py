@@ -1,0 +1,267 @@
+"""Real sccache, real nvcc: no stale object, and every build system's compilers are behind the cache, by name."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.images.files import templates
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
+from builder.matrix.plan import Build
+from builder.store import Store
+from builder.wheels.build import Job
+from builder.wheels.environment import Environment, Environments, build_requirements, link_toolkit
+from builder.wheels.local import LocalExecutor
+from builder.wheels.object_cache import SITE, cache_variables, compiler_variables, find_cache
+from builder.wheels.objects import Objects, Outcome, read_objects
+from builder.wheels.toolkit import find_host_compiler
+from tests.conftest import lacking, run
+from tests.unit.matrix import make
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+CUDA, TORCH = Cuda(13, 0), Torch(2, 11, 0)
+
+KERNEL = """
+#include "value.h"
+__global__ void kernel(int *out) { *out = VALUE; }
+#ifndef __CUDA_ARCH__
+extern "C" const char *host_only() { return "host one"; }
+#endif
+extern "C" int launch(int *out) { kernel<<<1, 1>>>(out); return VALUE; }
+"""
+
+HOST = """
+#include <Python.h>
+#include "value.h"
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "toy", nullptr, VALUE, nullptr};
+PyMODINIT_FUNC PyInit_toy() { return PyModule_Create(&module); }
+"""
+
+TORCH_SETUP = """
+from setuptools import setup
+from torch.utils import cpp_extension
+flags = {{"cxx": ["-O1"], "nvcc": ["-O1", "-cudart", "shared"]}}
+toy = cpp_extension.CUDAExtension("toy", ["toy.cpp", "kernel.cu"], extra_compile_args=flags)
+build_ext = cpp_extension.BuildExtension.with_options(use_ninja={ninja})
+setup(name="toy", ext_modules=[toy], cmdclass={{"build_ext": build_ext}})
+"""
+
+PLAIN_SETUP = """
+from setuptools import Extension, setup
+setup(name="toy", ext_modules=[Extension("toy", ["toy.cpp"])])
+"""
+
+CMAKE = """
+cmake_minimum_required(VERSION 3.24)
+project(toy LANGUAGES CXX CUDA)
+find_package(Python REQUIRED COMPONENTS Development.Module)
+add_library(toy MODULE toy.cpp kernel.cu)
+target_link_libraries(toy Python::Module)
+"""
+
+SETUP, CMAKE_BUILD = (
+    ["python", "setup.py", "-q", "build_ext", "--inplace"],
+    ["sh", "-c", "cmake -S . -B b && cmake --build b"],
+)
+
+#: Build system to its files, the command that builds, and the sources it compiles.
+SYSTEMS = {
+    "torch with ninja": ({"setup.py": TORCH_SETUP.format(ninja=True)}, SETUP, ["kernel.cu", "toy.cpp"]),
+    "torch without ninja": ({"setup.py": TORCH_SETUP.format(ninja=False)}, SETUP, ["kernel.cu", "toy.cpp"]),
+    "setuptools": ({"setup.py": PLAIN_SETUP}, SETUP, ["toy.cpp"]),
+    "cmake": ({"CMakeLists.txt": CMAKE}, CMAKE_BUILD, ["kernel.cu", "toy.cpp"]),
+}
+
+
+@pytest.fixture(scope="module")
+def environment(store: Path) -> Environment:
+    """The one the local executor makes for the shipped extensions."""
+    wanted = build_requirements(TORCH, CUDA, ["setuptools>=77", "wheel", "ninja"], default_variant=True, toolkit=True)
+    environments = Environments(Store(store), "https://wheels.invalid/{variant}")
+    return environments.ensure(Python(3, 12), wanted, index=[], log=Store(store).log("object-cache"))
+
+
+class Machine:
+    """A source tree, and compilers behind a cache of its own."""
+
+    def __init__(self, folder: Path, environment: Environment, sccache: Path) -> None:
+        self.folder, self.environment, self.sccache = folder, environment, sccache
+        self.source = folder / "src"
+        self.source.mkdir()
+        self.write("value.h", "#define VALUE 1\n")
+        self.write("kernel.cu", KERNEL)
+        self.write("toy.cpp", HOST)
+        self.write("hidden.cpp", "#include <hidden.h>\n")
+        self.write("second/hidden.h", "int value = 1;\n")
+
+    def write(self, name: str, text: str) -> None:
+        """Put a source file there."""
+        (self.source / name).parent.mkdir(exist_ok=True)
+        (self.source / name).write_text(text)
+
+    def run(self, *argv: str, env: dict[str, str] | None = None) -> tuple[Objects, str]:
+        """Run a command in the tree behind the cache; what was reused, and what it said."""
+        compiler = find_host_compiler(CUDA, TORCH)
+        objects, told = self.folder / "objects", self.folder / "told"
+        shutil.rmtree(told, ignore_errors=True)
+        variables = {
+            **os.environ,
+            **cache_variables(str(objects), str(told), str(self.folder / "kept"), str(self.folder / "server")),
+            **compiler_variables(
+                str(objects),
+                toolkit=str(link_toolkit(self.environment, CUDA)),
+                site=str(self.environment.site_packages),
+                cc=compiler.cc,
+                cxx=compiler.cxx,
+                path=f"{self.environment.folder / 'bin'}:{os.environ['PATH']}",
+            ),
+            "BUILDFARM_SCCACHE": str(self.sccache),
+            "PYTHONPATH": str(objects / SITE),
+            "TORCH_CUDA_ARCH_LIST": "9.0",
+            "TORCH_DONT_CHECK_COMPILER_ABI": "1",
+            "CUDAARCHS": "90",
+            **(env or {}),
+        }
+        script = ["sh", str(templates() / "objects.sh"), "wrap", *argv]
+        done = subprocess.run(script, cwd=self.source, env=variables, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = read_objects(told, str(self.source))
+        assert found is not None
+        return found, done.stdout
+
+    def object(self, source: str, *, fresh: bool = False) -> tuple[bytes, Objects]:
+        """One source compiled; with `fresh`, by the same programs, nothing is taken from the cache."""
+        compiler = ["nvcc", "-arch=sm_90"] if source.endswith(".cu") else ["g++", "-fPIC", f"-I{self._headers()}"]
+        env = {"SCCACHE_NO_CACHE": "1"} if fresh else None
+        found, _ = self.run(*compiler, "-Ifirst", "-Isecond", "-c", source, "-o", "out.o", env=env)
+        return (self.source / "out.o").read_bytes(), found
+
+    def _headers(self) -> str:
+        asked = "import sysconfig; print(sysconfig.get_path('include'))"
+        return run(self.environment.interpreter, "-c", asked).out.strip()
+
+
+@pytest.fixture
+def machine(environment: Environment) -> Iterator[Machine]:
+    program = find_cache()
+    if program is None:
+        lacking("no sccache 0.10 or later beside the farm's Python or on PATH")
+    assert program is not None
+    with tempfile.TemporaryDirectory(prefix="objects-") as folder:  # a socket's path is short
+        yield Machine(Path(folder), environment, program)
+
+
+@pytest.mark.parametrize(
+    ("source", "edited", "text"),
+    [
+        ("kernel.cu", "kernel.cu", KERNEL.replace("host one", "host two")),
+        ("kernel.cu", "kernel.cu", KERNEL.replace("*out = VALUE", "*out = VALUE + 1")),
+        ("kernel.cu", "value.h", "#define VALUE 2\n"),
+        ("toy.cpp", "value.h", "#define VALUE 2\n"),
+        ("hidden.cpp", "first/hidden.h", "int value = 2;\n"),
+    ],
+    ids=["host-only block", "device code", "header of a kernel", "header", "header that hides another"],
+)
+def test_an_edit_never_gets_the_old_object(machine: Machine, source: str, edited: str, text: str) -> None:
+    old, _ = machine.object(source)
+    again, reused = machine.object(source)
+    assert again == old
+    assert reused.named(Outcome.REUSED) == [source], "the cache works, so the edit below is put to it"
+    machine.write(edited, text)
+    cached, _ = machine.object(source)
+    fresh, alone = machine.object(source, fresh=True)
+    assert alone.named(Outcome.REUSED) == []
+    assert cached == fresh
+    assert cached != old
+
+
+#: A cache with ccache's key of 4.11 and before: what nvcc's preprocessor gives, in which __CUDA_ARCH__ is defined.
+STALE = """#!/bin/sh
+case $1 in
+    --version) echo "sccache 0.16.0" ;;
+    --start-server) exec {python} -c 'import os, socket; socket.socket(1).bind(os.environ["SCCACHE_SERVER_UDS"])' ;;
+    --*) ;;
+    *)
+        kept=$SCCACHE_DIR/$("$@" -E -o - | sha256sum | cut -d" " -f1)
+        for out; do :; done
+        [ -e "$kept" ] || {{ "$@" && cp "$out" "$kept"; }}
+        cp "$kept" "$out"
+        ;;
+esac
+"""
+
+
+def test_a_cache_with_the_wrong_key_is_found_out_before_it_is_used(machine: Machine) -> None:
+    stale = machine.folder / "stale"
+    stale.write_text(STALE.format(python=machine.environment.interpreter))
+    stale.chmod(0o755)
+    machine.sccache = stale
+    old, found = machine.object("kernel.cu")
+    assert "old object for a changed source" in found.refused
+    machine.write("kernel.cu", KERNEL.replace("host one", "host two"))
+    new, found = machine.object("kernel.cu")
+    assert b"host one" in old
+    assert b"host two" in new, "the build went on with the compiler itself"
+    assert "old object" in found.refused, "and remembers why"
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_build_system_s_compilers_are_behind_the_cache(
+    machine: Machine, system: str, python_of: Callable[[str], Path], venv: Callable[..., Path]
+) -> None:
+    files, command, sources = SYSTEMS[system]
+    for name, text in files.items():
+        machine.write(name, text)
+    env = {}
+    if system == "cmake":
+        cmake = venv(python_of("3.12"), "cmake>=3.27,<5").parent
+        env["PATH"] = f"{machine.folder}/objects/launch:{machine.folder}/objects/cuda/bin:{cmake}:{os.environ['PATH']}"
+        env["Python_ROOT_DIR"] = str(python_of("3.12").parents[1])
+    before = sorted(machine.source.iterdir())
+    for outcome in (Outcome.COMPILED, Outcome.REUSED):
+        found, said = machine.run(*command, env=env)
+        assert found.named(outcome) == sources, said
+        assert len(found.files) == len(sources), found
+        for path in set(machine.source.iterdir()) - set(before):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_path: Path) -> None:
+    if find_cache() is None:
+        lacking("no sccache 0.10 or later beside the farm's Python or on PATH")
+    cell = Cell.parse("torch2.11.0-cu130-cp312")
+    build = Build(
+        "toy", "1.0", AbiClass.CPYTHON, cell.torch, cell.cuda, (cell.python,), (Arch(9, 0),), cell.platform, (cell,)
+    )
+    recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
+    executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"))
+    toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
+    assert toolchain.part("sccache")
+
+    def made(name: str, host: str, *, reuse: bool = True) -> tuple[bytes, Objects]:
+        work = tmp_path / name
+        (work / "src").mkdir(parents=True)
+        files = {"setup.py": TORCH_SETUP.format(ninja=True), "value.h": "#define VALUE 1\n", "kernel.cu": KERNEL}
+        for file, text in {**files, "toy.cpp": host}.items():
+            (work / "src" / file).write_text(text)
+        job = Job(build, recipe, toolchain, work / "src", work, tmp_path / "log", 2, "d" * 64, f"test/{name}", reuse)
+        wheel = executor.compile(job, lambda _: None)
+        found = executor.objects(job)
+        assert found is not None
+        return wheel.read_bytes(), found
+
+    made("first", HOST)
+    edited = HOST.replace('"toy", nullptr', '"toy", "edited"')
+    cached, found = made("second", edited)
+    assert (found.named(Outcome.REUSED), found.named(Outcome.COMPILED)) == (["kernel.cu"], ["toy.cpp"])
+    fresh, found = made("third", edited, reuse=False)
+    assert found.named(Outcome.REUSED) == []
+    assert cached == fresh, "the cache changes nothing in a wheel"

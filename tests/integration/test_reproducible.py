@@ -1,0 +1,100 @@
+"""The main job's wheel made again in another store: equal bit for bit. And why: what nvcc writes of its folders."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import zipfile
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
+from builder.proofs.difference import differences
+from builder.publish.statement import statement_path
+from builder.wheels.facts import read_facts
+from tests.conftest import Farm
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+SELECT = ("--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn")
+
+#: A kernel that is local to its file, so that nvcc has to make up a name for it.
+KERNEL = """
+namespace { __global__ void twice(float *p) { p[threadIdx.x] *= 2; } }
+void run(float *p) { twice<<<1, 32>>>(p); }
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dist = tmp_path_factory.mktemp("reproducible") / "dist"
+    done = farm("build", *SELECT, "--executor", "local", "--store", store, "--dist", dist)
+    assert done.code == 0, done.all
+    assert "unsigned" in done.out
+    (found,) = dist.glob("*.whl")
+    return found
+
+
+def test_made_again_in_another_store_it_is_equal(wheel: Path, farm: Farm, tmp_path: Path) -> None:
+    before = wheel.read_bytes()
+    done = farm("rebuild", "--verify", wheel, "--store", tmp_path / "another" / "store")
+    assert done.code == 0, done.all
+    sha256 = read_facts(wheel).sha256
+    assert done.out == f"equal, sha256 {sha256}\n"
+    assert wheel.read_bytes() == before
+
+
+def test_it_says_what_is_in_it_and_beside_it_where_it_came_from(wheel: Path) -> None:
+    facts = read_facts(wheel)
+    (sbom,) = [name for name in facts.files if name.endswith(".dist-info/sboms/buildfarm.cdx.json")]
+    with zipfile.ZipFile(wheel) as archive:
+        text = archive.read(sbom).decode()
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    parts = {each["name"]: each for each in json.loads(text)["components"]}
+    assert parts["nvcc"]["version"].startswith("13.0.")
+    assert parts["torch"]["version"] == "2.11.0"
+    assert "libtorch_cuda.so" in parts
+    assert "libcudart_static.a" not in parts
+    statement = json.loads(statement_path(wheel).read_text())
+    assert statement["subject"] == [{"name": wheel.name, "digest": {"sha256": facts.sha256}}]
+
+
+@pytest.fixture
+def nvcc(wheel: Path, store: Path) -> Path:
+    """The store's own, which the wheel's environment holds."""
+    del wheel
+    return next(store.glob("envs/*/lib/python3.*/site-packages/nvidia/cu13/bin/nvcc"))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """Two of names that no other run has."""
+    made = (tmp_path / uuid4().hex, tmp_path / uuid4().hex)
+    for folder in made:
+        folder.mkdir()
+        (folder / "kernel.cu").write_text(KERNEL)
+    return made
+
+
+def compiled(nvcc: Path, folder: Path, *flags: str) -> Path:
+    """The object of the kernel in that folder, in an archive of one file."""
+    subprocess.run([nvcc, "-c", "-arch=sm_90", *flags, "kernel.cu", "-o", "kernel.o"], cwd=folder, check=True)
+    archive = folder / f"{uuid4().hex}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.writestr(zipfile.ZipInfo("kernel.o"), (folder / "kernel.o").read_bytes())
+    return archive
+
+
+def where(one: Path, two: Path) -> set[str]:
+    return {each.section for each in differences(one, two) if each.member}
+
+
+def test_nvcc_needs_the_fixed_folder_and_its_files_beside_the_object(nvcc: Path, folders: tuple[Path, Path]) -> None:
+    """Were this to fail, a newer nvcc would need less than `place` and -objtemp do for it."""
+    here, there = folders
+    assert where(compiled(nvcc, here, "-objtemp"), compiled(nvcc, here, "-objtemp")) == set()
+    assert where(compiled(nvcc, here), compiled(nvcc, here)) == {".strtab"}
+    assert ".nv_fatbin" in where(compiled(nvcc, here, "-objtemp"), compiled(nvcc, there, "-objtemp"))

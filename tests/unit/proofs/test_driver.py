@@ -1,0 +1,51 @@
+"""The driver on this machine against what a cell's CUDA needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.gate import nvidia
+from builder.matrix.axes import Cuda
+from builder.proofs import driver
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "reason"),
+    [
+        ("580.95.05", Cuda(13, 0), ""),
+        ("580.65.06", Cuda(13, 2), ""),
+        ("570.211.01", Cuda(13, 0), "NVIDIA's driver 570.211.01 here is too old for CUDA 13.0: it needs 580.65.06"),
+        ("525.60.13", Cuda(12, 8), ""),
+        ("520.61.05", Cuda(12, 1), "it needs 525.60.13 or newer"),
+        ("450.80.02", Cuda(11, 8), ""),
+        ("440.33", Cuda(11, 8), "it needs 450.80.02 or newer"),
+        ("", Cuda(13, 0), ""),
+        ("[N/A]", Cuda(13, 0), ""),
+    ],
+)
+def test_within_a_major_the_driver_of_its_first_minor_is_enough(version: str, cuda: Cuda, reason: str) -> None:
+    said = driver.too_old(version, cuda)
+    assert reason in said
+    assert bool(said) == bool(reason)
+
+
+def test_nvidia_smi_tells_the_version_before_the_kernel_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    kernel = tmp_path / "version"
+    monkeypatch.setattr(driver, "_KERNEL", kernel)
+    monkeypatch.setattr(nvidia, "smi", lambda: [{"name": "H100", "driver_version": "580.95.05"}])
+    assert driver.driver_version() == "580.95.05"
+    monkeypatch.setattr(nvidia, "smi", list)
+    assert driver.driver_version() == ""
+    kernel.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n")
+    assert driver.driver_version() == "535.183.01"
+    kernel.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.95.05  Release Build\n")
+    assert driver.driver_version() == "580.95.05"
+
+
+def test_a_gpu_is_here_where_its_driver_made_a_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(driver, "_NODES", (tmp_path / "nvidiactl",))
+    assert not driver.gpu_here()
+    (tmp_path / "nvidiactl").touch()
+    assert driver.gpu_here()

@@ -1,0 +1,246 @@
+"""The scripts that put the object cache before the compilers, with a stand-in for sccache and the real g++."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from builder.images.files import templates
+from builder.wheels.object_cache import cache_variables, compiler_variables
+from builder.wheels.objects import read_objects
+
+#: What is asked of it it writes down. `kind` decides the key of a compile: all of the text, or as ccache 4.11 has it,
+#: the text for the GPU, which lacks what is under `#ifndef __CUDA_ARCH__`.
+SCCACHE = """#!{python}
+import hashlib, os, re, shutil, socket, subprocess, sys
+from pathlib import Path
+kind, cache = {kind!r}, Path(os.environ["SCCACHE_DIR"])
+asked = sys.argv[1:]
+if asked == ["--version"]:
+    print("sccache 0.16.0")
+elif asked == ["--start-server"]:
+    if kind == "broken":
+        sys.exit("sccache: error: no such bucket")
+    socket.socket(socket.AF_UNIX).bind(os.environ["SCCACHE_SERVER_UDS"])
+    (cache / "started").open("a").write("x")
+elif asked[0].startswith("--"):
+    print("{{}}")
+else:
+    source = next(word for word in asked[1:] if word.endswith((".cpp", ".cu")))
+    text = Path(source).read_text()
+    if kind == "stale":
+        text = re.sub(r"#ifndef __CUDA_ARCH__.*?#endif", "", text, flags=re.S)
+    kept = cache / hashlib.sha256(text.encode()).hexdigest()
+    (cache / "compiles").open("a").write("x")
+    if not kept.exists():
+        status = subprocess.run(asked).returncode
+        if status:
+            sys.exit(status)
+        shutil.copy(asked[asked.index("-o") + 1], kept)
+    shutil.copy(kept, asked[asked.index("-o") + 1])
+"""
+
+TELL = '#!/bin/sh\nprintf \'%s\\n\' "$0" "$PATH" "$@"\n'
+
+
+class Place:
+    """A build's folder with the object cache's scripts, and what is set for them."""
+
+    def __init__(self, folder: Path, path: str) -> None:
+        self.folder = folder
+        self.kept = folder / "cache" / "kept"
+        self.objects, self.told = folder / "objects", folder / "told"
+        program = folder / "sccache"
+        self.environ = {
+            **cache_variables(str(self.objects), str(self.told), str(self.kept), str(folder / "server")),
+            **compiler_variables(
+                str(self.objects),
+                toolkit=str(folder / "toolkit"),
+                site=str(folder),
+                cc=shutil.which("gcc") or "gcc",
+                cxx=shutil.which("g++") or "g++",
+                path=path,
+            ),
+            "BUILDFARM_SCCACHE": str(program),
+        }
+
+    def sccache(self, text: str) -> None:
+        """Put a program in sccache's place."""
+        program = self.folder / "sccache"
+        program.write_text(text)
+        program.chmod(0o755)
+
+    def script(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run objects.sh."""
+        argv = ["sh", str(templates() / "objects.sh"), *words]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env={**self.environ, **(env or {})})
+
+    def tool(self, *argv: str) -> subprocess.CompletedProcess[str]:
+        """Run a compiler as a build would: by its name."""
+        found = shutil.which(argv[0], path=self.environ["PATH"])
+        assert found
+        return subprocess.run([found, *argv[1:]], capture_output=True, text=True, check=False, env=self.environ)
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    with tempfile.TemporaryDirectory() as folder:  # a socket's path is short
+        made = Place(Path(folder), os.environ["PATH"])
+        nvcc = made.folder / "toolkit" / "bin" / "nvcc"
+        nvcc.parent.mkdir(parents=True)
+        nvcc.write_text(TELL)
+        nvcc.chmod(0o755)
+        (made.folder / "toolkit" / "include").mkdir()
+        yield made
+
+
+@pytest.fixture
+def laid_out(place: Place) -> Place:
+    """With a server, and an sccache that tells what it is asked."""
+    place.sccache(TELL.replace('"$0" ', ""))
+    place.script("start")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(place.environ["SCCACHE_SERVER_UDS"])
+    return place
+
+
+def test_a_compile_goes_through_the_cache_to_the_real_compiler(laid_out: Place) -> None:
+    path, real, *arguments = laid_out.tool("g++", "-c", "a b.cpp", "-D", 'S="it\'s"', "").stdout.split("\n")[:-1]
+    assert real == f"{laid_out.objects}/compilers/g++"
+    assert os.path.realpath(real) == os.path.realpath(shutil.which("g++") or "")
+    assert arguments == ["-c", "a b.cpp", "-D", 'S="it\'s"', ""]
+    assert path.split(":")[0] == f"{laid_out.objects}/compilers"
+    assert not {f"{laid_out.objects}/launch", f"{laid_out.objects}/cuda/bin"} & set(path.split(":")), (
+        "nvcc must find a compiler behind it, not the launcher"
+    )
+
+
+def test_what_is_no_compile_does_not(laid_out: Place) -> None:
+    assert "Free Software Foundation" in laid_out.tool("g++", "--version").stdout
+    assert laid_out.tool("nvcc", "-dlink", "a.o").stdout.startswith(f"{laid_out.objects}/toolkit/bin/nvcc\n")
+
+
+def test_without_a_server_the_launcher_is_the_compiler(laid_out: Place) -> None:
+    Path(laid_out.environ["SCCACHE_SERVER_UDS"]).unlink()
+    failed = laid_out.tool("g++", "-c", "absent.cpp")
+    assert failed.returncode == 1
+    assert "absent.cpp" in failed.stderr
+
+
+def test_an_option_of_nvcc_keeps_its_value(laid_out: Place) -> None:
+    asked = ["-cudart", "shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad", "false", "-o", "k.o", "-std"]
+    told = laid_out.tool("nvcc", *asked).stdout.split("\n")[2:-1]
+    assert told == ["-cudart=shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad=false", "-o", "k.o", "-std"]
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("-Wsign-compare -DNDEBUG -g -fwrapv -O3 -Wall", "-Wsign-compare -DNDEBUG -g -O3 -Wall"),
+        ("-fno-strict-overflow -Wsign-compare -DNDEBUG -g -O3 -Wall", "-Wsign-compare -DNDEBUG -g -O3 -Wall"),
+        ("-Wno-unused-result -Wsign-compare -DNDEBUG -g -fwrapv -O3 -Wall", "-Wsign-compare -DNDEBUG -g -O3 -Wall"),
+    ],
+    ids=["3.11", "3.12", "3.10"],
+)
+def test_python_s_own_flags_are_the_same_for_all(laid_out: Place, flags: str, told: str) -> None:
+    said = laid_out.tool("gcc", *flags.split(), "-c", "a.c").stdout.split("\n")[2:-1]
+    assert said == ["-fno-strict-overflow", "-Wno-unused-result", *told.split(), "-c", "a.c"]
+
+
+@pytest.mark.parametrize("flags", ["-O2", "-fwrapv -fno-wrapv", "-fstrict-overflow -fwrapv", "-fwrapv -Wunused-result"])
+def test_somebody_s_own_flags_stay_as_they_are(laid_out: Place, flags: str) -> None:
+    assert laid_out.tool("gcc", *flags.split(), "-c", "a.c").stdout.split("\n")[2:-1] == [*flags.split(), "-c", "a.c"]
+
+
+def test_the_toolkit_is_the_real_one_but_for_nvcc(laid_out: Place) -> None:
+    home = Path(laid_out.environ["CUDA_HOME"])
+    assert (home / "include").resolve() == (laid_out.folder / "toolkit" / "include").resolve()
+    assert not (home / "bin" / "nvcc").is_symlink()
+
+
+def test_a_recipe_s_own_compiler_is_behind_the_cache_too(place: Place) -> None:
+    other = place.folder / "bin" / "gcc-77"
+    other.parent.mkdir()
+    other.write_text(TELL)
+    other.chmod(0o755)
+    place.environ |= {"CC": "gcc-77", "PATH": f"{place.environ['PATH']}:{other.parent}"}
+    place.script("start")
+    assert (place.objects / "compilers" / "gcc-77").resolve() == other.resolve()
+    assert (place.objects / "compilers" / "gcc").resolve() != other.resolve()
+    assert (place.objects / "launch" / "gcc-77").is_file()
+
+
+@pytest.fixture
+def without_nvcc(place: Place) -> Place:
+    shutil.rmtree(place.folder / "toolkit")
+    return place
+
+
+def fake(kind: str) -> str:
+    return SCCACHE.format(python=sys.executable, kind=kind)
+
+
+def test_a_sound_cache_is_tried_once_and_used(without_nvcc: Place) -> None:
+    without_nvcc.sccache(fake("sound"))
+    for _ in range(2):
+        done = without_nvcc.script("wrap", "sh", "-c", 'test -S "$SCCACHE_SERVER_UDS"')
+        assert (done.returncode, done.stdout) == (0, "")
+        assert not Path(without_nvcc.environ["SCCACHE_SERVER_UDS"]).exists(), "its server is gone afterwards"
+    assert (without_nvcc.kept / "started").read_text() == "xx"
+    assert (without_nvcc.kept / "compiles").read_text() == "xx", "the check compiles twice, the first time only"
+
+
+def test_a_cache_that_gives_back_an_old_object_is_not_used(without_nvcc: Place) -> None:
+    without_nvcc.sccache(fake("stale"))
+    for _ in range(2):
+        done = without_nvcc.script("wrap", "sh", "-c", 'test ! -e "$SCCACHE_SERVER_UDS" && exit 7')
+        assert done.returncode == 7, "the build goes on without it"
+        assert "old object for a changed source" in done.stdout
+    assert (without_nvcc.kept / "compiles").read_text() == "xx"
+    assert "old object" in (without_nvcc.told / "refused").read_text()
+
+
+def test_another_release_of_the_compiler_is_tried_anew(without_nvcc: Place) -> None:
+    without_nvcc.sccache(fake("sound"))
+    without_nvcc.script("wrap", "true")
+    other = without_nvcc.folder / "g++"
+    other.write_text('#!/bin/sh\n[ "$1" != --version ] || exec echo 99\nexec g++ "$@"\n')
+    other.chmod(0o755)
+    without_nvcc.script("wrap", "true", env={"BUILDFARM_CXX": str(other)})
+    assert (without_nvcc.kept / "compiles").read_text() == "xxxx"
+
+
+def test_a_server_that_does_not_start_fails_the_cache_and_not_the_build(without_nvcc: Place) -> None:
+    without_nvcc.sccache(fake("broken"))
+    done = without_nvcc.script("wrap", "sh", "-c", "exit 3")
+    assert done.returncode == 3
+    assert done.stdout == "note: no object cache: sccache: error: no such bucket\n"
+
+
+def test_no_sccache_at_all_fails_the_cache_and_not_the_build(without_nvcc: Place) -> None:
+    done = without_nvcc.script("wrap", "true")
+    assert done.returncode == 0
+    assert "not found" in done.stdout
+
+
+def test_a_build_ended_by_a_signal_is_told_as_one(without_nvcc: Place) -> None:
+    without_nvcc.sccache(fake("sound"))
+    assert without_nvcc.script("wrap", "sh", "-c", "kill -9 $$").returncode == -9
+
+
+def test_a_source_that_no_cache_sees_whole_is_told_as_the_reason(place: Place) -> None:
+    place.sccache("#!/bin/sh\nexit 0\n")
+    reason = "blob.S takes a file in with .incbin, which no cache sees"
+    done = place.script("start", env={"SCCACHE_NO_CACHE": "1", "BUILDFARM_OBJECTS_REFUSED": reason})
+    assert done.returncode == 0, done.stderr
+    told = read_objects(place.told, "/src")
+    assert told is not None
+    assert told.sentence() == f"object cache not used: {reason}"

@@ -1,0 +1,86 @@
+"""What a wheel says of how it was made: read back as it was, and nothing of the machine in it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.matrix.config import GitSource, SdistSource
+from builder.wheels.record import Record, read_record
+from tests.unit.wheels import make_record
+
+INSIDE = "ops-1.0.dist-info/buildfarm.json"
+
+
+def wheel_with(folder: Path, text: str | None) -> Path:
+    wheel = folder / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("ops/__init__.py", "")
+        if text is not None:
+            archive.writestr(INSIDE, text)
+    return wheel
+
+
+def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
+    record = make_record.record(stand_in=True)
+    assert read_record(wheel_with(tmp_path, json.dumps(record.to_json()))) == record
+    assert record.build == make_record.BUILD
+    assert record.settings["env"] == {"WITH_X": "1"}
+    assert record.stand_in
+
+
+def test_the_source_is_named_without_a_place_or_a_password(tmp_path: Path) -> None:
+    patch = tmp_path / "01-fix.patch"
+    patch.write_text("--- a\n")
+    git = GitSource("https://user:secret@example.org/ops.git", "c" * 40, "python")
+    source = make_record.record(source=git, patches=(patch,)).source
+    assert source == {
+        "kind": "git",
+        "url": "https://***@example.org/ops.git",
+        "revision": "c" * 40,
+        "subdirectory": "python",
+        "digest": "5" * 64,
+        "patches": [{"name": "01-fix.patch", "sha256": hashlib.sha256(b"--- a\n").hexdigest()}],
+    }
+    sdist = make_record.record(source=SdistSource("ops", "1.0", "AB" * 32)).source
+    assert (sdist["kind"], sdist["sha256"]) == ("sdist", "ab" * 32)
+    assert "/farm" not in json.dumps(make_record.record().to_json())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(None, id="none"),
+        pytest.param("{", id="no JSON"),
+        pytest.param('{"schema": 1, "build": "ops"}', id="another schema"),
+        pytest.param('{"schema": 2}', id="half"),
+        pytest.param(json.dumps(make_record.record().to_json() | {"torch": "newest"}), id="no release"),
+    ],
+)
+def test_a_wheel_that_does_not_say_is_refused(tmp_path: Path, text: str | None) -> None:
+    with pytest.raises(UsageError, match="does not say how it was made"):
+        read_record(wheel_with(tmp_path, text))
+
+
+def test_what_is_no_wheel_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "ops.whl"
+    file.write_text("no zip")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_record(file)
+
+
+def test_every_setting_of_the_digest_is_in_the_record() -> None:
+    """What changes a build's digest must be known to make it again."""
+    assert set(make_record.record().settings) == {
+        "env",
+        "assume_cuda",
+        "cibuildwheel_skip",
+        "build_requires",
+        "requires",
+    }
+    assert Record.from_json(make_record.record().to_json()).to_json() == make_record.record().to_json()
