@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import NoReturn
 
@@ -85,23 +83,16 @@ def farm() -> Farm:
     return call
 
 
-@cache
-def _store() -> Path:
-    """BUILDFARM_TEST_STORE, or a folder of this run's own: not below the tree, whose path may hold a space."""
-    chosen = os.environ.get("BUILDFARM_TEST_STORE")
-    folder = Path(chosen or tempfile.mkdtemp(prefix="buildfarm-test-store-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _background() -> Path:
-    return _store() / "background dist"
+#: The name of the folder that all workers of a run share.
+STORE = "BUILDFARM_TEST_STORE"
 
 
 @pytest.fixture(scope="session")
 def store() -> Path:
     """One store for the whole run, so that environments are made once; BUILDFARM_TEST_STORE names another place."""
-    return _store()
+    folder = Path(os.environ[STORE])
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -155,66 +146,52 @@ def venv_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
         yield make
 
 
-#: torch-scatter compiles one file at a time (its setup.py switches ninja off), so a run that wants it starts it first
-#: and looks at it last: the second core is its.
-BACKGROUND = {
-    "torch_scatter": (
-        "--torch",
-        "2.11",
-        "--cuda",
-        "13.0",
-        "--python",
-        "3.12",
-        "--ext",
-        "torch_scatter",
-        "--arch",
-        "9.0",
-    )
-}
-
-_started: dict[str, subprocess.Popen[str]] = {}
+#: What is begun first, longest first. Of the tests in containers one runs at a time, for the engine has one volume of
+#: packages and one set of images; and those that need most of the disk come last.
+FIRST = (
+    "test_torch_scatter",
+    "test_op_gate",
+    "test_docker",
+    "test_cibuildwheel",
+    "test_container_faults",
+    "test_smoke_container",
+    "test_cuda_images",
+    "test_gate_faults",
+    "test_main_job",
+    "test_kill",
+)
 
 
+def _rank(item: pytest.Item) -> int:
+    if "integration" not in item.path.parts:
+        return len(FIRST) + 1
+    name = item.path.stem
+    return FIRST.index(name) if name in FIRST else len(FIRST)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What runs in the background is looked at last."""
-    items.sort(key=lambda item: any(f"test_{name}.py" in item.nodeid for name in BACKGROUND))
+    """Order the tests, and say which of them one worker has to itself; what no group holds goes to any worker."""
+    items.sort(key=_rank)
+    for item in items:
+        if item.get_closest_marker("docker"):
+            item.add_marker(pytest.mark.xdist_group("containers"))
+        elif item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Start the long builds that some selected test will wait for."""
-    if session.config.option.collectonly:
-        return
-    for name, words in BACKGROUND.items():
-        if any(f"test_{name}.py" in item.nodeid for item in session.items):
-            dist = _background()
-            shutil.rmtree(dist, ignore_errors=True)
-            argv = [str(BUILDFARM), "build", *words, "--executor", "local", "--jobs", "1"]
-            _started[name] = subprocess.Popen(
-                [*argv, "--store", str(_store()), "--dist", str(dist)],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+_made: list[Path] = []
 
 
-def pytest_sessionfinish() -> None:
-    """A run that ends early takes its background builds along."""
-    for farm in _started.values():
-        if farm.poll() is None:
-            farm.send_signal(signal.SIGINT)
-            farm.communicate(timeout=60)
-    if _store.cache_info().currsize and "BUILDFARM_TEST_STORE" not in os.environ:
-        shutil.rmtree(_store(), ignore_errors=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """The run's own store, which its workers inherit: not below the tree, whose path may hold a space."""
+    if STORE not in os.environ and not hasattr(config, "workerinput"):
+        _made.append(Path(tempfile.mkdtemp(prefix="buildfarm-test-store-")))
+        os.environ[STORE] = str(_made[0])
 
 
-@pytest.fixture(scope="session")
-def started() -> Callable[[str], subprocess.Popen[str]]:
-    """The background build of that name."""
-    return _started.__getitem__
-
-
-@pytest.fixture(scope="session")
-def in_background() -> Path:
-    """Where background builds put their dist folder."""
-    return _background()
+def pytest_unconfigure() -> None:
+    """Delete it."""
+    while _made:
+        shutil.rmtree(_made.pop(), ignore_errors=True)
+        del os.environ[STORE]

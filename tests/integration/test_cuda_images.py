@@ -6,6 +6,7 @@ The bases are stand-ins made of Debian's packages (tests/images/make-base), laid
 from __future__ import annotations
 
 import json
+import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,6 @@ import pytest
 from builder.matrix.axes import Python
 from builder.wheels.container import PACKAGES_VOLUME
 from builder.wheels.official import fits
-from builder.wheels.pythons import find_uv
 from tests.conftest import IN_CI, ROOT, Farm, Ran, needs_images, run
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
@@ -27,19 +27,26 @@ PYTHONS = "buildfarm-pythons:local"
 CHECKS = {"linkage", "import", "ops", "dispatch", "values", "gradients"}
 
 
-#: What only these cells' torches bring, by project.
-OLD_CUDA = ("cublas", "cuda-cupti", "cuda-nvrtc", "cuda-runtime", "cudnn", "cufft", "curand", "cusolver", "cusparse",
-    "cusparselt", "nccl", "nvjitlink", "nvtx")  # fmt: skip
+#: The torch of these cells that other tests use too.
+COMMON = "2.11"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def room_for_others() -> Iterator[None]:
-    """Five old torches are 30 GB in uv's two caches, and CI's disk has to hold what the other tests need."""
-    yield
+@pytest.fixture
+def own(store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """A store and a cache of uv's that go with the test, for a torch that no other test uses is 9 GB on disk.
+
+    So are the packages of its containers, of which the engine has one volume: these tests are the last to use it.
+    """
+    callspec = getattr(request.node, "callspec", None)
+    if callspec is not None and callspec.params["torch"] == COMMON:
+        yield {"BUILDFARM_STORE": str(store)}
+        return
+    folders = {"BUILDFARM_STORE": str(tmp_path / "store"), "UV_CACHE_DIR": str(tmp_path / "uv-cache")}
+    yield folders
+    for folder in folders.values():
+        shutil.rmtree(folder)
     if IN_CI:
         run("docker", "volume", "rm", "--force", PACKAGES_VOLUME)
-        projects = [f"nvidia-{name}-cu{major}" for name in OLD_CUDA for major in (11, 12)]
-        run(find_uv(), "cache", "clean", "--force", "torch", "triton", *projects)
 
 
 def declare(folder: Path, torch: str, cuda: str, pythons: str, arch: str, image: str, toolkit: str) -> None:
@@ -83,10 +90,43 @@ def assert_proven(ran: Ran, folder: Path, cells: set[str]) -> None:
     assert {verdict for (_, check), verdict in found.items() if check.startswith("gpu")} == {"not run"}
 
 
-def test_the_headline_command(farm: Farm, store: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("torch", "cuda", "python", "arch", "image", "toolkit", "cell"),
+    [
+        (COMMON, "13.0", "3.12", "9.0", "buildfarm-cuda:13.0-bookworm", "13.0", "torch2.11.0-cu130-cp312"),
+        ("2.0", "11.7", "3.11", "8.6", "buildfarm-cuda:11.8-bookworm", "11.8", "torch2.0.1-cu117-cp311"),
+        ("2.6", "12.4", "3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4", "torch2.6.0-cu124-cp312"),
+    ],
+    ids=["cuda13", "cuda11", "cuda12"],
+)
+def test_a_cell_of_each_major(
+    farm: Farm,
+    own: dict[str, str],
+    tmp_path: Path,
+    torch: str,
+    cuda: str,
+    python: str,
+    arch: str,
+    image: str,
+    toolkit: str,
+    cell: str,
+) -> None:
+    declare(tmp_path, torch, cuda, python, arch, image, toolkit)
+    ran = farm("build", "--executor", "docker", cwd=tmp_path, env=own)
+    assert_proven(ran, tmp_path, {cell})
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    toolchain = record(wheel)["toolchain"]
+    assert toolchain["nvcc"].startswith(f"{toolkit}.")
+    assert ("stands in for" in toolchain) is (cuda != toolkit)
+    # Debian trixie's C library is newer than bookworm's: that wheel this machine would not take.
+    (imported,) = (p for b in report(tmp_path)["builds"] for p in b["proofs"] if p["check"] == "import")
+    assert ("image" in imported["evidence"]) is not fits(wheel.name, Python.parse(python))
+
+
+def test_the_headline_command(farm: Farm, own: dict[str, str], tmp_path: Path) -> None:
     """`buildfarm build --torch 2.2 --cuda 12.1`, word for word, with the stand-in images declared in matrix.yaml."""
     declare(tmp_path, "2.2", "12.1", "3.10, 3.11, 3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4")
-    ran = farm("build", "--torch", "2.2", "--cuda", "12.1", cwd=tmp_path, env={"BUILDFARM_STORE": str(store)})
+    ran = farm("build", "--torch", "2.2", "--cuda", "12.1", cwd=tmp_path, env=own)
     assert_proven(ran, tmp_path, {f"torch2.2.2-cu121-cp{minor}" for minor in (310, 311, 312)})
     wheels = sorted((tmp_path / "dist").glob("*.whl"))
     assert [wheel.name.split("-")[:4] for wheel in wheels] == [
@@ -98,36 +138,3 @@ def test_the_headline_command(farm: Farm, store: Path, tmp_path: Path) -> None:
         toolchain = record(wheel)["toolchain"]
         assert (toolchain["nvcc"], toolchain["stands in for"]) == ("12.4.131", "CUDA 12.1")
         assert toolchain["c++"].startswith("g++ 12."), "torch 2.2's headers do not pass through nvcc with gcc 13"
-
-
-@pytest.mark.parametrize(
-    ("torch", "cuda", "python", "arch", "image", "toolkit", "cell"),
-    [
-        ("2.0", "11.7", "3.11", "8.6", "buildfarm-cuda:11.8-bookworm", "11.8", "torch2.0.1-cu117-cp311"),
-        ("2.6", "12.4", "3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4", "torch2.6.0-cu124-cp312"),
-        ("2.11", "13.0", "3.12", "9.0", "buildfarm-cuda:13.0-bookworm", "13.0", "torch2.11.0-cu130-cp312"),
-    ],
-    ids=["cuda11", "cuda12", "cuda13"],
-)
-def test_a_cell_of_each_major(
-    farm: Farm,
-    store: Path,
-    tmp_path: Path,
-    torch: str,
-    cuda: str,
-    python: str,
-    arch: str,
-    image: str,
-    toolkit: str,
-    cell: str,
-) -> None:
-    declare(tmp_path, torch, cuda, python, arch, image, toolkit)
-    ran = farm("build", "--executor", "docker", "--store", store, cwd=tmp_path)
-    assert_proven(ran, tmp_path, {cell})
-    (wheel,) = (tmp_path / "dist").glob("*.whl")
-    toolchain = record(wheel)["toolchain"]
-    assert toolchain["nvcc"].startswith(f"{toolkit}.")
-    assert ("stands in for" in toolchain) is (cuda != toolkit)
-    # Debian trixie's C library is newer than bookworm's: that wheel this machine would not take.
-    (imported,) = (p for b in report(tmp_path)["builds"] for p in b["proofs"] if p["check"] == "import")
-    assert ("image" in imported["evidence"]) is not fits(wheel.name, Python.parse(python))

@@ -16,7 +16,7 @@ import pytest
 from builder.gate.outcome import CHECKS, FAILED, NOT_RUN, PASSED, Spec
 from tests.integration.gate_env import GateRun, cases, pack_gate, run_gate
 
-pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.xdist_group("gate-faults")]
+pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 OLD, NEW = "2.11.0", "2.15.0"
 #: Checks that call the kernel, so an op that always crashes is red in each.

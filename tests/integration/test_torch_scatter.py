@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from builder.errors import Exit
-from tests.conftest import lacking, run
+from tests.conftest import Farm, lacking, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -31,14 +30,15 @@ for op in ("scatter_mul", "segment_sum_csr", "gather_coo"):
 
 
 @pytest.fixture(scope="module")
-def dist(started: Callable[[str], subprocess.Popen[str]], in_background: Path) -> Path:
-    """The dist folder of the build that conftest started when the run began; it compiles one file at a time."""
-    farm = started("torch_scatter")
-    out, err = farm.communicate(timeout=3000)
-    if farm.returncode == Exit.TOOL_MISSING:
-        lacking(err)
-    assert farm.returncode == 0, out + err
-    return in_background
+def dist(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its dist folder. It compiles one file at a time, for its setup.py switches ninja off."""
+    folder = tmp_path_factory.mktemp("torch-scatter") / "a dist"
+    words = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--ext", "torch_scatter", "--arch", "9.0")
+    done = farm("build", *words, "--executor", "local", "--jobs", "1", "--store", store, "--dist", folder)
+    if done.code == Exit.TOOL_MISSING:
+        lacking(done.err)
+    assert done.code == 0, done.all
+    return folder
 
 
 #: What all its ops pass without a GPU. Upstream promises nothing to torch.compile and torch.export, and some ops have
