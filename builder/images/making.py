@@ -64,9 +64,7 @@ def ensure_image(
             reap_orphans(mark)  # a killed run's buildx would go on
             with tempfile.TemporaryDirectory(prefix="buildfarm-secrets-") as folder:
                 network = Path(folder, "network")
-                settings = {**index_variables(), **ca_variables("/run/secrets/ca")}
-                if index:
-                    settings["UV_INDEX"] = " ".join([*index, *filter(None, [settings.get("UV_INDEX")])])
+                settings = {**index_variables(index=index), **ca_variables("/run/secrets/ca")}
                 network.write_text(shell_settings(settings))
                 secrets = {"ca": ca_bundle(), "network": network}
                 text = render_template(image.template, image, engine.features())

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from builder.errors import MissingToolError
@@ -30,10 +30,21 @@ _CA_FILES = (
 )
 
 
-def index_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+#: By which uv is told of indexes that it asks before the default one.
+FIRST_INDEX = "UV_INDEX"
+
+
+def asking_first(index: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
+    """These variables, with these URLs before the indexes that they name already."""
+    if not index:
+        return dict(variables)
+    return {**variables, FIRST_INDEX: " ".join([*index, *filter(None, [variables.get(FIRST_INDEX)])])}
+
+
+def index_variables(environ: Mapping[str, str] = os.environ, *, index: Sequence[str] = ()) -> dict[str, str]:
     """Index settings and proxies as set here. They may hold passwords: keep their values out of arguments.
 
-    Where only one of uv and pip is told of an index, the other is told too.
+    Where only one of uv and pip is told of an index, the other is told too. `index` are URLs to ask first.
     """
     found = {k: v for k, v in environ.items() if v and _CARRIED.fullmatch(k)}
     uv = found.get("UV_DEFAULT_INDEX") or found.get("UV_INDEX_URL")
@@ -42,7 +53,7 @@ def index_variables(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         found["PIP_INDEX_URL"] = uv
     if pip and not uv:
         found["UV_DEFAULT_INDEX"] = pip
-    return dict(sorted(found.items()))
+    return dict(sorted(asking_first(index, found).items()))
 
 
 def ca_variables(bundle: str) -> dict[str, str]:

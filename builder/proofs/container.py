@@ -22,7 +22,7 @@ from builder.gate.pack import pack
 from builder.images.container import ALL_GPUS, LABEL, ROOM, Container, ContainerSpec, Ended, NoGpuError
 from builder.images.engine import Engine
 from builder.images.making import ensure_image
-from builder.images.network import ca_bundle, ca_variables, index_variables
+from builder.images.network import FIRST_INDEX, ca_bundle, ca_variables, index_variables
 from builder.images.specs import Choice
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
@@ -157,7 +157,7 @@ class ContainerCell:
         if ended.status < 0:
             raise KilledError(f"uv was ended by signal {-ended.status}", stage="environment", log=self._log)
         if ended.status != 0:
-            index = self._spec.environment.get("UV_INDEX", "").split()
+            index = self._spec.environment.get(FIRST_INDEX, "").split()
             fault = uv_fault(self._log, start, wanted, index)
             fault.where = fault.where or self._spec.image
             raise fault
@@ -215,11 +215,8 @@ def in_container(answer: Answer, image: str, no_gpu: str) -> Answer:
 
 def _variables(torch_index: Sequence[str]) -> Mapping[str, str]:
     """How uv in the container reaches packages: as this machine does, PyTorch's own index first where it is needed."""
-    settings = index_variables()
-    if torch_index:
-        settings["UV_INDEX"] = " ".join([*torch_index, *filter(None, [settings.get("UV_INDEX")])])
     fixed = {"UV_CACHE_DIR": _CACHE, "UV_LINK_MODE": "copy", "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
-    return {**settings, **ca_variables(_CA), **fixed}
+    return {**index_variables(index=torch_index), **ca_variables(_CA), **fixed}
 
 
 def _reader(folder: Path) -> Path:

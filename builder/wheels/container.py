@@ -14,7 +14,7 @@ from pathlib import Path
 from builder.images.container import LABEL
 from builder.images.files import templates
 from builder.images.making import Insides
-from builder.images.network import ca_bundle, ca_variables, index_variables
+from builder.images.network import FIRST_INDEX, ca_bundle, ca_variables, index_variables
 from builder.images.specs import python_prefix
 from builder.matrix.config import PathSource
 from builder.store import digest_of
@@ -28,9 +28,6 @@ from builder.wheels.upstream import Upstream
 #: Volumes of the engine that hold uv's cache and the compilers' results. The host's own caches are not shared: what
 #: a container's user writes there would not be the person's, and what is not theirs it cannot link.
 PACKAGES_VOLUME, OBJECTS_VOLUME = "buildfarm-uv", "buildfarm-sccache"
-
-#: The variable by which uv hears of indexes that go before the default one.
-TORCH_INDEX = "UV_INDEX"
 
 _SCRIPTS = (
     "prepare.sh",
@@ -157,10 +154,10 @@ def configuration(job: Job, place: Place, upstream: Upstream, *, mounted: Path, 
         variables["UV_CACHE_DIR"] = "/root/.cache/uv"  # the shared cache is not root's; see packages.sh
     if upstream.tests:
         create.append("--env=BUILDFARM_KEEP_ENVIRONMENT=1")  # the tests' environment is made by its Python
-    create += [f"--env={name}={value}" for name, value in sorted(variables.items()) if name != TORCH_INDEX]
+    create += [f"--env={name}={value}" for name, value in sorted(variables.items()) if name != FIRST_INDEX]
     # By name alone: docker takes the values, which may hold passwords, from its own environment.
-    named = {*index_variables(), *({TORCH_INDEX} & variables.keys())}
-    create += [f"--env={name}" for name in sorted(named) if name == TORCH_INDEX or name not in variables]
+    named = {*index_variables(), *({FIRST_INDEX} & variables.keys())}
+    create += [f"--env={name}" for name in sorted(named) if name == FIRST_INDEX or name not in variables]
     lines = {
         "container-engine": {"name": "docker", "create-args": create, "disable-host-mount": True},
         f"manylinux-{machine(job)}-image": place.image,
@@ -205,7 +202,7 @@ def container_variables(job: Job, place: Place, torch_index: Sequence[str]) -> d
     if job.recipe.assume_cuda:
         variables["PYTHONPATH"] = _SHIM
     if torch_index:
-        variables[TORCH_INDEX] = " ".join(torch_index)
+        variables[FIRST_INDEX] = " ".join(torch_index)
     return joined(variables, job.recipe.env)
 
 

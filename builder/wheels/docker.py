@@ -15,7 +15,7 @@ from builder.images.abandoned import end_abandoned
 from builder.images.container import LABEL
 from builder.images.engine import Engine
 from builder.images.making import Insides, known_insides, look_inside
-from builder.images.network import ca_bundle, index_variables
+from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
 from builder.images.specs import BuildImage, Choice
 from builder.log import warn
 from builder.matrix.compat import Compat
@@ -26,7 +26,6 @@ from builder.store import Store, digest_of, write_whole
 from builder.wheels.build import Job, Toolchain
 from builder.wheels.container import (
     SOURCE,
-    TORCH_INDEX,
     Place,
     identifier,
     left_aside,
@@ -177,12 +176,11 @@ class DockerExecutor:
         argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
         argv += ["--output-dir", str(raw), "--config-file", str(settings), str(job.source)]
         variables = {k: v for k, v in os.environ.items() if not _MEDDLING.match(k)}
-        variables |= {**index_variables(), **VARIABLES, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
         # By name alone in docker's arguments: it may hold a password.
-        if index := " ".join(self._torch_index(job.build)):
-            variables[TORCH_INDEX] = " ".join([index, *filter(None, [variables.get(TORCH_INDEX)])])
-        if TORCH_INDEX in job.recipe.env:  # the recipe has the last word, as over every variable
-            variables[TORCH_INDEX] = job.recipe.env[TORCH_INDEX]
+        variables |= index_variables(index=self._torch_index(job.build))
+        variables |= {**VARIABLES, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+        if FIRST_INDEX in job.recipe.env:  # the recipe has the last word, as over every variable
+            variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
         start = job.log.stat().st_size if job.log.exists() else 0
         status: int | None = None
         try:

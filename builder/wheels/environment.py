@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BuildError, FarmError, MissingToolError
+from builder.images.network import asking_first
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.requirements import cell_requirements
 from builder.process import masked, reap_orphans, run
@@ -88,9 +89,7 @@ def uv_variables(index: Sequence[str] = ()) -> dict[str, str]:
     variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
     if not variables.keys() & {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} and "PIP_INDEX_URL" in variables:
         variables["UV_DEFAULT_INDEX"] = variables["PIP_INDEX_URL"]
-    if index:
-        variables["UV_INDEX"] = " ".join([*index, *filter(None, [variables.get("UV_INDEX")])])
-    return {**variables, "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    return {**asking_first(index, variables), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
 
 
 class Environments:

@@ -6,6 +6,7 @@ import os
 import re
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -78,12 +79,13 @@ def fits(wheel: str, python: Python, *, any_libc: bool = False) -> bool:
     return any((tag.interpreter, tag.abi) in known and platform.fullmatch(tag.platform) for tag in tags)
 
 
-def _tags(python: Python) -> list[Tag]:
+@cache
+def _tags(python: Python) -> frozenset[Tag]:
     suffix = "t" if python.free_threaded else ""
     abi = f"cp{python.major}{python.minor}{suffix}"
     versions = (python.major, f"{python.major}{python.minor}")
     pure = [Tag(f"py{v}", "none", platform) for v in versions for platform in ("any", *platform_tags())]
-    return [*cpython_tags((python.major, python.minor), abis=[abi]), *pure]
+    return frozenset([*cpython_tags((python.major, python.minor), abis=[abi]), *pure])
 
 
 def _fitting(locations: Sequence[Location], python: Python, where: str) -> Location:
