@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from builder.images.engine import Engine
 from builder.matrix.axes import Python
@@ -61,16 +62,21 @@ Farm = Callable[..., Ran]
 
 def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout: float = 3000) -> Ran:
     """Run a program to its end."""
-    done = subprocess.run(
+    program = subprocess.Popen(
         [str(word) for word in argv],
         cwd=cwd,
         env={**os.environ, **(env or {})},
-        capture_output=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
-        timeout=timeout,
-        check=False,
     )
-    return Ran(done.returncode, done.stdout, done.stderr)
+    try:
+        out, err = program.communicate(timeout=timeout)
+    except BaseException:  # also a run of tests that is ended: what the farm started must not go on
+        program.terminate()
+        program.communicate()
+        raise
+    return Ran(program.returncode, out, err)
 
 
 @pytest.fixture(scope="session")
@@ -146,38 +152,57 @@ def venv_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
         yield make
 
 
-#: What is begun first, longest first. Of the tests in containers one runs at a time, for the engine has one volume of
-#: packages and one set of images; and those that need most of the disk come last.
+#: Files whose tests use the engine, in the order one worker runs them all: there is one volume of packages and one set
+#: of images. What needs most of the disk comes last.
+IN_CONTAINERS = (
+    "test_docker.py",
+    "test_cibuildwheel.py",
+    "test_container_faults.py",
+    "test_smoke_container.py",
+    "test_cuda_images.py",
+)
+#: What is begun first, longest first. The others follow in the order they were found in, the unit tests last.
 FIRST = (
-    "test_torch_scatter",
-    "test_op_gate",
-    "test_docker",
-    "test_cibuildwheel",
-    "test_container_faults",
-    "test_smoke_container",
-    "test_cuda_images",
-    "test_gate_faults",
-    "test_main_job",
-    "test_kill",
+    "test_torch_scatter.py",
+    "test_op_gate.py",
+    *IN_CONTAINERS,
+    "test_gate_faults.py",
+    "test_main_job.py",
+    "test_kill.py",
 )
 
 
-def _rank(item: pytest.Item) -> int:
-    if "integration" not in item.path.parts:
-        return len(FIRST) + 1
-    name = item.path.stem
-    return FIRST.index(name) if name in FIRST else len(FIRST)
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order the tests, and say which of them one worker has to itself; what no group holds goes to any worker."""
-    items.sort(key=_rank)
+    """Put them in order."""
+
+    def rank(item: pytest.Item) -> int:
+        if "integration" not in item.path.parts:
+            return len(FIRST) + 1
+        return FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST)
+
     for item in items:
-        if item.get_closest_marker("docker"):
-            item.add_marker(pytest.mark.xdist_group("containers"))
-        elif item.get_closest_marker("slow"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        assert not item.get_closest_marker("docker") or item.path.name in IN_CONTAINERS, item.nodeid
+    items.sort(key=rank)
+
+
+class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """What one worker of `-n` runs by itself, in order: all tests in containers; an integration test's file.
+
+    xdist's own groups are marks, which it passes on in a way that pytest 9.2 does not follow.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if "integration" not in Path(file).parts:
+            return nodeid
+        return "containers" if Path(file).name in IN_CONTAINERS else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scopes:
+    """Tell xdist; the scopes stay in the order of their tests."""
+    config.option.loadscopereorder = False
+    return Scopes(config, log)
 
 
 _made: list[Path] = []
