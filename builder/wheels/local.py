@@ -249,7 +249,7 @@ class LocalExecutor:
 
 
 def build_variables(job: Job) -> dict[str, str]:
-    """What every executor tells a build: the archs, CUDA without a GPU, parallelism, no dates."""
+    """What every executor tells a build: the archs, CUDA without a GPU, parallelism, no dates, no debug information."""
     return {
         "TORCH_CUDA_ARCH_LIST": ";".join(str(arch) for arch in job.build.archs),
         "FORCE_CUDA": "1",
@@ -259,6 +259,9 @@ def build_variables(job: Job) -> dict[str, str]:
         # Beside the object file: in the folder for temporary files nvcc calls them by its process id, and each object
         # names the file it came from.
         "NVCC_PREPEND_FLAGS": "-objtemp",
+        # Python's own flags say -g, which setuptools hands on: more than half of what a compile with torch's headers
+        # costs, for what no released wheel carries. A -g of the recipe or of the source comes later and wins.
+        "CPPFLAGS": "-g0",
         "PYTHONNOUSERSITE": "1",
         "LC_ALL": "C.UTF-8",  # compilers speak one language, the one `compile_failure` reads
         "PYTHONHASHSEED": "0",

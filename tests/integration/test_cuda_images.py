@@ -17,7 +17,7 @@ import pytest
 from builder.matrix.axes import Python
 from builder.wheels.container import PACKAGES_VOLUME
 from builder.wheels.official import fits
-from tests.conftest import IN_CI, ROOT, Farm, Ran, needs_images, run
+from tests.conftest import ROOT, Farm, Ran, free_disk, needs_images
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
@@ -45,8 +45,7 @@ def own(store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
     yield folders
     for folder in folders.values():
         shutil.rmtree(folder)
-    if IN_CI:
-        run("docker", "volume", "rm", "--force", PACKAGES_VOLUME)
+    free_disk(PACKAGES_VOLUME)
 
 
 def declare(folder: Path, torch: str, cuda: str, pythons: str, arch: str, image: str, toolkit: str) -> None:

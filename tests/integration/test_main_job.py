@@ -19,7 +19,8 @@ from tests.conftest import BUILDFARM, ROOT, Farm, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-SELECT = ("--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn")
+#: Two Pythons of the four of that command in the README: a second one is enough to tell one wheel from one for each.
+SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--python", "3.13", "--ext", "ms_deform_attn")
 
 #: Forward and backward once, from the installed package, with a value that can be checked by hand: a sample at the
 #: very centre of a constant map returns the constant, and spreads a gradient of one over it.

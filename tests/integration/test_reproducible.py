@@ -19,7 +19,7 @@ from tests.conftest import Farm
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-SELECT = ("--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn")
+SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--ext", "ms_deform_attn")
 
 #: A kernel that is local to its file, so that nvcc has to make up a name for it.
 KERNEL = """

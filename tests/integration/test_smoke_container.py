@@ -33,7 +33,7 @@ from builder.store import Store
 from builder.subjects import find_subjects
 from builder.wheels.environment import Environments
 from builder.wheels.resources import Resources
-from tests.conftest import BUILDFARM, ROOT, Farm, needs_images
+from tests.conftest import BUILDFARM, ROOT, Farm, free_disk, needs_images
 from tests.integration.engine_proxy import engine_proxy
 from tests.unit.loopback import pure_wheel
 
@@ -60,11 +60,12 @@ PATIENCE = 900
 
 
 @pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     needs_images(BASE, PYTHONS)
     path = tmp_path_factory.mktemp("smoke") / "matrix.yaml"
     path.write_text(MATRIX)
-    return path
+    yield path
+    free_disk()
 
 
 @pytest.fixture

@@ -225,7 +225,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
         recipe = replace(
             make.recipe("ops"),
             assume_cuda=assume_cuda,
-            env={"WITH_X": "1", "MAX_JOBS": "1", "NVCC_PREPEND_FLAGS": "-G"},
+            env={"WITH_X": "1", "MAX_JOBS": "1", "NVCC_PREPEND_FLAGS": "-G", "CPPFLAGS": "-g"},
         )
         work = job(tmp_path, recipe=recipe)
         executor.toolchain(BUILD, recipe, log=work.log)
@@ -244,6 +244,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     assert (Path(assumed["PYTHONPATH"]) / "sitecustomize.py").is_file()
     assert plain["CXX"] == str(tmp_path / "g++")
     assert f"-ffile-prefix-map={root}" in plain["CPPFLAGS"]
+    assert plain["CPPFLAGS"].endswith(" -g0 -g"), "the recipe's wish comes last"
     assert f"-ffile-prefix-map={tmp_path / 'store' / 'envs'}" in plain["CPPFLAGS"]
     assert re.fullmatch(r"(-Xcompiler -ffile-prefix-map=\S+ ){2}-objtemp -G", plain["NVCC_PREPEND_FLAGS"])
     assert "CFLAGS" not in plain  # it would replace Python's own flags
