@@ -124,11 +124,16 @@ def path_flags(folders: Mapping[Path, str], compiler: str) -> dict[str, str]:
     return {"CPPFLAGS": " ".join(maps), "NVCC_PREPEND_FLAGS": " ".join(f"-Xcompiler {each}" for each in maps)}
 
 
+def are_flags(name: str) -> bool:
+    """Whether a variable of this name holds a compiler's flags, which are put one after the other."""
+    return re.fullmatch(r"[A-Z]*FLAGS|NVCC_(?:PRE|AP)PEND_FLAGS", name) is not None
+
+
 def joined(variables: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
-    """Both; `more` wins, but where both hold flags of a compiler they are put one after the other."""
+    """Both; `more` wins, but its flags for a compiler come after those of `variables`."""
     flags = {
         name: f"{variables[name]} {text}".strip()
         for name, text in more.items()
-        if name in variables and re.fullmatch(r"[A-Z]*FLAGS|NVCC_(?:PRE|AP)PEND_FLAGS", name)
+        if name in variables and are_flags(name)
     }
     return {**variables, **more, **flags}

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
+from builder.wheels.place import are_flags
 from builder.wheels.upstream import OwnTests, Upstream
 
 #: Printed when a step becomes the source's own; `builder.wheels.folds` tells the stage from it.
@@ -30,10 +31,10 @@ def constraints(packages: Sequence[str]) -> str:
 def overruled(upstream: Upstream, *, farm: Collection[str], recipe: Collection[str]) -> list[str]:
     """Names of the source's variables that do not hold: the recipe sets them, or the plan decides them.
 
-    `farm` and `recipe` are the names that either sets in the container.
+    `farm` and `recipe` are the names that either sets in the container. Flags for a compiler hold beside the farm's.
     """
-    names = (name for name, _ in upstream.environment)
-    return [name for name in dict.fromkeys(names) if name in recipe or (name in farm and name not in YIELDING)]
+    names = dict.fromkeys(name for name, _ in upstream.environment)
+    return [n for n in names if n in recipe or (n in farm and n not in YIELDING and not are_flags(n))]
 
 
 def merged(
@@ -41,14 +42,15 @@ def merged(
     upstream: Upstream,
     *,
     frontend_args: Sequence[str],
-    farm: Collection[str],
+    farm: Mapping[str, str],
     recipe: Collection[str],
     job: str = "/buildfarm/job",
 ) -> dict[str, object]:
     """The farm's cibuildwheel settings with the source's own joined to them.
 
-    `ours` needs `before-build`; `frontend_args` are the farm's options for `uv build`; `farm` and `recipe` are as for
-    `overruled`; `job` is the job's folder in the container, which holds constraints.txt and before_test.sh.
+    `ours` needs `before-build`; `frontend_args` are the farm's options for `uv build`; `farm` is what the farm sets
+    in the container, `recipe` the names of the recipe's part of it; `job` is the job's folder in the container, which
+    holds constraints.txt and before_test.sh.
     """
     settings = dict(ours)
     settings["before-all"] = upstream.before_all
@@ -56,7 +58,8 @@ def merged(
     if free := [(name, value) for name, value in upstream.environment if name not in lost]:
         if any(name == "PATH" for name, _ in free):
             free.append(("PATH", '"$BUILDFARM_OBJECTS/launch:$CUDA_HOME/bin:$PATH"'))  # the plan's compilers stay first
-        settings["environment"] = _bash(free)
+        flags = dict.fromkeys(name for name, _ in free if name in farm and are_flags(name))
+        settings["environment"] = _bash([*free, *((name, f'"{farm[name]} ${name}"') for name in flags)])
     if upstream.before_build:
         # Their own shell's words go on to the end: `exit` status and `set -e` mean what they mean without the farm.
         lines = [f"{ours['before-build']} || exit", f'echo "{BEFORE_BUILD_FOLD}"']

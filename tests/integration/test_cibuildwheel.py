@@ -48,7 +48,7 @@ SETUP = """
 import os
 from setuptools import Extension, setup
 
-said = ";".join(f"{name}={os.environ.get(name, '')}" for name in ("THEIRS", "LAST", "OURS", "TOLD", "HOST"))
+said = ";".join(f"{name}={os.environ.get(name, '')}" for name in ("THEIRS", "LAST", "OURS", "TOLD", "HOST", "CPPFLAGS"))
 said += f";archs={os.environ['TORCH_CUDA_ARCH_LIST']};"
 said += f"all={os.path.exists('/etc/from-before-all')};build={os.path.exists('from-before-build')};"
 toy = Extension("toy", ["toy.c"], define_macros=[("SAID", f'"{said}"')])
@@ -82,7 +82,7 @@ python -c "import torch"
 pip --version
 touch from-before-build
 '''
-environment = {THEIRS = "$(echo computed)", LAST = "global", OURS = "theirs", TORCH_CUDA_ARCH_LIST = "7.0"}
+environment = {THEIRS = "$(echo computed)", LAST = "global", OURS = "theirs", TORCH_CUDA_ARCH_LIST = "7.0", CPPFLAGS = "-Dx"}
 environment-pass = ["HOST"]
 config-settings = {told = "yes"}
 before-test = "touch before-test"
@@ -194,8 +194,9 @@ def test_every_setting_takes_effect(
     wheel = executor.compile(job, stages.append)
     log = job.log.read_text()
 
-    assert b"THEIRS=computed;LAST=override;OURS=ours;TOLD=yes;HOST=;archs=9.0;all=True;build=True;" in compiled_in(
-        wheel
+    assert (
+        b"THEIRS=computed;LAST=override;OURS=ours;TOLD=yes;HOST=;CPPFLAGS=-g0 -Dx;archs=9.0;all=True;build=True;"
+        in (compiled_in(wheel))
     )
     assert "\nchecked 2.11.0" in log
     assert [stage for stage in stages if stage in {"compile", "test"}] == ["compile", "test"]
@@ -258,4 +259,4 @@ def test_what_the_recipe_skips_does_not_happen(executor: DockerExecutor, make_jo
         '[tool.cibuildwheel]\nbefore-all = "yum install x"\ntest-command = "false"\nconfig-settings = {told = "1"}\n'
     )
     job = make_job(settings, skip=("before-all", "test"))
-    assert b"TOLD=1;HOST=;archs=9.0;all=False;" in compiled_in(executor.compile(job, lambda _: None))
+    assert b"TOLD=1;HOST=;CPPFLAGS=-g0;archs=9.0;all=False;" in compiled_in(executor.compile(job, lambda _: None))

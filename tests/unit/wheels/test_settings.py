@@ -10,7 +10,7 @@ from cibuildwheel.environment import parse_environment
 from builder.wheels.settings import BEFORE_BUILD_FOLD, TEST_FOLD, constraints, merged, overruled
 from builder.wheels.upstream import OwnTests, Upstream
 
-FARM = {"TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "MAX_JOBS", "PATH", "WITH_Y"}
+FARM = dict.fromkeys(["TORCH_CUDA_ARCH_LIST", "CUDA_HOME", "MAX_JOBS", "PATH", "WITH_Y"], "ours") | {"CPPFLAGS": "-g0"}
 RECIPE = {"WITH_Y", "FORCE_CUDA"}
 OURS = {"before-build": "sh prepare.sh", "test-command": "", "manylinux-x86_64-image": "ours"}
 
@@ -44,6 +44,15 @@ def test_a_path_of_theirs_comes_behind_the_plans_nvcc() -> None:
     environment = parse_environment(settings(upstream)["environment"])
     got = environment.as_dictionary({"PATH": "/usr/bin", "CUDA_HOME": "/plan", "BUILDFARM_OBJECTS": "/cache"})
     assert got["PATH"] == "/cache/launch:/plan/bin:/usr/local/cuda-9/bin:/usr/bin"
+
+
+@pytest.mark.parametrize("theirs", ["-DX=1", "'-DX=1'", '"$SAID"'])
+def test_flags_of_theirs_come_behind_the_farms(theirs: str) -> None:
+    upstream = Upstream(environment=(("CPPFLAGS", theirs), ("LDFLAGS", theirs)))
+    assert overruled(upstream, farm=FARM, recipe=RECIPE) == []
+    environment = parse_environment(settings(upstream)["environment"])
+    got = environment.as_dictionary({"CPPFLAGS": FARM["CPPFLAGS"], "SAID": "-DX=1"})
+    assert (got["CPPFLAGS"], got["LDFLAGS"]) == ("-g0 -DX=1", "-DX=1")
 
 
 def test_their_options_come_after_ours() -> None:
