@@ -82,7 +82,7 @@ python -c "import torch"
 pip --version
 touch from-before-build
 '''
-environment = {THEIRS = "$(echo it)", LAST = "global", OURS = "theirs", CPPFLAGS = "-Dx", TORCH_CUDA_ARCH_LIST = "7"}
+environment = {THEIRS = "$(echo it)", LAST = "global", OURS = "theirs", CPPFLAGS = "-DMORE", TORCH_CUDA_ARCH_LIST = "7"}
 environment-pass = ["HOST"]
 config-settings = {told = "yes"}
 before-test = "touch before-test"
@@ -195,7 +195,7 @@ def test_every_setting_takes_effect(
     log = job.log.read_text()
 
     said = compiled_in(wheel)
-    assert b"THEIRS=it;LAST=override;OURS=ours;TOLD=yes;HOST=;CPPFLAGS=-g0 -Dx;" in said
+    assert b"THEIRS=it;LAST=override;OURS=ours;TOLD=yes;HOST=;CPPFLAGS=-g0 -DMORE;" in said
     assert b"archs=9.0;all=True;build=True;" in said
     assert "\nchecked 2.11.0" in log
     assert [stage for stage in stages if stage in {"compile", "test"}] == ["compile", "test"]
