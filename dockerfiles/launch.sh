@@ -27,18 +27,53 @@ export PATH
 
 compiles=
 wraps=
+lists=
+list=
+object=
+last=
 for argument; do
     case $argument in
         -c | -dc | -dw | --compile | --device-c | --device-w) compiles=yes ;;
         -fwrapv | -fno-strict-overflow) wraps=${wraps:-yes} ;;
         -fno-wrapv | -fstrict-overflow | -ftrapv | -Wunused-result) wraps=no ;;
+        -MD | -MMD | --generate-dependencies-with-compile | --generate-nonsystem-dependencies-with-compile) lists=yes ;;
     esac
+    case $last in
+        -MF | --dependency-output) list=$argument ;;
+        -MT | --dependency-target-name) object=$argument ;;
+        -o | --output-file) object=${object:-$argument} ;;
+    esac
+    last=$argument
 done
 # Nothing but a compile has a result to keep.
 [ -n "$compiles" ] || exec "$real" "$@"
 
+# With no server there is nowhere to keep it. The flags are the same all the same, for they decide bytes.
+cached=
+[ ! -S "${SCCACHE_SERVER_UDS-}" ] || cached=yes
+
 count=$#
 if [ "$name" = nvcc ]; then
+    # sccache has nvcc list a kernel's headers in a run of its own, with one more preprocessing for each GPU architecture.
+    # The list is for the next build in the same folder. Every build of the farm has a new one, so an empty list does.
+    case $list$object in
+        *[!A-Za-z0-9_./+=,@%-]*) lists= ;; # it would need quotes
+    esac
+    if [ -n "$cached" ] && [ -n "$lists" ] && [ -n "$list" ] && [ -n "$object" ] && echo "$object:" 2> /dev/null > "$list"; then
+        while [ "$count" -gt 0 ]; do
+            count=$((count - 1))
+            case $1 in
+                -MD | -MMD | -MP | --generate-*dependencies-with-compile | --generate-dependency-targets) ;;
+                -MF | -MT | --dependency-output | --dependency-target-name)
+                    count=$((count - 1))
+                    shift
+                    ;;
+                *) set -- "$@" "$1" ;;
+            esac
+            shift
+        done
+        count=$#
+    fi
     # sccache 0.16 takes the value of an option it does not know for a second source, and gives up.
     option=
     while [ "$count" -gt 0 ]; do
@@ -71,6 +106,5 @@ elif [ "$wraps" = yes ]; then
         shift
     done
 fi
-# With no server there is nowhere to keep it. The flags are the same all the same, for they decide bytes.
-[ -S "${SCCACHE_SERVER_UDS-}" ] || exec "$real" "$@"
+[ -n "$cached" ] || exec "$real" "$@"
 exec "${BUILDFARM_SCCACHE:-sccache}" "$real" "$@"

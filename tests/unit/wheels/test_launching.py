@@ -142,6 +142,28 @@ def test_an_option_of_nvcc_keeps_its_value(laid_out: Place) -> None:
 
 
 @pytest.mark.parametrize(
+    "asked",
+    [
+        "-MD -MF a.d -c k.cu -o k.o",
+        "--generate-dependencies-with-compile --dependency-output a.d -c k.cu -o k.o",
+        "-c k.cu -MMD -MP -MT k.o -MF a.d -o other.o",
+    ],
+)
+def test_no_list_of_a_kernel_s_headers_is_asked_for(laid_out: Place, tmp_path: Path, asked: str) -> None:
+    listed = tmp_path / "a.d"
+    told = laid_out.tool("nvcc", *asked.replace("a.d", str(listed)).split()).stdout.split("\n")[2:-1]
+    assert told == ["-c", "k.cu", "-o", "other.o" if "other" in asked else "k.o"]
+    assert listed.read_text() == "k.o:\n", "what ninja and make look for is there"
+
+
+@pytest.mark.parametrize(
+    "asked", ["-MD -c k.cu -o k.o", "-MD -MF absent/a.d -c k.cu -o k.o", "-MD -MF a$b.d -c k.cu -o k.o"]
+)
+def test_a_list_that_cannot_be_written_here_is_left_to_nvcc(laid_out: Place, asked: str) -> None:
+    assert laid_out.tool("nvcc", *asked.split()).stdout.split("\n")[2:-1] == asked.split()
+
+
+@pytest.mark.parametrize(
     ("flags", "told"),
     [
         ("-Wsign-compare -DNDEBUG -g -fwrapv -O3 -Wall", "-Wsign-compare -DNDEBUG -g -O3 -Wall"),
