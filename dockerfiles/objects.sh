@@ -32,15 +32,16 @@ lay_out() {
     for compiler in "$objects/compilers"/*; do
         launcher "$objects/launch/${compiler##*/}" || return
     done
+    # Compilers come by these links for every header: each leads straight to where it ends.
     if [ -x "$BUILDFARM_TOOLKIT/bin/nvcc" ]; then
-        ln -sfn "$BUILDFARM_TOOLKIT" "$objects/toolkit" || return
+        ln -sfn "$(readlink -f "$BUILDFARM_TOOLKIT")" "$objects/toolkit" || return
         for entry in "$objects/toolkit"/* "$objects/toolkit/bin"/*; do
             target=$objects/cuda${entry#"$objects/toolkit"}
-            [ -e "$target" ] || ln -s "$entry" "$target" || return
+            [ -e "$target" ] || ln -s "$(readlink -f "$entry" || echo "$entry")" "$target" || return
         done
         rm "$objects/cuda/bin/nvcc" && launcher "$objects/cuda/bin/nvcc" || return
     fi
-    ln -sfn "$BUILDFARM_SITE" "$objects/site"
+    ln -sfn "$(readlink -f "$BUILDFARM_SITE")" "$objects/site"
 }
 
 # The server stays in this session and group, so that it is ended with them; it holds nobody's streams.

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 from builder.errors import BuildError, FarmError, MissingToolError
 from builder.images.abandoned import end_abandoned
 from builder.images.container import LABEL
@@ -51,6 +54,10 @@ from builder.wheels.upstream import read_upstream
 
 #: The newest glibc 2.x that uv knows by name (uv 0.13: `--python-platform` of `uv pip compile --help`).
 _NEWEST_GLIBC = 40
+
+#: torch asks for it and imports it where a program is compiled at run time. A third of what each further Python of a
+#: torch unpacks (torch 2.6: 0.7 GB), in an environment that every build gets anew.
+_AT_RUN_TIME = ("triton", "pytorch-triton")
 
 #: Variables that would change a build, or make cibuildwheel write outside its log, unasked.
 _MEDDLING = re.compile(r"CIBW_|CI$|GITHUB_|GITLAB_CI$|TRAVIS|CIRCLECI$|APPVEYOR|AZURE_HTTP_USER_AGENT$|PYTHONPATH$")
@@ -271,6 +278,7 @@ class DockerExecutor:
                     argv += ["--no-annotate", "--python", sys.executable]
                     argv += ["--python-version", str(image.pythons.python)]
                     argv += ["--python-platform", platform, "--output-file", str(locked), str(wanted)]
+                    argv += [word for name in _left_out(recipe) for word in ("--no-emit-package", name)]
                     start = log.stat().st_size if log.exists() else 0
                     status = run(argv, log=log, job=self._store.mark(f"env-{record.stem}"), env=uv_variables(index))
                     if status < 0:
@@ -284,6 +292,12 @@ class DockerExecutor:
     def _torch_index(self, build: Build) -> list[str]:
         default = Compat.load().is_default_variant(build.torch, build.cuda)
         return self._environments.index_urls(build.cuda, default_variant=default)
+
+
+def _left_out(recipe: Recipe) -> list[str]:
+    """torch's requirements that no compile reads, unless the recipe wants them."""
+    wanted = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
+    return [name for name in _AT_RUN_TIME if name not in wanted]
 
 
 def _uv_platform(image: BuildImage) -> str:

@@ -53,6 +53,8 @@ _KEPT = re.compile(
     r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
 )
 
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+
 #: How compilers, linkers, git and Python begin the line that says what is wrong.
 _SAYS_ERROR = re.compile(r"(?i)error:|fatal:|undefined reference to|cannot find -l")
 
@@ -292,6 +294,8 @@ def compile_failure(job: Job, status: int, lines: Sequence[str] | None = None) -
     if disk_full(lines):
         return BuildError("the disk is full; nothing half-made was kept", stage="compile", log=job.log, hints=hints)
     first = errors[0][:300] if errors else f"the build ended with status {status}"
+    if found := _NO_MODULE.search(first):
+        hints.insert(0, f"`build_requires` in the recipe says what a build needs; `{found[1]}` was not there")
     return BuildError(first, stage="compile", log=job.log, hints=hints)
 
 

@@ -1,8 +1,8 @@
 """The same wheels by a plain cibuildwheel loop and by the farm: processor seconds and wall, as a ratio.
 
-Run it: python -m tests.benchmarks.farm_vs_cibuildwheel [--small] [--ext NAME] [--pip] [--json FILE]. It needs Docker, a
-package index and the images of `tests/images/make-base all`, takes an hour or more, and says something only on a
-machine that does nothing else: containers are charged to the engine's whole control group.
+Run it: python -m tests.benchmarks.farm_vs_cibuildwheel [--small] [--ext NAME] [--pip] [--twice] [--json FILE]. It needs
+Docker, a package index and the images of `tests/images/make-base all`, takes an hour or more, and says something only
+on a machine that does nothing else: containers are charged to the engine's whole control group.
 
 Cells: five of a stable-ABI extension (diffrast, five torches) and four of a classic one (ms_deform_attn on torch 2.6,
 four Pythons). Three phases, each done by both sides: cold; after a line is added to one CUDA source of the stable
@@ -17,6 +17,10 @@ toolkit in place, uv as front end and installer, ninja. With `--pip` it has what
 front end `build`, and pip). It keeps nothing from run to run, so `--once` takes its cold figures for every phase. Both
 sides download their packages in the cold phase, the farm not with `--packages buildfarm-uv`. The farm's proofs are left
 out, since the loop proves nothing; `--proofs` adds them to the farm's side.
+
+The farm's side is minutes where the loop's is half an hour, and a shared machine is a quarter slower in some minutes
+than in others. With `--twice` each phase of the farm is done twice, the cold one before and after the loop, and the
+mean is taken.
 """
 
 from __future__ import annotations
@@ -118,6 +122,9 @@ class Spent:
         """Of containers and host programs together."""
         return self.containers + self.host
 
+    def __truediv__(self, number: int) -> Spent:
+        return Spent(self.containers / number, self.host / number, self.wall / number)
+
     def __add__(self, other: Spent) -> Spent:
         return Spent(self.containers + other.containers, self.host + other.host, self.wall + other.wall)
 
@@ -167,6 +174,7 @@ class Bench:
         self.images: dict[Cell, str] = {}
         self.cells: dict[str, list[Cell]] = {}
         self._read: dict[Path, int] = {}
+        self._edits = 0
         for extension in extensions:
             shutil.copytree(
                 ROOT / "extensions" / extension.name,
@@ -196,8 +204,9 @@ class Bench:
 
     def edit(self, extension: Extension) -> None:
         """One line more in one source: a variable on the GPU, which changes the code of every architecture."""
+        self._edits += 1
         with (self.folder / extension.name / extension.edited).open("a", encoding="utf-8") as stream:
-            stream.write("__device__ int buildfarm_benchmark;\n")
+            stream.write(f"__device__ int buildfarm_benchmark_{self._edits};\n")
 
     def farm(self, *asked: str) -> Spent:
         """One `buildfarm build` of each matrix, with these words more."""
@@ -293,19 +302,24 @@ class Bench:
         subprocess.run(["docker", "volume", "rm", "--force", *volumes], check=False, stdout=subprocess.DEVNULL)
 
 
-def main() -> None:
-    """Measure, print, and write JSON where asked."""
+def _asked() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="two cells of each extension, one architecture")
     parser.add_argument("--pip", action="store_true", help="cibuildwheel's default front end and installer in the loop")
     parser.add_argument("--once", action="store_true", help="the loop in the cold phase alone: it keeps nothing anyway")
+    parser.add_argument("--twice", action="store_true", help="each phase of the farm twice, and the mean of both")
     parser.add_argument("--ext", choices=[e.name for e in FULL], help="one extension alone")
     parser.add_argument("--archs", default="", help='GPU architectures, "8.0, 9.0"; default: five, --small: one')
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once, of both sides")
     parser.add_argument("--proofs", action="store_true", help="let the farm prove its wheels too")
     parser.add_argument("--packages", default="", help="a volume with packages for the farm, where disk is short")
     parser.add_argument("--json", type=Path, help="also write the figures there")
-    asked = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> None:
+    """Measure, print, and write JSON where asked."""
+    asked = _asked()
     extensions = [e for e in (SMALL if asked.small else FULL) if asked.ext in (None, e.name)]
     archs = asked.archs or ("9.0" if asked.small else "7.5, 8.0, 8.6, 8.9, 9.0")
     figures: dict[str, dict[str, object]] = {}
@@ -330,15 +344,28 @@ def main() -> None:
             for phase, edited in (("cold", None), *((f"a line in {e.name}/{e.edited}", e) for e in extensions)):
                 if edited:
                     bench.edit(edited)
-                farm = bench.farm()
+                runs = [bench.farm()]
                 last = edited is extensions[-1] and len(extensions) > 1
                 for extension in () if edited and asked.once else [edited] if edited and last else extensions:
                     loops[extension.name] = bench.loop(extension)
-                loop = sum(loops.values(), Spent())
+                if asked.twice:
+                    if edited:
+                        bench.edit(edited)
+                    else:
+                        bench.forget()
+                        bench.clear()
+                    runs.append(bench.farm())
+                loop, farm = sum(loops.values(), Spent()), sum(runs, Spent()) / len(runs)
                 ratio = loop.cpu / farm.cpu
-                figures[phase] = {"loop": asdict(loop), "farm": asdict(farm), "cpu_ratio": round(ratio, 2)}
+                figures[phase] = {
+                    "loop": asdict(loop),
+                    "farm": [asdict(run) for run in runs],
+                    "cpu_ratio": round(ratio, 2),
+                }
                 row = f"{loop.cpu:15.0f} s{loop.wall:6.0f} s{farm.cpu:8.0f} s{farm.wall:6.0f} s{ratio:10.1f}x"
                 lines = [f"{phase[:33]:34}{row}"]
+                if asked.twice:
+                    lines[0] += f"  (farm: {' and '.join(f'{run.cpu:.0f} s' for run in runs)})"
                 if edited:
                     alone = loops[edited.name]
                     figures[phase] |= {"loop_alone": asdict(alone), "cpu_ratio_alone": round(alone.cpu / farm.cpu, 2)}

@@ -93,10 +93,10 @@ def assert_proven(ran: Ran, folder: Path, cells: set[str]) -> None:
     ("torch", "cuda", "python", "arch", "image", "toolkit", "cell"),
     [
         (COMMON, "13.0", "3.12", "9.0", "buildfarm-cuda:13.0-bookworm", "13.0", "torch2.11.0-cu130-cp312"),
-        ("2.0", "11.7", "3.11", "8.6", "buildfarm-cuda:11.8-bookworm", "11.8", "torch2.0.1-cu117-cp311"),
         ("2.6", "12.4", "3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4", "torch2.6.0-cu124-cp312"),
+        ("2.0", "11.7", "3.11", "8.6", "buildfarm-cuda:11.8-bookworm", "11.8", "torch2.0.1-cu117-cp311"),
     ],
-    ids=["cuda13", "cuda11", "cuda12"],
+    ids=["cuda13", "cuda12", "cuda11"],
 )
 def test_a_cell_of_each_major(
     farm: Farm,
@@ -118,8 +118,13 @@ def test_a_cell_of_each_major(
     assert toolchain["nvcc"].startswith(f"{toolkit}.")
     assert ("stands in for" in toolchain) is (cuda != toolkit)
     # Debian trixie's C library is newer than bookworm's: that wheel this machine would not take.
-    (imported,) = (p for b in report(tmp_path)["builds"] for p in b["proofs"] if p["check"] == "import")
-    assert ("image" in imported["evidence"]) is not fits(wheel.name, Python.parse(python))
+    proofs = {p["check"]: p for b in report(tmp_path)["builds"] for p in b["proofs"]}
+    elsewhere = not fits(wheel.name, Python.parse(python))
+    assert ("image" in proofs["import"]["evidence"]) is elsewhere
+    if elsewhere:
+        where = proofs["gpu-values"]["evidence"]["where"]
+        assert where["image"].startswith(f"buildfarm/run-{cell}:")
+        assert proofs["gpu-values"]["reason"] == where["no_gpu"]
 
 
 def test_the_headline_command(farm: Farm, own: dict[str, str], tmp_path: Path) -> None:

@@ -1,11 +1,11 @@
-"""Cells in real containers: the op gate in a cell's runtime image, what a lost container leaves, and who ends it.
+"""Cells in real containers: the import of a wheel in a cell's runtime image, what a lost container leaves, who ends it.
 
-One runtime image is made, with the whole torch of a cell: minutes the first time, nothing once the engine has it.
+One runtime image is made, with the whole torch of a cell: minutes the first time, nothing once the engine has it. The
+cell is one of test_cuda_images.py, which has every op executed in the same image.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -27,32 +27,29 @@ from builder.matrix.config import Select, load_matrix, load_recipes
 from builder.proof import Check, Verdict
 from builder.proofs import container as room
 from builder.proofs.container import ContainerCells
-from builder.proofs.gating import GATE
 from builder.proofs.visit import Visitor
 from builder.store import Store
 from builder.subjects import find_subjects
 from builder.wheels.environment import Environments
 from builder.wheels.resources import Resources
-from tests.conftest import BUILDFARM, ROOT, Farm, free_disk, needs_images
+from tests.conftest import BUILDFARM, ROOT, needs_images
 from tests.integration.engine_proxy import engine_proxy
 from tests.unit.loopback import pure_wheel
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
-BASE, PYTHONS = "buildfarm-base:bookworm", "buildfarm-pythons:local"
-CELL = Cell.parse("torch2.11.0-cu130-cp312")
-SELECTION = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
+BASE, PYTHONS = "buildfarm-cuda:12.4-trixie", "buildfarm-pythons:local"
+CELL = Cell.parse("torch2.6.0-cu124-cp312")
 
 MATRIX = f"""\
-torch: [2.11]
-cuda: [13.0]
+torch: [2.6]
+cuda: [12.4]
 python: [3.12]
 extensions: [{ROOT}/extensions/ms_deform_attn]
 images:
   - cells: "*"
     image: {BASE}
     pythons: {PYTHONS}
-torch_index: https://download.pytorch.org/whl/{{variant}}
 """
 
 #: Longer than any step here takes on a busy machine, seconds.
@@ -60,12 +57,11 @@ PATIENCE = 900
 
 
 @pytest.fixture(scope="module")
-def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs_images(BASE, PYTHONS)
     path = tmp_path_factory.mktemp("smoke") / "matrix.yaml"
     path.write_text(MATRIX)
-    yield path
-    free_disk()
+    return path
 
 
 @pytest.fixture
@@ -81,7 +77,7 @@ def containers(store: Store) -> list[str]:
 
 def strange_wheel(folder: Path, module: str = "") -> Path:
     """A wheel that nobody wrote a recipe for: it is imported, and has no ops."""
-    return pure_wheel(folder, "strange", "1.0", {"strange/__init__.py": module}, requires=["torch==2.11.*"])
+    return pure_wheel(folder, "strange", "1.0", {"strange/__init__.py": module}, requires=["torch==2.6.*"])
 
 
 @contextmanager
@@ -117,35 +113,6 @@ def told(store: Store, word: str) -> bool:
     return any(word in log.read_text(errors="replace") for log in (store.root / "logs").glob("*.log"))
 
 
-def assert_proven(proofs: list[dict[str, Any]]) -> None:
-    verdicts = {proof["check"]: proof for proof in proofs}
-    for check in (Check.IMPORT, *(check for check in GATE if not check.on_gpu)):
-        assert verdicts[str(check)]["verdict"] == "passed", f"{check}: {verdicts[str(check)]['reason']}"
-    assert verdicts["import"]["evidence"]["image"].startswith(f"buildfarm/run-{CELL}:")
-    gpu = verdicts["gpu-values"]
-    where = gpu["evidence"]["where"]
-    assert where["image"].startswith(f"buildfarm/run-{CELL}:")
-    if gpu["verdict"] == "passed":
-        assert where["gpus"][0]["driver"]
-    else:
-        assert (gpu["verdict"], gpu["reason"]) == ("not run", where["no_gpu"])
-
-
-def test_every_op_passes_in_the_cells_image(farm: Farm, matrix: Path, store: Path, tmp_path: Path) -> None:
-    words = (*SELECTION, "--ext", "ms_deform_attn", "--store", store, "--dist", tmp_path)
-    built = farm("build", *words, "--executor", "local")
-    assert built.code == 0, built.all
-    done = farm("smoke", *words, "--executor", "docker", "--matrix", matrix, "--json")
-    assert done.code == 0, done.all
-    (one,) = json.loads(done.out)
-    assert one["cell"] == str(CELL)
-    assert_proven(one["proofs"])
-    assert containers(Store(store)) == []
-    here = json.loads((tmp_path / "report.json").read_text())["builds"][0]["proofs"]
-    verdicts = {proof["check"]: proof["verdict"] for proof in here if proof["cell"] and proof["check"] != "linkage"}
-    assert {proof["check"]: proof["verdict"] for proof in one["proofs"]} == verdicts, "both ways say the same"
-
-
 @pytest.fixture
 def visit(matrix: Path, own: Store, tmp_path: Path) -> Callable[[str], list[Any]]:
     """Visit the cell with a wheel whose module is this text; its proofs."""
@@ -168,9 +135,9 @@ def test_symbols_are_those_of_the_images_torch(matrix: Path, own: Store, tmp_pat
     cells = ContainerCells(Engine(), own, Choice(declared, Compat.load(), {}), environments)
     with own.work("symbols") as folder, cells.open(CELL, folder, job=own.mark("symbols"), log=tmp_path / "log") as cell:
         symbols = cell.symbols()
-    assert {"libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libcudart.so.13"} <= set(symbols.providers)
+    assert {"libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libcudart.so.12"} <= set(symbols.providers)
     assert len(symbols.providers["libtorch_cpu.so"].defined) > 10_000
-    assert symbols.cxx11
+    assert not symbols.cxx11, "torch 2.6 for CUDA 12.4 has the std::string of before GCC 5"
 
 
 @pytest.mark.parametrize(

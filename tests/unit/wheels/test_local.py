@@ -99,7 +99,9 @@ def test_what_every_build_is_told(tmp_path: Path) -> None:
             "build.log",
             id="linker",
         ),
-        pytest.param("ModuleNotFoundError: No module named 'x'\n", 1, "ModuleNotFoundError", "build.log", id="Python"),
+        pytest.param(
+            "ModuleNotFoundError: No module named 'x'\n", 1, "ModuleNotFoundError", "build_requires", id="Python"
+        ),
         pytest.param("all went so well\n", 3, "the build ended with status 3", "build.log", id="no word of an error"),
         pytest.param("error: " + "x" * 9000, 1, "error: xxx", "build.log", id="a very long line"),
     ],
