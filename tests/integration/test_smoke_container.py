@@ -91,6 +91,8 @@ def running(matrix: Path, store: Store, *words: str | Path, **variables: str) ->
         text=True,
         cwd=store.root,
         env={**os.environ, **variables},
+        # SIGINT as a shell in the foreground leaves it, whatever started the tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread is at work here
     )
     try:
         yield farm
