@@ -65,9 +65,11 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Store:
-    """A store of its own, so that its containers are those of one test."""
-    return Store(tmp_path / "store")
+def own(tmp_path: Path) -> Iterator[Store]:
+    """A store of its own, so that its containers are those of one test: one that failed must not hold the image."""
+    store = Store(tmp_path / "store")
+    yield store
+    end_abandoned(Engine(), store, LABEL)
 
 
 def containers(store: Store) -> list[str]:
