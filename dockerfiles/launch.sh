@@ -30,6 +30,12 @@ wraps=
 lists=
 list=
 object=
+direct=${BUILDFARM_PLACE-}
+[ -z "${CPATH-}${C_INCLUDE_PATH-}${CPLUS_INCLUDE_PATH-}" ] || direct=
+case $PWD in
+    "${BUILDFARM_SOURCE-}" | "${BUILDFARM_SOURCE-}"/*) ;;
+    *) direct= ;;
+esac
 last=
 for argument; do
     case $argument in
@@ -37,6 +43,19 @@ for argument; do
         -fwrapv | -fno-strict-overflow) wraps=${wraps:-yes} ;;
         -fno-wrapv | -fstrict-overflow | -ftrapv | -Wunused-result) wraps=no ;;
         -MD | -MMD | --generate-dependencies-with-compile | --generate-nonsystem-dependencies-with-compile) lists=yes ;;
+    esac
+    # Where a header may come from, and BUILDFARM_PLACE does not stand for it.
+    case $argument in
+        -I*) path=${argument#-I} ;;
+        -isystem*) path=${argument#-isystem} ;;
+        -iquote | -idirafter) path= ;;
+        -i* | @* | -B* | -Wp,* | -X* | --sysroot* | --include* | --imacros*) path=.. ;;
+        *) path=$argument ;;
+    esac
+    case $path in
+        *..*) direct= ;;
+        "${BUILDFARM_SOURCE-}" | "${BUILDFARM_SOURCE-}"/* | "$home"/* | "${BUILDFARM_PREFIX-$home}"/* | /usr/* | /opt/*) ;;
+        /*) direct= ;;
     esac
     case $last in
         -MF | --dependency-output) list=$argument ;;
@@ -107,4 +126,19 @@ elif [ "$wraps" = yes ]; then
     done
 fi
 [ -n "$cached" ] || exec "$real" "$@"
+# nvcc's own key is for nothing: sccache keeps the results of nvcc's steps alone, each under a key of its own.
+[ "$name" != nvcc ] || exec "${BUILDFARM_SCCACHE:-sccache}" "$home/whole/nvcc" "$@"
+if [ -n "$direct" ]; then
+    # Found by what the headers of last time hold now, without preprocessing. A header that is new may hide one of them;
+    # so whatever can be new, a name in the source's tree, goes into the key, by a folder in which headers are looked
+    # for last. It is empty, and its name is in no object.
+    names=$(cd "$BUILDFARM_SOURCE" && find . -name .git -prune -o ! -name '*.o' ! -name '*.d' ! -name '*.so' -printf '%p %l\n' |
+        LC_ALL=C sort | sha256sum)
+    place=$home/place/$direct-${names%% *}
+    if [ -d "$place" ] || mkdir -p "$place"; then
+        SCCACHE_DIRECT=true
+        export SCCACHE_DIRECT
+        set -- "$@" -idirafter "$place"
+    fi
+fi
 exec "${BUILDFARM_SCCACHE:-sccache}" "$real" "$@"

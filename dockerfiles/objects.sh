@@ -6,7 +6,7 @@
 #
 #   launch/     gcc, g++, cc, c++, $CC, $CXX: launch.sh         compilers/  the real ones, under the same names
 #   cuda/       CUDA_HOME of the build: bin/nvcc is launch.sh   toolkit     the real one
-#   site        the build's site-packages
+#   site        the build's site-packages                       whole/nvcc  what the server takes for nvcc
 #
 # The folder has the same name in every build, so paths that reach an object's key (nvcc's own, torch's headers) do
 # not tell one Python or torch from another.
@@ -40,6 +40,16 @@ lay_out() {
             [ -e "$target" ] || ln -s "$(readlink -f "$entry" || echo "$entry")" "$target" || return
         done
         rm "$objects/cuda/bin/nvcc" && launcher "$objects/cuda/bin/nvcc" || return
+        # sccache preprocesses a whole kernel before it asks nvcc for its steps, for a key under which it keeps nothing.
+        # What is answered here is new each time, so that nothing is ever found under it either.
+        mkdir -p "$objects/whole" && cat > "$objects/whole/nvcc" << END || return
+#!/bin/sh
+case " \$* " in
+    *" -E -Xcompiler=-P ") read -r new < /proc/sys/kernel/random/uuid && echo "\$new" ;;
+    *) exec "$objects/toolkit/bin/nvcc" "\$@" ;;
+esac
+END
+        chmod 755 "$objects/whole/nvcc" || return
     fi
     ln -sfn "$(readlink -f "$BUILDFARM_SITE")" "$objects/site"
 }
@@ -48,7 +58,7 @@ lay_out() {
 serve() {
     mkdir -p "$told" "$SCCACHE_DIR" &&
         chmod a+rwx "$told" && # the farm deletes it, and may be another user
-        SCCACHE_NO_DAEMON=1 SCCACHE_LOG=sccache::server=debug,sccache::compiler::compiler=debug \
+        SCCACHE_DIRECT=true SCCACHE_NO_DAEMON=1 SCCACHE_LOG=sccache::server=debug,sccache::compiler::compiler=debug \
             SCCACHE_ERROR_LOG="$told/server.log" \
             "$sccache" --start-server < /dev/null > "$told/start.log" 2>&1
 }

@@ -10,7 +10,8 @@ environment=$BUILDFARM_ENVIRONMENT
 sh "$BUILDFARM_JOB_DIR/packages.sh" venv --no-config --clear --python "$(readlink -f "$BUILDFARM_PREFIX/bin/python")" "$environment"
 rm -rf "$BUILDFARM_PREFIX"
 ln -s "$environment" "$BUILDFARM_PREFIX"
-sh "$BUILDFARM_JOB_DIR/packages.sh" pip install --no-config --no-deps --python "$BUILDFARM_PREFIX/bin/python" \
+# By its own path: each file is linked by its full name, and every folder on the way is asked of the container's storage.
+sh "$BUILDFARM_JOB_DIR/packages.sh" pip install --no-config --no-deps --python "$environment/bin/python" \
     --requirements "$BUILDFARM_JOB_DIR/requirements.txt"
 
 if [ -n "${BUILDFARM_TORCH_CUDA-}" ]; then

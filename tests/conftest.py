@@ -43,6 +43,18 @@ def needs_images(*images: str) -> None:
             lacking(f"{image} is not there; `tests/images/make-base {image}` makes it")
 
 
+def wheel_of(dist: Path) -> Path:
+    """The one wheel that lies in a folder."""
+    wheels = list(dist.glob("*.whl"))
+    assert len(wheels) == 1, wheels
+    return wheels[0]
+
+
+def storage_driver() -> str:
+    """What the engine keeps its containers in: `overlay2`, `fuse-overlayfs`."""
+    return run("docker", "info", "--format", "{{.Driver}}").out.strip()
+
+
 def free_disk(volume: str = "") -> None:
     """In CI, whose disk is small: delete the images that cells ran in (5 GB each, twice: the engine keeps how it made
     them) and a volume. On a person's machine they are kept for the next time.

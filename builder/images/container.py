@@ -43,6 +43,9 @@ ALL_GPUS: tuple[DeviceRequest, ...] = (
     DeviceRequest(driver="cdi", device_ids=["nvidia.com/gpu=all"]),
 )
 
+#: The storage whose programs are asked by the kernel; see `ease`.
+_ASKED = "fuse-overlayfs"
+
 _NO_DRIVER = "could not select device driver"
 
 
@@ -125,6 +128,7 @@ class Container:
         self._client = client
         self._handle = handle
         self._gpus = gpus
+        self._eased = False
 
     def put(self, source: Path, target: str) -> None:
         """Copy a file or a folder into the room, as `ROOM/target`; it belongs to the container's user."""
@@ -173,7 +177,7 @@ class Container:
                 listener.start()
                 timed_out = not self._await(listener, seconds)
             finally:
-                _hang_up(output)
+                hang_up(output)
         state = self._state()
         return Ended(
             _status(int(state["ExitCode"])),
@@ -196,6 +200,7 @@ class Container:
             if self._gpus and isinstance(error.__cause__, APIError):
                 raise NoGpuError(_why_no_gpu(error.__cause__)) from error
             raise
+        self._eased = self._eased or ease(self._handle)  # a mode, which stays for the next steps
 
     def _await(self, listener: _Listener, seconds: float | None) -> bool:
         """Wait for the end of a step; False when it was killed because its time was over."""
@@ -217,6 +222,22 @@ class Container:
             self._handle.reload()
         state: Mapping[str, Any] = self._handle.attrs["State"]
         return state
+
+
+def ease(container: Handle) -> bool:
+    """Spare a running container four fifths of what it asks of its storage, where that is fuse-overlayfs.
+
+    Of a folder that the group may not enter, Linux asks for no access list (acl_permission_check in fs/namei.c). That
+    of the root of a FUSE mount it does not remember (seen on 6.18), so that each absolute path of each user but root
+    costs a question: 200,000 of the 260,000 of one wheel's build, a fifth of its processor time. Rootless engines on
+    older kernels have this storage. What fails costs time alone: False, then.
+    """
+    if container.attrs.get("Driver") != _ASKED:
+        return True
+    try:
+        return container.exec_run(["chmod", "g=", "/"], user="0:0").exit_code == 0
+    except FAULTS:  # it has ended already, say
+        return False
 
 
 class _Listener(threading.Thread):
@@ -243,7 +264,7 @@ class _Listener(threading.Thread):
         return self._kept[number].decode(errors="replace")
 
 
-def _hang_up(output: Any) -> None:  # noqa: ANN401 (the SDK's stream, untyped)
+def hang_up(output: Any) -> None:  # noqa: ANN401 (the SDK's stream, untyped)
     """End an attached connection. The SDK's own close leaves its file open, to be found by the garbage collector."""
     with suppress(*FAULTS, OSError):
         output.close()

@@ -6,11 +6,13 @@ import json
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from http.client import CONFLICT
 from pathlib import Path
+from typing import Any
 
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
@@ -18,7 +20,7 @@ from docker.types import LogConfig, Mount
 
 from builder.errors import MissingToolError
 from builder.images.build_faults import image_fault
-from builder.images.container import LABEL, Container, ContainerSpec
+from builder.images.container import LABEL, Container, ContainerSpec, ease, hang_up
 from builder.images.faults import FAULTS, OTHER_WAY, reason, told
 from builder.process import run
 
@@ -177,6 +179,29 @@ class Engine:
                 # Gone with its engine, say: how the body ended counts more, and the next run reaps by label.
                 with suppress(*FAULTS):
                     made.remove(force=True, v=True)
+
+    @contextmanager
+    def eased(self, label: str) -> Iterator[None]:
+        """`ease` each container with a label that somebody else starts while the body runs."""
+        with self._untranslated(CONTAINER_PATIENCE) as client:
+            events: Any = ()
+            with suppress(*FAULTS):  # it costs time alone
+                events = client.events(filters={"type": "container", "event": "start", "label": label}, decode=True)
+
+            def follow() -> None:
+                # The engine went away, or the stream was closed, which the libraries below the SDK tell in many ways.
+                with suppress(*FAULTS, OSError, ValueError, AttributeError):
+                    for event in events:
+                        ease(client.containers.get(event["id"]))
+
+            follower = threading.Thread(target=follow, name="eased containers", daemon=True)
+            follower.start()
+            try:
+                yield
+            finally:
+                if events:
+                    hang_up(events)
+                follower.join(1)  # a stream over SSH cannot be ended from here; it ends with this program
 
     def marks(self, label: str) -> set[str]:
         """The values of a label, over all containers that carry it, running or not."""

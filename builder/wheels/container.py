@@ -44,6 +44,7 @@ _SCRIPTS = (
 SOURCE = "/project"
 
 #: Paths inside the container; the caches' are made by the image, so that the build's user owns them.
+_FOLDER = "/buildfarm"
 _JOB, _CA, _SHIM = "/buildfarm/job", "/buildfarm/ca.pem", "/buildfarm/shim"
 _PACKAGES, _CACHE = "/buildfarm/uv", "/buildfarm/sccache"
 
@@ -145,10 +146,15 @@ def configuration(job: Job, place: Place, upstream: Upstream, *, mounted: Path, 
         # Objects that root has written, the build's user could not replace.
         _mount("volume", f"{OBJECTS_VOLUME}{'-root' * upstream.needs_root}", _CACHE),
         _mount("bind", ca_bundle(), _CA, readonly=True),
+        # Compilers, uv and Python go through it for each file: the container's storage need not be asked for it.
+        f"--tmpfs={_FOLDER}:exec,mode=755,uid=1000,gid=1000",
     ]
     if job.recipe.assume_cuda:
         create.append(_mount("bind", Path(__file__).parent / "assume_cuda", _SHIM, readonly=True))
     variables = container_variables(job, place, torch_index)
+    if not upstream.before_all and not upstream.before_build:
+        # With commands of the source's own, headers may stand in the image that neither image nor lock tell of.
+        variables |= {"BUILDFARM_PLACE": digest_of([place.image, job.toolchain.parts])[:16], "BUILDFARM_SOURCE": SOURCE}
     if upstream.needs_root:
         create.append("--user=0:0")
         variables["UV_CACHE_DIR"] = "/root/.cache/uv"  # the shared cache is not root's; see packages.sh

@@ -191,7 +191,7 @@ class DockerExecutor:
         start = job.log.stat().st_size if job.log.exists() else 0
         status: int | None = None
         try:
-            with announced(job.log, start, stage):
+            with announced(job.log, start, stage), self._engine.eased(f"{LABEL}={job.mark}"):
                 status = run(argv, log=job.log, job=job.mark, cwd=job.source, env=variables)
         finally:
             # Also when the farm is ending: cibuildwheel is killed then, and its container would go on.

@@ -223,13 +223,14 @@ def uv_fault(log: Path, start: int, requirements: Sequence[str], index: Sequence
         return DiskFullError("the disk is full; nothing half-made was kept", stage="environment", log=log)
     if _UNREACHABLE.search(said):
         named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", said, re.MULTILINE)
-        package = named[1] if named else wanted
+        # Not in the sentence: uv asks for several at once, and one fault of all builds is told once.
+        first = f"{named[1]} was asked for; " if named else ""
         return MissingToolError(
-            f"the package index cannot be reached for {package}",
+            "the package index cannot be reached",
             where=where,
             hints=[
                 "set UV_DEFAULT_INDEX to an index or mirror this machine reaches",
-                f"wanted in all: {wanted}",
+                f"{first}wanted in all: {wanted}",
                 f"uv's own words are in {log}",
             ],
         )

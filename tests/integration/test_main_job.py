@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from builder.wheels.facts import read_facts
-from tests.conftest import BUILDFARM, ROOT, Farm, run
+from tests.conftest import BUILDFARM, ROOT, Farm, run, wheel_of
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -57,12 +57,6 @@ def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.code == 0, done.all
     assert "GPU: not run" in done.out
     return dist
-
-
-def wheel_of(dist: Path) -> Path:
-    wheels = list(dist.glob("*.whl"))
-    assert len(wheels) == 1, wheels
-    return wheels[0]
 
 
 def test_one_wheel_with_its_report_and_index(built: Path) -> None:

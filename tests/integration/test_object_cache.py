@@ -94,6 +94,7 @@ class Machine:
 
     def __init__(self, folder: Path, environment: Environment, sccache: Path) -> None:
         self.folder, self.environment, self.sccache = folder, environment, sccache
+        self.place: dict[str, str] = {}
         self.source = folder / "src"
         self.source.mkdir()
         self.write("value.h", "#define VALUE 1\n")
@@ -128,6 +129,7 @@ class Machine:
             "TORCH_CUDA_ARCH_LIST": "9.0",
             "TORCH_DONT_CHECK_COMPILER_ABI": "1",
             "CUDAARCHS": "90",
+            **self.place,
             **(env or {}),
         }
         script = ["sh", str(templates() / "objects.sh"), "wrap", *argv]
@@ -144,6 +146,15 @@ class Machine:
         found, _ = self.run(*compiler, "-Ifirst", "-Isecond", "-c", source, "-o", "out.o", env=env)
         return (self.source / "out.o").read_bytes(), found
 
+    def stay(self) -> None:
+        """Promise, as a container does, that nothing but the source tree changes what is included."""
+        self.place = {"BUILDFARM_PLACE": "here", "BUILDFARM_SOURCE": str(self.source)}
+        self.place["BUILDFARM_PREFIX"] = str(Path(self._headers()).parents[1])
+
+    def known(self) -> list[Path]:
+        """What the cache knows of the headers of sources."""
+        return sorted(path for path in (self.folder / "kept" / "preprocessor").rglob("*") if path.is_file())
+
     def _headers(self) -> str:
         asked = "import sysconfig; print(sysconfig.get_path('include'))"
         return run(self.environment.interpreter, "-c", asked).out.strip()
@@ -159,6 +170,7 @@ def machine(environment: Environment) -> Iterator[Machine]:
         yield Machine(Path(folder), environment, program)
 
 
+@pytest.mark.parametrize("how", ["by its text", "by its headers"])
 @pytest.mark.parametrize(
     ("source", "edited", "text"),
     [
@@ -170,9 +182,14 @@ def machine(environment: Environment) -> Iterator[Machine]:
     ],
     ids=["host-only block", "device code", "header of a kernel", "header", "header that hides another"],
 )
-def test_an_edit_never_gets_the_old_object(machine: Machine, source: str, edited: str, text: str) -> None:
+def test_an_edit_never_gets_the_old_object(machine: Machine, source: str, edited: str, text: str, how: str) -> None:
+    if how == "by its headers":
+        machine.stay()
     old, _ = machine.object(source)
+    known = machine.known()
+    assert bool(known) == (how == "by its headers" and source.endswith(".cpp"))
     again, reused = machine.object(source)
+    assert machine.known() == known, "what it found is what it had"
     assert again == old
     assert reused.named(Outcome.REUSED) == [source], "the cache works, so the edit below is put to it"
     machine.write(edited, text)

@@ -17,7 +17,7 @@ import pytest
 
 from builder.proof import Check
 from builder.proofs.gating import GATE
-from tests.conftest import ROOT, Farm, lacking, run
+from tests.conftest import ROOT, Farm, lacking, run, wheel_of
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -46,12 +46,6 @@ def dist(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> d
         done = farm("build", *words, "--executor", "local", "--store", store, "--dist", made[extension])
         assert done.code == 0, done.all
     return made
-
-
-def wheel_of(dist: Path) -> Path:
-    """The one that lies there."""
-    (wheel,) = dist.glob("*.whl")
-    return wheel
 
 
 def assert_shown(proofs: list[dict[str, Any]], where: str) -> None:

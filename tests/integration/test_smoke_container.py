@@ -32,7 +32,7 @@ from builder.store import Store
 from builder.subjects import find_subjects
 from builder.wheels.environment import Environments
 from builder.wheels.resources import Resources
-from tests.conftest import BUILDFARM, ROOT, needs_images
+from tests.conftest import BUILDFARM, ROOT, needs_images, storage_driver
 from tests.integration.engine_proxy import engine_proxy
 from tests.unit.loopback import pure_wheel
 
@@ -216,3 +216,11 @@ def test_a_container_off_its_network_has_no_way_out(matrix: Path, tmp_path: Path
         assert container.step(look, log=tmp_path / "log").stdout.split() == ["eth0", "lo"]
         container.go_offline()
         assert container.step(look, log=tmp_path / "log").stdout.split() == ["lo"]
+
+
+def test_a_container_is_eased_in_its_first_step(matrix: Path, tmp_path: Path) -> None:
+    del matrix
+    with Engine().container(ContainerSpec(BASE, {LABEL: "test/eased"})) as container:
+        container.step(["sleep", "1"], log=tmp_path / "log")
+        mode = container.step(["stat", "--format=%a", "/"], log=tmp_path / "log").stdout.strip()
+    assert mode == ("705" if storage_driver() == "fuse-overlayfs" else "755")

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -199,6 +200,19 @@ def test_objects_of_other_builds_are_taken_where_that_is_sound(
     assert ("toy.cpp" in variables.get("BUILDFARM_OBJECTS_REFUSED", "")) is ("incbin" in source)
 
 
+def test_headers_are_known_to_stay_where_nothing_but_the_farm_puts_any(job: Job) -> None:
+    def place(one: Job, upstream: Upstream) -> set[str]:
+        text = configuration(one, PLACE, upstream, mounted=job.work, torch_index=[])
+        return set(re.findall(r"--env=BUILDFARM_PLACE=(\w+)", text))
+
+    newer = dataclasses.replace(job.toolchain, parts=(("packages", "torch==2.12.0"),))
+    own, other = place(job, Upstream()), place(dataclasses.replace(job, toolchain=newer), Upstream())
+    assert len(own) == len(other) == 1
+    assert own != other, "they are those of these packages"
+    assert place(job, Upstream(before_build="pip install headers")) == set()
+    assert place(job, Upstream(before_all="apt-get install libfoo-dev")) == set()
+
+
 def test_caches_are_the_engine_s_own_volumes(job: Job) -> None:
     text = configuration(job, PLACE, Upstream(), mounted=job.work, torch_index=[])
     assert "--mount=type=volume,src=buildfarm-uv,dst=/buildfarm/uv" in text
@@ -334,7 +348,7 @@ def test_what_killed_runs_left_is_ended_before_anything_is_looked_at(
         (
             "error: Failed to fetch: `http://i/torch/`\n  cause: dns error",
             MissingToolError,
-            "cannot be reached for torch",
+            "cannot be reached",
         ),
         ("error: x\n  cause: No space left on device", BuildError, "the disk is full"),
         ("error: something else", BuildError, "did not become ready: something else"),

@@ -163,6 +163,66 @@ def test_a_list_that_cannot_be_written_here_is_left_to_nvcc(laid_out: Place, ask
     assert laid_out.tool("nvcc", *asked.split()).stdout.split("\n")[2:-1] == asked.split()
 
 
+def promised(laid_out: Place, *asked: str, **told: str) -> list[str]:
+    """What a compile in a source tree is asked, where all headers but the tree's own are known to stay."""
+    source = laid_out.folder / "source"
+    source.mkdir(exist_ok=True)
+    place = {"BUILDFARM_PLACE": "here", "BUILDFARM_SOURCE": str(source), "BUILDFARM_PREFIX": "/py"}
+    laid_out.environ = {**laid_out.environ, **place, **told}
+    argv = [str(laid_out.objects / "launch" / "g++"), "-c", "a.cpp", *asked]
+    done = subprocess.run(argv, cwd=source, env=laid_out.environ, capture_output=True, text=True, check=True)
+    return done.stdout.split("\n")[4:-1]
+
+
+def test_the_names_in_the_source_tree_are_in_the_key(laid_out: Place) -> None:
+    source = laid_out.folder / "source"
+    first = promised(laid_out)
+    assert first[-2] == "-idirafter"
+    assert Path(first[-1]).is_dir(), "so that no compiler warns of it"
+    (source / "a.o").touch()
+    assert promised(laid_out) == first, "what compilers make is no header"
+    (source / "new.h").touch()
+    second = promised(laid_out)
+    assert second != first
+    (source / "link").symlink_to("one")
+    third = promised(laid_out)
+    (source / "link").unlink()
+    (source / "link").symlink_to("another")
+    assert len({*map(tuple, (first, second, third, promised(laid_out)))}) == 4
+
+
+@pytest.mark.parametrize(
+    "asked",
+    ["-I/tmp/made", "-isystem /home/me", "-isystem/home/me", "-I ../up", "-include x.h", "@more", "-B/x", "/tmp/b.cpp"],
+)
+def test_headers_from_elsewhere_are_looked_for_each_time(laid_out: Place, asked: str) -> None:
+    assert "-idirafter" not in promised(laid_out, *asked.split())
+
+
+@pytest.mark.parametrize("name", ["CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"])
+def test_and_those_of_a_variable(laid_out: Place, name: str) -> None:
+    assert "-idirafter" not in promised(laid_out, **{name: "/tmp/made"})
+
+
+@pytest.mark.parametrize("asked", ["-Ihere", "-I/py/include", "-isystem /usr/include", "-iquote inc", "-o a.o -O2"])
+def test_headers_of_the_place_and_its_tree_are_known(laid_out: Place, asked: str) -> None:
+    assert promised(laid_out, *asked.split())[-2] == "-idirafter"
+
+
+def test_the_key_of_a_whole_kernel_is_new_each_time(laid_out: Place) -> None:
+    _, whole, *asked = laid_out.tool("nvcc", "-c", "k.cu").stdout.split("\n")[:-1]
+    assert asked == ["-c", "k.cu"]
+
+    def said(*words: str) -> str:
+        return subprocess.run([whole, *words], capture_output=True, text=True, check=True, env=laid_out.environ).stdout
+
+    key = ["-x", "cu", "k.cu", "-E", "-Xcompiler=-P"]
+    assert len(said(*key).split()) == 1
+    assert said(*key) != said(*key)
+    assert said("-E", "k.cu").split("\n")[0] == f"{laid_out.objects}/toolkit/bin/nvcc", "all else nvcc answers"
+    assert said("-E", "k.cu").split("\n")[-3:-1] == ["-E", "k.cu"]
+
+
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
