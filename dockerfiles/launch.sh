@@ -130,10 +130,11 @@ fi
 [ "$name" != nvcc ] || exec "${BUILDFARM_SCCACHE:-sccache}" "$home/whole/nvcc" "$@"
 if [ -n "$direct" ]; then
     # Found by what the headers of last time hold now, without preprocessing. A header that is new may hide one of them;
-    # so whatever can be new, a name in the source's tree, goes into the key, by a folder in which headers are looked
-    # for last. It is empty, and its name is in no object.
-    names=$(cd "$BUILDFARM_SOURCE" && find . -name .git -prune -o ! -name '*.o' ! -name '*.d' ! -name '*.so' -printf '%p %l\n' |
-        LC_ALL=C sort | sha256sum)
+    # so whatever can be new, a file's name in the source's tree, goes into the key, by a folder in which headers are
+    # looked for last. It is empty, and its name is in no object. What compilers, ninja and sccache write meanwhile is no
+    # header, and would only make every key another.
+    names=$(cd "$BUILDFARM_SOURCE" && find . -name .git -prune -o ! -type d ! -name '*.o' ! -name '*.d' ! -name '*.so' \
+        ! -name '.ninja_*' ! -name '.tmp*' -printf '%p %l\n' | LC_ALL=C sort | sha256sum)
     place=$home/place/$direct-${names%% *}
     if [ -d "$place" ] || mkdir -p "$place"; then
         SCCACHE_DIRECT=true

@@ -179,7 +179,9 @@ def test_the_names_in_the_source_tree_are_in_the_key(laid_out: Place) -> None:
     first = promised(laid_out)
     assert first[-2] == "-idirafter"
     assert Path(first[-1]).is_dir(), "so that no compiler warns of it"
-    (source / "a.o").touch()
+    (source / "build").mkdir()
+    for name in ("a.o", "build/a.d", "build/.ninja_log", "build/.tmpX1y2"):
+        (source / name).touch()
     assert promised(laid_out) == first, "what compilers make is no header"
     (source / "new.h").touch()
     second = promised(laid_out)
