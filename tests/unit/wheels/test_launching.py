@@ -19,7 +19,8 @@ from builder.wheels.objects import read_objects
 
 #: What is asked of it it writes down. `kind` decides the key of a compile: all of the text, or as ccache 4.11 has it,
 #: the text for the GPU, which lacks what is under `#ifndef __CUDA_ARCH__`.
-SCCACHE = """#!{python}
+SCCACHE = """#!/bin/sh
+"exec" "{python}" "$0" "$@"  # no space may stand in a first line's path; to Python this is a string
 import hashlib, os, re, shutil, socket, subprocess, sys
 from pathlib import Path
 kind, cache = {kind!r}, Path(os.environ["SCCACHE_DIR"])
