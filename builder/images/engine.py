@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cached_property
 from http.client import CONFLICT
 from pathlib import Path
@@ -182,10 +182,11 @@ class Engine:
 
     @contextmanager
     def eased(self, label: str) -> Iterator[None]:
-        """`ease` each container with a label that somebody else starts while the body runs."""
-        with self._untranslated(CONTAINER_PATIENCE) as client:
+        """`ease` each container with a label that somebody else starts while the body runs; what fails costs time."""
+        with ExitStack() as stack:
             events: Any = ()
-            with suppress(*FAULTS):  # it costs time alone
+            with suppress(*FAULTS):
+                client = stack.enter_context(self._untranslated(CONTAINER_PATIENCE))
                 events = client.events(filters={"type": "container", "event": "start", "label": label}, decode=True)
 
             def follow() -> None:
