@@ -229,8 +229,8 @@ def ease(container: Handle) -> bool:
 
     Of a folder that the group may not enter, Linux asks for no access list (acl_permission_check in fs/namei.c). That
     of the root of a FUSE mount it does not remember (seen on 6.18), so that each absolute path of each user but root
-    costs a question: 200,000 of the 260,000 of one wheel's build, a fifth of its processor time. Rootless engines on
-    older kernels have this storage. What fails costs time alone: False, then.
+    costs a question: 200,000 of the 260,000 of one wheel's build, a fifth to a quarter of its processor time. Rootless
+    engines on older kernels have this storage. What fails costs time alone: False, then.
     """
     if container.attrs.get("Driver") != _ASKED:
         return True

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.images.container import LABEL
+from builder.images.container import LABEL, ROOM, USER
 from builder.images.files import templates
 from builder.images.making import Insides
 from builder.images.network import FIRST_INDEX, ca_bundle, ca_variables, index_variables
@@ -44,7 +44,6 @@ _SCRIPTS = (
 SOURCE = "/project"
 
 #: Paths inside the container; the caches' are made by the image, so that the build's user owns them.
-_FOLDER = "/buildfarm"
 _JOB, _CA, _SHIM = "/buildfarm/job", "/buildfarm/ca.pem", "/buildfarm/shim"
 _PACKAGES, _CACHE = "/buildfarm/uv", "/buildfarm/sccache"
 
@@ -147,7 +146,7 @@ def configuration(job: Job, place: Place, upstream: Upstream, *, mounted: Path, 
         _mount("volume", f"{OBJECTS_VOLUME}{'-root' * upstream.needs_root}", _CACHE),
         _mount("bind", ca_bundle(), _CA, readonly=True),
         # Compilers, uv and Python go through it for each file: the container's storage need not be asked for it.
-        f"--tmpfs={_FOLDER}:exec,mode=755,uid=1000,gid=1000",
+        f"--tmpfs={ROOM}:exec,mode=755,uid={USER},gid={USER}",
     ]
     if job.recipe.assume_cuda:
         create.append(_mount("bind", Path(__file__).parent / "assume_cuda", _SHIM, readonly=True))

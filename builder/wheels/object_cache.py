@@ -70,8 +70,8 @@ def cache_variables(objects: str, told: str, kept: str, socket: str) -> dict[str
         "BUILDFARM_OBJECTS_TOLD": told,
         "SCCACHE_DIR": kept,
         "SCCACHE_SERVER_UDS": socket,
-        # Found by preprocessing, each time. The quicker way, by the names of the headers of last time, gives back an
-        # old object when a new header hides one of them.
+        # Found by preprocessing. The quicker way, by what the headers of last time hold, gives back an old object when
+        # a new header hides one of them: launch.sh turns it on for a compile where it rules that out.
         "SCCACHE_DIRECT": "false",
         # A server that dies costs a compile, not the build.
         "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
