@@ -1,4 +1,4 @@
-"""buildfarm: builds wheels of PyTorch CUDA extensions and proves them in every cell they claim."""
+"""buildfarm: builds wheels of PyTorch CUDA extensions, and tests each wheel in every cell that it serves."""
 
 from importlib.metadata import PackageNotFoundError, version
 

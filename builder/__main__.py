@@ -1,50 +1,92 @@
-"""Where a run ends: every failure becomes a sentence and an exit code."""
+"""The entry point: run the command line, and turn every error into a message and an exit code."""
 
 from __future__ import annotations
 
 import errno
+import json
+import math
 import signal
 import sys
+import time
+from collections.abc import Sequence
+from types import FrameType
 
-from builder.cli import app
-from builder.errors import Exit, FarmError, PreflightError
-from builder.log import complain, say
-from builder.process import end_all
+from builder.cli.app import app
+from builder.cli.output import data_printed, print_data
+from builder.errors import BuildfarmError, Exit, PreflightError, UsageError
+from builder.log import print_error, print_line
+from builder.process import kill_all
+
+#: Time in which further signals do not interrupt the end of a run.
+SECONDS_TO_STOP = 5.0
 
 
 def main() -> None:
-    """Run the command line and exit. To be told to end is to be interrupted: compilers and containers end too."""
-    for ending in (signal.SIGTERM, signal.SIGHUP):
-        # Not by way of SIGINT: a shell that put this run into the background had it ignored.
-        signal.signal(ending, signal.default_int_handler)
+    """Run the command line and exit. SIGTERM and SIGHUP do what Ctrl-C does: compilers and containers end too."""
+    handle_signals()
     sys.exit(_run())
+
+
+def handle_signals() -> None:
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt, and SIGINT if it is not ignored.
+
+    `timeout` sends a signal twice at once, and a person may press Ctrl-C twice. A second signal within
+    SECONDS_TO_STOP is ignored: it would interrupt the code that ends the compilers.
+    """
+    first = -math.inf
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        nonlocal first
+        if time.monotonic() - first > SECONDS_TO_STOP:
+            first = time.monotonic()
+            raise KeyboardInterrupt
+
+    # A shell that starts a program in the background makes it ignore SIGINT.
+    sigint = (signal.SIGINT,) if signal.getsignal(signal.SIGINT) is signal.default_int_handler else ()
+    for number in (signal.SIGTERM, signal.SIGHUP, *sigint):
+        signal.signal(number, interrupt)
 
 
 def _run() -> int:
     try:
         app()
     except PreflightError as error:
-        for problem in error.problems:
-            complain(problem)
-        say(f"{error}.")
+        _report(error.problems)
+        print_line(f"{error}.")
         return error.exit_code
-    except FarmError as error:
-        complain(error)
+    except BuildfarmError as error:
+        _report([error])
         return error.exit_code
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            say(f"error: the disk is full ({error.filename or 'while writing'}); nothing half-made was kept.")
-            return Exit.FAILED
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            place = error.filename or "while writing"
+            _report([BuildfarmError(f"the disk is full ({place}); no partial file was kept")])
+        elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            _report([BuildfarmError(str(error.strerror), where=str(error.filename))])
+        else:
             raise
-        say(f"error: {error.filename}: {error.strerror}")
         return Exit.FAILED
-    except SystemExit as ending:
-        if ending.code == Exit.INTERRUPTED:  # typer's word for Ctrl-C
-            end_all()
-            say("interrupted; what was finished is kept, the next run goes on from there.")
-        return ending.code if isinstance(ending.code, int) else Exit.FAILED
+    except SystemExit as exited:
+        if exited.code == Exit.INTERRUPTED:  # what typer makes of Ctrl-C
+            kill_all()
+            print_line("interrupted; finished builds are kept, and the next run continues from there.")
+        elif exited.code == Exit.USAGE:  # typer has printed what is wrong with the command line
+            _print_json([UsageError("the command line is not valid; stderr has the reason")])
+        return exited.code if isinstance(exited.code, int) else Exit.FAILED
     return Exit.OK
+
+
+def _report(errors: Sequence[BuildfarmError]) -> None:
+    for error in errors:
+        print_error(error)
+    _print_json(errors)
+
+
+def _print_json(errors: Sequence[BuildfarmError]) -> None:
+    """With --json, print errors to stdout, unless the command has already printed its data."""
+    if "--json" in sys.argv[1:] and not data_printed():
+        entries = [{"error": error.sentence, "where": error.where, "hints": list(error.hints)} for error in errors]
+        print_data(json.dumps({"errors": entries}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

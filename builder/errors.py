@@ -1,4 +1,4 @@
-"""Every failure a user can meet: one sentence, the thing it is about, hints, and an exit code."""
+"""The errors that users see: a sentence, what it is about, hints, and an exit code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class Exit(IntEnum):
-    """What the process answers; scripts may rely on these."""
+    """Exit codes of the command `buildfarm`. They do not change, so scripts may rely on them."""
 
     OK = 0
     FAILED = 1
@@ -17,14 +17,41 @@ class Exit(IntEnum):
     TOOL_MISSING = 4
     INTERRUPTED = 130
 
+    @property
+    def meaning(self) -> str:
+        """The meaning of the code in one sentence; the documentation is generated from it."""
+        return _MEANINGS[self]
 
-class FarmError(Exception):
-    """A failure with a sentence for a person; a traceback is only for our own bugs.
+
+_MEANINGS = {
+    Exit.OK: (
+        'All builds succeeded and no check failed. Checks may be "not run", for example the GPU checks on a machine'
+        " without a GPU."
+    ),
+    Exit.FAILED: (
+        "A build failed, a check failed, or a rebuilt wheel differs. Also: the disk is full, or a file cannot be read"
+        " or written."
+    ),
+    Exit.USAGE: (
+        "The command line, matrix.yaml, a recipe or the machine does not allow the run. No build was started;"
+        " `build SOURCE` may have written a recipe."
+    ),
+    Exit.NOTHING_SELECTED: "The selection contains no cell that can be built or tested.",
+    Exit.TOOL_MISSING: (
+        "A tool, a toolkit, a container engine, a Python or a download is missing. Also: an input of `rebuild` differs"
+        " from the wheel's record, or no check of `smoke` could run."
+    ),
+    Exit.INTERRUPTED: "The run was interrupted; finished builds and proofs are kept.",
+}
+
+
+class BuildfarmError(Exception):
+    """An expected error, printed without a traceback. A traceback means a bug of buildfarm.
 
     Attributes:
         sentence: what is wrong, one sentence.
-        where: the file and key (or package, or command) it is about, if any.
-        hints: what to do next, one way out each.
+        where: the file and key, the package or the command that the error is about; may be empty.
+        hints: what to do next, one solution each.
 
     """
 
@@ -40,31 +67,31 @@ class FarmError(Exception):
         return f"{self.where}: {self.sentence}" if self.where else self.sentence
 
 
-class UsageError(FarmError):
-    """Configuration, recipe or command line is wrong: nothing was started."""
+class UsageError(BuildfarmError):
+    """The command line, matrix.yaml, a recipe or the machine does not allow the run; nothing was started."""
 
     exit_code = Exit.USAGE
 
 
-class NothingSelectedError(FarmError):
-    """The selection and the matrix have no cell in common."""
+class NothingSelectedError(BuildfarmError):
+    """The selection contains no cell that can be built or tested."""
 
     exit_code = Exit.NOTHING_SELECTED
 
 
-class MissingToolError(FarmError):
-    """A tool, toolkit, engine, Python or download that the work needs is not to be had."""
+class MissingToolError(BuildfarmError):
+    """A tool, a toolkit, a container engine, a Python or a download is missing."""
 
     exit_code = Exit.TOOL_MISSING
 
 
-class BuildError(FarmError):
-    """One build failed at one stage; the others go on.
+class BuildError(BuildfarmError):
+    """One build failed at one stage; the other builds continue.
 
     Attributes:
-        stage: the step that failed (`fetch`, `environment`, `compile`, `repair`, `verify`; in a container also
-            `before-all`, `before-build`, `test`, `copy`).
-        log: the file that holds the whole output, if there is one.
+        stage: the stage that failed: `fetch`, `environment`, `compile`, `repair` or `verify`; in a container also
+            `before-all`, `before-build`, `test` or `copy`.
+        log: file with the complete output, or None.
 
     """
 
@@ -82,15 +109,15 @@ class BuildError(FarmError):
         self.log = log
 
 
-class PreflightError(FarmError):
-    """Everything that stops the run, found before anything was started.
+class PreflightError(BuildfarmError):
+    """Several errors that were found before anything was started.
 
     Attributes:
-        problems: each with its own sentence and hints; the gravest decides the exit code.
+        problems: the errors; the highest exit code among them is the exit code of all.
 
     """
 
-    def __init__(self, problems: Sequence[FarmError]) -> None:
-        super().__init__(f"{len(problems)} problems, and nothing was started")
+    def __init__(self, problems: Sequence[BuildfarmError]) -> None:
+        super().__init__(f"{len(problems)} problems were found; nothing was started")
         self.problems = tuple(problems)
         self.exit_code = max((problem.exit_code for problem in problems), default=Exit.FAILED)

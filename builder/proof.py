@@ -1,60 +1,28 @@
-"""A proof: one check of one wheel in one cell, its verdict, and the evidence. "Not run" is never "passed"."""
+"""A proof: the recorded verdict of one check on a wheel, or on a wheel in one cell.
+
+"Not run" and "accepted" are never "passed".
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from builder.check import Check
 from builder.matrix.axes import Cell
+
+__all__ = ["Check", "Proof", "Verdict", "now"]
 
 
 class Verdict(StrEnum):
-    """How a check ended."""
+    """The result of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
     NOT_RUN = "not run"
-
-
-class Check(StrEnum):
-    """The checks there are, in the order they are shown."""
-
-    PAYLOAD = "payload"  # a CUDA extension holds a library at all
-    TAGS = "tags"  # file name, WHEEL and the audited platform agree
-    METADATA = "metadata"  # local version and Requires-Dist tell the truth
-    GRAFTED = "grafted"  # no torch, CUDA or driver library inside
-    ABI3 = "abi3"  # an abi3 tag is kept by the binary
-    STABLE = "stable-abi"  # only the C shims of torch are used
-    LINKAGE = "linkage"  # every undefined symbol is found in this cell's torch
-    DEVICE_CODE = "device-code"  # SASS or PTX for each claimed arch
-    IMPORT = "import"  # installs and imports in the cell's environment
-    # The op gate's, in a cell's environment; `builder.gate.outcome.CHECKS` says what each means.
-    OPS = "ops"
-    DISPATCH = "dispatch"
-    IMPORT_ORDER = "import-order"
-    VALUES = "values"
-    GRADIENTS = "gradients"
-    LAYOUTS = "layouts"
-    EDGES = "edges"
-    REPEAT = "repeat"
-    MEMORY = "memory"
-    OPCHECK = "opcheck"
-    FAKE = "fake"
-    DEVICES = "devices"
-    EXPORT = "export"
-    COMPILE = "compile"
-    # The op gate's, on a GPU.
-    GPU_VALUES = "gpu-values"
-    GPU_STREAM = "gpu-stream"
-    GPU_GRAPH = "gpu-graph"
-    GPU_DEVICE = "gpu-device"
-    GPU_SANITIZER = "gpu-sanitizer"
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether it needs a GPU."""
-        return self.value.startswith("gpu-")
+    ACCEPTED = "accepted"
 
 
 @dataclass(frozen=True)
@@ -63,14 +31,15 @@ class Proof:
 
     Attributes:
         wheel: sha256 of the wheel file, hex.
-        cell: where it holds, or None for what the file alone decides.
-        check: which check.
-        verdict: passed, failed or not run.
-        reason: for failed and not run a sentence with what to do; for passed a short figure or empty.
-        evidence: data a program can use (symbols, archs, files, versions, where it ran).
+        cell: the cell it applies to, or None for a check that reads the wheel file alone.
+        check: the check.
+        verdict: passed, failed, not run or accepted.
+        reason: for failed and not run a sentence with what to do; for accepted the finding; for passed a short figure
+            or empty.
+        evidence: data for programs (symbols, archs, files, versions, machine).
         when: UTC time, ISO 8601, seconds.
-        basis: what the verdict rests on beside the wheel: claims, imports, the checks' own code; another basis is
-            another question.
+        basis: digest of what the verdict depends on beside the wheel: claims, imports, the code of the checks. With a
+            different basis the check runs again.
 
     """
 
@@ -83,8 +52,18 @@ class Proof:
     when: str = ""
     basis: str = ""
 
+    @property
+    def remark(self) -> bool:
+        """Whether a "not run" shows a gap of the tests that the author of the recipe can close."""
+        return self.verdict is Verdict.NOT_RUN and bool(self.evidence.get("remark"))
+
+    @property
+    def accepted(self) -> str:
+        """Why the recipe accepts the finding; empty for other verdicts."""
+        return str(self.evidence.get("accepted", ""))
+
     def to_json(self) -> dict[str, Any]:
-        """As plain data for the store and for `--json`."""
+        """Return plain data for the store and for `--json`."""
         return {
             "wheel": self.wheel,
             "cell": str(self.cell) if self.cell else None,
@@ -98,7 +77,7 @@ class Proof:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Read what `to_json` wrote; raises KeyError or ValueError on anything else."""
+        """Read what `to_json` wrote; raises KeyError or ValueError for anything else."""
         return cls(
             wheel=data["wheel"],
             cell=Cell.parse(data["cell"]) if data["cell"] else None,
@@ -109,3 +88,8 @@ class Proof:
             when=data["when"],
             basis=data["basis"],
         )
+
+
+def now() -> str:
+    """UTC time in ISO 8601, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,58 +1,68 @@
-"""How one build of a plan ended, and what a wheel showed in a cell: what the farm hands to the report."""
+"""The results of the verbs `build`, `smoke` and `rebuild`, for the reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from builder.errors import Exit, FarmError
+from builder.errors import BuildfarmError, Exit
+from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
 from builder.proof import Proof, Verdict
-from builder.store import Stored
-from builder.wheels.build import Toolchain
+from builder.records.toolchain import Toolchain
+from builder.store import StoredBuild
+from builder.wheelfile.diff import Difference
 
 
 @dataclass(frozen=True)
-class Result:
-    """How one build of the plan ended.
+class BuildResult:
+    """The result of one build of the plan.
 
     Attributes:
-        build: which.
-        stored: the finished wheel, or None.
-        error: why there is none, or None.
-        reused: the store had it already.
-        seconds: wall time of this run's work on it.
-        toolchain: what compiled it, once that was known.
-        proofs: its checks, for the file and for each cell it serves.
+        build: the build.
+        stored: the finished wheel in the store, or None.
+        error: why the build or its proofs failed, or None.
+        reused: whether the store already had the wheel.
+        seconds: wall time of this run for the build and its proofs.
+        toolchain: what compiled the wheel; None if the build failed before that was known.
+        proofs: verdicts about the file and about each cell that the build serves.
+        log: the file with the output of the build and of its proofs, or None.
 
     """
 
     build: Build
-    stored: Stored | None
-    error: FarmError | None
+    stored: StoredBuild | None
+    error: BuildfarmError | None
     reused: bool
     seconds: float
     toolchain: Toolchain | None = None
     proofs: tuple[Proof, ...] = ()
+    log: Path | None = None
+
+    @property
+    def refused(self) -> bool:
+        """Whether a check of the wheel failed; such a wheel is not published."""
+        return any(proof.verdict is Verdict.FAILED for proof in self.proofs)
 
     @property
     def exit(self) -> Exit:
-        """What this build contributes to the run's exit code."""
+        """The exit code that this build asks for; the run exits with the highest."""
         if self.error is not None:
             return self.error.exit_code
-        return Exit.FAILED if any(p.verdict is Verdict.FAILED for p in self.proofs) else Exit.OK
+        return Exit.FAILED if self.refused else Exit.OK
 
 
 @dataclass(frozen=True)
-class Smoked:
-    """What one wheel showed in one cell.
+class SmokeResult:
+    """The result of one wheel in one cell.
 
     Attributes:
-        subject: the wheel's file name, or NAME VERSION of what is installed.
-        cell: where.
-        proofs: of the import and of every check of the gate.
-        answer: what the gate said in full; None where it did not run.
+        subject: the wheel's file name, or NAME VERSION of an installed distribution.
+        cell: the cell.
+        proofs: verdicts of the import check and of every check of the op gate.
+        answer: every outcome of the op gate; None where it did not run.
 
     """
 
@@ -60,3 +70,50 @@ class Smoked:
     cell: Cell
     proofs: tuple[Proof, ...]
     answer: Answer | None
+
+
+@dataclass(frozen=True)
+class CasesResult:
+    """The draft of the cases of one extension.
+
+    Attributes:
+        extension: its name.
+        wheel: file name of the wheel whose ops were called.
+        cell: the cell in which they were called.
+        drafts: a draft for each op without a case.
+        file: the file that was written; None if the recipe has a cases.py already.
+        text: what the existing cases.py lacks, or "".
+        cases: path of the recipe's cases.py, which may not exist.
+
+    """
+
+    extension: str
+    wheel: str
+    cell: Cell
+    drafts: Drafts
+    file: Path | None
+    text: str
+    cases: Path
+
+
+@dataclass(frozen=True)
+class RebuildResult:
+    """The result of building a wheel again.
+
+    Attributes:
+        wheel: the wheel's file name.
+        sha256: of the first wheel, hex.
+        rebuilt_sha256: of the rebuilt wheel, hex.
+        differences: how the rebuilt wheel differs; empty when both are equal bit for bit.
+
+    """
+
+    wheel: str
+    sha256: str
+    rebuilt_sha256: str
+    differences: tuple[Difference, ...]
+
+    @property
+    def equal(self) -> bool:
+        """Whether both wheels are equal bit for bit."""
+        return self.sha256 == self.rebuilt_sha256 and not self.differences

@@ -1,58 +1,75 @@
-"""The store: finished builds by digest, proofs by wheel, work in progress. Things appear in it whole or not at all."""
+"""The store: a folder with finished builds, proofs, environments, logs, locks and scratch folders.
+
+Finished builds and proofs are written under a temporary name and renamed, so no reader sees a partial one.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from uuid import uuid4
 
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from builder.errors import FarmError
-from builder.process import reap_orphans, stop_if_ending
+from builder.errors import BuildfarmError
+from builder.hashing import digest_of
+from builder.in_use import InUse
+from builder.process import kill_orphans, raise_if_interrupted
 from builder.proof import Proof
+from builder.records.build_record import BuildRecord
+
+#: What every command that builds or checks marks as used: sources, logs, proofs and compiled objects are deleted only
+#: while no such command runs.
+RUN = "run"
 
 
 def default_store() -> Path:
-    """Where the store is unless `--store` or BUILDFARM_STORE says otherwise."""
+    """Return the store's folder without `--store`: BUILDFARM_STORE, or `buildfarm` in the user's cache folder."""
     if chosen := os.environ.get("BUILDFARM_STORE"):
         return Path(chosen).expanduser().absolute()
     return user_cache_path("buildfarm")
 
 
-def digest_of(parts: object) -> str:
-    """sha256 over the canonical JSON of plain data, hex."""
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def job_name(digest: str) -> str:
-    """The name of a build's lock, scratch folder and processes: short, since paths and variables carry it."""
+def work_name(digest: str) -> str:
+    """Return the short name of a build's lock, scratch folder and owner: the first 16 digits of its digest."""
     return digest[:16]
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """Write a file aside, fsync, and rename it into place."""
+def write_atomic(path: Path, data: bytes) -> None:
+    """Write a file under a temporary name, sync it to disk, and rename it into place.
+
+    The temporary name is unique, so that threads and processes may write the same file at the same time; the last
+    rename wins. Raises OSError and leaves the old file as it is if writing fails.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.{os.getpid()}")
     try:
-        with aside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        aside.rename(path)
+        temporary.rename(path)
     finally:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
+
+
+def remove_temporary_files(folder: Path) -> None:
+    """Delete temporary files of `write_atomic` in a folder whose process, the last part of their name, is gone."""
+    for temporary in folder.glob(".*.*"):
+        pid = temporary.name.rpartition(".")[2]
+        if pid.isdigit() and not Path("/proc", pid).exists():
+            temporary.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:
-    """Make a file's contents, or a folder's entries, last through a power cut."""
+    """Sync a file's contents, or a folder's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -61,52 +78,116 @@ def sync(path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Stored:
-    """A finished build as the store holds it."""
+class StoredBuild:
+    """A finished build as the store keeps it.
+
+    Attributes:
+        digest: the build's name in the store.
+        wheel: the wheel's path in the store.
+        record: how the build went.
+        mark: what marks the build as used, as long as this object exists; None if it is not marked.
+
+    """
 
     digest: str
     wheel: Path
-    record: dict[str, Any]
+    record: BuildRecord
+    mark: InUse | None = field(default=None, compare=False, repr=False)
 
 
 class Store:
-    """A folder that is the farm's memory; delete it to start over."""
+    """The folder of the store. A user may delete it between runs; the next run builds everything again."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("builds", "proofs", "work", "locks", "logs", "envs", "sources"):
+        for name in ("builds", "proofs", "work", "locks", "logs", "envs", "sources", "runs"):
             (root / name).mkdir(parents=True, exist_ok=True)
+        if not (root / "CACHEDIR.TAG").exists():  # backups leave the folder out, and so do builds of a source around it
+            (root / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
+        self._in_use = InUse(root / "locks" / "in-use")
 
-    def find(self, digest: str) -> Stored | None:
-        """The finished build of this digest, or None. A record whose wheel is gone counts as none."""
+    def use(self, target: str) -> None:
+        """Mark a path of the store, or RUN, as used until this store is closed; its last use is now.
+
+        `store prune` does not delete what is marked. Mark a path before you look whether it exists.
+        """
+        self._in_use.mark(target)
+        with suppress(OSError):
+            os.utime(self.root / target)
+
+    def is_unused(self, mark: str) -> bool:
+        """Whether no running process uses this mark."""
+        with self._in_use.claimed(mark) as free:
+            return free
+
+    def note_use(self, name: str) -> None:
+        """Note that something outside the store, such as an image, is used now; `last_use("used/NAME")` reads it."""
+        with suppress(OSError):
+            (self.root / "used").mkdir(exist_ok=True)
+            (self.root / "used" / name).touch()
+
+    def last_use(self, target: str) -> datetime:
+        """When a path of the store was marked last, or written."""
+        try:
+            seconds = (self.root / target).lstat().st_mtime
+        except FileNotFoundError:
+            seconds = 0
+        return datetime.fromtimestamp(seconds, UTC)
+
+    def delete(self, target: str, mark: str) -> bool:
+        """Delete a path of the store; returns False if a running process uses `mark`."""
+        path = self.root / target
+        with self.work("delete") as folder:
+            with self._in_use.claimed(mark) as free:
+                if not free:
+                    return False
+                with suppress(FileNotFoundError):
+                    path.rename(folder / path.name)  # from here on, nobody finds a half-deleted path
+            return True
+
+    def take(self, digest: str) -> StoredBuild | None:
+        """Mark a build as used and return it, or None if it is not finished."""
+        self.use(f"builds/{digest}")
+        found = self.find(digest)
+        return replace(found, mark=self._in_use) if found else None
+
+    def find(self, digest: str) -> StoredBuild | None:
+        """The finished build of this digest, or None. Without its wheel or a readable record it counts as none."""
         folder = self.root / "builds" / digest
         try:
-            record = json.loads((folder / "build.json").read_bytes())
-        except (FileNotFoundError, ValueError):
+            data = json.loads((folder / "build.json").read_bytes())
+            wheel, record = folder / str(data["wheel"]), BuildRecord.from_json(data)
+        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, BuildfarmError):
             return None
-        wheel = folder / str(record.get("wheel", ""))
-        return Stored(digest, wheel, record) if wheel.is_file() else None
+        return StoredBuild(digest, wheel, record) if wheel.is_file() else None
 
-    def add(self, digest: str, wheel: Path, record: dict[str, Any]) -> Stored:
-        """Take a finished wheel in, under the digest's lock: copied aside, synced, renamed into place as one folder."""
+    def builds(self) -> Iterator[StoredBuild]:
+        """Every finished build, in no order."""
+        for folder in (self.root / "builds").iterdir():
+            if stored := self.find(folder.name):
+                yield stored
+
+    def add(self, digest: str, wheel: Path, record: BuildRecord) -> StoredBuild:
+        """Copy a finished wheel and its record into the store as one folder. The caller holds the digest's lock."""
+        self.use(f"builds/{digest}")
         final = self.root / "builds" / digest
-        aside = self.root / "work" / job_name(digest) / "finished"
-        aside.mkdir(parents=True)
-        shutil.copyfile(wheel, aside / wheel.name)
-        sync(aside / wheel.name)
-        write_whole(aside / "build.json", json.dumps({**record, "wheel": wheel.name}, indent=1).encode())
-        if final.exists():  # a broken leftover: `find` said there is no whole build here
+        temporary = self.root / "work" / work_name(digest) / "finished"
+        temporary.mkdir(parents=True)
+        shutil.copyfile(wheel, temporary / wheel.name)
+        sync(temporary / wheel.name)
+        write_atomic(temporary / "build.json", json.dumps(record.to_json() | {"wheel": wheel.name}, indent=1).encode())
+        if final.exists():  # an incomplete build: `find` returned None
             shutil.rmtree(final)
-        aside.rename(final)
+        temporary.rename(final)
         sync(final.parent)
-        return Stored(digest, final / wheel.name, {**record, "wheel": wheel.name})
+        return StoredBuild(digest, final / wheel.name, record, self._in_use)
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
-        """Hold a named lock across processes; yields False when `wait` is false and another holds it.
+        """Hold a named lock, which excludes other processes too. Yield whether it is held.
 
-        Waiting ends with the farm (raises Interrupted).
-        The kernel drops it when its owner dies, so a killed run never blocks the next.
+        Without `wait`, yield False if the lock is taken. The kernel releases the lock when its process dies, so a
+        killed run never blocks the next. Raises Interrupted if buildfarm is stopped during the wait.
         """
         lock = FileLock(self.root / "locks" / f"{name}.lock")
         while True:
@@ -117,7 +198,7 @@ class Store:
                 if not wait:
                     yield False
                     return
-                stop_if_ending()
+                raise_if_interrupted()
         try:
             yield True
         finally:
@@ -125,9 +206,9 @@ class Store:
 
     @contextmanager
     def work(self, name: str) -> Iterator[Path]:
-        """An empty scratch folder, gone afterwards, under the lock of its name.
+        """Yield an empty scratch folder under the lock of its name, and delete it afterwards.
 
-        What a killed run left in it, and the compilers it left running, are cleared first.
+        Files and processes that a killed run left under this name are removed first.
         """
         with self.lock(name):
             folder = self._cleared(name)
@@ -137,40 +218,41 @@ class Store:
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def mark(self, name: str) -> str:
-        """What the programs of a job carry, so that they are known after a kill; two stores never share one."""
+    def owner(self, name: str) -> str:
+        """Return the owner for processes and containers of this name. Two stores never share an owner."""
         return f"{digest_of(str(self.root.resolve()))[:12]}/{name}"
 
     def clear_abandoned(self) -> None:
-        """Delete the scratch of runs that were killed and whose work nobody will take up under the same name."""
+        """Delete the scratch folders and kill the processes of killed runs; live runs hold the lock of their name."""
         for folder in (self.root / "work").iterdir():
-            with self.lock(folder.name, wait=False) as mine:
-                if mine:
+            with self.lock(folder.name, wait=False) as held:
+                if held:
                     self._cleared(folder.name)
 
     def _cleared(self, name: str) -> Path:
-        reap_orphans(self.mark(name))
+        """Remove what a killed run left under this name; return the path of the scratch folder, which is gone."""
+        kill_orphans(self.owner(name))
         folder = self.root / "work" / name
         shutil.rmtree(folder, ignore_errors=True)
         return folder
 
     def log(self, name: str) -> Path:
-        """The log file of a build, by its readable name."""
+        """Return the path of the log file of a build, by the build's readable name."""
         return self.root / "logs" / f"{name}.log"
 
     def save_proofs(self, proofs: Sequence[Proof]) -> None:
-        """Keep proofs; a later proof of the same wheel, cell and check replaces the earlier."""
+        """Write proofs to the store. A proof replaces the earlier one of the same wheel, cell and check."""
         for wheel in {proof.wheel for proof in proofs}:
             with self.lock(f"proofs-{wheel[:16]}"):
                 kept = {(str(p.cell), p.check): p for p in self.proofs(wheel)}
                 kept |= {(str(p.cell), p.check): p for p in proofs if p.wheel == wheel}
                 data = [kept[key].to_json() for key in sorted(kept)]
-                write_whole(self.root / "proofs" / f"{wheel}.json", json.dumps(data, indent=1).encode())
+                write_atomic(self.root / "proofs" / f"{wheel}.json", json.dumps(data, indent=1).encode())
 
     def proofs(self, wheel: str) -> list[Proof]:
-        """All proofs of a wheel by its sha256; empty if there are none."""
+        """Return all proofs of a wheel, by its sha256; none if their file is missing or unreadable."""
         try:
             entries = json.loads((self.root / "proofs" / f"{wheel}.json").read_bytes())
             return [Proof.from_json(entry) for entry in entries]
-        except (OSError, ValueError, KeyError, TypeError, FarmError):  # none, or of another release: prove anew
+        except (OSError, ValueError, KeyError, TypeError, BuildfarmError):  # no file, or written by a different version
             return []

@@ -18,12 +18,14 @@ from xdist.scheduler import LoadScopeScheduling
 
 from builder.images.engine import Engine
 from builder.matrix.axes import Python
-from builder.wheels.pythons import find_python, find_uv
+from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.uv import find_uv
 
 ROOT = Path(__file__).parent.parent
 #: The installed command: unlike `python -m builder` it does not see the source tree it is started in.
 BUILDFARM = Path(sys.executable).with_name("buildfarm")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
+QUICK = "quick tier: unit tests and one real build; CI=true or --all runs everything (40 GB of disk)"
 
 
 def lacking(what: str) -> NoReturn:
@@ -48,11 +50,6 @@ def wheel_of(dist: Path) -> Path:
     wheels = list(dist.glob("*.whl"))
     assert len(wheels) == 1, wheels
     return wheels[0]
-
-
-def storage_driver() -> str:
-    """What the engine keeps its containers in: `overlay2`, `fuse-overlayfs`."""
-    return run("docker", "info", "--format", "{{.Driver}}").out.strip()
 
 
 def free_disk(volume: str = "") -> None:
@@ -94,7 +91,8 @@ def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = Non
     program = subprocess.Popen(
         [str(word) for word in argv],
         cwd=cwd,
-        env={**os.environ, **(env or {})},
+        # Options of the tests that run now are not for the tests that a program starts.
+        env={**{name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}, **(env or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -185,33 +183,61 @@ def venv_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
 #: of images. What needs most of the disk comes last.
 IN_CONTAINERS = (
     "test_docker.py",
+    "test_engine_storage.py",
+    "test_rocky_linux.py",
     "test_cibuildwheel.py",
     "test_container_faults.py",
     "test_smoke_container.py",
     "test_cuda_images.py",
+    "test_pull.py",
 )
 #: What is begun first, longest first. The others follow in the order they were found in, the unit tests last.
 FIRST = (
     "test_torch_scatter.py",
     "test_op_gate.py",
     *IN_CONTAINERS,
-    "test_gate_faults.py",
+    "test_tutorial.py",
+    "test_gate_defects.py",
     "test_main_job.py",
     "test_kill.py",
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put them in order."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--all` runs every test on a person's machine, as CI=true does in CI."""
+    parser.addoption("--all", action="store_true", help="run every test, not only the quick tier")
+
+
+def runs_everything(config: pytest.Config) -> bool:
+    """Whether all tests were asked for: in CI, with `--all`, or by naming files to run."""
+    named = config.args_source is pytest.Config.ArgsSource.ARGS
+    return IN_CI or named or bool(config.getoption("--all"))
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which tier runs."""
+    return None if runs_everything(config) else QUICK
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Selection the tier, then order the tests: what takes longest starts first."""
+    if not runs_everything(config):
+        left_out = [item for item in items if _is_integration(item) and not item.get_closest_marker("quick")]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
     def rank(item: pytest.Item) -> int:
-        if "integration" not in item.path.parts:
+        if not _is_integration(item):
             return len(FIRST) + 1
         return FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST)
 
     for item in items:
         assert not item.get_closest_marker("docker") or item.path.name in IN_CONTAINERS, item.nodeid
     items.sort(key=rank)
+
+
+def _is_integration(item: pytest.Item) -> bool:
+    return "integration" in item.path.parts
 
 
 class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
@@ -238,7 +264,11 @@ _made: list[Path] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The run's own store, which its workers inherit: not below the tree, whose path may hold a space."""
+    """The run's own store, which its workers inherit: not below the tree, whose path may hold a space.
+
+    Tests take the Pythons of the machine; those of downloads bring a mirror of their own.
+    """
+    os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
     if STORE not in os.environ and not hasattr(config, "workerinput"):
         _made.append(Path(tempfile.mkdtemp(prefix="buildfarm-test-store-")))
         os.environ[STORE] = str(_made[0])

@@ -1,6 +1,7 @@
-"""The op gate: the part of buildfarm that travels into a cell. Needs torch and the standard library, nothing else.
+"""The op gate: the program that runs every op of an extension in a cell.
 
-Python 3.9 or newer; imports no other room of `builder`. A recipe's cases.py says `from builder.gate import Case, Make`.
+It is copied into the cell, so it needs only torch and the standard library, runs on Python 3.9 and imports no other
+package of `builder`. A recipe's cases.py imports `Case` and `Make` from here.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ __all__ = ["Case", "Make"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    # Asked for, not at hand: the conductor imports this package and must never load torch.
+    # Imported on first use: the scheduler imports this package and must not import torch.
     if name in __all__:
         from builder.gate import case  # noqa: PLC0415
 

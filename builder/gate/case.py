@@ -1,4 +1,4 @@
-"""What a recipe's cases.py is written with: a case says how one op is called, and what must hold of the answer."""
+"""`Case` and `Make`, with which a recipe's cases.py says how each op is called and what its result must be."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from builder.gate.outcome import CHECKS
+from builder.gate.check_table import CHECKS
 
-#: (rtol, atol) by dtype, where a case names none.
+#: (rtol, atol) by dtype, for cases that give none.
 TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-9, 1e-11),
     torch.float32: (1e-4, 1e-5),
@@ -21,9 +21,9 @@ TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
 
 
 class Make:
-    """Makes the tensors of a case: on the device and in the dtype under test, the same numbers on every device.
+    """Makes the tensors of a case on the device and in the dtype under test.
 
-    Numbers are drawn on the CPU in float64 from a fixed seed, then converted, so CPU and CUDA see the same input.
+    Random numbers are drawn on the CPU in float64 from a fixed seed, then converted, so CPU and CUDA get equal input.
     """
 
     def __init__(self, device: str, dtype: torch.dtype, seed: int = 0) -> None:
@@ -32,25 +32,25 @@ class Make:
         self._generator = torch.Generator().manual_seed(seed)
 
     def randn(self, *shape: int, grad: bool = False) -> Tensor:
-        """Normal numbers; `grad` marks an input that gradients are asked for."""
+        """Return normally distributed numbers; `grad` makes the tensor require a gradient."""
         return self.tensor(torch.randn(shape, dtype=torch.float64, generator=self._generator), grad=grad)
 
     def rand(self, *shape: int, low: float = 0.0, high: float = 1.0, grad: bool = False) -> Tensor:
-        """Uniform numbers in [low, high)."""
+        """Return uniformly distributed numbers in [low, high)."""
         drawn = torch.rand(shape, dtype=torch.float64, generator=self._generator)
         return self.tensor(low + drawn * (high - low), grad=grad)
 
     def tensor(self, data: Any, *, grad: bool = False) -> Tensor:  # noqa: ANN401
-        """Numbers of one's own, in the dtype under test."""
+        """Return the given numbers in the dtype under test."""
         made = torch.as_tensor(data, dtype=torch.float64).to(device=self.device, dtype=self.dtype)
         return made.requires_grad_() if grad else made
 
     def integers(self, data: Any, dtype: torch.dtype = torch.int64) -> Tensor:  # noqa: ANN401
-        """Indices and the like: an integer or bool dtype of their own, whatever is under test."""
+        """Return the given integers or bools in `dtype`, whatever dtype is under test."""
         return torch.as_tensor(data, dtype=dtype).to(self.device)
 
     def randint(self, low: int, high: int, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
-        """Integers in [low, high)."""
+        """Return random integers in [low, high)."""
         return torch.randint(low, high, tuple(shape), dtype=dtype, generator=self._generator).to(self.device)
 
 
@@ -60,23 +60,27 @@ class Case:
 
     Attributes:
         op: a dispatcher op, `namespace::name` or `namespace::name.overload`; or the dotted path of a Python callable,
-            `torch_scatter.scatter`. A pybind function is covered by its dotted path.
-        inputs: makes the positional arguments. Tensors made with `grad=True` are what gradients are asked for.
-        name: what is special about it, in a few words; unique for the op.
+            `torch_scatter.scatter`. For a pybind function, write its dotted path.
+        inputs: a function that makes the positional arguments. The gate computes gradients of tensors made with
+            `grad=True`.
+        name: describes the case in a few words. Two cases of an op must have different names.
         kwargs: keyword arguments, none of them tensors.
-        reference: the same arguments to the expected result, in plain PyTorch; differentiable if gradients are asked.
-        invariant: called with (result, *arguments) where no reference can be given; raises AssertionError.
-        dtypes: every dtype the op claims; each is executed.
-        tolerances: (rtol, atol) by dtype, before `TOLERANCES`.
-        gradcheck: numerical gradients in float64 on the CPU (keep the inputs small).
-        edge: "empty" or "batch" when the case stands for such an input; an op with tensors should have an "empty" one.
-        deterministic: devices on which two runs give the same bits.
-        mixed_devices: positions of tensor arguments that may lie on the CPU beside CUDA ones.
-        contiguous_only: the op refuses non-contiguous input with an error and says so in its documentation.
-        devices: where the op has a kernel.
-        mutates: positions of the arguments a Python callable writes to; of a dispatcher op the schema says it.
-        not_claimed: check name to the reason why this op makes no such promise, e.g.
-            {"fake": "upstream registers no fake kernel"}. Shown as "not run", never as passed.
+        reference: a function that computes the expected result from the same arguments in plain PyTorch. It must be
+            differentiable if an input requires a gradient.
+        invariant: for ops without a reference: a function that is called with (result, *arguments) and raises
+            AssertionError if the result is wrong.
+        dtypes: the dtypes that the op supports. The gate runs the case in each.
+        tolerances: (rtol, atol) by dtype; overrides `TOLERANCES`.
+        gradcheck: whether to compare with numerical gradients in float64 on the CPU (keep the inputs small).
+        edge: "empty" if the case has an empty tensor, "batch" if it has a batch of one element, "" for any other input.
+            Every op with tensors should have an "empty" case.
+        deterministic: devices on which repeated runs give the same bits.
+        mixed_devices: positions of tensor arguments that may be on the CPU while others are on CUDA.
+        contiguous_only: whether the op raises an error for non-contiguous input, and its documentation says so.
+        devices: devices for which the op has a kernel.
+        mutates: positions of the arguments that a Python callable writes to. Dispatcher ops declare them in the schema.
+        not_claimed: maps the name of a check to the reason why the op does not support it, e.g.
+            {"fake": "upstream registers no fake kernel"}. The check is then "not run" for this op, never passed.
 
     """
 
@@ -99,21 +103,22 @@ class Case:
 
     def __post_init__(self) -> None:
         if self.edge not in {"", "empty", "batch"}:
-            raise ValueError(f"{self.op} ({self.name}): edge is {self.edge!r}; write empty, batch or nothing")
+            raise ValueError(f"{self.op} ({self.name}): edge is {self.edge!r}; it must be 'empty', 'batch' or ''")
         if not self.dtypes:
-            raise ValueError(f"{self.op} ({self.name}): dtypes is empty, so nothing would be executed")
+            raise ValueError(f"{self.op} ({self.name}): dtypes is empty; list at least one dtype")
         for devices in (self.devices, self.deterministic):
             wrong = [device for device in devices if device not in ("cpu", "cuda")]
             if wrong or isinstance(devices, str):
                 raise ValueError(f"{self.op} ({self.name}): {devices!r} must be a list of 'cpu' and 'cuda'")
         unknown = [check for check in self.not_claimed if check not in CHECKS]
         if unknown:
+            names = ", ".join(CHECKS)
             raise ValueError(
-                f"{self.op} ({self.name}): not_claimed names {unknown[0]!r}; there are {', '.join(CHECKS)}"
+                f"{self.op} ({self.name}): not_claimed names the unknown check {unknown[0]!r}; the checks are {names}"
             )
         if self.reference is not None and self.invariant is not None:
             raise ValueError(f"{self.op} ({self.name}): give a reference or an invariant, not both")
 
     def tolerance(self, dtype: torch.dtype) -> tuple[float, float]:
-        """(rtol, atol) for this dtype; exact for integers and bools."""
+        """Return (rtol, atol) for this dtype; (0, 0) for integers and bools."""
         return self.tolerances.get(dtype) or TOLERANCES.get(dtype, (0.0, 0.0))

@@ -1,9 +1,8 @@
-"""What a check is given: the spec, the cases, and how to call, to flatten and to compare.
+"""What a check gets: the spec, the cases, and functions that call ops and flatten and compare results.
 
-A check is a function `(context, case) -> list of outcomes` that runs in a forked child: it may crash, hang or allocate,
-and its caller will say so with op, case and check. An exception it lets out becomes a failed outcome of that check; it
-need not catch what it has no better sentence for. It is asked only where the case claims the check (`not_claimed`) and
-the device (`devices`).
+A check is a function `(context, case) -> list of outcomes` that runs in a forked child. If it crashes, hangs or exceeds
+its memory, the scheduler reports that with op, case and check. An exception that it does not catch becomes a failed
+outcome of the check. It runs only for cases that claim the check (`not_claimed`) and the device (`devices`).
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ _SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
 class CaseError(Exception):
-    """cases.py is at fault, not the extension: its inputs or its reference raise, its op does not exist."""
+    """An error in cases.py: the inputs or the reference raise an exception, or the op does not exist."""
 
 
-class Place(NamedTuple):
-    """Where a tensor lies among the arguments: the position, and the item where the argument is a list of tensors."""
+class TensorPath(NamedTuple):
+    """The position of a tensor among the arguments, and its index if the argument is a list or tuple."""
 
     position: int
     item: int | None = None
@@ -39,36 +38,36 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """One run of the gate, as a check sees it.
+    """One task, as a check sees it.
 
     Attributes:
-        spec: what is to be proven.
+        spec: the spec of the run.
         cases: every case of cases.py, in its order.
-        device: "cpu" or "cuda": where `arguments` lie unless told otherwise.
-        guarded: whether this process runs under glibc's heap checks.
-        ops: the ops discovered, `namespace::name.overload` and dotted paths.
-        doing: tell what is done now ("float16, argument 2 strided"): if the process dies, that is where.
+        device: "cpu" or "cuda": the default device of `arguments`.
+        heap_checks: whether this process runs under glibc's heap checks.
+        ops: the discovered ops, `namespace::name.overload` and dotted paths.
+        step: records the step that begins now ("float16, argument 2 strided"); a crash is reported at this step.
 
     """
 
     spec: Spec
     cases: Sequence[Case] = ()
     device: str = "cpu"
-    guarded: bool = False
+    heap_checks: bool = False
     ops: Sequence[str] = ()
-    doing: Callable[[str], None] = lambda _what: None
+    step: Callable[[str], None] = lambda _what: None
 
     def dtype(self, case: Case) -> torch.dtype:
-        """The dtype that checks take which look at one only: the first the case claims."""
+        """Return the first dtype of the case, for checks that use only one."""
         return case.dtypes[0]
 
     def function(self, case: Case) -> Callable[..., Any]:
-        """What the case calls: an overload, an overload packet or a Python callable. Raises CaseError if not there."""
+        """Return the overload, overload packet or Python callable of the case. Raises CaseError if it is missing."""
         found: Callable[..., Any] = resolve(case.op)
         return found
 
     def overload(self, case: Case) -> Any | None:  # noqa: ANN401
-        """The `torch._ops.OpOverload` of the case, or None for a Python callable."""
+        """Return the `torch._ops.OpOverload` of the case, or None for a Python callable."""
         found = self.function(case)
         if isinstance(found, torch._ops.OpOverloadPacket):
             overloads = found.overloads()
@@ -78,51 +77,51 @@ class Context:
     def arguments(
         self, case: Case, dtype: torch.dtype | None = None, device: str | None = None, *, grad: bool = True
     ) -> tuple[Any, ...]:
-        """Fresh positional arguments, the same numbers at every call; without `grad` no tensor asks for a gradient.
+        """Return new positional arguments, the same numbers for every call; without `grad` none requires a gradient.
 
         Raises:
-            CaseError: the case's inputs raise.
+            CaseError: the inputs of the case raise an exception.
 
         """
         make = Make(device or self.device, dtype or self.dtype(case))
         try:
             made = tuple(case.inputs(make))
         except Exception as error:
-            raise CaseError(f"inputs of the case raise {sentence(error)}: correct them in cases.py") from error
+            raise CaseError(f"the inputs of the case raise {sentence(error)}: correct cases.py") from error
         return made if grad else detached(made)
 
     def call(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
-        """The op's answer to these arguments and the case's keyword arguments."""
+        """Call the op with these arguments and the keyword arguments of the case."""
         return self.function(case)(*args, **case.kwargs)
 
     def expected(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
-        """The reference's answer. It sees 16-bit floats as float32: their own arithmetic is no measure."""
+        """Return the result of the reference, which gets 16-bit floats as float32 to be more precise than the op."""
         if case.reference is None:
             raise CaseError("the case has no reference")
         try:
             return case.reference(*widened(args), **case.kwargs)
         except Exception as error:
-            raise CaseError(f"the reference of the case raises {sentence(error)}: correct it in cases.py") from error
+            raise CaseError(f"the reference of the case raises {sentence(error)}: correct cases.py") from error
 
     def outcome(self, check: str, case: Case, verdict: str, reason: str = "", **evidence: Any) -> Outcome:  # noqa: ANN401
-        """An outcome of this case; evidence must be JSON data."""
+        """Return an outcome of this case; evidence must be JSON data."""
         return Outcome(check, case.op, case.name, verdict, reason, evidence=dict(evidence))
 
     def passed(self, check: str, case: Case, figure: str = "", **evidence: Any) -> Outcome:  # noqa: ANN401
-        """The check holds; `figure` is a short number or nothing."""
+        """Return a passed outcome; `figure` is a short number or ""."""
         return self.outcome(check, case, PASSED, figure, **evidence)
 
     def failed(self, check: str, case: Case, reason: str, **evidence: Any) -> Outcome:  # noqa: ANN401
-        """The check does not hold: one sentence that says what is wrong and what to do."""
+        """Return a failed outcome; `reason` is one sentence: what is wrong and what to do."""
         return self.outcome(check, case, FAILED, reason, **evidence)
 
     def not_run(self, check: str, case: Case, reason: str, **evidence: Any) -> Outcome:  # noqa: ANN401
-        """Nothing was found out, and why."""
+        """Return an outcome without a result; `reason` says why."""
         return self.outcome(check, case, NOT_RUN, reason, **evidence)
 
 
 def resolve(name: str) -> Any:  # noqa: ANN401
-    """`ns::op` and `ns::op.overload` to the op, `package.module.function` to the callable. Raises CaseError."""
+    """Return the op of `ns::op` or `ns::op.overload`, or the callable of a dotted path. Raises CaseError."""
     try:
         if "::" in name:
             namespace, _, rest = name.partition("::")
@@ -130,11 +129,11 @@ def resolve(name: str) -> Any:  # noqa: ANN401
             packet = getattr(getattr(torch.ops, namespace), op)
             if overload:
                 return getattr(packet, overload)
-            # One overload: called directly, as the dispatcher does, not tried out one after the other.
+            # A single overload is called directly; a packet would first try to match its overloads.
             return getattr(packet, packet.overloads()[0]) if len(packet.overloads()) == 1 else packet
         return _dotted(name)
     except (AttributeError, ImportError) as error:
-        what = "nothing of this name is registered" if "::" in name else sentence(error)
+        what = "no op of this name is registered" if "::" in name else sentence(error)
         raise CaseError(f"{name}: {what}") from error
 
 
@@ -150,17 +149,26 @@ def _dotted(name: str) -> Any:  # noqa: ANN401
         if callable(found):
             return found
         raise CaseError(f"{name} is not callable")
-    raise CaseError(f"{name}: no such module; write the dotted path of a callable or namespace::op")
+    raise CaseError(f"{name}: no such module; use the dotted path of a callable, or namespace::op")
 
 
 def sentence(error: BaseException, limit: int = 300) -> str:
-    """An exception in one line: its type and the first lines of its message."""
-    text = " ".join(str(error).split())
+    """Return an exception in one line: its type and the first `limit` characters of its message."""
+    text = " ".join(_plain(error).split())
     return type(error).__name__ + (f": {text[:limit]}{'…' if len(text) > limit else ''}" if text else "")
 
 
+def _plain(error: BaseException) -> str:
+    """Return the message; torch's message about forks names the gate's own fork, and not the cause."""
+    if "Cannot re-initialize CUDA in forked subprocess" not in str(error):
+        return str(error)
+    if torch.cuda.device_count() == 0:
+        return "CUDA is called, and this machine has no GPU that torch can use"
+    return "an import of the extension or of cases.py initialized CUDA: do not call CUDA at import"
+
+
 def flatten(result: Any) -> list[Tensor]:  # noqa: ANN401
-    """The tensors of an answer in order: of tuples, lists and dicts too. Numbers and bools become 0-d tensors."""
+    """Return the tensors of a result, also from tuples, lists and dicts. Numbers and bools become 0-d tensors."""
     if isinstance(result, Tensor):
         return [result]
     if isinstance(result, (bool, int, float, complex)):
@@ -172,45 +180,48 @@ def flatten(result: Any) -> list[Tensor]:  # noqa: ANN401
     return []
 
 
-def places(args: Sequence[Any]) -> Iterator[tuple[Place, Tensor]]:
-    """Every tensor among the arguments, with its place; lists and tuples of tensors are looked into."""
+def iter_tensors(args: Sequence[Any]) -> Iterator[tuple[TensorPath, Tensor]]:
+    """Yield every tensor among the arguments with its path, also from lists and tuples."""
     for position, arg in enumerate(args):
         if isinstance(arg, Tensor):
-            yield Place(position), arg
+            yield TensorPath(position), arg
         elif isinstance(arg, (list, tuple)):
             for index, one in enumerate(arg):
                 if isinstance(one, Tensor):
-                    yield Place(position, index), one
+                    yield TensorPath(position, index), one
 
 
-def mapped(args: Sequence[Any], change: Callable[[Place, Tensor], Tensor]) -> tuple[Any, ...]:
-    """The arguments with every tensor changed."""
+def map_tensors(args: Sequence[Any], change: Callable[[TensorPath, Tensor], Tensor]) -> tuple[Any, ...]:
+    """Return the arguments with every tensor changed."""
 
     def one(position: int, arg: Any) -> Any:  # noqa: ANN401
         if isinstance(arg, Tensor):
-            return change(Place(position), arg)
+            return change(TensorPath(position), arg)
         if isinstance(arg, (list, tuple)) and any(isinstance(item, Tensor) for item in arg):
             return type(arg)(
-                [change(Place(position, i), item) if isinstance(item, Tensor) else item for i, item in enumerate(arg)]
+                [
+                    change(TensorPath(position, i), item) if isinstance(item, Tensor) else item
+                    for i, item in enumerate(arg)
+                ]
             )
         return arg
 
     return tuple(one(position, arg) for position, arg in enumerate(args))
 
 
-def replaced(args: Sequence[Any], place: Place, tensor: Tensor) -> tuple[Any, ...]:
-    """The arguments with one tensor exchanged."""
-    return mapped(args, lambda here, old: tensor if here == place else old)
+def replace_tensor(args: Sequence[Any], path: TensorPath, tensor: Tensor) -> tuple[Any, ...]:
+    """Return the arguments with one tensor replaced."""
+    return map_tensors(args, lambda here, old: tensor if here == path else old)
 
 
 def detached(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments, no tensor asking for a gradient."""
-    return mapped(args, lambda _, tensor: tensor.detach())
+    """Return the arguments with every tensor detached."""
+    return map_tensors(args, lambda _, tensor: tensor.detach())
 
 
 def widened(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments, 16-bit floats as float32."""
-    return mapped(args, lambda _, tensor: tensor.float() if tensor.dtype in _SIXTEEN_BITS else tensor)
+    """Return the arguments with 16-bit floats as float32."""
+    return map_tensors(args, lambda _, tensor: tensor.float() if tensor.dtype in _SIXTEEN_BITS else tensor)
 
 
 def compare(
@@ -222,34 +233,34 @@ def compare(
     *,
     scaled: bool = False,
 ) -> str | None:
-    """What differs, in a sentence with the largest error and where; None where they agree within the tolerance.
+    """Return the difference as a sentence with the largest error and its index; None if the results agree.
 
-    Tensors, or any nesting of them. Shapes must be equal, and dtypes, except that a float32 expectation stands for a
-    16-bit answer. NaN equals NaN. The tolerance is the case's for `dtype`:
-    |actual - expected| <= atol + rtol * |expected|. `scaled` is for sums of many terms, as gradients are: rtol counts
-    from the largest number expected, since terms that cancel leave their rounding errors behind.
+    Compares tensors, or nested tuples, lists and dicts of them. Shapes and dtypes must be equal, but a float32
+    reference may stand for a 16-bit result. NaN equals NaN. The tolerance is that of the case for `dtype`:
+    |actual - expected| <= atol + rtol * |expected|. `scaled` is for sums of many terms, such as gradients: rtol then
+    applies to the largest expected number, because terms that cancel leave rounding errors of that size.
     """
     have, want = flatten(actual), flatten(expected)
     if len(have) != len(want):
-        return f"{subject} holds {len(have)} tensors, {len(want)} are expected"
+        return f"{subject} has {len(have)} tensors, expected {len(want)}"
     for index, (one, other) in enumerate(zip(have, want)):
         name = subject if len(have) == 1 else f"{subject}[{index}]"
-        fault = _compare_tensors(one.detach().cpu(), other.detach().cpu(), case, dtype, name, scaled)
-        if fault:
-            return fault
+        failure = _compare_tensors(one.detach().cpu(), other.detach().cpu(), case, dtype, name, scaled)
+        if failure:
+            return failure
     return None
 
 
 def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype, name: str, scaled: bool) -> str | None:
     if have.shape != want.shape:
-        return f"{name} has shape {tuple(have.shape)}, {tuple(want.shape)} is expected"
+        return f"{name} has shape {tuple(have.shape)}, expected {tuple(want.shape)}"
     if have.dtype != want.dtype and not (have.dtype in _SIXTEEN_BITS and want.dtype == torch.float32):
-        return f"{name} is {have.dtype}, {want.dtype} is expected".replace("torch.", "")
+        return f"{name} is {have.dtype}, expected {want.dtype}".replace("torch.", "")
     if have.numel() == 0 or torch.equal(have, want):
         return None
     if not (have.is_floating_point() or have.is_complex()):
-        wrong = have != want
-        allowed, size = "integers and bools must be equal", (have.double() - want.double()).abs()
+        wrong, size = have != want, (have.double() - want.double()).abs()
+        allowed = "no difference is allowed: integers and bools must be equal"
     else:
         rtol, atol = case.tolerance(dtype)
         wide = torch.complex128 if have.is_complex() else torch.float64
@@ -257,22 +268,22 @@ def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype,
         if scaled:
             atol += rtol * float(torch.nan_to_num(want.abs(), nan=0.0, posinf=0.0).max())
         wrong = ~torch.isclose(have, want, rtol=rtol, atol=atol, equal_nan=True)
-        allowed, size = f"allowed is {atol:g} + {rtol:g} of the expected", (have - want).abs()
+        allowed, size = f"allowed: {atol:g} + {rtol:g} * expected", (have - want).abs()
     if not bool(wrong.any()):
         return None
-    # NaN against a number is the worst of all: argmax takes it, as infinity.
+    # NaN against a number counts as infinity, so that argmax finds it.
     size = torch.where(wrong, torch.nan_to_num(size, nan=float("inf"), posinf=float("inf")), torch.zeros_like(size))
     worst = int(size.argmax())
     where = _unravel(worst, have.shape)
-    got, due = have.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
+    actual, expected = have.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
     return (
-        f"{name} is {got:.6g} at {where} where {due:.6g} is expected, {int(wrong.sum())} of {have.numel()} elements "
-        f"differ, the largest by {float(size.reshape(-1)[worst]):.3g} ({allowed})"
+        f"{name} is {actual:.6g} at {where}, expected {expected:.6g}; {int(wrong.sum())} of {have.numel()} elements "
+        f"differ, at most by {float(size.reshape(-1)[worst]):.3g} ({allowed})"
     )
 
 
 def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401
-    """The largest difference of two answers that have the same shapes; 0.0 where there is nothing to compare."""
+    """Return the largest absolute difference of tensors with equal shapes; 0.0 if there is nothing to compare."""
     worst = 0.0
     for one, other in zip(flatten(actual), flatten(expected)):
         if one.shape == other.shape and one.numel() and not one.is_complex():

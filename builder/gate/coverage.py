@@ -1,48 +1,70 @@
-"""Whether every op has a case, and every case an op. Plain data; torch is not imported."""
+"""Checks that every op has a case and that every case names an op. Plain data; does not import torch."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
 from builder.gate.tasks import CaseFacts
 
+#: Why the checks of a recipe without cases.py are not run.
+NO_CASES = "no cases: the recipe has no cases.py, so no op was called"
 
-def covered(ops: Sequence[str], cases: Sequence[CaseFacts]) -> list[Outcome]:
-    """One outcome of "ops" for each op discovered and each case that names none.
+_NO_CASE = "no case covers this op: add a Case for it to cases.py, or list it in NOT_CLAIMED with the reason"
+_UNKNOWN = "NOT_CLAIMED of cases.py names this op, but the extension has no such op: remove the entry"
 
-    A case of `ns::op` covers that very op, and its only overload where it has one; a case of `ns::op.overload` that.
+
+def not_covered(ops: Sequence[str], reason: str = NO_CASES) -> list[Outcome]:
+    """Return a "not run" outcome of "ops" for each discovered op of a recipe without a usable cases.py."""
+    return [Outcome("ops", op, "", NOT_RUN, reason) for op in ops]
+
+
+def case_coverage(
+    ops: Sequence[str], cases: Sequence[CaseFacts], not_claimed: Mapping[str, str] = MappingProxyType({})
+) -> list[Outcome]:
+    """Return an outcome of "ops" for each discovered op, and a failure for each case that cannot be called.
+
+    A case for `ns::op` covers `ns::op` and, if the op has one overload, that overload; a case for `ns::op.overload`
+    covers that overload. An op in `not_claimed`, the NOT_CLAIMED of cases.py, needs no case and is "not run".
     """
     named = [_only_overload(case.op, ops) for case in cases]
     outcomes = []
     for op in ops:
         count = named.count(op)
+        reason = not_claimed.get(op) or not_claimed.get(_without_overload(op))
         if count:
             outcomes.append(Outcome("ops", op, "", PASSED, f"{count} case{'s' if count > 1 else ''}"))
+        elif reason:
+            outcomes.append(Outcome("ops", op, "", NOT_RUN, f"not claimed: {reason}"))
         else:
-            outcomes.append(
-                Outcome("ops", op, "", FAILED, "nobody wrote a case for it: add a Case of this op to cases.py")
-            )
+            outcomes.append(Outcome("ops", op, "", FAILED, _NO_CASE))
+    known = {*ops, *map(_without_overload, ops)}
+    outcomes += [Outcome("ops", op, "", FAILED, _UNKNOWN) for op in not_claimed if op not in known]
     outcomes += [
         Outcome("ops", case.op, case.name, FAILED, f"a case of cases.py cannot be called: {case.missing}")
-        for case in _first_of_each(case for case in cases if case.missing)
+        for case in _first_case_of_each_op(case for case in cases if case.missing)
     ]
-    seen = set()
+    named_cases = set()
     for case in cases:
-        if (case.op, case.name) in seen:
-            reason = "two cases of this op have this name: give each its own, so that a fault can be found"
+        if (case.op, case.name) in named_cases:
+            reason = "two cases of this op have the same name: rename one of them"
             outcomes.append(Outcome("ops", case.op, case.name, FAILED, reason))
-        seen.add((case.op, case.name))
+        named_cases.add((case.op, case.name))
     return outcomes
 
 
-def edges(cases: Sequence[CaseFacts]) -> list[Outcome]:
-    """A word for each op that no case tries with empty input."""
+def missing_empty_cases(cases: Sequence[CaseFacts]) -> list[Outcome]:
+    """Return a "not run" outcome of "edges" for each op without a case for empty input."""
     with_empty = {case.op for case in cases if case.edge == "empty"}
     return [
-        Outcome("edges", case.op, "", NOT_RUN, 'no case has edge="empty"')
-        for case in _first_of_each(case for case in cases if case.op not in with_empty)
+        Outcome("edges", case.op, "", NOT_RUN, 'no case has edge="empty": add a case with empty input')
+        for case in _first_case_of_each_op(case for case in cases if case.op not in with_empty)
     ]
+
+
+def _without_overload(op: str) -> str:
+    return op.partition(".")[0] if "::" in op else op
 
 
 def _only_overload(op: str, ops: Sequence[str]) -> str:
@@ -52,7 +74,7 @@ def _only_overload(op: str, ops: Sequence[str]) -> str:
     return overloads[0] if len(overloads) == 1 else op
 
 
-def _first_of_each(cases: Iterable[CaseFacts]) -> list[CaseFacts]:
+def _first_case_of_each_op(cases: Iterable[CaseFacts]) -> list[CaseFacts]:
     found: dict[str, CaseFacts] = {}
     for case in cases:
         found.setdefault(case.op, case)

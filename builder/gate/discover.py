@@ -1,7 +1,7 @@
-"""What the import of the extension brought: dispatcher ops, functions of its compiled modules, its cases.
+"""Finds what the import of the extension registers: dispatcher ops and functions of compiled modules.
 
-Executes nothing. An op is the extension's own if the library that registered it lies in the package (or distribution)
-that was asked for; what a dependency registers on the way, such as torchvision, is not under test.
+Runs no op. An op belongs to the extension if the library that registered it is in the imported package or its
+distribution. Ops of a dependency that the import loads too, such as torchvision, are not tested.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import importlib.metadata
 import os
 import platform
 import sys
-import traceback
 from collections.abc import Iterator, Sequence
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
@@ -19,10 +18,9 @@ from typing import Any
 
 import torch
 
-from builder.gate.case import Case
-from builder.gate.context import CaseError, resolve, sentence
+from builder.gate.context import sentence
 
-#: Namespaces that torch itself fills, some of them late, on an import inside a user's call.
+#: Namespaces of torch itself. torch registers some of them late, on an import inside a call.
 _TORCH_NAMESPACES = frozenset(
     {
         "aten",
@@ -78,7 +76,7 @@ _TORCH_NAMESPACES = frozenset(
 
 
 def where() -> dict[str, Any]:
-    """The machine and its torch, without touching a GPU."""
+    """Return the machine and the versions of torch, CUDA, Python and glibc, without touching a GPU."""
     libc, version = platform.libc_ver()
     return {
         "torch": torch.__version__,
@@ -90,25 +88,25 @@ def where() -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """An exception in one line, with the place in the file for a syntax error."""
+    """Return an exception in one line; for a syntax error with file and line."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({Path(error.filename or '').name}, line {error.lineno})"
     return sentence(error, 500)
 
 
-class Watch:
-    """Tells which library registered which ops, while it is entered, by looking before and after each is loaded."""
+class RegistrationRecorder:
+    """Records which library registers which ops: as a context manager it compares the ops around each load."""
 
     def __init__(self, imports: Sequence[str]) -> None:
         self.imports = tuple(imports)
-        #: op to the file that registered it, or to "" for one registered from Python
+        #: op to the file of the library that registered it; "" if registered from Python
         self.registered: dict[str, str] = {}
-        #: modules compiled, by name
+        #: name of each compiled module to its file
         self.modules: dict[str, str] = {}
         self._known = set(_op_names())
         self._namespaces = {name.partition("::")[0] for name in self._known} | _TORCH_NAMESPACES
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> RegistrationRecorder:
         self._saved = (ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module, torch.ops.load_library)
         create, execute, load = self._saved
 
@@ -135,18 +133,18 @@ class Watch:
         create, execute, _ = self._saved
         ExtensionFileLoader.create_module = create  # type: ignore[method-assign]
         ExtensionFileLoader.exec_module = execute  # type: ignore[method-assign]
-        del torch.ops.load_library  # the class's own shows again
+        del torch.ops.load_library  # the method of the class is visible again
         self.note("")
 
     def note(self, path: str) -> None:
-        """Whatever is new was registered by this library."""
+        """Record this library for every new op."""
         for name in _op_names():
             if name not in self._known:
                 self._known.add(name)
                 self.registered[name] = path
 
     def own(self) -> list[str]:
-        """The ops of the extension, sorted."""
+        """Return the ops of the extension, sorted."""
         mine = _Ownership(self.imports)
         return sorted(
             name
@@ -155,24 +153,24 @@ class Watch:
         )
 
     def own_modules(self) -> list[str]:
-        """The compiled modules of the extension, sorted."""
+        """Return the compiled modules of the extension, sorted."""
         mine = _Ownership(self.imports)
         return sorted(name for name, path in self.modules.items() if mine(path))
 
 
 class _Loading:
-    def __init__(self, watch: Watch, path: str) -> None:
-        self._watch, self._path = watch, path
+    def __init__(self, recorder: RegistrationRecorder, path: str) -> None:
+        self._recorder, self._path = recorder, path
 
     def __enter__(self) -> None:
-        self._watch.note("")
+        self._recorder.note("")
 
     def __exit__(self, *_: object) -> None:
-        self._watch.note(self._path)
+        self._recorder.note(self._path)
 
 
 class _Ownership:
-    """Whether a file belongs to what was imported: it lies in its package, or in the same distribution."""
+    """Whether a file belongs to the imported packages or their distributions."""
 
     def __init__(self, imports: Sequence[str]) -> None:
         self._tops = {name.partition(".")[0] for name in imports}
@@ -206,21 +204,26 @@ def _op_names() -> list[str]:
     return torch._C._dispatch_get_all_op_names()  # type: ignore[no-any-return]
 
 
-def ops(watch: Watch, public: Sequence[str]) -> list[str]:
-    """Everything that needs a case: dispatcher ops, functions of compiled modules, callables of PUBLIC modules."""
-    found = watch.own()
-    for name in watch.own_modules():
+def ops(recorder: RegistrationRecorder, public: Sequence[str]) -> list[str]:
+    """Return what needs a case: dispatcher ops, functions of compiled modules, callables of PUBLIC modules; sorted."""
+    found = recorder.own()
+    for name in recorder.own_modules():
         found += _functions(name, sys.modules.get(name), every=True)
     for name in public:
         try:
-            found += _functions(name, importlib.import_module(name), every=False)
+            found += public_callables(name)
         except ImportError:
-            found.append(f"{name}.*")  # no case has such a name: the check "ops" will show it
+            found.append(f"{name}.*")  # no case has this name, so the check "ops" fails
     return sorted(set(found))
 
 
+def public_callables(name: str) -> list[str]:
+    """Return the dotted paths of the public functions of a module. Raises ImportError."""
+    return _functions(name, importlib.import_module(name), every=False)
+
+
 def _functions(name: str, module: Any, *, every: bool) -> list[str]:  # noqa: ANN401
-    """Public functions, classes not among them: of a compiled module all, else those it exports as its own."""
+    """Return public functions without classes: all of a compiled module (`every`), else those defined in the module."""
     listed = getattr(module, "__all__", None)
     names = [one for one in (listed or vars(module) if module else ()) if listed or not one.startswith("_")]
     found = []
@@ -232,46 +235,3 @@ def _functions(name: str, module: Any, *, every: bool) -> list[str]:  # noqa: AN
         if every or listed or home == name or home.startswith(f"{name}."):
             found.append(f"{name}.{one}")
     return found
-
-
-def load_cases(root: Path) -> tuple[tuple[Case, ...], tuple[str, ...], str]:
-    """CASES and PUBLIC of cases.py, and what is wrong with it, in a sentence, or nothing."""
-    if not (root / "cases.py").is_file():
-        return (), (), "there is no cases.py: write one, with a list CASES of builder.gate.Case"
-    try:
-        module = importlib.import_module("cases")
-    except BaseException as error:  # noqa: BLE001 (SystemExit is a fault like any other)
-        at = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == root]
-        line = f", line {at[-1].lineno}" if at and not isinstance(error, SyntaxError) else ""
-        return (), (), f"cases.py does not import{line}: {one_line(error)}"
-    for name in ("CASES", "PUBLIC"):
-        if not isinstance(getattr(module, name, ()), (list, tuple)):
-            return (), (), f"{name} of cases.py is a {type(getattr(module, name)).__name__}: it must be a list"
-    cases = tuple(getattr(module, "CASES", ()))
-    public = tuple(getattr(module, "PUBLIC", ()))
-    wrong = [one for one in cases if not isinstance(one, Case)]
-    if wrong:
-        return (), public, f"CASES of cases.py holds a {type(wrong[0]).__name__}: only builder.gate.Case may be in it"
-    return cases, public, "" if cases else "cases.py holds no case: it must define a list CASES"
-
-
-def case_facts(number: int, case: Case, imported: bool) -> dict[str, Any]:
-    """`tasks.CaseFacts` of a case."""
-    missing = "the extension does not import"
-    if imported:
-        try:
-            resolve(case.op)
-            missing = ""
-        except CaseError as error:
-            missing = str(error)
-        except Exception as error:  # noqa: BLE001 (a lazy module runs its own code here)
-            missing = f"looking {case.op} up raises {sentence(error)}"
-    return {
-        "number": number,
-        "op": case.op,
-        "name": case.name,
-        "edge": case.edge,
-        "devices": list(case.devices),
-        "not_claimed": dict(case.not_claimed),
-        "missing": missing,
-    }

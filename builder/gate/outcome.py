@@ -1,4 +1,4 @@
-"""What the gate is asked and what it answers: plain data that travels as JSON. Standard library only, no torch."""
+"""The input and the output of the gate as plain JSON data: `Spec`, `Outcome`, `Answer`. Needs no torch."""
 
 from __future__ import annotations
 
@@ -6,46 +6,25 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-PASSED, FAILED, NOT_RUN = "passed", "failed", "not run"
-
-#: The checks of the gate in the order they are shown, and what each says when it passes.
-CHECKS: Mapping[str, str] = {
-    "ops": "every op the import registered has a case",
-    "dispatch": "the dispatch keys claimed have kernels",
-    "import-order": "every order of torch, the extension and its companions imports and runs an op",
-    "values": "results agree with the reference, in every dtype claimed",
-    "gradients": "gradients agree with the reference and with finite differences",
-    "layouts": "non-contiguous inputs and gradients give the same results",
-    "edges": "empty and single-element batches are answered",
-    "repeat": "two runs give the same bits",
-    "memory": "nothing is written past an end, nothing uninitialised is read",
-    "opcheck": "torch.library.opcheck",
-    "fake": "the fake kernel agrees with the real one in shape, dtype, strides and device",
-    "devices": "tensors on two devices are refused under FakeTensor as they are for real",
-    "export": "torch.export, with dynamic shapes",
-    "compile": "torch.compile(fullgraph=True), static and dynamic",
-    "gpu-values": "CUDA agrees with the CPU",
-    "gpu-stream": "the current stream is used",
-    "gpu-graph": "CUDA graphs capture and replay it",
-    "gpu-device": "a second GPU works while the first is current",
-    "gpu-sanitizer": "compute-sanitizer finds nothing",
-}
+PASSED, FAILED, NOT_RUN, ACCEPTED = "passed", "failed", "not run", "accepted"
 
 
 @dataclass(frozen=True)
 class Spec:
-    """What the gate is to prove.
+    """The input of one run of the gate.
 
     Attributes:
-        name: the extension, for titles.
-        imports: modules to import; the ops they register are the ops under test.
-        companions: distribution names whose import order is tested.
-        libraries: library file stem to the dispatch keys it must register, {"_C": ["CPU"], "_C_cuda": ["CUDA"]}.
-        has_cases: whether a cases.py travels along.
-        jobs: processes at once; 0 for as many as there are cores.
-        seconds: time limit of one case's process.
-        memory: bytes one case's process may add to what importing took.
+        name: the name of the extension, for titles.
+        imports: modules to import; the gate tests the ops that these imports register.
+        companions: names of distributions that the check "import-order" imports before and after the extension.
+        libraries: stem of a library file to the dispatch keys it registers: {"_C": ["CPU"], "_C_cuda": ["CUDA"]}.
+        has_cases: whether the packed gate contains a cases.py.
+        jobs: number of tasks that run in parallel; 0 for the number of CPU cores.
+        seconds: time limit of one task, in seconds.
+        memory: bytes that one task may allocate in addition to the memory used by the imports.
         checks: names of checks to run; empty for all.
+        needs_first: modules that every process imports before those of `imports`.
+        accepts: entries of `acceptance.Accept` as JSON data.
 
     """
 
@@ -58,24 +37,28 @@ class Spec:
     seconds: float = 60.0
     memory: int = 4 << 30
     checks: list[str] = field(default_factory=list)
+    needs_first: list[str] = field(default_factory=list)
+    accepts: list[dict[str, Any]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One check of one op in one case.
+    """The result of one check for one case.
 
     Attributes:
-        check: a key of CHECKS.
-        op: `namespace::name`, the dotted path of a callable, or "" for what concerns the whole extension.
-        case: the case's name, or "".
-        verdict: PASSED, FAILED or NOT_RUN.
-        reason: for failed and not run one sentence; for passed a short figure or nothing.
-        seconds: wall time.
-        evidence: data for programs and for a person who wants to know more (stderr, stack, shapes, devices).
+        check: a name in `builder.gate.check_table.CHECKS`.
+        op: `namespace::name`, the dotted path of a callable, or "" if the outcome is about the extension.
+        case: the name of the case, or "".
+        verdict: PASSED, FAILED, NOT_RUN or ACCEPTED.
+        reason: one sentence if failed or not run; a short figure or "" if passed.
+        seconds: wall time in seconds.
+        evidence: details as JSON data (output, stack, shapes, devices).
+        remark: whether a "not run" shows a gap of the tests that the author of the recipe can close.
+        accepted: why the recipe accepts this finding; "" if it does not.
 
     """
 
@@ -86,16 +69,24 @@ class Outcome:
     reason: str = ""
     seconds: float = 0.0
     evidence: dict[str, Any] = field(default_factory=dict)
+    remark: bool = False
+    accepted: str = ""
+
+    @property
+    def cause(self) -> str:
+        """The reason without op, case and step, which differ between outcomes that have the same cause."""
+        text = self.reason.removeprefix(f"{self.op} ({self.case}): ").removeprefix(f"{self.op}: ")
+        return text.partition(" (step: ")[0]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """Everything one run of the gate found.
+    """The output of one run of the gate.
 
     Attributes:
-        where: torch, cuda, python, glibc, machine, and for each GPU its name, sm, driver, clock.
+        where: versions of torch, cuda, python and glibc, the machine, and for each GPU its name, sm, driver and clock.
         ops: the ops discovered, `namespace::name.overload` and dotted paths.
-        outcomes: every check of every case, in the order of CHECKS.
+        outcomes: one for each check and case, in the order of CHECKS.
 
     """
 
@@ -104,10 +95,10 @@ class Answer:
     outcomes: list[Outcome]
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return plain data for JSON."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Answer:
-        """Read what `to_json` wrote; raises KeyError or TypeError on anything else."""
+        """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
         return cls(dict(data["where"]), list(data["ops"]), [Outcome(**one) for one in data["outcomes"]])

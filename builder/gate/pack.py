@@ -1,4 +1,4 @@
-"""Puts the gate, a spec and a recipe's cases into one folder, or one file, that any Python with torch runs."""
+"""Packs the gate, a spec and a recipe's cases into one folder, or one file, that any Python with torch can run."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from builder.gate.outcome import Spec
 
-#: What a recipe's cases.py may import beside itself: a folder of this name next to it.
+#: The folder beside a recipe's cases.py that cases.py may import from.
 REFERENCES = "references"
 
 _MAIN = '''\
-"""Runs the gate from the folder, or the file, it stands in."""
+"""Runs the packed gate from this folder or file."""
 import os, sys, tempfile, zipfile
 
 here = os.path.dirname(os.path.abspath(__file__))
-if os.path.isfile(here):  # one file: the processes it starts need a folder
+if os.path.isfile(here):  # a single file: the worker processes need a folder
     with tempfile.TemporaryDirectory(prefix="buildfarm-gate-") as folder:
         with zipfile.ZipFile(here) as packed:
             packed.extractall(folder)
@@ -34,26 +34,26 @@ sys.exit(main(sys.argv[1:]))
 
 
 def pack(target: Path, spec: Spec, cases: Path | None) -> Path:
-    """Fill the folder `target`, which must not exist; run it with `python -I <target>`. Returns it.
+    """Create the folder `target`, which must not exist, and return it; run it with `python -I <target>`.
 
-    `cases` is a recipe's cases.py; the folder `references` beside it, if there is one, travels along.
+    `cases` is a recipe's cases.py; a folder `references` beside it is packed too. Raises OSError.
     """
-    room = Path(__file__).parent
+    package = Path(__file__).parent
     clean = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(room, target / "builder" / "gate", ignore=clean)
+    shutil.copytree(package, target / "builder" / "gate", ignore=clean)
     (target / "builder" / "__init__.py").touch()
     (target / "__main__.py").write_text(_MAIN, encoding="utf-8")
     (target / "spec.json").write_text(json.dumps(spec.to_json(), indent=1), encoding="utf-8")
     if cases is not None:
         shutil.copyfile(cases, target / "cases.py")
-        beside = cases.with_name(REFERENCES)
-        if beside.is_dir():
-            shutil.copytree(beside, target / REFERENCES, ignore=clean)
+        references = cases.with_name(REFERENCES)
+        if references.is_dir():
+            shutil.copytree(references, target / REFERENCES, ignore=clean)
     return target
 
 
 def pack_file(target: Path, spec: Spec, cases: Path | None) -> Path:
-    """The same as one executable file, for a machine that has torch and nothing else: `python gate.pyz`."""
+    """Pack the same content into one executable file, which needs only Python and torch: `python gate.pyz`."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = pack(Path(scratch, "gate"), spec, cases)
         zipapp.create_archive(folder, target, interpreter="/usr/bin/env python3", compressed=True)

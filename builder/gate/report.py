@@ -1,68 +1,52 @@
-"""An answer for people, as a table, and for CI, as JUnit XML. Pure, standard library only."""
+"""Renders an answer as a table for the terminal and as JUnit XML for CI. Pure, standard library only."""
 
 from __future__ import annotations
 
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from builder.gate.outcome import CHECKS, FAILED, NOT_RUN, PASSED, Answer, Outcome
+from builder.gate.check_table import CHECKS
+from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
 
-#: The row of what concerns no single op.
+#: The row for outcomes that are about the extension and not about one op.
 WHOLE = "(whole extension)"
 
-#: Headings of the table: short, so that an op name of 39 letters and every check without a GPU fit 120 columns.
-HEADINGS: Mapping[str, str] = {
-    "ops": "ops",
-    "dispatch": "keys",
-    "import-order": "order",
-    "values": "value",
-    "gradients": "grad",
-    "layouts": "layout",
-    "edges": "edge",
-    "repeat": "repeat",
-    "memory": "mem",
-    "opcheck": "opchk",
-    "fake": "fake",
-    "devices": "device",
-    "export": "export",
-    "compile": "comp",
-    "gpu-values": "g:value",
-    "gpu-stream": "g:stream",
-    "gpu-graph": "g:graph",
-    "gpu-device": "g:device",
-    "gpu-sanitizer": "g:sanit",
-}
-
-_LEGEND = "ok: all passed   part: some passed, the others not run   FAIL: some failed   -: not run   blank: not asked"
-_NAMED = 6  # names in a list before "and N more"; --json has them all
-_LINES = 12  # of one reason
+_LEGEND = (
+    "ok: all passed   part: some passed, others not run   FAIL: some failed   acc: a finding is accepted   "
+    "-: not run   blank: not applicable"
+)
+_MAX_NAMES = 6  # names in a list before "and N more"; --json has all of them
+_MAX_LINES = 12  # lines of one reason
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def table(name: str, answer: Answer, width: int = 120) -> str:
-    """The whole answer as text: where, a row for each op, each failure, and what was not run and why.
+    """Return the answer as text: the machine, a row for each op, each failure, and what was not run and why.
 
     Args:
-        name: the extension.
-        answer: of any run, whole or cut short.
-        width: columns; a narrow one splits the table into blocks of checks.
+        name: the name of the extension.
+        answer: the answer of a run.
+        width: of the text in characters; if the checks do not fit, the table is split into blocks.
 
     """
     parts = [
         [f"{name}: {_count(answer.outcomes)}", *_where(answer.where)],
         *_grid(answer, width),
+        _listed("REMARKS", [one for one in answer.outcomes if one.remark and one.verdict == NOT_RUN], width),
         _failures(answer.outcomes, width),
+        _listed("ACCEPTED", [one for one in answer.outcomes if one.verdict == ACCEPTED], width),
         _not_run(answer, width),
     ]
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 def junit(suites: Mapping[str, Answer]) -> str:
-    """Answers as JUnit XML: a suite each, a testcase for each outcome, "not run" as skipped with its reason."""
+    """Return answers as JUnit XML: a suite for each answer, a testcase for each outcome; "not run" is "skipped"."""
     root = ElementTree.Element("testsuites")
     for name, answer in suites.items():
         _suite(root, name, answer)
@@ -78,13 +62,13 @@ def _suite(root: ElementTree.Element, name: str, answer: Answer) -> None:
         tests=str(len(outcomes)),
         failures=str(sum(one.verdict == FAILED for one in outcomes)),
         errors="0",
-        skipped=str(sum(one.verdict == NOT_RUN for one in outcomes)),
+        skipped=str(sum(one.verdict in (NOT_RUN, ACCEPTED) for one in outcomes)),
         time=f"{sum(one.seconds for one in outcomes):.3f}",
     )
     properties = ElementTree.SubElement(suite, "properties")
     for key, value in answer.where.items():
-        said = value if isinstance(value, str) else _json(value)
-        ElementTree.SubElement(properties, "property", name=_xml(key), value=_xml(said))
+        text = value if isinstance(value, str) else _json(value)
+        ElementTree.SubElement(properties, "property", name=_xml(key), value=_xml(text))
     for one in outcomes:
         testcase = ElementTree.SubElement(
             suite,
@@ -96,37 +80,41 @@ def _suite(root: ElementTree.Element, name: str, answer: Answer) -> None:
         if one.verdict == FAILED:
             failure = ElementTree.SubElement(testcase, "failure", message=_xml(one.reason))
             failure.text = _xml("\n".join([one.reason, *_evidence(one.evidence)]))
-        elif one.verdict == NOT_RUN:
-            ElementTree.SubElement(testcase, "skipped", message=_xml(one.reason))
+        elif one.verdict in (NOT_RUN, ACCEPTED):
+            message = f"accepted: {one.accepted}; the finding: {one.reason}" if one.accepted else one.reason
+            ElementTree.SubElement(testcase, "skipped", message=_xml(message))
 
 
 def _count(outcomes: Sequence[Outcome]) -> str:
-    """How many of each verdict: "214 passed, 0 failed, 31 not run"."""
+    """Return the number of outcomes by verdict: "214 passed, 0 failed, 31 not run, 2 accepted, 1 remark"."""
     if not outcomes:
-        return "nothing was asked"
-    return ", ".join(f"{sum(one.verdict == verdict for one in outcomes)} {verdict}" for verdict in _VERDICTS)
-
-
-_VERDICTS = (PASSED, FAILED, NOT_RUN)
+        return "no check was selected"
+    counts = Counter("remark" if one.remark and one.verdict == NOT_RUN else one.verdict for one in outcomes)
+    always = [f"{counts[verdict]} {verdict}" for verdict in (PASSED, FAILED, NOT_RUN)]
+    accepted = [f"{counts[ACCEPTED]} {ACCEPTED}"] if counts[ACCEPTED] else []
+    remarks = [f"{counts['remark']} remark{'s' * (counts['remark'] > 1)}"] if counts["remark"] else []
+    return ", ".join([*always, *accepted, *remarks])
 
 
 def _where(where: Mapping[str, Any]) -> list[str]:
-    """The line of the machine, and one for each GPU."""
+    """Return a line for the machine, and a line for each GPU."""
     known = [("torch", "torch"), ("cuda", "CUDA"), ("python", "Python"), ("glibc", "glibc"), ("machine", "")]
     facts = [f"{label} {where[key]}".strip() for key, label in known if where.get(key)]
+    if not facts:
+        return []  # torch was not imported
     gpus = where.get("gpus") or []
     lines = [", ".join([*facts, *([] if gpus else ["no GPU"])])]
     for number, gpu in enumerate(gpus):
-        said = [str(gpu.get("name", "GPU"))]
-        said += [str(gpu["sm"])] if gpu.get("sm") else []
-        said += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
-        said += [f"SM clock {gpu['clock']}"] if gpu.get("clock") else []
-        lines.append(f"GPU {number}: " + ", ".join(said))
+        facts = [str(gpu.get("name", "GPU"))]
+        facts += [str(gpu["sm"])] if gpu.get("sm") else []
+        facts += [f"driver {gpu['driver']}"] if gpu.get("driver") else []
+        facts += [f"SM clock {gpu['clock']}"] if gpu.get("clock") else []
+        lines.append(f"GPU {number}: " + ", ".join(facts))
     return lines
 
 
 def _grid(answer: Answer, width: int) -> list[list[str]]:
-    """Blocks of a legend and rows; a check that ran nowhere has no column, it is named under "not run"."""
+    """Return the table in blocks of columns. A check that ran for no op has no column; "NOT RUN" lists it."""
     cells: dict[tuple[str, str], list[str]] = {}
     for one in answer.outcomes:
         cells.setdefault((one.op or WHOLE, one.check), []).append(one.verdict)
@@ -138,18 +126,20 @@ def _grid(answer: Answer, width: int) -> list[list[str]]:
     label = max(len(row) for row in rows)
     blocks: list[list[str]] = []
     for block in _blocks(columns, width - label):
-        heading = " " * label + "".join(f" {_heading(check):<{_wide(check)}}" for check in block)
+        heading = " " * label + "".join(f" {_heading(check):<{_column_width(check)}}" for check in block)
         lines = [heading.rstrip()]
         for row in rows:
-            said = "".join(f" {_cell(cells.get((row, check), [])):<{_wide(check)}}" for check in block)
-            lines.append(f"{row:<{label}}{said}".rstrip())
+            marks = "".join(f" {_cell(cells.get((row, check), [])):<{_column_width(check)}}" for check in block)
+            if row == WHOLE and not marks.strip():
+                continue
+            lines.append(f"{row:<{label}}{marks}".rstrip())
         blocks.append(lines)
-    blocks[-1].append(_LEGEND)
+    blocks[-1] += textwrap.wrap(_LEGEND, max(width, 40))
     return blocks
 
 
 def _rows(answer: Answer) -> list[str]:
-    """What concerns the whole first, then the ops as discovered, then what only an outcome names."""
+    """Return the extension's row first, then the discovered ops, then names that only outcomes have."""
     named = list(dict.fromkeys(one.op or WHOLE for one in answer.outcomes))
     first = [WHOLE] if WHOLE in named else []
     discovered = [_row_of(op, named) for op in answer.ops]
@@ -157,29 +147,29 @@ def _rows(answer: Answer) -> list[str]:
 
 
 def _row_of(op: str, named: Sequence[str]) -> str:
-    """A case may name an op without its overload: then both are one row."""
+    """Return the row of a discovered op: if cases name it without its overload, the name without it."""
     bare = op.rsplit(".", 1)[0] if "::" in op else op
     return bare if op not in named and bare in named else op
 
 
 def _heading(check: str) -> str:
-    return HEADINGS.get(check, check)
+    return CHECKS[check].title if check in CHECKS else check
 
 
-def _wide(check: str) -> int:
+def _column_width(check: str) -> int:
     return max(4, len(_heading(check)))
 
 
-def _blocks(checks: Sequence[str], room: int) -> list[list[str]]:
-    """As many checks a block as fit into the room, one at least."""
+def _blocks(checks: Sequence[str], width: int) -> list[list[str]]:
+    """Split the checks into blocks whose columns fit into the width; each block has at least one check."""
     blocks: list[list[str]] = [[]]
     used = 0
     for check in checks:
-        if blocks[-1] and used + 1 + _wide(check) > room:
+        if blocks[-1] and used + 1 + _column_width(check) > width:
             blocks.append([])
             used = 0
         blocks[-1].append(check)
-        used += 1 + _wide(check)
+        used += 1 + _column_width(check)
     return blocks
 
 
@@ -188,80 +178,99 @@ def _cell(verdicts: Sequence[str]) -> str:
         return ""
     if FAILED in verdicts:
         return "FAIL"
+    if ACCEPTED in verdicts:
+        return "acc"
     if PASSED not in verdicts:
         return "-"
     return "part" if NOT_RUN in verdicts else "ok"
 
 
 def _failures(outcomes: Sequence[Outcome], width: int) -> list[str]:
-    """Each failure once: cases of one op that fail alike share a sentence."""
-    alike: dict[tuple[str, str, str], list[str]] = {}
+    """Return each failure once: checks and cases of one op with the same cause, such as a crash, share one entry."""
+    alike: dict[tuple[str, str, str], list[Outcome]] = {}
     for one in outcomes:
         if one.verdict == FAILED:
-            alike.setdefault((one.check, one.op, _said(one)), []).append(one.case)
+            alike.setdefault(("" if one.op else one.check, one.op, one.cause), []).append(one)
     if not alike:
         return []
     lines = [f"FAILED ({sum(one.verdict == FAILED for one in outcomes)})"]
-    for (check, op, said), cases in alike.items():
-        named = [case for case in dict.fromkeys(cases) if case]
+    for (_, op, _), group in alike.items():
+        checks = ", ".join(dict.fromkeys(one.check for one in group))
+        named = [case for case in dict.fromkeys(one.case for one in group) if case]
         subject = f"{op} ({_list(named)})" if op and named else op or _list(named)
-        lines += _wrapped(": ".join(part for part in (check, subject, said) if part), "  ", "      ", width)
+        text = ": ".join(part for part in (checks, subject, _reason(group[0])) if part)
+        lines += _wrapped(text, "  ", "      ", width)
     return lines
 
 
-def _said(one: Outcome) -> str:
-    """The reason without the op and the case, where it begins with them: the line begins with them too."""
-    said = one.reason or "no reason was given"
+def _listed(title: str, outcomes: Sequence[Outcome], width: int) -> list[str]:
+    """Return each finding once, with its cases or libraries, and why it is accepted."""
+    alike: dict[tuple[str, str, str, str], list[Outcome]] = {}
+    for one in outcomes:
+        alike.setdefault((one.check, one.op, one.cause, one.accepted), []).append(one)
+    lines = [f"{title} ({len(outcomes)})"] if outcomes else []
+    for (check, op, _, accepted), group in alike.items():
+        cases = _list([case for case in dict.fromkeys(one.case for one in group) if case])
+        subject = f"{op} ({cases})" if op and cases else op or cases
+        text = ": ".join(part for part in (check, subject, _reason(group[0])) if part)
+        lines += _wrapped(text + (f" (accepted: {accepted})" if accepted else ""), "  ", "      ", width)
+    return lines
+
+
+def _reason(one: Outcome) -> str:
+    """Return the reason without a leading op and case name, which the entry already shows."""
+    reason = one.reason or "no reason given"
     for subject in (f"{one.op} ({one.case}): ", f"{one.op}: "):
-        if said.startswith(subject):
-            return said[len(subject) :]
-    return said
+        if reason.startswith(subject):
+            return reason[len(subject) :]
+    return reason
 
 
 def _not_run(answer: Answer, width: int) -> list[str]:
-    """By reason; under each, the checks and whose."""
+    """Return the reasons; under each reason the checks and their ops."""
     by_reason: dict[str, dict[str, list[str]]] = {}
     for one in answer.outcomes:
-        if one.verdict == NOT_RUN:
-            ops = by_reason.setdefault(one.reason or "no reason was given", {}).setdefault(one.check, [])
+        if one.verdict == NOT_RUN and not one.remark:
+            ops = by_reason.setdefault(one.reason or "no reason given", {}).setdefault(one.check, [])
             if (one.op or WHOLE) not in ops:
                 ops.append(one.op or WHOLE)
     if not by_reason:
         return []
-    everyone = [row for row in _rows(answer) if row != WHOLE]
-    lines = [f"NOT RUN ({sum(one.verdict == NOT_RUN for one in answer.outcomes)})"]
+    all_ops = [row for row in _rows(answer) if row != WHOLE]
+    count = sum(one.verdict == NOT_RUN and not one.remark for one in answer.outcomes)
+    lines = [f"NOT RUN ({count})"]
     for reason, by_check in by_reason.items():
         lines += _wrapped(reason, "  ", "  ", width)
-        whose: dict[str, list[str]] = {}
+        by_ops: dict[str, list[str]] = {}
         for check, ops in by_check.items():
-            every = len(everyone) > 1 and set(everyone) <= set(ops)
-            whose.setdefault("every op" if every else _list(ops), []).append(check)
-        for ops_said, checks in whose.items():
-            lines += _wrapped(f"{', '.join(checks)}: {ops_said}", "      ", "          ", width)
+            every = len(all_ops) > 1 and set(all_ops) <= set(ops)
+            by_ops.setdefault("every op" if every else _list(ops), []).append(check)
+        for names, checks in by_ops.items():
+            lines += _wrapped(f"{', '.join(checks)}: {names}", "      ", "          ", width)
     return lines
 
 
 def _list(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_NAMED])
-    return shown if len(names) <= _NAMED else f"{shown} and {len(names) - _NAMED} more"
+    shown = ", ".join(names[:_MAX_NAMES])
+    return shown if len(names) <= _MAX_NAMES else f"{shown} and {len(names) - _MAX_NAMES} more"
 
 
 def _wrapped(text: str, first: str, rest: str, width: int) -> list[str]:
-    """Folded to the width; what a terminal would obey instead of showing is left out."""
+    """Wrap the text to the width, without control characters."""
     plain = "".join(c if c.isprintable() else " " for c in text)
     return textwrap.wrap(
         " ".join(plain.split()),
         max(width, 40),
         initial_indent=first,
         subsequent_indent=rest,
-        max_lines=_LINES,
+        max_lines=_MAX_LINES,
         break_on_hyphens=False,
         placeholder=" ...",
     )
 
 
 def _evidence(evidence: Mapping[str, Any]) -> Iterable[str]:
-    """One entry a paragraph: text as it is, so that a stack stays readable, anything else as JSON."""
+    """Return a paragraph for each entry: text unchanged, so that a stack stays readable, anything else as JSON."""
     for key, value in evidence.items():
         yield f"\n{key}:\n{value}" if isinstance(value, str) else f"\n{key}: {_json(value)}"
 
@@ -271,5 +280,5 @@ def _json(value: Any) -> str:  # noqa: ANN401
 
 
 def _xml(text: Any) -> str:  # noqa: ANN401
-    """Without the characters that XML 1.0 cannot hold in any spelling (escape codes, NUL, half a surrogate pair)."""
+    """Replace the characters that XML 1.0 cannot contain (control codes, NUL, unpaired surrogates)."""
     return _NOT_XML.sub("?", str(text))

@@ -1,4 +1,4 @@
-"""The gate as a program: reads spec.json beside itself, runs every check, writes the answer, says it in a table."""
+"""The gate's command line: reads the packed spec.json, runs the checks, prints a table or JSON, writes the answer."""
 
 from __future__ import annotations
 
@@ -13,52 +13,65 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.gate import report
-from builder.gate.conductor import Conductor
-from builder.gate.outcome import CHECKS, FAILED, Answer, Spec
-from builder.gate.processes import Interrupted, terminate_as_interrupt
+from builder.gate.check_table import CHECKS
+from builder.gate.outcome import FAILED, Answer, Spec
+from builder.gate.processes.scheduler import Scheduler
+from builder.gate.processes.spawn import Interrupted, terminate_as_interrupt
 
-#: Exit statuses beside 128 + signal.
+#: Exit statuses; 128 + signal number if interrupted.
 NOTHING_FAILED, SOMETHING_FAILED, USAGE = 0, 1, 2
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the gate of the folder this package lies in; the exit status."""
+    """Run the gate packed in the folder that contains this package; return the exit status."""
     root = Path(__file__).resolve().parents[2]
     parser = _parser()
     options = parser.parse_args(argv)
     unknown = [name for name in options.check if name not in CHECKS]
     if unknown:
-        parser.error(f"there is no check {unknown[0]!r}; there are {', '.join(CHECKS)}")
+        parser.error(f"unknown check {unknown[0]!r}; the checks are {', '.join(CHECKS)}")
     if options.jobs is not None and options.jobs < 1:
-        parser.error(f"--jobs is {options.jobs}: at least 1 is needed")
+        parser.error(f"--jobs is {options.jobs}: it must be at least 1")
     try:
         spec = Spec(**json.loads((root / "spec.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        parser.error(f"spec.json of the gate cannot be read: {error}")
+        parser.error(f"cannot read spec.json of the gate: {error}")
     spec = replace(
         spec, checks=options.check or spec.checks, jobs=options.jobs or spec.jobs or len(os.sched_getaffinity(0))
     )
+    if options.draft:
+        from builder.gate.draft.draft import main as draft  # noqa: PLC0415 (it imports torch)
+
+        return draft(root, spec, options.answer)
     terminate_as_interrupt()
     try:
-        room = Path(tempfile.mkdtemp(prefix="buildfarm-gate-"))
+        work_dir = Path(tempfile.mkdtemp(prefix="buildfarm-gate-"))
         try:
-            answer = Conductor(root, spec, room).run()
+            answer = Scheduler(root, spec, work_dir).run()
         finally:
-            shutil.rmtree(room, ignore_errors=True)
+            shutil.rmtree(work_dir, ignore_errors=True)
     except Interrupted as stop:
-        print("interrupted: nothing is proven", file=sys.stderr)  # noqa: T201
+        print("interrupted: no results were written", file=sys.stderr)  # noqa: T201
         return 128 + stop.number
     _deliver(spec.name, answer, options)
     return SOMETHING_FAILED if any(one.verdict == FAILED for one in answer.outcomes) else NOTHING_FAILED
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="gate", description="Executes every op of an extension in this Python.")
-    parser.add_argument("--answer", metavar="FILE", type=Path, help="write the answer as JSON")
-    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the outcomes as JUnit XML")
-    parser.add_argument("--json", action="store_true", help="print the answer as JSON instead of a table")
-    parser.add_argument("--check", metavar="NAME", action="append", default=[], help="run this check only; repeatable")
-    parser.add_argument("--jobs", metavar="N", type=int, help="processes at once")
+    width = max(map(len, CHECKS))
+    meanings = "\n".join(f"  {check.name:<{width}}  {check.meaning}" for check in CHECKS.values())
+    parser = argparse.ArgumentParser(
+        prog="gate",
+        description="Run every op of an extension in this Python and check its results.",
+        epilog=f"checks:\n{meanings}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--answer", metavar="FILE", type=Path, help="write the results to FILE as JSON")
+    parser.add_argument("--junit", metavar="FILE", type=Path, help="write the results to FILE as JUnit XML")
+    parser.add_argument("--json", action="store_true", help="print the results as JSON instead of a table")
+    parser.add_argument("--check", metavar="NAME", action="append", default=[], help="run only this check; repeatable")
+    parser.add_argument("--draft", action="store_true", help="run no check; try inputs for each op without a case")
+    parser.add_argument("--jobs", metavar="N", type=int, help="number of parallel tasks (default: CPU cores)")
     return parser
 
 
@@ -72,7 +85,7 @@ def _deliver(name: str, answer: Answer, options: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.write_text(text, encoding="utf-8")
-    fresh.replace(path)
+    """Write to a temporary file, then rename."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

@@ -1,1 +1,1 @@
-"""Where it is built: Dockerfiles and the container engine."""
+"""Images and containers: Dockerfiles, registries and the Docker engine."""

@@ -1,4 +1,4 @@
-"""One container that is started once for each step, and what is put into it and taken out between the steps."""
+"""A container that is started anew for each program it runs, and the files copied into and out of it."""
 
 from __future__ import annotations
 
@@ -20,76 +20,77 @@ from docker.models.containers import Container as Handle
 from docker.types import DeviceRequest, Mount
 
 from builder.errors import MissingToolError
-from builder.images.faults import FAULTS, reason, told
-from builder.process import stop_if_ending
+from builder.images.engine_errors import SDK_ERRORS, reason, translate_sdk_errors
+from builder.process import raise_if_interrupted
 
-#: Containers of a job carry this label with the job's mark, so that what a killed farm left is found, and what a farm
-#: with another store is making at the same time is not.
-LABEL = "buildfarm.build"
+#: Label of every container that buildfarm starts for a job. Its value is the job's owner (`Store.owner`), so a later
+#: run can remove the containers of a killed run and leave those of other stores alone.
+OWNER_LABEL = "buildfarm.build"
 
-#: The folder in a container that the farm may use; its files belong to the user of rendered images.
-ROOM = "/buildfarm"
+#: buildfarm's own directory in every container. Its files belong to USER, the user of rendered images.
+CONTAINER_DIR = "/buildfarm"
 USER = 1000
 
-#: Between looks at whether the farm is ending or a step has run out of time, seconds.
-_TICK = 0.25
+#: The script that a container runs when it starts, below CONTAINER_DIR.
+_SCRIPT = "run.sh"
 
-#: What is kept of a step's output beside the log, for who reads it; bytes.
-_KEPT = 1 << 20
+#: Interval between checks for an interrupt or a timeout, seconds.
+_POLL_INTERVAL = 0.25
 
-#: `docker run --gpus all`, and the same for an engine that knows GPUs by CDI specifications alone.
-ALL_GPUS: tuple[DeviceRequest, ...] = (
+#: How much of the end of a program's output is kept in memory; the log file gets all of it. Bytes.
+_KEPT_OUTPUT = 1 << 20
+
+#: Device requests to try in order: `docker run --gpus all`, and the form for engines that know GPUs only through CDI
+#: specifications.
+GPU_REQUESTS: tuple[DeviceRequest, ...] = (
     DeviceRequest(count=-1, capabilities=[["gpu"]]),
     DeviceRequest(driver="cdi", device_ids=["nvidia.com/gpu=all"]),
 )
-
-#: The storage whose programs are asked by the kernel; see `ease`.
-_ASKED = "fuse-overlayfs"
 
 _NO_DRIVER = "could not select device driver"
 
 
 class NoGpuError(MissingToolError):
-    """The engine does not start a container that asks for GPUs."""
+    """The engine cannot start a container that requests GPUs."""
 
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container to make.
+    """A container to create.
 
     Attributes:
-        image: tag or id; nothing is pulled.
-        labels: by which it is found again when its farm was killed.
-        environment: added to the image's. It reaches the engine in a request, not in arguments of a program.
-        lent: files of this machine to places in it, read only.
-        volumes: the engine's volumes, by name, to places in it.
-        memory: bytes after which the kernel ends what runs in it; 0 for no limit.
-        gpus: the device request, or None for a container without.
+        image: tag or id; the image is not pulled.
+        labels: labels by which a later run finds the container if this run is killed.
+        environment: variables added to those of the image. They are sent in the API request, not as program arguments.
+        bind_mounts: files of this machine and their paths in the container, mounted read-only.
+        volumes: names of engine volumes and their paths in the container.
+        memory: memory limit in bytes; 0 means no limit.
+        gpus: the device request, or None for a container without a GPU.
 
     """
 
     image: str
     labels: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    lent: Mapping[Path, str] = field(default_factory=dict)
+    bind_mounts: Mapping[Path, str] = field(default_factory=dict)
     volumes: Mapping[str, str] = field(default_factory=dict)
     memory: int = 0
     gpus: DeviceRequest | None = None
 
     def options(self) -> dict[str, Any]:
         """Arguments for the SDK's `containers.create`."""
-        lent = [Mount(target, str(source), type="bind", read_only=True) for source, target in self.lent.items()]
-        shared = [Mount(target, name, type="volume") for name, target in self.volumes.items()]
+        binds = [Mount(path, str(file), type="bind", read_only=True) for file, path in self.bind_mounts.items()]
+        volumes = [Mount(path, name, type="volume") for name, path in self.volumes.items()]
         return {
             "image": self.image,
-            # A shell that stays: the first process of a container gets no signal it has not asked for, so that
-            # an abort() in it would not end it; and this one tells a signal as 128 and its number.
-            "command": ["/bin/sh", f"{ROOM}/step"],
+            # The kernel does not deliver unhandled signals to process 1, so abort() would not end a program that is
+            # process 1. The program therefore runs under a shell, which reports a signal as 128 plus its number.
+            "command": ["/bin/sh", f"{CONTAINER_DIR}/{_SCRIPT}"],
             "entrypoint": [],
             "user": f"{USER}:{USER}",
             "labels": dict(self.labels),
             "environment": dict(self.environment),
-            "mounts": [*lent, *shared],
+            "mounts": [*binds, *volumes],
             "cap_drop": ["ALL"],
             "security_opt": ["no-new-privileges"],
             **({"mem_limit": self.memory} if self.memory else {}),
@@ -98,14 +99,14 @@ class ContainerSpec:
 
 
 @dataclass(frozen=True)
-class Ended:
-    """How a step ended.
+class RunResult:
+    """How one program in a container ended.
 
     Attributes:
-        status: exit status, negative for the signal that ended it.
-        stdout, stderr: the end of what it printed.
-        out_of_memory: the kernel killed something in the container for going beyond its memory.
-        timed_out: it did not end in the time it was given, and was killed.
+        status: exit status, or the negative number of the signal that ended the program.
+        stdout, stderr: the last part of the program's output.
+        out_of_memory: the kernel killed a process in the container because of the memory limit.
+        timed_out: the program exceeded its timeout and was killed.
 
     """
 
@@ -117,33 +118,33 @@ class Ended:
 
 
 class Container:
-    """A container that exists and runs only during a step.
+    """A container that exists between programs and runs only while a program runs.
 
-    A step is a start of its own: nothing of the one before still runs, its exit status and its death for memory are
-    told apart from theirs, and what it wrote to disk stays for the next. Each method raises MissingToolError when the
-    engine refuses or is gone.
+    Each program is a separate start of the container. No process of an earlier program is still running, the exit
+    status and the out-of-memory flag belong to this program alone, and files on disk stay for the next program. Every
+    method raises MissingToolError when the engine refuses the request or stops answering.
     """
 
     def __init__(self, client: DockerClient, handle: Handle, *, gpus: bool) -> None:
+        """`gpus` says whether the container requests GPUs."""
         self._client = client
         self._handle = handle
         self._gpus = gpus
-        self._eased = False
 
     def put(self, source: Path, target: str) -> None:
-        """Copy a file or a folder into the room, as `ROOM/target`; it belongs to the container's user."""
+        """Copy a file or a directory to `CONTAINER_DIR/target`; the copy belongs to the container's user."""
         with tempfile.TemporaryFile() as stream:
             with tarfile.open(fileobj=stream, mode="w") as tar:
-                tar.add(source, arcname=f"{ROOM[1:]}/{target}", filter=_owned)
+                tar.add(source, arcname=f"{CONTAINER_DIR[1:]}/{target}", filter=_owned_by_user)
             stream.seek(0)
-            with told("while files were copied into a container"):
+            with translate_sdk_errors("while files were copied into a container"):
                 self._handle.put_archive("/", stream)
 
     def get(self, name: str) -> bytes | None:
-        """The contents of a file of the room, or None when there is none of that name."""
-        with told("while a file was copied out of a container"):
+        """The contents of the file `CONTAINER_DIR/name`, or None when the file does not exist."""
+        with translate_sdk_errors("while a file was copied out of a container"):
             try:
-                chunks, _ = self._handle.get_archive(f"{ROOM}/{name}")
+                chunks, _ = self._handle.get_archive(f"{CONTAINER_DIR}/{name}")
                 archive = io.BytesIO(b"".join(chunks))
             except NotFound:
                 return None
@@ -152,111 +153,95 @@ class Container:
             return None if member is None else member.read()
 
     def go_offline(self) -> None:
-        """Take it off every network; the next steps have the loopback interface alone."""
-        with told("while a container was taken off its network"):
+        """Disconnect the container from every network; later programs see only the loopback interface."""
+        with translate_sdk_errors("while a container was disconnected from its network"):
             self._handle.reload()
             for network in self._handle.attrs["NetworkSettings"]["Networks"].values():
                 self._client.networks.get(network["NetworkID"]).disconnect(self._handle, force=True)
 
-    def step(self, argv: Sequence[str], *, log: Path, seconds: float | None = None) -> Ended:
-        """Run a program to its end, its output appended to `log` as it comes.
+    def run(self, argv: Sequence[str], *, log: Path, timeout: float | None = None) -> RunResult:
+        """Run a program until it ends and append its output to `log` as it arrives; `timeout` is in seconds.
 
-        Raises NoGpuError where the engine has no GPU to give, Interrupted once the farm is ending.
+        Raises NoGpuError when the container requests a GPU that the engine cannot provide, and Interrupted when this
+        run of buildfarm is interrupted.
         """
         command = shlex.join(argv)
-        self._write_step(f"{command}\nexit $?\n")
+        self._write_script(f"{command}\nexit $?\n")
         with log.open("ab") as stream:
             stream.write(f"+ in a container: {command}\n".encode())
             stream.flush()
-            with told("before a step in a container"):
-                # Attached before the start: a driver that keeps no logs (`none`, `syslog`) takes nothing away.
+            with translate_sdk_errors("before a program was started in a container"):
+                # Attach before the start: logging drivers such as `none` and `syslog` keep nothing to read afterwards.
                 output = self._handle.attach(stdout=True, stderr=True, stream=True, logs=False, demux=True)
-            listener = _Listener(output, stream)
+            reader = _OutputReader(output, stream)
             try:
                 self._start()
-                listener.start()
-                timed_out = not self._await(listener, seconds)
+                reader.start()
+                timed_out = not self._wait(reader, timeout)
             finally:
-                hang_up(output)
-        state = self._state()
-        return Ended(
-            _status(int(state["ExitCode"])),
-            listener.text(0),
-            listener.text(1),
+                _close_stream(output)
+        state = self._exit_state()
+        return RunResult(
+            _subprocess_status(int(state["ExitCode"])),
+            reader.text(0),
+            reader.text(1),
             bool(state.get("OOMKilled")),
             timed_out,
         )
 
-    def _write_step(self, text: str) -> None:
+    def _write_script(self, text: str) -> None:
         with tempfile.TemporaryDirectory() as folder:
-            Path(folder, "step").write_text(text)
+            Path(folder, _SCRIPT).write_text(text)
             self.put(Path(folder), "")
 
     def _start(self) -> None:
         try:
-            with told("while a container was started"):
+            with translate_sdk_errors("while a container was started"):
                 self._handle.start()
         except MissingToolError as error:
             if self._gpus and isinstance(error.__cause__, APIError):
-                raise NoGpuError(_why_no_gpu(error.__cause__)) from error
+                raise NoGpuError(_no_gpu_message(error.__cause__)) from error
             raise
-        self._eased = self._eased or ease(self._handle)  # a mode, which stays for the next steps
 
-    def _await(self, listener: _Listener, seconds: float | None) -> bool:
-        """Wait for the end of a step; False when it was killed because its time was over."""
-        end = None if seconds is None else time.monotonic() + seconds
-        while listener.is_alive():
-            listener.join(_TICK)
-            stop_if_ending()
-            if end is not None and time.monotonic() > end and listener.is_alive():
-                with told("while a step was stopped"), suppress(NotFound):
+    def _wait(self, reader: _OutputReader, timeout: float | None) -> bool:
+        """Wait until the program ends; False when the timeout passed and the program was killed."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while reader.is_alive():
+            reader.join(_POLL_INTERVAL)
+            raise_if_interrupted()
+            if end is not None and time.monotonic() > end and reader.is_alive():
+                with translate_sdk_errors("while a program in a container was killed"), suppress(NotFound):
                     self._handle.kill()
-                listener.join()
+                reader.join()
                 return False
         return True
 
-    def _state(self) -> Mapping[str, Any]:
-        """Its state once it has stopped: the end of the output comes a moment before."""
-        with told("in the middle of a step"):
+    def _exit_state(self) -> Mapping[str, Any]:
+        """The engine's state of the container after the exit; the output ends a moment before the container does."""
+        with translate_sdk_errors("while a program ran in a container"):
             self._handle.wait()
             self._handle.reload()
         state: Mapping[str, Any] = self._handle.attrs["State"]
         return state
 
 
-def ease(container: Handle) -> bool:
-    """Spare a running container four fifths of what it asks of its storage, where that is fuse-overlayfs.
-
-    Of a folder that the group may not enter, Linux asks for no access list (acl_permission_check in fs/namei.c). That
-    of the root of a FUSE mount it does not remember (seen on 6.18), so that each absolute path of each user but root
-    costs a question: 200,000 of the 260,000 of one wheel's build, a fifth to a quarter of its processor time. Rootless
-    engines on older kernels have this storage. What fails costs time alone: False, then.
-    """
-    if container.attrs.get("Driver") != _ASKED:
-        return True
-    try:
-        return container.exec_run(["chmod", "g=", "/"], user="0:0").exit_code == 0
-    except FAULTS:  # it has ended already, say
-        return False
-
-
-class _Listener(threading.Thread):
-    """Copies what a step prints to its log, and keeps the end of both streams."""
+class _OutputReader(threading.Thread):
+    """Copies a program's output to the log and keeps the end of both streams."""
 
     def __init__(self, output: Iterable[tuple[bytes | None, bytes | None]], log: io.BufferedWriter) -> None:
-        super().__init__(name="step output", daemon=True)
+        super().__init__(name="container output", daemon=True)
         self._output, self._log = output, log
         self._kept = (bytearray(), bytearray())
 
     def run(self) -> None:
-        # An engine that went away ends the stream or breaks it; which, `_state` finds out.
-        with suppress(*FAULTS, OSError, ValueError):
+        # When the engine stops, the stream ends or raises; `_exit_state` finds out which and reports it.
+        with suppress(*SDK_ERRORS, OSError, ValueError):
             for parts in self._output:
                 for kept, part in zip(self._kept, parts, strict=True):
                     if part:
                         self._log.write(part)
                         kept.extend(part)
-                        del kept[:-_KEPT]
+                        del kept[:-_KEPT_OUTPUT]
                 self._log.flush()
 
     def text(self, number: int) -> str:
@@ -264,31 +249,31 @@ class _Listener(threading.Thread):
         return self._kept[number].decode(errors="replace")
 
 
-def hang_up(output: Any) -> None:  # noqa: ANN401 (the SDK's stream, untyped)
-    """End an attached connection. The SDK's own close leaves its file open, to be found by the garbage collector."""
-    with suppress(*FAULTS, OSError):
+def _close_stream(output: Any) -> None:  # noqa: ANN401 (the SDK's stream, untyped)
+    """Close an attached connection. The SDK's own `close` leaves its file open until garbage collection."""
+    with suppress(*SDK_ERRORS, OSError):
         output.close()
-    with suppress(*FAULTS, OSError, AttributeError):
+    with suppress(*SDK_ERRORS, OSError, AttributeError):
         output._response.close()
 
 
-def _owned(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _owned_by_user(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = USER
     member.uname = member.gname = ""
     member.mode |= 0o500 if member.isdir() else 0o400
     return member
 
 
-def _status(code: int) -> int:
-    """A shell's word for how its program ended, as subprocess would say it."""
+def _subprocess_status(code: int) -> int:
+    """A shell's exit status in the convention of `subprocess`: negative for a signal."""
     return 128 - code if 128 < code <= 128 + 64 else code
 
 
-def _why_no_gpu(fault: APIError) -> str:
-    said = reason(fault)
-    if _NO_DRIVER in said:
+def _no_gpu_message(error: APIError) -> str:
+    message = reason(error)
+    if _NO_DRIVER in message:
         return (
-            "the Docker engine cannot hand this machine's GPU to a container: install NVIDIA's container toolkit"
+            "the Docker engine cannot give this machine's GPU to a container: install NVIDIA's container toolkit"
             " (nvidia-container-toolkit), run `nvidia-ctk runtime configure --runtime=docker`, restart the engine"
         )
-    return f"the Docker engine does not hand over this machine's GPU: {said}"
+    return f"the Docker engine cannot give this machine's GPU to a container: {message}"

@@ -1,4 +1,4 @@
-"""Every Dockerfile a plan needs, once each: what it stands on, and who uses it. Starts no engine."""
+"""All Dockerfiles that a plan needs, with the builds and cells that use each. Needs no engine."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import UsageError
+from builder.images.chooser import ImageChooser
 from builder.images.render import digest, render_template
-from builder.images.specs import BuildImage, Choice, RuntimeImage
+from builder.images.specs import BuildImage, RuntimeImage
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix
 from builder.matrix.plan import Build, Plan
 
-#: The first line of every rendered file; a folder's files that carry it may be replaced.
+#: Start of every rendered file. Files that begin with this line may be overwritten or deleted.
 MARK = "# Rendered by buildfarm from "
 
 _FROM = re.compile(r"^FROM (\S+)", re.MULTILINE)
@@ -26,11 +27,11 @@ class Dockerfile:
     """One rendered file.
 
     Attributes:
-        name: readable, unique among the files of a plan; the file is `<name>.Dockerfile`.
-        kind: `build` or `runtime`, the target stage's name.
-        text: what it says.
-        builds: the builds made in it, in the plan's order; none for a runtime image.
-        cells: the cells those builds serve, or the cell it runs; sorted.
+        name: readable and unique among the files of a plan; the file is `<name>.Dockerfile`.
+        kind: `build` or `runtime`, the name of the target stage.
+        text: contents of the file.
+        builds: the builds that use the image, in the plan's order; empty for a runtime image.
+        cells: the cells that these builds serve, or the cell of a runtime image; sorted.
 
     """
 
@@ -42,48 +43,48 @@ class Dockerfile:
 
     @property
     def tag(self) -> str:
-        """What the image is called: `buildfarm/<name>:<digest of the text>`."""
+        """The image's tag: `buildfarm/<name>:<digest of the text>`."""
         return f"buildfarm/{self.name}:{digest(self.text)}"
 
     @property
     def file(self) -> str:
-        """Its file name."""
+        """The file name."""
         return f"{self.name}.Dockerfile"
 
     @property
     def base(self) -> str:
-        """The image it stands on, as it names it."""
+        """The base image of the last stage, as the file names it."""
         return str(_FROM.findall(self.text)[-1])
 
     @property
     def bases(self) -> tuple[str, ...]:
-        """All the images it is made from, as it names them."""
+        """All images that the file copies from or builds on, as the file names them."""
         return tuple(dict.fromkeys(_FROM.findall(self.text)))
 
 
 def dockerfiles(plan: Plan, matrix: Matrix, lock: Mapping[str, str]) -> list[Dockerfile]:
-    """The images of a plan: those to build in, then those to run its cells in. Same input, same bytes.
+    """The Dockerfiles of a plan: the build images, then the runtime images. Same input, same bytes.
 
-    Raises UsageError where no base image is known that fits.
+    Raises UsageError when no known base image fits.
     """
-    choice = Choice(matrix, Compat.load(), lock)
+    chooser = ImageChooser(matrix, Compat.load(), lock)
     users: dict[BuildImage, list[Build]] = {}
     for build in plan.builds:
-        users.setdefault(choice.build_image(build), []).append(build)
+        users.setdefault(chooser.build_image(build), []).append(build)
     cells = sorted({cell for build in plan.builds for cell in build.serves})
     return [
         *_uniquely_named(_build_file(image, builds) for image, builds in users.items()),
-        *(_runtime_file(choice.runtime_image(cell)) for cell in cells),
+        *(_runtime_file(chooser.runtime_image(cell)) for cell in cells),
     ]
 
 
 def unpinned(files: Iterable[Dockerfile]) -> tuple[str, ...]:
-    """The base images that are named by tag alone, sorted."""
+    """The base images that have a tag but no digest, sorted."""
     return tuple(sorted({base for file in files for base in file.bases if "@" not in base}))
 
 
 def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
-    """Make the folder hold exactly these rendered files; whatever else lies in it stays. Raises UsageError."""
+    """Write these files and delete other rendered files in the folder; all other files stay. Raises UsageError."""
     wanted = {file.file: file.text for file in files}
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,9 +95,9 @@ def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(
-            f"Dockerfiles cannot be put there: {error.strerror}",
+            f"cannot write Dockerfiles: {error.strerror}",
             where=str(folder),
-            hints=["`--out DIR` names another folder"],
+            hints=["name a different folder with `--out DIR`"],
         ) from None
 
 
@@ -110,7 +111,7 @@ def _runtime_file(image: RuntimeImage) -> Dockerfile:
 
 
 def _uniquely_named(files: Iterable[Dockerfile]) -> list[Dockerfile]:
-    """Files of one name but another text (bases that differ by digest alone) get their digest behind it."""
+    """Append the digest to the name of files that share a name (their bases differ only by digest)."""
     found = sorted(files, key=lambda file: (file.name, file.text))
     names = [file.name for file in found]
     return [

@@ -1,4 +1,4 @@
-"""The file that meets Docker: `docker buildx` makes images, the docker SDK does everything else."""
+"""The Docker engine: `docker buildx` builds images, the Docker SDK does everything else."""
 
 from __future__ import annotations
 
@@ -6,84 +6,109 @@ import json
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import cached_property
 from http.client import CONFLICT
 from pathlib import Path
-from typing import Any
 
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import LogConfig, Mount
 
+from builder.build_log import log_size, text_since
 from builder.errors import MissingToolError
-from builder.images.build_faults import image_fault
-from builder.images.container import LABEL, Container, ContainerSpec, ease, hang_up
-from builder.images.faults import FAULTS, OTHER_WAY, reason, told
+from builder.images.container import OWNER_LABEL, Container, ContainerSpec
+from builder.images.engine_errors import (
+    LOCAL_EXECUTOR_HINT,
+    SDK_ERRORS,
+    image_build_error,
+    reason,
+    translate_sdk_errors,
+)
+from builder.images.registry.pull import pull_image
+from builder.images.registry.reference import Mirrors
+from builder.in_use import InUse
 from builder.process import run
+from builder.store import Store
 
-#: Oldest engine API that cibuildwheel takes (Docker 20.10).
+#: Oldest engine API that cibuildwheel supports (Docker 20.10).
 OLDEST_API = (1, 41)
 
-#: A socket that answers slower than this is no working engine, seconds.
-PATIENCE = 20
+#: Timeout of one request to the engine, seconds.
+REQUEST_TIMEOUT = 20
 
-#: A base image may be gigabytes; seconds.
-PULL_PATIENCE = 1800
+#: Timeout for creating or removing a container, which a busy engine may take long for. Seconds.
+CONTAINER_TIMEOUT = 300
 
-#: Making a container of a large image, or deleting one, may keep a busy engine that long; seconds.
-CONTAINER_PATIENCE = 300
+#: Marks of the processes of this machine that use images and volumes of an engine. All users and stores share the file.
+MARKS_FILE = Path("/var/tmp/buildfarm.engine.in-use")  # noqa: S108 - it has no content
+ENGINE_MARK = "engine"
+
+
+def engine_marks() -> InUse:
+    """The marks in MARKS_FILE."""
+    return InUse(MARKS_FILE)
 
 
 class Engine:
-    """The Docker engine that the `docker` program on PATH talks to."""
+    """The Docker engine of the `docker` program on PATH.
+
+    Attributes:
+        mirrors: the mirrors from which base images are pulled.
+        may_pull: whether a base image that is not on this machine may be pulled.
+
+    """
+
+    def __init__(self, mirrors: Mirrors | None = None, *, may_pull: bool = True) -> None:
+        """Connects to nothing."""
+        self.mirrors = mirrors or Mirrors()
+        self.may_pull = may_pull
 
     def problem(self) -> MissingToolError | None:
-        """Why nothing can be built in containers here, or None."""
+        """The error that explains why containers cannot be used on this machine, or None."""
         if shutil.which("docker") is None:
             return MissingToolError(
                 "there is no docker program on PATH",
                 hints=[
                     "install Docker Engine 20.10 or newer (Debian: `apt-get install docker.io`)",
-                    OTHER_WAY,
+                    LOCAL_EXECUTOR_HINT,
                 ],
             )
         try:
             version, api = self.version()
-        except FAULTS as fault:
+        except SDK_ERRORS as error:
             return MissingToolError(
-                f"the Docker engine does not answer: {reason(fault)}",
+                f"the Docker engine does not answer: {reason(error)}",
                 where=self._context[1] or "docker",
-                hints=["`systemctl start docker`, or set DOCKER_HOST to one that runs", OTHER_WAY],
+                hints=["run `systemctl start docker`, or set DOCKER_HOST to a running engine", LOCAL_EXECUTOR_HINT],
             )
         if api < OLDEST_API:
             return MissingToolError(
                 f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer",
-                hints=["install a newer Docker Engine", OTHER_WAY],
+                hints=["install a newer Docker Engine", LOCAL_EXECUTOR_HINT],
             )
-        if _ask("docker", "buildx", "version") is None:
+        if _output_of("docker", "buildx", "version") is None:
             return MissingToolError(
                 "the docker program has no buildx plugin",
                 where="docker buildx version",
                 hints=[
                     "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
-                    "on Debian 12 `tests/images/make-base` of buildfarm's source tree unpacks Debian 13's",
-                    OTHER_WAY,
+                    "on Debian 12, `tests/images/make-base` in buildfarm's sources installs buildx on this machine",
+                    LOCAL_EXECUTOR_HINT,
                 ],
             )
         return None
 
     def version(self) -> tuple[str, tuple[int, int]]:
-        """The engine's version and its API's: ("20.10.24", (1, 41)); raises the SDK's own errors."""
-        with self._untranslated() as client:
-            said = client.version()
-        major, minor = said["ApiVersion"].split(".")[:2]
-        return str(said["Version"]), (int(major), int(minor))
+        """The versions of the engine and of its API: ("20.10.24", (1, 41)). Raises the SDK's own errors."""
+        with self._raw_client() as client:
+            versions = client.version()
+        major, minor = versions["ApiVersion"].split(".")[:2]
+        return str(versions["Version"]), (int(major), int(minor))
 
     def image_id(self, tag: str) -> str | None:
-        """The id (`sha256:…`) of a local image, or None when it is not there."""
+        """The id (`sha256:…`) of an image on this machine, or None when there is no such image."""
         with self._client() as client:
             try:
                 found = client.images.get(tag).id
@@ -91,180 +116,180 @@ class Engine:
                 return None
         return str(found)
 
+    def local_name(self, base: str) -> str | None:
+        """The name that a base image has on this machine: its own or the one in its mirror; None if it is not here."""
+        return next((name for name in dict.fromkeys((base, self.mirrors.locate(base))) if self.image_id(name)), None)
+
     def base_id(self, base: str) -> str:
-        """The id of a base image, pulled when it is not there; raises MissingToolError if that fails."""
-        if found := self.image_id(base):
+        """The id of a base image, pulled if necessary. Raises MissingToolError when the pull fails."""
+        if self.local_name(base) is None:
+            self.pull(base)
+        if found := self.image_id(self.local_name(base) or base):
             return found
-        status, said = _pull(base)
-        if status == 0 and (found := self.image_id(base)):
-            return found
-        raise MissingToolError(
-            f"the base image {base} is not on this machine and cannot be pulled: {said}",
-            where="images",
-            hints=[
-                "name an image that is there, or that this machine can pull, under `images:` in matrix.yaml",
-                "`tests/images/make-base all` of buildfarm's source tree makes stand-ins: three CUDAs, and Pythons",
-                OTHER_WAY,
-            ],
-        )
+        raise MissingToolError("the image disappeared after its pull", where=base, hints=["run the command again"])
 
-    def ask(self, image: str, script: str, *, mark: str = "", volumes: Mapping[str, str] | None = None) -> str:
-        """What a shell script prints in an image's container, without network; raises MissingToolError if it fails.
+    def pull(self, base: str, size: int | None = None) -> None:
+        """Pull a base image from its registry or from the mirror; `size` is that of its layers, if it is known.
 
-        `mark` is the label of a job whose next run ends a container that is left; `volumes` are the engine's, by name,
-        to places in the container, which is root then.
+        Raises MissingToolError when pulls are forbidden, and when the pull fails.
         """
-        with told(), self._untranslated(CONTAINER_PATIENCE) as client:
-            said = client.containers.run(
+        if not self.may_pull:
+            raise MissingToolError(
+                "this base image is not on this machine, and `--no-pull` forbids a pull",
+                where=base,
+                hints=["run the command without `--no-pull`"],
+            )
+        with self._client() as client:
+            pull_image(client, base, self.mirrors.locate(base), size)
+
+    def run_script(self, image: str, script: str, *, owner: str = "", volumes: Mapping[str, str] | None = None) -> str:
+        """The output of a shell script that runs in a container of an image without network.
+
+        `owner` is the owner of the container, by which a later run removes the container if this run is killed.
+        `volumes` are names of engine volumes and their paths in the container; with volumes the script runs as root.
+        Raises MissingToolError when the script or the engine fails.
+        """
+        with translate_sdk_errors(), self._raw_client(CONTAINER_TIMEOUT) as client:
+            output = client.containers.run(
                 image,
                 ["/bin/sh", "-c", script],
                 remove=True,
                 network_disabled=True,
-                environment={"NVIDIA_VISIBLE_DEVICES": "void"},  # a GPU's driver has no say in this
-                # The SDK reads what a container printed from its log, which the engine's own driver may not keep.
+                environment={"NVIDIA_VISIBLE_DEVICES": "void"},  # the driver must not refuse the image
+                # The SDK reads the output from the container's log, which the default logging driver may not keep.
                 log_config=LogConfig(type=LogConfig.types.JSON, config={}),
-                labels={LABEL: mark} if mark else {"buildfarm.probe": "yes"},
+                labels={OWNER_LABEL: owner} if owner else {"buildfarm.probe": "yes"},
                 user="0:0" if volumes else None,
-                mounts=[Mount(place, name, type="volume") for name, place in (volumes or {}).items()],
+                mounts=[Mount(path, name, type="volume") for name, path in (volumes or {}).items()],
             )
-        return bytes(said).decode()
+        return bytes(output).decode()
 
     def features(self) -> frozenset[str]:
-        """Newer parts of the Dockerfile language that its builder reads: `link`. Tried, for no version tells of it."""
+        """Newer Dockerfile features that the builder supports (`link`), found by a trial build."""
         with tempfile.TemporaryDirectory(prefix="buildfarm-probe-") as folder:
             Path(folder, "Dockerfile").write_text("FROM scratch\nCOPY --link Dockerfile /\n")
             argv = ["docker", "buildx", "build", "--builder", self._context[0]]
-            said = _ask(*argv, "--output", f"type=local,dest={folder}/out", folder)
-        return frozenset() if said is None else frozenset({"link"})
+            output = _output_of(*argv, "--output", f"type=local,dest={folder}/out", folder)
+        return frozenset() if output is None else frozenset({"link"})
 
-    def build(self, text: str, tag: str, *, log: Path, job: str, secrets: Mapping[str, Path]) -> str:
-        """Make an image from a Dockerfile's text with an empty context; returns its id.
+    def build(self, text: str, tag: str, *, log: Path, owner: str, secrets: Mapping[str, Path]) -> str:
+        """Build an image from a Dockerfile's text with an empty context; returns the image's id.
 
-        `secrets` are files that RUN steps may mount by their id; they reach no layer. Raises BuildError with
-        the engine's own line; the whole output is in `log`.
+        `secrets` are files that RUN steps may mount by their id; no layer holds them. Raises BuildError with the last
+        error line of buildx, and MissingToolError when the engine stopped or the network is missing. The complete
+        output is in `log`.
         """
-        start = log.stat().st_size if log.exists() else 0
+        start = log_size(log)
         with tempfile.TemporaryDirectory(prefix="buildfarm-image-") as folder:
             Path(folder, "Dockerfile").write_text(text)
-            # The context's own builder: a docker-container builder would not see the local base image.
+            # The builder of the context: a docker-container builder cannot use local base images.
             argv = ["docker", "buildx", "build", "--builder", self._context[0], "--load", "--progress=plain"]
             for name, path in sorted(secrets.items()):
                 argv += ["--secret", f"id={name},src={path}"]
-            status = run([*argv, "--tag", tag, folder], log=log, job=job)
-        if status == 0 and (made := self.image_id(tag)):
-            return made
+            status = run([*argv, "--tag", tag, folder], log=log, owner=owner)
+        if status == 0 and (image_id := self.image_id(tag)):
+            return image_id
         if problem := self.problem():
             raise MissingToolError(
-                f"the Docker engine went away while an image was made: {problem.sentence}",
+                f"the Docker engine stopped answering while an image was built: {problem.sentence}",
                 where=tag,
-                hints=[*problem.hints, f"the whole output is in {log}"],
+                hints=[*problem.hints, f"the full output is in {log}"],
             )
-        with log.open("rb") as stream:
-            stream.seek(start)
-            lines = stream.read().decode(errors="replace").splitlines()
-        raise image_fault(lines, tag=tag, log=log)
+        raise image_build_error(text_since(log, start).splitlines(), tag=tag, log=log)
 
     @contextmanager
     def container(self, spec: ContainerSpec) -> Iterator[Container]:
-        """A container for steps, not started yet; ended and removed afterwards, however the body ends.
+        """A container that is created but not started, and that is removed afterwards in every case.
 
-        Raises MissingToolError when the engine makes none.
+        Raises MissingToolError when the engine cannot create the container.
         """
-        with self._untranslated(CONTAINER_PATIENCE) as client:
-            with told():
-                made = client.containers.create(**spec.options())
+        with self._raw_client(CONTAINER_TIMEOUT) as client:
+            with translate_sdk_errors():
+                handle = client.containers.create(**spec.options())
             try:
-                yield Container(client, made, gpus=spec.gpus is not None)
+                yield Container(client, handle, gpus=spec.gpus is not None)
             finally:
-                # Gone with its engine, say: how the body ended counts more, and the next run reaps by label.
-                with suppress(*FAULTS):
-                    made.remove(force=True, v=True)
+                # An error of the body must not be replaced by an error of the removal; the next run removes orphans.
+                with suppress(*SDK_ERRORS):
+                    handle.remove(force=True, v=True)
 
-    @contextmanager
-    def eased(self, label: str) -> Iterator[None]:
-        """`ease` each container with a label that somebody else starts while the body runs; what fails costs time."""
-        with ExitStack() as stack:
-            events: Any = ()
-            with suppress(*FAULTS):
-                client = stack.enter_context(self._untranslated(CONTAINER_PATIENCE))
-                events = client.events(filters={"type": "container", "event": "start", "label": label}, decode=True)
-
-            def follow() -> None:
-                # The engine went away, or the stream was closed, which the libraries below the SDK tell in many ways.
-                with suppress(*FAULTS, OSError, ValueError, AttributeError):
-                    for event in events:
-                        ease(client.containers.get(event["id"]))
-
-            follower = threading.Thread(target=follow, name="eased containers", daemon=True)
-            follower.start()
-            try:
-                yield
-            finally:
-                if events:
-                    hang_up(events)
-                follower.join(1)  # a stream over SSH cannot be ended from here; it ends with this program
-
-    def marks(self, label: str) -> set[str]:
-        """The values of a label, over all containers that carry it, running or not."""
+    def owners(self) -> set[str]:
+        """The owners that containers of compiles and checks carry as a label, running or not."""
         with self._client() as client:
-            found = client.containers.list(all=True, filters={"label": label}, ignore_removed=True)
-            return {str(container.labels[label]) for container in found}
+            found = client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True)
+            return {str(container.labels[OWNER_LABEL]) for container in found}
 
-    def reap(self, label: str) -> list[str]:
-        """End and remove the containers that carry a label, with their own volumes; returns their ids."""
+    def remove_containers(self, owner: str) -> list[str]:
+        """Kill and remove the containers of an owner, with their anonymous volumes; returns their ids."""
         removed = []
-        with told(), self._untranslated(CONTAINER_PATIENCE) as client:
+        label = f"{OWNER_LABEL}={owner}"
+        with translate_sdk_errors(), self._raw_client(CONTAINER_TIMEOUT) as client:
             for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
-                with suppress(NotFound):  # it ended by itself in between
+                with suppress(NotFound):  # the container exited in the meantime
                     try:
                         container.remove(force=True, v=True)
-                    except APIError as fault:
-                        if fault.status_code != CONFLICT:
+                    except APIError as error:
+                        if error.status_code != CONFLICT:
                             raise
-                        container.wait(condition="removed")  # somebody else's removal is under way
+                        container.wait(condition="removed")  # another process is already removing the container
                     removed.append(str(container.id))
+        return removed
+
+    def remove_orphans(self, store: Store) -> list[str]:
+        """Remove the containers that killed runs with this store left behind; returns their ids.
+
+        A container is an orphan when no process holds the lock of its owner. Containers of other stores are not
+        touched. Raises MissingToolError when the engine does not answer.
+        """
+        own = store.owner("")
+        removed: list[str] = []
+        for owner in sorted(owner for owner in self.owners() if owner.startswith(own)):
+            with store.lock(owner.removeprefix(own), wait=False) as locked:
+                if locked:
+                    removed += self.remove_containers(owner)
         return removed
 
     @cached_property
     def _context(self) -> tuple[str, str]:
-        """Name and address of the context the docker program uses, so that the SDK asks the same engine."""
-        answer = _ask("docker", "context", "inspect")
-        if answer is None:
+        """Name and address of the docker program's context, so that the SDK uses the same engine."""
+        output = _output_of("docker", "context", "inspect")
+        if output is None:
             return "default", ""
-        context = json.loads(answer)[0]
+        context = json.loads(output)[0]
         return str(context["Name"]), str(context["Endpoints"]["docker"]["Host"])
+
+    def mark_used(self, store: Store) -> None:
+        """Keep `store prune` from deleting images and volumes as long as this object exists; their last use is now."""
+        self._marks = engine_marks()
+        self._marks.mark(ENGINE_MARK)
+        store.note_use("engine")
+
+    def client(self, timeout: int) -> AbstractContextManager[docker.DockerClient]:
+        """The SDK's client, which raises the SDK's own errors; `timeout` is in seconds."""
+        return self._raw_client(timeout)
 
     @contextmanager
     def _client(self) -> Iterator[docker.DockerClient]:
-        """The SDK's client; what goes wrong with it, unless the caller expects it, is raised as MissingToolError."""
-        with told(), self._untranslated() as client:
+        """The SDK's client. SDK errors that the body does not handle are raised as MissingToolError."""
+        with translate_sdk_errors(), self._raw_client() as client:
             yield client
 
     @contextmanager
-    def _untranslated(self, patience: int = PATIENCE) -> Iterator[docker.DockerClient]:
+    def _raw_client(self, timeout: int = REQUEST_TIMEOUT) -> Iterator[docker.DockerClient]:
         name, address = self._context
-        # A TLS address (DOCKER_CERT_PATH) is the default context's, and from_env knows how to read it.
+        # Only the default context can have a TLS address (DOCKER_CERT_PATH), which from_env reads.
         with closing(
-            docker.from_env(timeout=patience)
+            docker.from_env(timeout=timeout)
             if name == "default" or not address
-            else docker.DockerClient(base_url=address, timeout=patience)
+            else docker.DockerClient(base_url=address, timeout=timeout)
         ) as client:
             yield client
 
 
-def _ask(*argv: str) -> str | None:
+def _output_of(*argv: str) -> str | None:
+    """What a docker command prints, or None when it fails or does not answer in time."""
     try:
-        answer = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        ran = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=REQUEST_TIMEOUT)
     except (FileNotFoundError, subprocess.TimeoutExpired):
         return None
-    return answer.stdout if answer.returncode == 0 else None
-
-
-def _pull(base: str) -> tuple[int, str]:
-    argv = ["docker", "pull", "--quiet", base]
-    try:
-        answer = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=PULL_PATIENCE)
-    except subprocess.TimeoutExpired:
-        return 1, f"docker pull took more than {PULL_PATIENCE // 60} minutes"
-    said = answer.stderr.strip().splitlines()
-    return answer.returncode, said[-1] if said else "docker pull said nothing"
+    return ran.stdout if ran.returncode == 0 else None

@@ -1,4 +1,4 @@
-"""How this machine reaches its package indexes, for containers: index settings, proxies, CA bundle."""
+"""Network settings of this machine that containers get: package indexes, proxies, CA bundle."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 
 from builder.errors import MissingToolError
 
-#: Settings of uv, pip and every HTTP client that say where packages come from. Paths of this machine
-#: (UV_FIND_LINKS, configuration files) are not among them: they would mean nothing inside.
-_CARRIED = re.compile(
+#: Variables of uv, pip and HTTP clients that say where packages come from. Variables with paths of this machine
+#: (UV_FIND_LINKS, configuration files) are missing because a container does not have these paths.
+_NETWORK_VARIABLES = re.compile(
     r"UV_DEFAULT_INDEX|UV_INDEX(_.+)?|UV_EXTRA_INDEX_URL|UV_INSECURE_HOST|PIP_INDEX_URL|PIP_EXTRA_INDEX_URL"
     r"|PIP_TRUSTED_HOST|(?i:https?_proxy|all_proxy|no_proxy)"
 )
 
-#: Variables by which programs are told of a CA bundle: OpenSSL and uv, pip, requests, curl, git.
+#: Variables that name a CA bundle, for OpenSSL and uv, pip, requests, curl, git.
 _CA_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
 
-#: Where distributions keep their bundle: Debian's, Fedora's, openSUSE's, Alpine's.
+#: The CA bundles of Debian, Fedora, openSUSE and Alpine.
 _CA_FILES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
@@ -29,51 +29,50 @@ _CA_FILES = (
     "/etc/ssl/cert.pem",
 )
 
-
-#: By which uv is told of indexes that it asks before the default one.
+#: Variable of uv with the indexes that take precedence over the default one, separated by spaces.
 FIRST_INDEX = "UV_INDEX"
 
 
-def asking_first(index: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
-    """These variables, with these URLs before the indexes that they name already."""
-    if not index:
+def prepend_index(urls: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables with these URLs in front of the indexes in UV_INDEX."""
+    if not urls:
         return dict(variables)
-    return {**variables, FIRST_INDEX: " ".join([*index, *filter(None, [variables.get(FIRST_INDEX)])])}
+    return {**variables, FIRST_INDEX: " ".join([*urls, *filter(None, [variables.get(FIRST_INDEX)])])}
 
 
 def index_variables(environ: Mapping[str, str] = os.environ, *, index: Sequence[str] = ()) -> dict[str, str]:
-    """Index settings and proxies as set here. They may hold passwords: keep their values out of arguments.
+    """Index settings and proxies of this machine. They may contain passwords, so keep them out of program arguments.
 
-    Where only one of uv and pip is told of an index, the other is told too. `index` are URLs to ask first.
+    An index that is set only for uv or only for pip is used for both. `index` are URLs that take precedence.
     """
-    found = {k: v for k, v in environ.items() if v and _CARRIED.fullmatch(k)}
+    found = {k: v for k, v in environ.items() if v and _NETWORK_VARIABLES.fullmatch(k)}
     uv = found.get("UV_DEFAULT_INDEX") or found.get("UV_INDEX_URL")
     pip = found.get("PIP_INDEX_URL")
     if uv and not pip:
         found["PIP_INDEX_URL"] = uv
     if pip and not uv:
         found["UV_DEFAULT_INDEX"] = pip
-    return dict(sorted(asking_first(index, found).items()))
+    return dict(sorted(prepend_index(index, found).items()))
 
 
 def ca_variables(bundle: str) -> dict[str, str]:
-    """Every variable by which programs find a CA bundle, pointing at `bundle`."""
+    """All variables that name a CA bundle, with `bundle` as their value."""
     return dict.fromkeys(_CA_VARIABLES, bundle)
 
 
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path:
-    """This machine's CA bundle: what the environment names, else the system's; raises MissingToolError."""
+    """This machine's CA bundle: from the environment, otherwise the system's. Raises MissingToolError."""
     named = [environ[name] for name in _CA_VARIABLES if environ.get(name)]
     default = ssl.get_default_verify_paths().cafile
     for candidate in (*named, *([default] if default else []), *_CA_FILES):
         if (path := Path(candidate)).is_file():
             return path.resolve()
     raise MissingToolError(
-        "this machine has no CA bundle, so a container could trust no package index",
+        "this machine has no CA bundle, so a container cannot verify package indexes",
         hints=["install ca-certificates, or set SSL_CERT_FILE to a bundle"],
     )
 
 
 def shell_settings(variables: Mapping[str, str]) -> str:
-    """Variables as a file for a shell to source."""
+    """A shell script that exports these variables."""
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in variables.items())

@@ -1,1 +1,1 @@
-"""What is wanted: axes, configuration, compatibility facts, the plan."""
+"""Planning: matrix.yaml, recipes, compat.yaml (facts about torch and CUDA), and the plan."""

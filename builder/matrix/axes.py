@@ -1,4 +1,4 @@
-"""The axes of a matrix: torch, CUDA, Python, arch, and the cell they span. Each has one name."""
+"""The axes of a matrix (torch, CUDA, Python, GPU architecture, platform), the cell they span, and the ABI classes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 from builder.errors import UsageError
 
 
-def _bad(kind: str, text: str, example: str) -> UsageError:
+def _unreadable(kind: str, text: str, example: str) -> UsageError:
     return UsageError(f"{text!r} is not a {kind}; write it like {example}")
 
 
@@ -24,9 +24,9 @@ class Torch:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `2.11.0`; raises UsageError otherwise (a series such as `2.11` is compat's affair)."""
+        """Read `2.11.0`; raises UsageError otherwise. `Compat.releases` reads a series such as `2.11`."""
         if not (m := re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)):
-            raise _bad("torch release", text, "2.11.0")
+            raise _unreadable("torch release", text, "2.11.0")
         return cls(*map(int, m.groups()))
 
     @property
@@ -40,7 +40,7 @@ class Torch:
 
 @dataclass(frozen=True, order=True)
 class Cuda:
-    """A CUDA version, major and minor: `13.0`, as a torch variant `cu130`."""
+    """A CUDA version, major and minor: `13.0`. torch names its wheels of that CUDA `cu130`."""
 
     major: int
     minor: int
@@ -52,7 +52,7 @@ class Cuda:
             return cls(int(m[1]), int(m[2]))
         if m := re.fullmatch(r"cu(\d+)(\d)", text):
             return cls(int(m[1]), int(m[2]))
-        raise _bad("CUDA version", text, "13.0 or cu130")
+        raise _unreadable("CUDA version", text, "13.0 or cu130")
 
     @property
     def variant(self) -> str:
@@ -76,7 +76,7 @@ class Python:
         """Read `3.12`, `3.13t`, `cp312` or `cp313t`; raises UsageError otherwise."""
         if m := re.fullmatch(r"(\d+)\.(\d+)(t?)", text) or re.fullmatch(r"cp(\d)(\d+)(t?)", text):
             return cls(int(m[1]), int(m[2]), bool(m[3]))
-        raise _bad("Python version", text, "3.12 or cp312")
+        raise _unreadable("Python version", text, "3.12 or cp312")
 
     @property
     def tag(self) -> str:
@@ -101,11 +101,11 @@ class Arch:
         """Read `9.0`, `9.0a`, `12.0f` or `9.0+PTX`; raises UsageError otherwise."""
         if m := re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", text):
             return cls(int(m[1]), int(m[2]), m[3], bool(m[4]))
-        raise _bad("GPU architecture", text, "9.0 or 9.0+PTX")
+        raise _unreadable("GPU architecture", text, "9.0 or 9.0+PTX")
 
     @property
     def number(self) -> int:
-        """The plain number nvcc uses: 90 for `9.0`."""
+        """The number nvcc uses: 90 for `9.0`."""
         return self.major * 10 + self.minor
 
     @property
@@ -125,9 +125,9 @@ class Platform(StrEnum):
 
 
 class AbiClass(StrEnum):
-    """What a binary is tied to, and so how many cells one build serves.
+    """What a binary depends on. It decides how many cells one build serves.
 
-    `cpython`: torch series, CUDA, Python. `abi3`: torch series, CUDA. `stable`: CUDA major only (LibTorch
+    `cpython`: torch series, CUDA and Python. `abi3`: torch series and CUDA. `stable`: CUDA major version only (LibTorch
     stable ABI, torch >= 2.10; docs/source/notes/libtorch_stable_abi.md of pytorch/pytorch).
     """
 
@@ -136,14 +136,14 @@ class AbiClass(StrEnum):
     STABLE = "stable"
 
 
-#: First torch whose headers enforce TORCH_TARGET_VERSION, so the oldest a stable binary is built for
+#: The oldest torch that a stable binary is built for: the first whose headers enforce TORCH_TARGET_VERSION
 #: (libtorch_stable_abi.md of pytorch/pytorch).
 STABLE_FLOOR = Torch(2, 10, 0)
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """Where a user runs: torch, CUDA variant, Python, platform. `torch2.11.0-cu130-cp312`."""
+    """An environment that wheels are for: torch, CUDA, Python and platform. Its name is `torch2.11.0-cu130-cp312`."""
 
     torch: Torch
     cuda: Cuda
@@ -155,11 +155,11 @@ class Cell:
         """Read a cell's name; raises UsageError otherwise."""
         parts = text.split("-")
         if len(parts) not in (3, 4) or not parts[0].startswith("torch"):
-            raise _bad("cell", text, "torch2.11.0-cu130-cp312")
+            raise _unreadable("cell", text, "torch2.11.0-cu130-cp312")
         platform = Platform.LINUX_X86_64
         if len(parts) == 4:
             if parts[3] not in list(Platform):
-                raise UsageError(f"{parts[3]!r} is not a platform; known: {', '.join(Platform)}")
+                raise UsageError(f"{parts[3]!r} is not a platform; the platforms are {', '.join(Platform)}")
             platform = Platform(parts[3])
         return cls(
             Torch.parse(parts[0].removeprefix("torch")),

@@ -1,4 +1,4 @@
-"""Who goes with whom: a yes, or the reason why not. The facts themselves are in compat.yaml."""
+"""Which torch, CUDA, Python and GPU architecture go together, or the reason why not; compat.yaml holds the facts."""
 
 from __future__ import annotations
 
@@ -10,30 +10,34 @@ from typing import NamedTuple
 
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.matrix.image_table import ImageFacts, ImageTable
-from builder.matrix.table import Fact, Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
+from builder.matrix.facts.compat_table import Fact, Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
+from builder.matrix.facts.image_table import ImageFacts, ImageTable
 
 __all__ = ["Compat", "Fact", "ImageFacts", "ToolkitFacts", "TorchFacts", "VariantFacts", "WhyNot", "and_list"]
 
 _FILE = Path(__file__).with_name("compat.yaml")
-_ADD = "a new release is one more row in builder/matrix/compat.yaml"
+#: How to use a release that compat.yaml does not have.
+UPDATE = (
+    "update buildfarm, which then may know the release",
+    "in a checkout of buildfarm: add a row to builder/matrix/compat.yaml",
+)
 
 
 class WhyNot(NamedTuple):
-    """Why something cannot be: a stable word for programs, and a sentence for people."""
+    """The reason why a combination does not exist: an identifier for programs and a sentence."""
 
     code: str
     reason: str
 
 
 def and_list(items: Iterable[object]) -> str:
-    """`11.8, 12.1 and 12.4`."""
+    """Join items as text: `11.8, 12.1 and 12.4`."""
     words = [str(item) for item in items]
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 class Compat:
-    """Answers about torch, CUDA, Python and GPU architectures. Build it with `Compat.load()`."""
+    """Facts about torch, CUDA, Python and GPU architectures. `Compat.load()` reads compat.yaml."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -44,23 +48,23 @@ class Compat:
         self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
         self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
         self._series = {r: facts for facts in table.torch.values() for r in facts.releases}
-        # A plan asks the same few pairs thousands of times.
-        self._arch_answers: dict[tuple[Cuda, Arch], WhyNot | None] = {}
-        self._cuda_answers: dict[tuple[Torch, Cuda], WhyNot | None] = {}
-        self._python_answers: dict[tuple[Torch, Python], WhyNot | None] = {}
+        # Answers are cached: a plan asks for the same few pairs thousands of times.
+        self._arch_reasons: dict[tuple[Cuda, Arch], WhyNot | None] = {}
+        self._cuda_reasons: dict[tuple[Torch, Cuda], WhyNot | None] = {}
+        self._python_reasons: dict[tuple[Torch, Python], WhyNot | None] = {}
 
     @classmethod
     def load(cls, path: Path = _FILE) -> Compat:
-        """The facts of compat.yaml, parsed once in a process."""
+        """Return the facts of compat.yaml, which is parsed once in a process."""
         return _load(path)
 
-    # Names to values.
+    # Parsing.
 
     def releases(self, text: str) -> tuple[Torch, ...]:
-        """Every release `text` stands for: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself. Oldest first.
+        """Return every release that `text` names, oldest first: `2.2` is 2.2.0, 2.2.1 and 2.2.2; `2.2.1` is itself.
 
         Raises:
-            UsageError: no such release; names the nearest and the newest.
+            UsageError: the release is unknown; the message names the nearest and the newest.
 
         """
         parts = text.split(".")
@@ -76,67 +80,90 @@ class Compat:
             near: object = min(known, key=lambda r: abs(r.patch - int(parts[2])))
         else:
             near = min(self._torch, key=lambda s: abs(_order(s) - _order(series)))
-        raise UsageError(f"torch {text} is not known; the nearest is {near}, the newest {newest}", hints=[_ADD])
+        raise UsageError(
+            f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}",
+            hints=UPDATE if _order(series) >= _order(self.torches[0].series) else (),
+        )
 
     def resolve_torch(self, text: str) -> Torch:
-        """The release `text` means: a series is its newest patch. Raises UsageError as `releases` does."""
+        """Return the release that `text` names; a series means its newest patch. Raises what `releases` raises."""
         return self.releases(text)[-1]
 
     def resolve_cuda(self, text: str) -> Cuda:
-        """Read `13.0` or `cu130`; raises UsageError when unreadable, or unknown (names the nearest)."""
+        """Parse `13.0` or `cu130`. Raises UsageError if it is unreadable or unknown; the message names the nearest."""
         cuda = Cuda.parse(text)
         if cuda not in self.cudas:
             near = min(self.cudas, key=lambda c: abs(_order(str(c)) - _order(str(cuda))))
             raise UsageError(
-                f"CUDA {cuda} is not known; the nearest is {near}, the newest {self.cudas[-1]}", hints=[_ADD]
+                f"this version of buildfarm does not know CUDA {cuda}; the nearest is {near}, the newest"
+                f" {self.cudas[-1]}",
+                hints=UPDATE,
             )
         return cuda
 
     def resolve_python(self, text: str) -> Python:
-        """Read `3.12`, `3.13t` or `cp312`; raises UsageError when unknown (names the nearest)."""
+        """Parse `3.12`, `3.13t` or `cp312`. Raises UsageError if it is unknown; the message names the nearest."""
         python = Python.parse(text)
         if python not in self.pythons:
             near = min(
                 self.pythons,
                 key=lambda p: (p.free_threaded != python.free_threaded, abs(p.minor - python.minor), p),
             )
-            raise UsageError(f"no torch has wheels for Python {python}; the nearest with some is {near}")
+            raise UsageError(
+                f"no torch release has wheels for Python {python}; the nearest Python with wheels is {near}"
+            )
         return python
 
     # Facts.
 
     def torch(self, torch: Torch) -> TorchFacts:
-        """What is known of a release's series. Raises UsageError for a release that is not known."""
+        """Return the facts of a release's series. Raises UsageError if the release is unknown."""
         return self._series.get(torch) or self._torch[self.resolve_torch(str(torch)).series]
 
     def variant(self, torch: Torch, cuda: Cuda) -> VariantFacts:
-        """What is known of a torch for one CUDA. Raises UsageError when there is no such wheel."""
+        """Return the facts of a torch for one CUDA. Raises UsageError if there is no such wheel."""
         if why := self.why_not_cuda(torch, cuda):
             raise UsageError(why.reason)
         return self.torch(torch).variants[cuda]
 
     def toolkit(self, cuda: Cuda) -> ToolkitFacts:
-        """What is known of a toolkit. Raises UsageError when compat.yaml has no row for it."""
+        """Return the facts of a CUDA toolkit. Raises UsageError if compat.yaml has no row for it."""
         if cuda not in self._toolkits:
-            raise UsageError(f"no toolkit of CUDA {cuda} is known; there are {and_list(sorted(self._toolkits))}")
+            known = and_list(sorted(self._toolkits))
+            raise UsageError(f"buildfarm's version table lists no toolkit of CUDA {cuda}; it lists {known}")
         return self._toolkits[cuda]
 
     def official_archs(self, torch: Torch, cuda: Cuda, platform: Platform) -> tuple[Arch, ...]:
-        """What torch's own wheel of that cell is built for, sorted; empty if there is no such wheel."""
+        """Return the architectures of torch's own wheel, sorted; empty if there is no such wheel."""
         facts = self.torch(torch).variants.get(cuda)
         return facts.archs.get(platform, ()) if facts else ()
 
     def toolkit_pin(self, torch: Torch, cuda: Cuda) -> str | None:
-        """The exact `cuda-toolkit` torch's wheel on the package index pins, if it is that wheel (2.11 on)."""
+        """Return the exact `cuda-toolkit` that torch's wheel on the package index pins (since 2.11), or None."""
         facts = self.torch(torch)
         return facts.toolkit_pin or None if facts.default == cuda else None
 
     def is_default_variant(self, torch: Torch, cuda: Cuda) -> bool:
-        """Whether the package index serves this CUDA for this torch; others come from torch's own index."""
+        """Return whether the package index serves this torch for this CUDA. Other variants are on torch's own index."""
         return self.torch(torch).default == cuda
 
+    def torch_requirement(self, torch: Torch, cuda: Cuda) -> str:
+        """The exact requirement of a cell's torch. The default variant on the package index has no local version."""
+        return f"torch=={torch}" if self.is_default_variant(torch, cuda) else f"torch=={torch}+{cuda.variant}"
+
+    def cell_requirements(self, torch: Torch, cuda: Cuda) -> tuple[str, ...]:
+        """The packages of a cell: its torch, and NumPy, without which torch warns at every import."""
+        # torch before 2.3 was compiled for NumPy 1; with NumPy 2 it warns or fails.
+        numpy = "numpy<2" if (torch.major, torch.minor) < (2, 3) else "numpy"
+        return self.torch_requirement(torch, cuda), numpy
+
+    @property
+    def first_packaged_toolkit(self) -> Cuda:
+        """The oldest CUDA whose complete toolkit is on the package index."""
+        return self._table.first_packaged_toolkit
+
     def gcc_range(self, torch: Torch, cuda: Cuda) -> tuple[int, int]:
-        """Oldest and newest gcc major that nvcc, torch's headers and torch's own build check all take."""
+        """Return the oldest and the newest gcc major that nvcc, torch's headers and torch's build check all accept."""
         facts = self.torch(torch)
         limits = [
             self.toolkit(cuda).gcc_max.value,
@@ -146,18 +173,18 @@ class Compat:
         return facts.gcc_min.value, min(limit for limit in limits if limit is not None)
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
-        """Products of that compute capability; may be empty."""
+        """Return the names of GPUs with that compute capability; may be empty."""
         return self._table.gpus.get((arch.major, arch.minor), ())
 
     def cudas_with(self, arch: Arch) -> tuple[Cuda, ...]:
-        """The toolkits that know an architecture, oldest first."""
+        """Return the CUDA versions whose nvcc knows an architecture, oldest first."""
         plain = replace(arch, ptx=False)
         return tuple(sorted(c for c, facts in self._toolkits.items() if plain in facts.archs))
 
     # Reasons.
 
     def why_not(self, torch: Torch, cuda: Cuda, python: Python, platform: Platform) -> WhyNot | None:
-        """None when torch has a wheel for the cell, else what hinders. UsageError for an unknown torch."""
+        """Return the reason why torch has no wheel for the cell, or None. Raises UsageError if the torch is unknown."""
         return (
             self.why_not_cuda(torch, cuda)
             or self.why_not_python(torch, python)
@@ -165,13 +192,13 @@ class Compat:
         )
 
     def why_not_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
-        """None when torch was built for that CUDA and a toolkit of it is known."""
+        """Return the reason why torch cannot be used with that CUDA, or None if it can."""
         key = (torch, cuda)
-        if key not in self._cuda_answers:
-            self._cuda_answers[key] = self._ask_cuda(self.torch(torch), cuda)
-        return self._cuda_answers[key]
+        if key not in self._cuda_reasons:
+            self._cuda_reasons[key] = self._find_cuda(self.torch(torch), cuda)
+        return self._cuda_reasons[key]
 
-    def _ask_cuda(self, facts: TorchFacts, cuda: Cuda) -> WhyNot | None:
+    def _find_cuda(self, facts: TorchFacts, cuda: Cuda) -> WhyNot | None:
         has = f"it has {and_list(sorted(facts.variants))}"
         if cuda in facts.unlisted:
             return WhyNot(
@@ -183,25 +210,26 @@ class Compat:
         if cuda not in self._toolkits:
             return WhyNot(
                 "no-toolkit",
-                f"torch {facts.series} has a wheel for CUDA {cuda}, but no such toolkit is known here",
+                f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit of"
+                f" CUDA {cuda}",
             )
         return None
 
     def why_not_python(self, torch: Torch, python: Python) -> WhyNot | None:
-        """None when torch has a wheel for that Python."""
+        """Return the reason why torch has no wheel for that Python, or None if it has one."""
         key = (torch, python)
-        if key not in self._python_answers:
-            self._python_answers[key] = self._ask_python(self.torch(torch), torch, python)
-        return self._python_answers[key]
+        if key not in self._python_reasons:
+            self._python_reasons[key] = self._find_python(self.torch(torch), torch, python)
+        return self._python_reasons[key]
 
-    def _ask_python(self, facts: TorchFacts, torch: Torch, python: Python) -> WhyNot | None:
+    def _find_python(self, facts: TorchFacts, torch: Torch, python: Python) -> WhyNot | None:
         if python in facts.pythons[torch]:
             return None
         served = [p for p in facts.pythons[torch] if p.free_threaded == python.free_threaded]
         kind = "free-threaded Python" if python.free_threaded else "Python"
         earlier = [r for r in facts.releases if r < torch and python in facts.pythons[r]]
         if earlier:
-            name, rest = str(torch), f"{earlier[-1]} was the last of its series with one"
+            name, rest = str(torch), f"the last torch {facts.series} with such a wheel is {earlier[-1]}"
         elif not served:
             name, rest = facts.series, "it has none for any free-threaded Python"
         elif python > served[-1]:
@@ -213,29 +241,29 @@ class Compat:
         return WhyNot("no-torch-wheel-for-python", f"torch {name} has no wheel for {kind} {python}; {rest}")
 
     def why_not_platform(self, torch: Torch, cuda: Cuda, platform: Platform) -> WhyNot | None:
-        """None when torch has wheels of that CUDA for that platform."""
+        """Return the reason why torch has no wheel of that CUDA for the platform, or None if it has one."""
         if self.official_archs(torch, cuda, platform):
             return None
-        reason = f"torch {torch.series} for CUDA {cuda} has no known wheel for {platform}"
+        reason = f"buildfarm's version table lists no torch {torch.series} wheel for CUDA {cuda} on {platform}"
         return WhyNot("no-torch-wheel-for-platform", reason)
 
     def why_not_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
-        """None when the toolkit of that CUDA makes code for the architecture and torch lets it be asked."""
+        """Return the reason why that CUDA cannot compile for the architecture, or None if it can."""
         key = (cuda, arch)
-        if key not in self._arch_answers:
-            self._arch_answers[key] = self._ask_arch(cuda, arch)
-        return self._arch_answers[key]
+        if key not in self._arch_reasons:
+            self._arch_reasons[key] = self._find_arch(cuda, arch)
+        return self._arch_reasons[key]
 
-    def _ask_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
+    def _find_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         knows = self.cudas_with(arch)
         if cuda not in knows:
-            reason = f"CUDA {cuda} does not know {arch.sm}"
+            reason = f"CUDA {cuda} cannot compile for {arch.sm}"
             if not knows:
-                reason = f"no CUDA known here knows {arch.sm}"
+                reason = f"no CUDA toolkit in buildfarm's version table can compile for {arch.sm}"
             elif cuda < knows[0]:
-                reason += f"; it came with {knows[0]}"
+                reason += f"; the first toolkit that can is {knows[0]}"
             elif cuda > knows[-1]:
-                reason += f"; the last that did is {knows[-1]}"
+                reason += f"; the last toolkit that can is {knows[-1]}"
             return WhyNot("arch-unknown-to-toolkit", reason)
         if arch.suffix not in self._table.arch_suffixes:
             plain = replace(arch, suffix="", ptx=False)
@@ -245,7 +273,7 @@ class Compat:
 
 
 def _order(text: str) -> int:
-    """A version as one number to measure distance with."""
+    """Return a version as one number, to compare distances."""
     major, minor = text.split(".")
     return int(major) * 100 + int(minor)
 

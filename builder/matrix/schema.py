@@ -1,4 +1,4 @@
-"""JSON schemas of the two YAML files, for editors; `python -m builder.matrix.schema` writes them."""
+"""JSON schemas of matrix.yaml and extension.yaml, for editors; `python -m builder.matrix.schema` writes them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILES: dict[str, type[BaseModel]] = {"matrix.schema.json": MatrixModel, "extens
 
 
 def schemas() -> dict[Path, str]:
-    """The committed files and the text each should hold."""
+    """Return the paths of the committed schema files, with the text that each must hold."""
     return {Path(__file__).with_name(name): _schema(model) for name, model in _FILES.items()}
 
 

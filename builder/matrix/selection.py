@@ -1,4 +1,4 @@
-"""What the command line asks for, held against the matrix: the axes that are left, or why there is none."""
+"""Narrow the axes of the matrix to the values that the command line selects."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 from builder.errors import NothingSelectedError, UsageError
 from builder.matrix.axes import Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot, and_list
-from builder.matrix.config import Matrix, Recipe, Select
+from builder.matrix.config import Matrix, Recipe, Selection
 
 Axis = TypeVar("Axis", Torch, Cuda, Python)
 A = TypeVar("A")
@@ -20,7 +20,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Axes:
-    """The part of a matrix that is selected; every axis sorted and without repeats, none of them empty."""
+    """The selected part of a matrix. Every axis is sorted, without duplicates, and not empty."""
 
     torch: tuple[Torch, ...]
     cuda: tuple[Cuda, ...]
@@ -30,54 +30,52 @@ class Axes:
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """One axis as the command line gave it."""
+class _Option:
+    """A command-line option with its values, as text."""
 
-    option: str
+    name: str
     texts: tuple[str, ...]
 
     def __str__(self) -> str:
-        return " ".join(f"{self.option} {text}" for text in self.texts)
+        return " ".join(f"{self.name} {text}" for text in self.texts)
 
 
-def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Select, compat: Compat) -> Axes:
-    """Narrow the matrix to a selection.
-
-    A torch series takes every release of it in the matrix; a release takes itself.
+def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat) -> Axes:
+    """Narrow the matrix to a selection. A torch series selects every release of that series in the matrix.
 
     Raises:
-        UsageError: a value nobody knows (with the nearest), or two values that never go together.
-        NothingSelectedError: a real value that matrix.yaml does not list, or a matrix without extensions.
+        UsageError: a value is unknown (the message names the nearest), or two values exclude each other.
+        NothingSelectedError: matrix.yaml does not list a selected value, or lists no extensions.
 
     """
-    chosen = _recipes(recipes, select.extensions)
-    asked_torch = _Asked("--torch", select.torch)
-    asked_cuda = _Asked("--cuda", select.cuda)
-    asked_python = _Asked("--python", select.python)
-    known = _read(asked_torch, compat.releases)
+    recipes = _recipes(recipes, select.extensions)
+    torch_option = _Option("--torch", select.torch)
+    cuda_option = _Option("--cuda", select.cuda)
+    python_option = _Option("--python", select.python)
+    known = _read(torch_option, compat.releases)
     torch = [[r for r in matrix.torch if r in releases] or [releases[-1]] for releases in known]
-    cuda = [[value] for value in _read(asked_cuda, compat.resolve_cuda)]
-    python = [[value] for value in _read(asked_python, compat.resolve_python)]
-    # Before the matrix is asked: to add a pair that cannot be would not help.
-    _refuse_impossible(asked_torch, torch, asked_cuda, cuda, compat.why_not_cuda)
-    _refuse_impossible(asked_torch, torch, asked_python, python, compat.why_not_python)
+    cuda = [[value] for value in _read(cuda_option, compat.resolve_cuda)]
+    python = [[value] for value in _read(python_option, compat.resolve_python)]
+    # Checked before the matrix is: the hint to add an impossible combination to matrix.yaml would be wrong.
+    _refuse_impossible(torch_option, torch, cuda_option, cuda, compat.why_not_cuda)
+    _refuse_impossible(torch_option, torch, python_option, python, compat.why_not_python)
     return Axes(
         torch=_listed(matrix, "torch", matrix.torch, torch),
         cuda=_listed(matrix, "cuda", matrix.cuda, cuda),
         python=_listed(matrix, "python", matrix.python, python),
         platforms=tuple(sorted(set(matrix.platforms))),
-        recipes=chosen,
+        recipes=recipes,
     )
 
 
-def _read(asked: _Asked, read: Callable[[str], A]) -> list[A]:
-    """Each text of an option as a value; an error names the option."""
+def _read(option: _Option, read: Callable[[str], A]) -> list[A]:
+    """Parse the values of an option; an error names the option."""
     values = []
-    for text in asked.texts:
+    for text in option.texts:
         try:
             values.append(read(text))
         except UsageError as error:
-            raise UsageError(error.sentence, where=f"{asked.option} {text}", hints=error.hints) from None
+            raise UsageError(error.sentence, where=f"{option.name} {text}", hints=error.hints) from None
     return values
 
 
@@ -96,28 +94,28 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
     return tuple(known[name] for name in sorted(set(names) or known))
 
 
-def _listed(matrix: Matrix, axis: str, have: Sequence[Axis], asked: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
-    """The asked values that the matrix lists; all of the matrix when nothing is asked."""
-    for values in asked:
-        if not any(value in have for value in values):
+def _listed(matrix: Matrix, axis: str, listed: Sequence[Axis], selected: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
+    """Return the selected values that the matrix lists, or all values of the matrix if none is selected."""
+    for values in selected:
+        if not any(value in listed for value in values):
             raise NothingSelectedError(
                 f"the matrix does not list {axis} {values[-1]}",
                 where=f"{matrix.path}, `{axis}`",
-                hints=[f"add {values[-1]} under `{axis}` there", f"it lists {and_list(sorted(have))}"],
+                hints=[f"add {values[-1]} under `{axis}`", f"the matrix lists {and_list(sorted(listed))}"],
             )
-    wanted = {value for values in asked for value in values}
-    return tuple(sorted(value for value in set(have) if value in wanted or not asked))
+    wanted = {value for values in selected for value in values}
+    return tuple(sorted(value for value in set(listed) if value in wanted or not selected))
 
 
 def _refuse_impossible(
-    asked_a: _Asked,
+    option_a: _Option,
     values_a: Sequence[Sequence[A]],
-    asked_b: _Asked,
+    option_b: _Option,
     values_b: Sequence[Sequence[B]],
     why_not: Callable[[A, B], WhyNot | None],
 ) -> None:
-    """Refuse two options when no value of the one goes with any value of the other."""
+    """Raise UsageError if every value of one option excludes every value of the other."""
     pairs = product((a for group in values_a for a in group), (b for group in values_b for b in group))
     reasons = [why_not(a, b) for a, b in pairs]
     if reasons and (first := reasons[0]) and all(reasons):
-        raise UsageError(first.reason, where=f"{asked_a} {asked_b}")
+        raise UsageError(first.reason, where=f"{option_a} {option_b}")

@@ -1,1 +1,1 @@
-"""Does it work: static checks and checks in a cell's environment."""
+"""Checks of finished wheels."""

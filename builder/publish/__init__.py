@@ -1,1 +1,1 @@
-"""To whom: the index and the report."""
+"""Output: the package index, provenance, report.json, and the text that the commands print."""

@@ -1,4 +1,4 @@
-"""The private index: static pages (PEP 503, 658, 691, 714) for pip and uv, in a folder or on a web server."""
+"""A package index of static files (PEP 503, 658, 691, 714) for pip and uv, in a folder or on a web server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ import html
 import json
 import shlex
 import shutil
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from email.parser import BytesParser
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -20,15 +18,17 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.errors import UsageError
-from builder.store import write_whole
+from builder.hashing import sha256_of
+from builder.publish.unchanged import write_if_changed
+from builder.wheelfile.archive import WheelFile
 
-_HTML_VERSION = "1.0"  # PEP 629: repository version of the pages; nothing in them is newer
-_JSON_VERSION = "1.1"  # PEP 700: `versions` and `size` are there
+_HTML_VERSION = "1.0"  # PEP 629: repository version; the HTML pages use nothing newer
+_JSON_VERSION = "1.1"  # PEP 700: with `versions` and `size`
 
 
 @dataclass(frozen=True)
-class _File:
-    """One wheel as the pages show it. Digests are sha256, hex; `uploaded` is UTC, ISO 8601."""
+class _IndexedWheel:
+    """One wheel as the pages list it. Digests are sha256, hex; `size` is in bytes; `uploaded` is UTC, ISO 8601."""
 
     name: str
     project: str
@@ -41,100 +41,96 @@ class _File:
 
     @property
     def url(self) -> str:
-        """Relative to the project's page; `+` in a query-minded server would read as a blank."""
+        """Relative to the page of the project, with `+` quoted: some servers read it as a space."""
         return f"../../{quote(self.name)}"
 
 
 def write_index(dist: Path, wheels: Sequence[Path]) -> Path:
-    """Make `dist/simple/` list exactly these wheels of the folder `dist`; returns it.
+    """Write `dist/simple/` so that it lists exactly these wheels of the folder `dist`; return its path.
 
-    Per project an `index.html` and an `index.json` (PEP 691), one of each for the whole; beside each wheel
-    its METADATA as `<wheel>.metadata`, so that an installer need not fetch the wheel to learn what it
-    requires. Every file is written aside and renamed, wheels' metadata first and the list of projects last: a
-    reader meets the old page or the new one, and never a page that promises what is not there. Files that
-    would not change are left alone. Same wheels, same bytes.
+    It has an `index.html` and an `index.json` (PEP 691) for each project and for the list of projects. The METADATA of
+    each wheel is copied to `WHEEL.metadata`, so that an installer reads the requirements without downloading the wheel.
+    Equal wheels give equal bytes, and unchanged files are not written. Every file is replaced atomically, METADATA
+    first and the list of projects last: a reader never follows a link to a file that does not exist yet.
 
-    Raises UsageError for a wheel that is not there, not in `dist` or cannot be read, and for a name that is
-    not its METADATA's.
+    Raises UsageError for a wheel that does not exist, is not in `dist` or cannot be read, and for a file name that
+    differs from the METADATA.
     """
     simple = dist / "simple"
-    known = _known(simple)
-    projects: dict[str, list[_File]] = {}
+    listed = _listed_wheels(simple)
+    projects: dict[str, list[_IndexedWheel]] = {}
     for wheel in sorted(wheels):
         if not wheel.is_file():
             raise UsageError("there is no such wheel", where=str(wheel))
         if wheel.resolve().parent != dist.resolve():
-            raise UsageError(f"the wheel is not in {dist}, so its index cannot point to it", where=str(wheel))
-        file = _read(wheel, known.get(wheel.name))
-        projects.setdefault(file.project, []).append(file)
+            raise UsageError(f"the wheel is not in {dist}, so the index cannot link to it", where=str(wheel))
+        entry = _index_wheel(wheel, listed.get(wheel.name))
+        projects.setdefault(entry.project, []).append(entry)
     for project, files in projects.items():
         files.sort(key=lambda file: (file.version, file.name))
-        _put(simple / project / "index.html", _project_page(project, files))
-        _put(simple / project / "index.json", _json(_project_data(project, files)))
-    _put(
+        write_if_changed(simple / project / "index.html", _project_page(project, files))
+        write_if_changed(simple / project / "index.json", _json(_project_data(project, files)))
+    write_if_changed(
         simple / "index.html",
         _page("Simple index", [f'<a href="{p}/">{p}</a><br>' for p in sorted(projects)]),
     )
     root = {"meta": {"api-version": _JSON_VERSION}, "projects": [{"name": p} for p in sorted(projects)]}
-    _put(simple / "index.json", _json(root))
-    _sweep(dist, simple, set(projects))
+    write_if_changed(simple / "index.json", _json(root))
+    _delete_stale(dist, simple, set(projects))
     return simple
 
 
-def install_command(dist: Path, name: str, version: str) -> str:
-    """The command that installs this wheel from the index in `dist`, quoted for a shell.
+def install_commands(dist: Path, name: str, version: str, torch: Sequence[str], torch_index: str = "") -> list[str]:
+    """The commands of pip and of uv that install this wheel from the index in `dist`, quoted for a shell.
 
-    The index is the only one it names: a package of the same name elsewhere cannot come in its place. It
-    therefore works where the wheel's requirements are installed already, torch first of all, and refuses,
-    naming what is missing, where they are not. It never touches the torch that is there.
+    `torch` are the requirements of a cell, and `torch_index` is the index that has them; empty: the default index. So
+    the commands work in an empty environment, and keep a torch that fits. The exact version has a local part, which
+    public indexes refuse, so that no package of the same name on another index can be installed instead.
     """
-    index = (dist / "simple").resolve().as_uri()
-    return shlex.join(["pip", "install", "--index-url", index, f"{name}=={version}"])
+    ours = (dist / "simple").resolve().as_uri()
+    wanted = [f"{name}=={version}", *torch]
+    pip = ["pip", "install", "--extra-index-url", ours, *(("--extra-index-url", torch_index) if torch_index else ())]
+    uv = ["uv", "pip", "install", "--index", ours, *(("--index", torch_index) if torch_index else ())]
+    return [shlex.join([*pip, *wanted]), shlex.join([*uv, *wanted])]
 
 
-def _read(wheel: Path, before: _File | None) -> _File:
-    """A wheel's entry. One of the same size and time as `before` is not read again: wheels do not change."""
+def _index_wheel(wheel: Path, listed: _IndexedWheel | None) -> _IndexedWheel:
+    """The entry of a wheel; `listed`, its entry in the existing pages, is reused if size and time are the same."""
     stat = wheel.stat()
     uploaded = datetime.fromtimestamp(stat.st_mtime_ns // 1000 / 1e6, UTC).isoformat(timespec="microseconds")
     uploaded = uploaded.replace("+00:00", "Z")
-    beside = wheel.with_name(f"{wheel.name}.metadata")
-    if before and (before.size, before.uploaded) == (stat.st_size, uploaded) and beside.is_file():
-        return before
+    metadata_path = wheel.with_name(f"{wheel.name}.metadata")
+    if listed and (listed.size, listed.uploaded) == (stat.st_size, uploaded) and metadata_path.is_file():
+        return listed
+    with WheelFile(wheel) as archive:
+        metadata, headers = archive.read_dist_info("METADATA"), archive.metadata
     try:
         project, version, _, _ = parse_wheel_filename(wheel.name)
-        with zipfile.ZipFile(wheel) as zipped:
-            path = next(n for n in zipped.namelist() if n.endswith(".dist-info/METADATA") and n.count("/") == 1)
-            metadata = zipped.read(path)
-        headers = BytesParser().parsebytes(metadata, headersonly=True)
         named = (canonicalize_name(headers["Name"] or ""), Version(headers["Version"] or ""))
-    except (ValueError, StopIteration, zipfile.BadZipFile) as error:
-        raise UsageError(
-            f"is no wheel that can be read: {str(error) or 'it has no METADATA'}", where=str(wheel)
-        ) from None
+    except ValueError as error:
+        raise UsageError(f"this wheel cannot be read: {error}", where=str(wheel)) from None
     if named != (project, version):
-        raise UsageError(f"its METADATA says {named[0]} {named[1]}, its file name does not", where=str(wheel))
-    with wheel.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-    _put(beside, metadata)
-    return _File(
+        raise UsageError(f"METADATA says {named[0]} {named[1]}, but the file name differs", where=str(wheel))
+    write_if_changed(metadata_path, metadata)
+    return _IndexedWheel(
         name=wheel.name,
         project=project,
         version=version,
         size=stat.st_size,
         uploaded=uploaded,
-        sha256=digest,
+        sha256=sha256_of(wheel),
         metadata_sha256=hashlib.sha256(metadata).hexdigest(),
         requires_python=headers["Requires-Python"] or "",
     )
 
 
-def _known(simple: Path) -> dict[str, _File]:
-    """What the pages there are say of each wheel, by file name; a page that cannot be read says nothing."""
-    known = {}
+def _listed_wheels(simple: Path) -> dict[str, _IndexedWheel]:
+    """The entries of the existing pages, by file name; unreadable pages are ignored."""
+    listed = {}
     for page in simple.glob("*/index.json"):
         try:
             for entry in json.loads(page.read_bytes())["files"]:
-                known[entry["filename"]] = _File(
+                listed[entry["filename"]] = _IndexedWheel(
                     name=entry["filename"],
                     project=page.parent.name,
                     version=parse_wheel_filename(entry["filename"])[1],
@@ -146,13 +142,13 @@ def _known(simple: Path) -> dict[str, _File]:
                 )
         except (OSError, ValueError, KeyError, TypeError):
             continue
-    return known
+    return listed
 
 
-def _project_page(project: str, files: Sequence[_File]) -> bytes:
+def _project_page(project: str, files: Sequence[_IndexedWheel]) -> bytes:
     lines = []
     for file in files:
-        # PEP 714 gave PEP 658's attribute a second name; older installers know the first only.
+        # PEP 714 renamed the attribute of PEP 658; older installers only know the first name.
         attributes = [
             f'href="{html.escape(file.url)}#sha256={file.sha256}"',
             f'data-dist-info-metadata="sha256={file.metadata_sha256}"',
@@ -183,7 +179,7 @@ def _page(title: str, lines: Sequence[str]) -> bytes:
     return "\n".join(page).encode()
 
 
-def _project_data(project: str, files: Sequence[_File]) -> dict[str, Any]:
+def _project_data(project: str, files: Sequence[_IndexedWheel]) -> dict[str, Any]:
     versions = sorted({file.version for file in files})
     return {
         "meta": {"api-version": _JSON_VERSION},
@@ -209,16 +205,11 @@ def _json(data: dict[str, Any]) -> bytes:
     return (json.dumps(data, indent=1) + "\n").encode()
 
 
-def _put(path: Path, data: bytes) -> None:
-    if not path.is_file() or path.read_bytes() != data:
-        write_whole(path, data)
-
-
-def _sweep(dist: Path, simple: Path, projects: set[str]) -> None:
-    """Take away pages of projects that are gone, and metadata whose wheel is gone."""
+def _delete_stale(dist: Path, simple: Path, projects: set[str]) -> None:
+    """Delete the pages of projects without wheels, and METADATA files without a wheel."""
     for page in simple.glob("*/index.html"):
         if page.parent.name not in projects:
             shutil.rmtree(page.parent)
-    for beside in dist.glob("*.whl.metadata"):
-        if not beside.with_suffix("").exists():
-            beside.unlink()
+    for metadata in dist.glob("*.whl.metadata"):
+        if not metadata.with_suffix("").exists():
+            metadata.unlink()

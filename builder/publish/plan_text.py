@@ -1,15 +1,16 @@
-"""The plan as a person reads it."""
+"""What `plan` prints: the builds with their cells, then the skipped cells with reasons."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build, Plan, summarise_skips
 
 
 def plan_text(plan: Plan, *, explain: bool) -> str:
-    """The plan for a person: each build with the cells it serves, then the skipped cells."""
+    """The plan for a person; with `explain` each skipped cell has its own line, else they are counted by reason."""
     builds, cells, skips = len(plan.builds), _cells(plan.builds), len(plan.skips)
     lines = [
         f"{builds} build{'s serve' if builds != 1 else ' serves'} {cells} cell{'s' * (cells != 1)};"
@@ -25,17 +26,32 @@ def plan_text(plan: Plan, *, explain: bool) -> str:
         if explain:
             for skip in plan.skips:
                 cell = Cell(skip.torch, skip.cuda, skip.python, skip.platform)
-                lines.append(f"  {cell!s:26}  {_of(skip.extension)}{skip.reason}")
+                lines.append(f"  {cell!s:26}  {_reason(skip.extension, skip.reason)}")
         else:
             for group in summarise_skips(plan):
-                lines.append(f"  {group.count:4}  {_of(group.first.extension)}{group.reason}")
-            lines.append("  (`--explain` lists each cell)")
+                lines.append(f"  {group.count:4}  {_reason(group.first.extension, group.reason)}")
+            lines.append("  (number of cells and reason; `--explain` lists each cell)")
     return "\n".join(lines) + "\n"
+
+
+def dry_run_text(builds: Mapping[Build, bool]) -> str:
+    """What a run would compile; the value of each build says whether the store has its wheel."""
+    stored = sum(builds.values())
+    lines = [f"{len(builds) - stored} to compile, {stored} already built"]
+    lines += [f"  {'already built' if there else 'compile':13}  {build}" for build, there in builds.items()]
+    return "\n".join(lines) + "\n"
+
+
+def dry_run_json(builds: Mapping[Build, bool]) -> str:
+    """The same as JSON."""
+    data = [{"build": str(build), "status": "already built" if there else "compile"} for build, there in builds.items()]
+    return json.dumps({"builds": data}, indent=1) + "\n"
 
 
 def _cells(builds: Sequence[Build]) -> int:
     return len({(build.extension, cell) for build in builds for cell in build.serves})
 
 
-def _of(extension: str) -> str:
-    return f"{extension}: " if extension else ""
+def _reason(extension: str, reason: str) -> str:
+    """The reason, with the extension if the reason is about one and does not begin with its name."""
+    return f"{extension}: {reason}" if extension and not reason.startswith(f"{extension} ") else reason

@@ -1,70 +1,97 @@
-"""What `smoke` prints: one cell in full, or a row for each cell; the same as data, and for CI as JUnit XML."""
+"""What `smoke` prints: the ops of one cell, or a row for each cell; as JSON; and as JUnit XML for CI."""
 
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Sequence
 
 from rich.markup import escape
 from rich.table import Table
 
+from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Answer, Outcome
-from builder.gate.report import HEADINGS, junit, table
+from builder.gate.report import junit, table
 from builder.proof import Check, Proof, Verdict
-from builder.publish.report import not_run_lines, render
-from builder.result import Smoked
+from builder.publish.proof_lines import accepted_lines, failed_lines, not_run_lines, remark_lines
+from builder.publish.terminal import fits, output_width, to_text
+from builder.result import SmokeResult
 
-_MARKS = {Verdict.PASSED: "ok", Verdict.FAILED: "[red]FAIL[/]", Verdict.NOT_RUN: "-"}
-_SHOWN = (Check.IMPORT, *(Check(name) for name in HEADINGS))
+_MARKS = {Verdict.PASSED: "ok", Verdict.FAILED: "[red]FAIL[/]", Verdict.NOT_RUN: "-", Verdict.ACCEPTED: "acc"}
+_COLUMNS = (Check.IMPORT, *(Check(name) for name in CHECKS))
+_LEGEND = (
+    "ok: every op passed   part: some ops passed, others not run   FAIL: some op failed   acc: a finding is accepted   "
+    "-: not run"
+)
 
 
-def smoke_text(smoked: Sequence[Smoked]) -> str:
-    """For a person: a single cell op by op; of several a row each, then every failure and why the rest was not run."""
-    if len(smoked) == 1 and (answer := smoked[0].answer) is not None:
-        return table(f"{smoked[0].subject} in {smoked[0].cell}", answer)
+def smoke_text(results: Sequence[SmokeResult]) -> str:
+    """A single result op by op; several as a row for each cell, with every failure and why checks did not run."""
+    if len(results) == 1 and (answer := results[0].answer) is not None:
+        return table(f"{results[0].subject} in {results[0].cell}", answer, min(output_width(), 120))
     parts: list[Table | str] = []
-    for subject in dict.fromkeys(one.subject for one in smoked):
-        cells = [one for one in smoked if one.subject == subject]
-        proofs = [proof for one in cells for proof in one.proofs]
-        ran = {proof.check for proof in proofs if proof.verdict is not Verdict.NOT_RUN}
-        columns = [check for check in _SHOWN if check in ran]
-        grid = Table(box=None, pad_edge=False, padding=(0, 1))
-        grid.add_column(escape(subject), no_wrap=True)
-        for check in columns:
-            grid.add_column(HEADINGS.get(str(check), str(check)), no_wrap=True)
-        for one in cells:
-            marks = {proof.check: _mark(proof) for proof in one.proofs}
-            grid.add_row(str(one.cell), *(marks.get(check, "") for check in columns))
-        parts += [grid, ""]
-        parts += [escape(line) for line in [*_failures(proofs), *not_run_lines(_left(proofs))]]
-        parts.append("")
-    legend = "ok: every op passed   part: some ops passed, others not run   FAIL: some op failed   -: not run"
-    return render(*parts, legend)
+    for subject in dict.fromkeys(result.subject for result in results):
+        cells = [result for result in results if result.subject == subject]
+        proofs = [proof for result in cells for proof in result.proofs]
+        lines = [f"remark: {line}" for line in remark_lines(proofs)]
+        lines += [f"failed: {line}" for line in failed_lines(proofs)]
+        lines += [f"accepted: {line}" for line in accepted_lines(proofs)] + not_run_lines(proofs)
+        parts += [escape(subject), *_tables(cells), "", *map(escape, lines), ""]
+    return to_text(*parts, *textwrap.wrap(_LEGEND, output_width(), drop_whitespace=True))
 
 
-def smoke_json(smoked: Sequence[Smoked]) -> str:
-    """Everything, for programs."""
+def smoke_json(results: Sequence[SmokeResult]) -> str:
+    """Every proof, for programs."""
     data = [
-        {"subject": one.subject, "cell": str(one.cell), "proofs": [proof.to_json() for proof in one.proofs]}
-        for one in smoked
+        {
+            "subject": result.subject,
+            "cell": str(result.cell),
+            "proofs": [proof.to_json() for proof in result.proofs],
+        }
+        for result in results
     ]
     return json.dumps(data, indent=1) + "\n"
 
 
-def smoke_junit(smoked: Sequence[Smoked]) -> str:
+def smoke_junit(results: Sequence[SmokeResult]) -> str:
     """JUnit XML: a suite for each wheel and cell."""
     suites: dict[str, Answer] = {}
-    for one in smoked:
-        name = title = f"{one.subject} in {one.cell}"
-        while name in suites:  # two wheels of one name: neither may hide the other
+    for result in results:
+        name = title = f"{result.subject} in {result.cell}"
+        while name in suites:  # two wheels with the same name: both stay visible
             name = f"{title} ({sum(other.startswith(title) for other in suites) + 1})"
-        suites[name] = one.answer or _unanswered(one.proofs)
+        suites[name] = result.answer or _without_gate(result.proofs)
     return junit(suites)
 
 
-def _unanswered(proofs: Sequence[Proof]) -> Answer:
-    """What there is to say where the gate did not run: the import failed, or the cell was not to be had."""
-    return Answer({}, [], [Outcome(str(proof.check), "", "", str(proof.verdict), proof.reason) for proof in proofs])
+def _without_gate(proofs: Sequence[Proof]) -> Answer:
+    """The proofs as an answer, where the op gate did not run: the import failed, or the cell is unavailable."""
+    outcomes = [
+        Outcome(str(proof.check), "", "", str(proof.verdict), proof.reason, accepted=proof.accepted) for proof in proofs
+    ]
+    return Answer({}, [], outcomes)
+
+
+def _tables(results: Sequence[SmokeResult]) -> list[Table]:
+    """Rows of cells and columns of checks; several tables where a single one is too wide."""
+    ran = {proof.check for result in results for proof in result.proofs if proof.verdict is not Verdict.NOT_RUN}
+    blocks: list[list[Check]] = [[]]
+    for check in (check for check in _COLUMNS if check in ran):
+        if blocks[-1] and not fits(_table(results, [*blocks[-1], check])):
+            blocks.append([])
+        blocks[-1].append(check)
+    return [_table(results, block) for block in blocks]
+
+
+def _table(results: Sequence[SmokeResult], checks: Sequence[Check]) -> Table:
+    grid = Table(box=None, pad_edge=False, padding=(0, 1))
+    grid.add_column("cell", no_wrap=True)
+    for check in checks:
+        grid.add_column(CHECKS[check].title if check in CHECKS else str(check), no_wrap=True)
+    for result in results:
+        marks = {proof.check: _mark(proof) for proof in result.proofs}
+        grid.add_row(str(result.cell), *(marks.get(check, "") for check in checks))
+    return grid
 
 
 def _mark(proof: Proof) -> str:
@@ -72,19 +99,3 @@ def _mark(proof: Proof) -> str:
     if proof.verdict is Verdict.NOT_RUN and any(outcome["verdict"] == "passed" for outcome in outcomes):
         return "part"
     return _MARKS[proof.verdict]
-
-
-def _left(proofs: Sequence[Proof]) -> list[Proof]:
-    return [proof for proof in proofs if proof.verdict is Verdict.NOT_RUN]
-
-
-def _failures(proofs: Sequence[Proof]) -> list[str]:
-    """Each failure once, with the cells that showed it."""
-    seen: dict[tuple[Check, str], list[str]] = {}
-    for proof in proofs:
-        if proof.verdict is Verdict.FAILED:
-            seen.setdefault((proof.check, proof.reason), []).append(str(proof.cell))
-    return [
-        f"failed: {check} in {cells[0] if len(cells) == 1 else f'{len(cells)} cells'}: {reason}"
-        for (check, reason), cells in seen.items()
-    ]

@@ -1,1 +1,1 @@
-"""How it is built: sources, environments, compiling, repair, facts read from the file."""
+"""Building wheels: executors, sources, build environments, compiling, repair."""

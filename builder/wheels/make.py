@@ -1,4 +1,4 @@
-"""One build from its recipe to a finished wheel: source, compile, repair. The same for the farm and for `rebuild`."""
+"""One build from its prepared source to a finished wheel: compile, repair. `build` and `rebuild` share it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,33 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
-from builder.wheels.build import Executor, Job, code_version, torch_window
-from builder.wheels.record import Record
-from builder.wheels.repair import repair
-from builder.wheels.source import prepare_source, source_digest
+from builder.build_log import log_size, text_since
+from builder.log import print_warning
+from builder.records.build_record import BuildRecord
+from builder.records.record import Record
+from builder.wheels.job import CompileJob, Executor, code_version, torch_window
+from builder.wheels.repair.repair import repair
+from builder.wheels.wheel_checks import check_identity, find_cuda_sources, unmet_requirements, without_compiled
 
 
 def make_wheel(
-    job: Job, executor: Executor, stage: Callable[[str], None], *, cache: Path, stand_in: bool = False
-) -> tuple[Path, dict[str, Any]]:
-    """The wheel, in `job.work`, and what the store is to know of it beyond what the wheel says of itself.
+    job: CompileJob, source: str, executor: Executor, stage: Callable[[str], None], *, stand_in: bool = False
+) -> tuple[Path, BuildRecord]:
+    """Make the wheel in `job.work` from `job.source`, whose digest is `source`; returns it with the store's record.
 
-    `job.source` is filled here, with what is kept in `cache` or fetched into it. Raises as the steps do: UsageError or
-    MissingToolError for the source, BuildError for the rest.
+    Raises BuildError.
     """
-    started, clock = datetime.now(UTC), time.monotonic()
-    stage("fetch")
-    job.source.mkdir()
-    source = source_digest(job.recipe, cache=cache)
-    prepare_source(job.recipe, job.source, cache=cache)
+    started, clock = datetime.now(UTC).replace(microsecond=0), time.monotonic()
     record = Record.of(job.build, job.recipe, job.toolchain, source, stand_in=stand_in)
+    if unmet := unmet_requirements(job.source, job.toolchain.packages):
+        print_warning(
+            f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"
+            " does not install; if the build fails, add them to `build_requires` in extension.yaml"
+        )
+    cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
     raw = executor.compile(job, stage)
+    check_identity(raw, job)
     stage("repair")
     provided = executor.libraries(job)
     wheel = repair(
@@ -40,16 +44,16 @@ def make_wheel(
         requires=job.recipe.requires,
         record=record,
         log=job.log,
-        job=job.mark,
+        owner=job.owner,
     )
-    objects = executor.objects(job)
-    seconds = round(time.monotonic() - clock, 1)
-    return wheel, record.to_json() | {
-        "provided": sorted(provided),
-        "jobs": job.jobs,
-        "objects": objects.to_json() if objects else None,
-        # Not in the wheel: another release of the farm may well make the same bytes.
-        "farm": code_version(),
-        "started": started.isoformat(timespec="seconds"),
-        "seconds": seconds,
-    }
+    return wheel, BuildRecord(
+        record=record,
+        provided=provided,
+        jobs=job.jobs,
+        objects=executor.cache_statistics(job),
+        cuda=without_compiled(cuda, text_since(job.log, start)),
+        gpu_seconds=executor.gpu_seconds(job),
+        code=code_version(),
+        started=started,
+        seconds=round(time.monotonic() - clock, 1),
+    )

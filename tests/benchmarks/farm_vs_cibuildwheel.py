@@ -1,26 +1,25 @@
-"""The same wheels by a plain cibuildwheel loop and by the farm: processor seconds and wall, as a ratio.
+"""Compares buildfarm with a plain cibuildwheel loop that builds the same wheels: processor seconds, wall time, ratio.
 
-Run it: python -m tests.benchmarks.farm_vs_cibuildwheel [--small] [--ext NAME] [--pip] [--twice] [--json FILE]. It needs
-Docker, a package index and the images of `tests/images/make-base all`, takes an hour or more, and says something only
-on a machine that does nothing else: containers are charged to the engine's whole control group.
+Run: python -m tests.benchmarks.farm_vs_cibuildwheel [--small] [--ext NAME] [--pip] [--twice] [--json FILE]. It needs
+Docker, a package index and the images of `tests/images/make-base all`, and takes an hour or more. The machine must be
+idle otherwise, because the figures include the whole control group of the container engine.
 
 Cells: five of a stable-ABI extension (diffrast, five torches) and four of a classic one (ms_deform_attn on torch 2.6,
-four Pythons). Three phases, each done by both sides: cold; after a line is added to one CUDA source of the stable
-extension; the same of the classic one. The farm is always asked for everything. A plain loop knows of no change and
-builds every cell again; a person who knows may start it for the edited extension alone. Both are told: the second
-ratio is that of the knowing person. What nothing changed for is not measured a third time: the last phase takes the
-loop's figures of the unedited extension from the phase before it.
+four Pythons). Both sides run three phases: cold; after one line was added to a CUDA source of the stable extension;
+after one line was added to a CUDA source of the classic one. buildfarm always runs for everything. The loop does not
+know what changed and builds every cell again, but a user may start it only for the edited extension. Both ratios are
+printed; the second one is for that user. What did not change is not measured again: the last phase uses the loop's
+figures of the unedited extension from the phase before it.
 
-The loop is what cibuildwheel's docs lead to: for each cell one run with `--only`, torch installed in `before-build`,
-auditwheel told what to leave out. It is given what could be given to it: the farm's own images with compilers and
-toolkit in place, uv as front end and installer, ninja. With `--pip` it has what cibuildwheel takes unasked (4.3: the
-front end `build`, and pip). It keeps nothing from run to run, so `--once` takes its cold figures for every phase. Both
-sides download their packages in the cold phase, the farm not with `--packages buildfarm-uv`. The farm's proofs are left
-out, since the loop proves nothing; `--proofs` adds them to the farm's side.
+The loop follows the documentation of cibuildwheel: one run with `--only` for each cell, torch installed in
+`before-build`, and `--exclude` options for auditwheel. It gets every advantage that is possible: buildfarm's own images
+with compilers and toolkit, uv as build frontend and installer, and ninja. With `--pip` it uses the defaults of
+cibuildwheel 4.3: the frontend `build`, and pip. It keeps nothing between runs, so `--once` reuses its cold figures in
+every phase. Both sides download their packages in the cold phase, except buildfarm with `--packages buildfarm-uv`.
+buildfarm's proofs are left out, because the loop proves nothing; `--proofs` adds them.
 
-The farm's side is minutes where the loop's is half an hour, and a shared machine is a quarter slower in some minutes
-than in others. With `--twice` each phase of the farm is done twice, the cold one before and after the loop, and the
-mean is taken.
+buildfarm takes minutes where the loop takes half an hour, and the speed of a shared machine can vary by a quarter.
+With `--twice` buildfarm runs each phase twice, the cold phase before and after the loop, and the mean is used.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from builder.images.chooser import ImageChooser
 from builder.images.engine import Engine
-from builder.images.making import ensure_image
+from builder.images.image_build import ensure_image
 from builder.images.network import ca_bundle, ca_variables, index_variables
-from builder.images.specs import Choice
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
-from builder.matrix.config import Select
-from builder.matrix.declaration import read_plan
+from builder.matrix.config import Selection
+from builder.matrix.load import read_plan
 from builder.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -57,28 +56,30 @@ images:
   - {cells: "*-cu124-*", image: "buildfarm-cuda:12.4-trixie", pythons: "buildfarm-pythons:local", toolkit: 12.4}
 """
 
-#: What the farm's side runs: volumes of its own, so that its caches are cold, and no proofs unless asked for.
-FARM = """
+#: What buildfarm's side runs: with separate volumes, so that its caches are cold, and without proofs by default.
+BUILDFARM = """
 import sys
-import builder.proofs.cells, builder.wheels.container, builder.wheels.resources
-builder.wheels.container.PACKAGES_VOLUME, builder.wheels.container.OBJECTS_VOLUME = sys.argv.pop(1), sys.argv.pop(1)
+import builder.resources
+from builder.proofs.cells import prover
+from builder.wheels.cibuildwheel import config
+config.PACKAGES_VOLUME, config.OBJECTS_VOLUME = sys.argv.pop(1), sys.argv.pop(1)
 if sys.argv.pop(1) == "no proofs":
-    builder.proofs.cells.CellProver.prove = lambda *_, **__: []
+    prover.WheelProver.prove = lambda *_, **__: []
 from builder.__main__ import main
 main()
 """
 
-#: What the extensions name in their pyproject.toml, and NumPy, without which torch warns. torch before 2.8 needs the
+#: The build requirements of the extensions, and NumPy, without which torch prints a warning. torch before 2.8 needs the
 #: bound on setuptools.
 TOOLS = "numpy 'setuptools>=77,<82' wheel ninja"
 
-#: The accumulated processor time of all containers, and its unit in seconds: cgroup v1 and v2 with the cgroupfs driver.
+#: Files with the processor time of all containers, and their unit in seconds: cgroup v1, cgroup v2 (cgroupfs driver).
 METERS = (("/sys/fs/cgroup/cpuacct/docker/cpuacct.usage", 1e-9), ("/sys/fs/cgroup/docker/cpu.stat", 1e-6))
 
 
 @dataclass(frozen=True)
 class Extension:
-    """One extension of the comparison: its recipe's folder, the source that is edited, and its cells' axes."""
+    """One extension of the comparison: its folder, the source to edit, and the axes of its cells."""
 
     name: str
     edited: str
@@ -88,8 +89,8 @@ class Extension:
     exclude: str = ""
 
 
-#: Of torch 2.15 the package index has CUDA 13.2, of the others 13.0.
-ELSEWHERE = "exclude: [{torch: 2.15, cuda: 13.0, reason: benchmark}" + "".join(
+#: The package index has torch 2.15 for CUDA 13.2, and the other releases for CUDA 13.0.
+OTHER_CUDA = "exclude: [{torch: 2.15, cuda: 13.0, reason: benchmark}" + "".join(
     f", {{torch: {torch}, cuda: 13.2, reason: benchmark}}" for torch in ("2.11", "2.12", "2.13", "2.14")
 )
 FULL = (
@@ -99,7 +100,7 @@ FULL = (
         ["2.11", "2.12", "2.13", "2.14", "2.15"],
         "13.0, 13.2",
         ["3.12"],
-        ELSEWHERE + "]\n",
+        OTHER_CUDA + "]\n",
     ),
     Extension("ms_deform_attn", "csrc/cuda/forward.cu", ["2.6"], "12.4", ["3.10", "3.11", "3.12", "3.13"]),
 )
@@ -119,7 +120,7 @@ class Spent:
 
     @property
     def cpu(self) -> float:
-        """Of containers and host programs together."""
+        """Processor time of containers and host programs together."""
         return self.containers + self.host
 
     def __truediv__(self, number: int) -> Spent:
@@ -131,7 +132,7 @@ class Spent:
 
 @contextmanager
 def metered(spent: Spent) -> Iterator[None]:
-    """Add what is spent meanwhile, by containers and by programs this one waits for."""
+    """Add the time that containers and child processes spend while the body runs."""
 
     def now() -> tuple[float, float, float]:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -150,11 +151,11 @@ def _containers() -> float:
         if Path(path).exists():
             text = Path(path).read_text()
             return float(text.split()[1] if "usage_usec" in text else text) * unit
-    sys.exit("no accumulated processor time of Docker's containers here; the engine needs the cgroupfs driver")
+    sys.exit("cannot read the processor time of containers: the engine needs the cgroupfs driver")
 
 
 class Bench:
-    """Both sides of the comparison, over copies of the extensions that are edited in between."""
+    """Both sides of the comparison, on copies of the extensions, which are edited between the phases."""
 
     def __init__(
         self,
@@ -191,50 +192,52 @@ class Bench:
         return self.folder / f"{extension.name}.yaml"
 
     def make_images(self) -> None:
-        """What both sides build in, before any clock runs."""
+        """Build the images of both sides, before the measurement."""
         engine, store = Engine(), Store(self.folder / "images")
         for extension in self.extensions:
-            matrix, _, plan = read_plan(self._matrix(extension), Select())
-            choice = Choice(matrix, Compat.load(), {})
+            matrix, _, plan = read_plan(self._matrix(extension), Selection())
+            chooser = ImageChooser(matrix, Compat.load(), {})
             self.cells[extension.name] = [cell for build in plan.builds for cell in build.serves]
             for build in plan.builds:
                 for cell in build.serves:
-                    image = choice.build_image(replace(build, torch=cell.torch, pythons=(cell.python,), serves=(cell,)))
+                    image = chooser.build_image(
+                        replace(build, torch=cell.torch, pythons=(cell.python,), serves=(cell,))
+                    )
                     self.images[cell] = ensure_image(engine, store, image, log=self.folder / "images.log")
 
     def edit(self, extension: Extension) -> None:
-        """One line more in one source: a variable on the GPU, which changes the code of every architecture."""
+        """Add a line to a source: a variable on the GPU, which changes the code of every architecture."""
         self._edits += 1
         with (self.folder / extension.name / extension.edited).open("a", encoding="utf-8") as stream:
             stream.write(f"__device__ int buildfarm_benchmark_{self._edits};\n")
 
-    def farm(self, *asked: str) -> Spent:
-        """One `buildfarm build` of each matrix, with these words more."""
+    def buildfarm(self, *options: str) -> Spent:
+        """Run `buildfarm build` once for each matrix, with additional options."""
         spent = Spent()
         words = [*self.volumes, "proofs" if self.proofs else "no proofs", "build", "--executor", "docker"]
         for extension in self.extensions:
             where = ["--matrix", str(self._matrix(extension)), "--store", str(self.folder / "store")]
-            where += ["--dist", str(self.folder / "dist" / extension.name), "--jobs", str(self.jobs), *asked]
+            where += ["--dist", str(self.folder / "dist" / extension.name), "--jobs", str(self.jobs), *options]
             with metered(spent):
-                self._run([sys.executable, "-c", FARM, *words, *where], f"farm-{extension.name}")
+                self._run([sys.executable, "-c", BUILDFARM, *words, *where], f"buildfarm-{extension.name}")
         return spent
 
     def loop(self, extension: Extension) -> Spent:
-        """One run of cibuildwheel for each cell of an extension."""
+        """Run cibuildwheel once for each cell of an extension."""
         spent = Spent()
         for cell in self.cells[extension.name]:
             argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", f"{cell.python.tag}-manylinux_x86_64"]
             argv += ["--output-dir", str(self.folder / "plain" / str(cell)), str(self.folder / extension.name)]
             with metered(spent):
-                # cibuildwheel copies the folder it is started in into the container.
-                place = self.folder / extension.name
-                self._run(argv, f"plain-{extension.name}-{cell}", self._settings(cell), cwd=place)
+                # cibuildwheel copies its working directory into the container.
+                source = self.folder / extension.name
+                self._run(argv, f"plain-{extension.name}-{cell}", self._settings(cell), cwd=source)
             shutil.rmtree(self.folder / "plain" / str(cell))
         return spent
 
     def _settings(self, cell: Cell) -> dict[str, str]:
         index = index_variables()
-        # Root, as in the images that cibuildwheel takes by itself: the loop installs into the image's own Python.
+        # Root, as in cibuildwheel's default images: the loop installs into the image's own Python.
         create = ["--user=0:0", "--mount", f"type=bind,src={ca_bundle()},dst=/ca.pem,readonly"]
         create += [word for name in index for word in ("--env", name)]
         environment = {
@@ -275,26 +278,26 @@ class Bench:
                 check=False,
             ).returncode
         if status:
-            kept = Path(shutil.copy(log, Path(tempfile.gettempdir(), log.name)))
-            sys.exit(f"{name} ended with status {status}; its output is in {kept}")
+            copy = Path(shutil.copy(log, Path(tempfile.gettempdir(), log.name)))
+            sys.exit(f"{name} ended with status {status}; its output is in {copy}")
 
     def reused(self) -> list[str]:
-        """What the farm said of its objects since this was asked last, a line for each build it made."""
+        """The lines about reused objects that buildfarm printed since the last call, one for each build."""
         lines = []
         for extension in self.extensions:
-            log = self.folder / f"farm-{extension.name}.log"
+            log = self.folder / f"buildfarm-{extension.name}.log"
             text = log.read_text(errors="replace")[self._read.get(log, 0) :]
             self._read[log] = self._read.get(log, 0) + len(text)
             lines += [line for line in text.splitlines() if ": objects: " in line]
         return list(dict.fromkeys(lines))
 
     def forget(self) -> None:
-        """Wheels and objects go; what was downloaded stays."""
+        """Delete wheels and objects; keep downloaded packages."""
         shutil.rmtree(self.folder / "store", ignore_errors=True)
         self._remove(self.own[0])
 
     def clear(self) -> None:
-        """Delete the volumes; the folder is the caller's."""
+        """Delete the volumes; the caller deletes the folder."""
         self._remove(*self.own)
 
     @staticmethod
@@ -302,80 +305,101 @@ class Bench:
         subprocess.run(["docker", "volume", "rm", "--force", *volumes], check=False, stdout=subprocess.DEVNULL)
 
 
-def _asked() -> argparse.Namespace:
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="two cells of each extension, one architecture")
-    parser.add_argument("--pip", action="store_true", help="cibuildwheel's default front end and installer in the loop")
-    parser.add_argument("--once", action="store_true", help="the loop in the cold phase alone: it keeps nothing anyway")
-    parser.add_argument("--twice", action="store_true", help="each phase of the farm twice, and the mean of both")
-    parser.add_argument("--ext", choices=[e.name for e in FULL], help="one extension alone")
+    parser.add_argument(
+        "--pip", action="store_true", help="use cibuildwheel's default frontend and installer in the loop"
+    )
+    parser.add_argument("--once", action="store_true", help="run the loop only in the cold phase")
+    parser.add_argument("--twice", action="store_true", help="run each phase of buildfarm twice and use the mean")
+    parser.add_argument("--ext", choices=[e.name for e in FULL], help="only this extension")
     parser.add_argument("--archs", default="", help='GPU architectures, "8.0, 9.0"; default: five, --small: one')
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="compilers at once, of both sides")
-    parser.add_argument("--proofs", action="store_true", help="let the farm prove its wheels too")
-    parser.add_argument("--packages", default="", help="a volume with packages for the farm, where disk is short")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, help="number of parallel compilers on both sides"
+    )
+    parser.add_argument("--proofs", action="store_true", help="let buildfarm prove its wheels too")
+    parser.add_argument("--packages", default="", help="a volume that already contains buildfarm's packages")
     parser.add_argument("--json", type=Path, help="also write the figures there")
     return parser.parse_args()
 
 
 def main() -> None:
-    """Measure, print, and write JSON where asked."""
-    asked = _asked()
-    extensions = [e for e in (SMALL if asked.small else FULL) if asked.ext in (None, e.name)]
-    archs = asked.archs or ("9.0" if asked.small else "7.5, 8.0, 8.6, 8.9, 9.0")
+    """Measure, print, and optionally write JSON."""
+    options = _options()
+    extensions = [e for e in (SMALL if options.small else FULL) if options.ext in (None, e.name)]
+    archs = options.archs or ("9.0" if options.small else "7.5, 8.0, 8.6, 8.9, 9.0")
     figures: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-bench-") as name:
         bench = Bench(
             Path(name),
             extensions,
             archs,
-            jobs=asked.jobs,
-            proofs=asked.proofs,
-            packages=asked.packages,
-            pip=asked.pip,
+            jobs=options.jobs,
+            proofs=options.proofs,
+            packages=options.packages,
+            pip=options.pip,
         )
         bench.make_images()
         cells = ", ".join(f"{len(bench.cells[e.name])} of {e.name}" for e in extensions)
-        print(f"cells: {cells}; archs {archs}; {asked.jobs} compilers at once")
+        print(f"cells: {cells}; archs {archs}; {options.jobs} parallel compilers")
         print(
-            f"{'phase':34}{'cibuildwheel CPU':>17}{'wall':>8}{'farm CPU':>10}{'wall':>8}{'CPU ratio':>11}", flush=True
+            f"{'phase':34}{'cibuildwheel CPU':>17}{'wall':>8}{'buildfarm CPU':>15}{'wall':>8}{'CPU ratio':>11}",
+            flush=True,
         )
         loops: dict[str, Spent] = {}
         try:
             for phase, edited in (("cold", None), *((f"a line in {e.name}/{e.edited}", e) for e in extensions)):
-                if edited:
-                    bench.edit(edited)
-                runs = [bench.farm()]
-                last = edited is extensions[-1] and len(extensions) > 1
-                for extension in () if edited and asked.once else [edited] if edited and last else extensions:
-                    loops[extension.name] = bench.loop(extension)
-                if asked.twice:
-                    if edited:
-                        bench.edit(edited)
-                    else:
-                        bench.forget()
-                        bench.clear()
-                    runs.append(bench.farm())
-                loop, farm = sum(loops.values(), Spent()), sum(runs, Spent()) / len(runs)
-                ratio = loop.cpu / farm.cpu
-                figures[phase] = {
-                    "loop": asdict(loop),
-                    "farm": [asdict(run) for run in runs],
-                    "cpu_ratio": round(ratio, 2),
-                }
-                row = f"{loop.cpu:15.0f} s{loop.wall:6.0f} s{farm.cpu:8.0f} s{farm.wall:6.0f} s{ratio:10.1f}x"
-                lines = [f"{phase[:33]:34}{row}"]
-                if asked.twice:
-                    lines[0] += f"  (farm: {' and '.join(f'{run.cpu:.0f} s' for run in runs)})"
-                if edited:
-                    alone = loops[edited.name]
-                    figures[phase] |= {"loop_alone": asdict(alone), "cpu_ratio_alone": round(alone.cpu / farm.cpu, 2)}
-                    lines += [f"{'  its own cells alone':34}{alone.cpu:15.0f} s{alone.wall:6.0f} s"]
-                    lines[-1] += f"{'':18}{alone.cpu / farm.cpu:10.1f}x"
+                runs = _run_phase(bench, edited, loops, once=options.once, twice=options.twice)
+                figures[phase], lines = _compare(phase, edited, loops, runs)
                 print("\n".join([*lines, *bench.reused()]), flush=True)
         finally:
             bench.clear()
-    if asked.json:
-        asked.json.write_text(json.dumps({"archs": archs, "jobs": asked.jobs, "phases": figures}, indent=1) + "\n")
+    if options.json:
+        options.json.write_text(json.dumps({"archs": archs, "jobs": options.jobs, "phases": figures}, indent=1) + "\n")
+
+
+def _run_phase(
+    bench: Bench, edited: Extension | None, loops: dict[str, Spent], *, once: bool, twice: bool
+) -> list[Spent]:
+    """Run both sides of a phase; returns buildfarm's runs and updates the figures of the loop, `loops`."""
+    if edited:
+        bench.edit(edited)
+    runs = [bench.buildfarm()]
+    last = edited is bench.extensions[-1] and len(bench.extensions) > 1
+    for extension in () if edited and once else [edited] if edited and last else bench.extensions:
+        loops[extension.name] = bench.loop(extension)
+    if twice:
+        if edited:
+            bench.edit(edited)
+        else:
+            bench.forget()
+            bench.clear()
+        runs.append(bench.buildfarm())
+    return runs
+
+
+def _compare(
+    phase: str, edited: Extension | None, loops: dict[str, Spent], runs: Sequence[Spent]
+) -> tuple[dict[str, object], list[str]]:
+    """The figures of a phase for JSON, and its lines of the table."""
+    loop, ours = sum(loops.values(), Spent()), sum(runs, Spent()) / len(runs)
+    ratio = loop.cpu / ours.cpu
+    figures: dict[str, object] = {
+        "loop": asdict(loop),
+        "buildfarm": [asdict(run) for run in runs],
+        "cpu_ratio": round(ratio, 2),
+    }
+    row = f"{loop.cpu:15.0f} s{loop.wall:6.0f} s{ours.cpu:13.0f} s{ours.wall:6.0f} s{ratio:10.1f}x"
+    lines = [f"{phase[:33]:34}{row}"]
+    if len(runs) > 1:
+        lines[0] += f"  (buildfarm: {' and '.join(f'{run.cpu:.0f} s' for run in runs)})"
+    if edited:
+        alone = loops[edited.name]
+        figures |= {"loop_alone": asdict(alone), "cpu_ratio_alone": round(alone.cpu / ours.cpu, 2)}
+        lines += [f"{'  only its own cells':34}{alone.cpu:15.0f} s{alone.wall:6.0f} s"]
+        lines[-1] += f"{'':23}{alone.cpu / ours.cpu:10.1f}x"
+    return figures, lines
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""What the op gate of one wheel in one cell costs, against one import of torch: wall time and CPU time, in one run.
+"""Measures the op gate of one wheel in one cell relative to one import of torch: wall time and CPU time, in one run.
 
     python tests/benchmarks/gate_cost.py PYTHON extensions/ms_deform_attn
 
 PYTHON is the interpreter of an environment with torch and the extension's wheel. The environment is warm: torch was
-imported before the clock starts. Needs buildfarm installed beside this script's own Python.
+imported before the clock starts. The Python that runs this script needs buildfarm.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.gate.pack import pack
-from builder.matrix.config import load_recipe
-from builder.proofs.gating import spec_of
-from builder.wheels.resources import measure
+from builder.matrix.load import load_recipe
+from builder.proofs.cells.op_gate import spec_of
+from builder.resources import measure_resources
 
 
 def _timed(argv: Sequence[str]) -> tuple[float, float, int]:
-    """Wall seconds, CPU seconds of it and its children, exit status."""
+    """Run a command; return wall seconds, CPU seconds with its children, and the exit status."""
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     status = subprocess.run(argv, stdout=subprocess.DEVNULL, check=False).returncode
     wall, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -34,8 +34,8 @@ def _timed(argv: Sequence[str]) -> tuple[float, float, int]:
 
 
 def main() -> int:
-    """Print the figures; the exit status is the gate's."""
-    parser = argparse.ArgumentParser(description="The op gate's cost against one import of torch.")
+    """Print the figures; return the exit status of the gate."""
+    parser = argparse.ArgumentParser(description="Measure the op gate relative to one import of torch.")
     parser.add_argument("python", help="interpreter of an environment with torch and the wheel")
     parser.add_argument("recipe", type=Path, help="folder with an extension.yaml")
     options = parser.parse_args()
@@ -45,11 +45,11 @@ def main() -> int:
     torch_wall, torch_cpu, _ = _timed(bare)
     with tempfile.TemporaryDirectory() as scratch:
         folder = pack(Path(scratch, "gate"), spec_of(recipe, 0), recipe.cases)
-        told = folder / "answer.json"
-        wall, cpu, status = _timed([options.python, "-I", str(folder), "--answer", str(told)])
-        answer = json.loads(told.read_bytes())
+        answer_path = folder / "answer.json"
+        wall, cpu, status = _timed([options.python, "-I", str(folder), "--answer", str(answer_path)])
+        answer = json.loads(answer_path.read_bytes())
     verdicts = Counter(outcome["verdict"] for outcome in answer["outcomes"])
-    print(f"torch {answer['where']['torch']}, Python {answer['where']['python']}, {measure().cores} cores")
+    print(f"torch {answer['where']['torch']}, Python {answer['where']['python']}, {measure_resources().cores} cores")
     print(f"{recipe.name}: {len(answer['ops'])} ops, " + ", ".join(f"{n} {verdict}" for verdict, n in verdicts.items()))
     print(f"import torch   {torch_wall:6.2f} s wall {torch_cpu:7.2f} s CPU")
     print(f"gate           {wall:6.2f} s wall {cpu:7.2f} s CPU")

@@ -1,8 +1,8 @@
-"""How fast the ops of diffrast and ms_deform_attn are. Run it: python tests/benchmarks/ops_on_gpu.py.
+"""Times the ops of diffrast and ms_deform_attn. Run it: python tests/benchmarks/ops_on_gpu.py.
 
-It needs torch and the extensions' wheels, nothing else. Each op is timed forward and backward by CUDA events after a
-warm-up, and beside it the same function in plain PyTorch, as `references/` of the extension has it. Rows are Markdown:
-the median, and in brackets the tenth and the ninetieth percentile, in milliseconds.
+It needs only torch and the wheels of the extensions. CUDA events time each op, forward and backward, after a warm-up,
+and the same function in plain PyTorch from `references/` of the extension. Rows are Markdown: the median, and in
+brackets the tenth and the ninetieth percentile, in milliseconds.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ import torch
 from torch import Tensor
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.append(str(ROOT))  # at the end: an installed wheel comes before anything that lies here
+sys.path.append(str(ROOT))  # at the end, so that an installed wheel precedes the source tree
 
-from builder.gate import nvidia  # noqa: E402
+from builder.gate.system import nvidia  # noqa: E402
 
 TRIANGLES = (1_000, 100_000, 1_000_000)
 SIZES = (512, 1024, 2048)
-#: The reference of rasterize is a loop over triangles; more than so many triangle-pixels are left out.
+#: The reference of rasterize loops over triangles; it is skipped above this number of triangle-pixels.
 LOOP_LIMIT = 1_100 * 512 * 512
 CHANNELS = 4
 TEXTURE_SIDE = 1024
@@ -60,7 +60,7 @@ SMALL_ATTENTION = (Attention("small", 1, 20, 2, ((8, 8), (4, 4)), heads=2, chann
 
 @dataclass(frozen=True)
 class Work:
-    """What is timed: a forward call, and the inputs its gradients go to."""
+    """What is timed: a forward call, and the inputs that get gradients."""
 
     call: Callable[[], Tensor]
     leaves: Sequence[Tensor]
@@ -68,7 +68,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Row:
-    """An op in one shape; without a reference, why not."""
+    """An op in one shape; `reference` is the reason if there is none."""
 
     op: str
     shape: str
@@ -77,13 +77,13 @@ class Row:
 
 
 class Clock:
-    """Times calls on a device; each until `seconds` or `runs` are spent, after `warm_up` calls."""
+    """Times calls on a device for at most `seconds` or `runs` calls, after `warm_up` calls."""
 
     def __init__(self, device: str, runs: int, warm_up: int, seconds: float) -> None:
         self.device, self.runs, self.warm_up, self.seconds = device, runs, warm_up, seconds
 
     def times(self, call: Callable[[], object]) -> list[float]:
-        """Milliseconds of each call, sorted."""
+        """Return the milliseconds of each call, sorted."""
         began = time.perf_counter()
         for _ in range(self.warm_up):
             call()
@@ -115,7 +115,7 @@ class Clock:
 
 
 def references(extension: str, module: str) -> ModuleType:
-    """A module of an extension's folder `references`, which two extensions have under the same name."""
+    """Load a module from an extension's folder `references`; two extensions have a folder with this name."""
     package = f"references_of_{extension}"
     if package not in sys.modules:
         spec = importlib.machinery.ModuleSpec(package, None, is_package=True)
@@ -125,7 +125,7 @@ def references(extension: str, module: str) -> ModuleType:
 
 
 def grid_mesh(triangles: int, device: str) -> tuple[Tensor, Tensor]:
-    """A wavy surface over the whole screen: pos (1, V, 4) in clip space, tri (T, 3) int32, T at least as asked."""
+    """Return a wavy surface that covers the screen: pos (1, V, 4) in clip space, tri (T, 3) int32, T >= `triangles`."""
     side = math.ceil(math.sqrt(triangles / 2))
     steps = torch.linspace(-1.1, 1.1, side + 1)
     y, x = torch.meshgrid(steps, steps, indexing="ij")
@@ -138,7 +138,7 @@ def grid_mesh(triangles: int, device: str) -> tuple[Tensor, Tensor]:
 
 
 def diffrast_rows(device: str, sizes: Sequence[int], counts: Sequence[int]) -> Iterator[Row]:
-    """Each size with each number of triangles."""
+    """Yield a row for each size and number of triangles."""
     for size in sizes:
         for count in counts:
             yield from drawn(device, size, count, texture_side=min(TEXTURE_SIDE, 2 * max(sizes)))
@@ -192,14 +192,14 @@ def drawn(device: str, size: int, count: int, texture_side: int) -> Iterator[Row
 
 
 def attention_rows(device: str, shapes: Sequence[Attention], dtypes: Sequence[torch.dtype]) -> Iterator[Row]:
-    """Each shape in each dtype."""
+    """Yield a row for each shape and dtype."""
     for shape in shapes:
         for dtype in dtypes:
             yield attended(device, shape, dtype)
 
 
 def attended(device: str, shape: Attention, dtype: torch.dtype) -> Row:
-    """Multi-scale deformable attention; the plain version calculates in the dtype of its inputs, as users' do."""
+    """Multi-scale deformable attention; the plain version calculates in the dtype of its inputs, as in users' code."""
     ours = importlib.import_module("ms_deform_attn").ms_deform_attn
     plain = references("ms_deform_attn", "deformable_attention").forward
     generator = torch.Generator().manual_seed(0)
@@ -222,7 +222,7 @@ def attended(device: str, shape: Attention, dtype: torch.dtype) -> Row:
 
 
 def measured(clock: Clock, work: Work) -> tuple[list[float], list[float]]:
-    """Sorted milliseconds of forward calls, and of backward alone."""
+    """Return sorted milliseconds of forward calls, and of backward calls."""
     forward = clock.times(work.call)
     out = work.call()
     grad = torch.ones_like(out)
@@ -230,32 +230,32 @@ def measured(clock: Clock, work: Work) -> tuple[list[float], list[float]]:
     return forward, backward
 
 
-def said(times: Sequence[float]) -> str:
-    """The median, and the tenth and ninetieth percentile."""
+def summary(times: Sequence[float]) -> str:
+    """Return the median, and the tenth and ninetieth percentile."""
     low, high = times[len(times) // 10], times[-1 - len(times) // 10]
     return f"{statistics.median(times):.3f} ({low:.3f} - {high:.3f})"
 
 
 def line(row: Row, clock: Clock) -> str:
-    """One row of the table, measured."""
+    """Measure and return one row of the table."""
     ours = measured(clock, row.ours)
-    cells = [row.op, row.shape, *map(said, ours)]
+    cells = [row.op, row.shape, *map(summary, ours)]
     if isinstance(row.reference, str):
         return "| " + " | ".join([*cells, f"not run: {row.reference}", "", "", ""]) + " |"
     plain = measured(clock, row.reference)
     for mine, theirs in zip(ours, plain, strict=True):
-        cells += [said(theirs), f"{statistics.median(theirs) / statistics.median(mine):.1f}x"]
+        cells += [summary(theirs), f"{statistics.median(theirs) / statistics.median(mine):.1f}x"]
     return "| " + " | ".join(cells) + " |"
 
 
 def where(device: str) -> list[str]:
-    """Device, driver, clocks, torch and date, as rows."""
+    """Return device, driver, clocks, torch and date as rows."""
     facts = {"date": f"{datetime.now(UTC):%Y-%m-%d}", "torch": torch.__version__, "device": "CPU"}
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
         row = nvidia.row_of(nvidia.smi(), 0, properties.name, str(getattr(properties, "uuid", "")))
-        told = nvidia.gpu_facts(properties.name, (properties.major, properties.minor), properties.total_memory, row)
-        facts = {**facts, "CUDA": str(torch.version.cuda), "device": told.pop("name"), **told}
+        gpu = nvidia.gpu_facts(properties.name, (properties.major, properties.minor), properties.total_memory, row)
+        facts = {**facts, "CUDA": str(torch.version.cuda), "device": gpu.pop("name"), **gpu}
     return ["| | |", "| --- | --- |", *(f"| {key} | {value} |" for key, value in facts.items())]
 
 
@@ -264,13 +264,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--only", choices=["diffrast", "ms_deform_attn"], help="one of the extensions")
-    parser.add_argument("--small", action="store_true", help="tiny shapes and few runs: does this program work?")
-    parser.add_argument("--runs", type=int, default=100, help="calls to time, at most")
-    parser.add_argument("--seconds", type=float, default=2.0, help="time for each measurement, at most")
+    parser.add_argument("--small", action="store_true", help="tiny shapes and few runs, to test this program")
+    parser.add_argument("--runs", type=int, default=100, help="maximum number of calls to time")
+    parser.add_argument("--seconds", type=float, default=2.0, help="maximum time for each measurement, seconds")
     options = parser.parse_args()
     device, small = options.device, options.small
     if device == "cuda" and not torch.cuda.is_available():
-        sys.exit("no GPU that torch can use on this machine; --device cpu --small tries the program itself")
+        sys.exit("torch finds no GPU on this machine; --device cpu --small tests this program without one")
     clock = Clock(device, 3 if small else options.runs, 1 if small else 10, options.seconds)
     dtypes = (torch.float32,) if device == "cpu" else (torch.float32, torch.float16, torch.bfloat16)
     groups: dict[str, Callable[[], Iterator[Row]]] = {
@@ -284,11 +284,11 @@ def main() -> None:
         if options.only not in {None, name}:
             continue
         if importlib.util.find_spec(name) is None:
-            print(f"| {name} | not installed here | | | | | | |")
+            print(f"| {name} | not installed | | | | | | |")
             continue
         for row in rows():
             print(line(row, clock), flush=True)
-    if device == "cuda":  # warm now: the clock that the figures were made at
+    if device == "cuda":  # the clocks of the warm GPU, at which the figures were measured
         print("\n" + "\n".join(where(device)))
 
 

@@ -1,8 +1,8 @@
 """How long `buildfarm plan` takes for 10,000 cells. Run it: python tests/benchmarks/plan_speed.py.
 
 It writes a matrix of every torch, CUDA, Python and platform known, and as many extensions as make 10,000
-pairs of an extension and a real cell. A bare Python and the plan are started in turn, with cached byte code,
-as pip leaves a program. It prints the median wall and processor time, the difference, and the most memory.
+pairs of an extension and an existing cell. A bare Python and the plan run alternately, with cached bytecode as after
+an installation with pip. It prints the median wall and processor time, the difference, and the most memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ imports: [{name}]
 """
 
 
-def write_farm(folder: Path) -> int:
-    """Write matrix.yaml and its recipes; answers how many combinations its axes span."""
+def write_project(folder: Path) -> int:
+    """Write matrix.yaml and its recipes; return the number of combinations of its axes."""
     compat = Compat.load()
     axes = {
         "torch": compat.torches,
@@ -65,7 +65,7 @@ def write_farm(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Run:
-    """Seconds on the clock and on processors, and peak resident bytes."""
+    """Elapsed seconds, processor seconds, and peak resident bytes."""
 
     wall: float
     cpu: float
@@ -73,7 +73,7 @@ class Run:
 
 
 def timed(argv: list[str], folder: Path, out: Path) -> Run:
-    """One run; if it fails, the benchmark ends."""
+    """Run a program once; exit if it fails."""
     env = {**os.environ, "PYTHONPYCACHEPREFIX": str(folder / "byte-code")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     with out.open("wb") as stdout:
@@ -96,13 +96,13 @@ def main() -> None:
     bare = [sys.executable, "-c", "pass"]
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name), Path(name) / "plan.json"
-        combinations = write_farm(folder)
+        combinations = write_project(folder)
         timed(plan, folder, out)  # once unmeasured: it writes the byte code
         pairs = [(timed(bare, folder, Path(os.devnull)), timed(plan, folder, out)) for _ in range(runs)]
         found = json.loads(out.read_text(encoding="utf-8"))
     served = sum(len(build["serves"]) for build in found["builds"])
     print(f"axes span {combinations} combinations; {len(found['builds'])} builds serve {served} cells,")
-    print(f"{len(found['skips'])} are skipped with a reason; {runs} runs each, in turn")
+    print(f"{len(found['skips'])} are skipped with a reason; {runs} alternating runs each")
     print("                     wall      processor   (medians)")
     bare_wall, bare_cpu = show("python -c pass", [bare for bare, _ in pairs])
     plan_wall, plan_cpu = show("buildfarm plan", [plan for _, plan in pairs])
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def show(name: str, runs: list[Run]) -> tuple[float, float]:
-    """Print one line; answers the median wall and processor seconds."""
+    """Print one line; return the median elapsed and processor seconds."""
     wall, cpu = statistics.median(r.wall for r in runs), statistics.median(r.cpu for r in runs)
     print(f"{name:17} {wall:6.3f} s   {cpu:6.3f} s")
     return wall, cpu

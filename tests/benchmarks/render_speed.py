@@ -1,7 +1,7 @@
-"""How long `buildfarm render` takes for the shipped matrix. Run it: python -m tests.benchmarks.render_speed.
+"""How long `buildfarm render` takes for the shipped matrix. Run: python -m tests.benchmarks.render_speed.
 
-A bare Python and the rendering are started in turn, with cached byte code, as pip leaves a program. It prints the
-median wall and processor time of both, and fails when the rendering's median is over the 2 s it is meant to take.
+It alternates between starting a bare Python and rendering, with cached byte code, as after an installation by pip. It
+prints the median wall and processor time of both, and fails if the median wall time of rendering is over 2 s.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.benchmarks.plan_speed import show, timed
 
-#: What the whole shipped matrix may take, seconds.
+#: Limit of the median wall time for the shipped matrix, seconds.
 LIMIT = 2.0
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +24,9 @@ ROOT = Path(__file__).parents[2]
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--runs", type=int, default=5, help="timed runs of each, after one that fills the cache")
+    parser.add_argument(
+        "--runs", type=int, default=5, help="number of timed runs of each, after one run that fills the cache"
+    )
     runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as name:
         folder, out = Path(name), Path(name) / "images.json"
@@ -35,7 +37,9 @@ def main() -> None:
         pairs = [(timed(bare, folder, folder / "nothing"), timed(render, folder, out)) for _ in range(runs)]
         images = json.loads(out.read_bytes())["images"]
     kinds = [image["kind"] for image in images]
-    print(f"{kinds.count('build')} images to build in, {kinds.count('runtime')} to run in; {runs} runs each, in turn")
+    print(
+        f"{kinds.count('build')} build images, {kinds.count('runtime')} runtime images; {runs} runs each, alternating"
+    )
     print("                     wall      processor   (medians)")
     show("python -c pass", [pair[0] for pair in pairs])
     show("buildfarm render", [pair[1] for pair in pairs])

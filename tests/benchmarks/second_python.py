@@ -1,9 +1,9 @@
-"""What the second Python of a classic extension costs the farm, as a share of the first: processor seconds.
+"""Processor seconds of the wheel for a second Python of a classic extension, as a share of the first Python's.
 
-Run it: python -m tests.benchmarks.second_python [--archs LIST] [--rounds N]. It needs what farm_vs_cibuildwheel needs,
-and takes some minutes. Packages are downloaded first, by builds whose objects are then forgotten: building alone is
-compared. The first of each round also tries the object cache (objects.sh, `check`): a second or two. The second is what
-it adds to a run of the farm: a run that builds it less one that finds everything built.
+Run: python -m tests.benchmarks.second_python [--archs LIST] [--rounds N]. It needs what farm_vs_cibuildwheel needs, and
+takes some minutes. The first builds download the packages; then their objects are deleted, so that only compiling is
+compared. The first build of each round includes the self-test of the compiler cache, one or two seconds. The cost of
+the second Python is the time of a run that builds its wheel, minus the time of a run that finds every wheel built.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.benchmarks.farm_vs_cibuildwheel import Bench, Extension
 
 CLASSIC = Extension("ms_deform_attn", "csrc/cuda/forward.cu", ["2.6"], "12.4", ["3.11", "3.12"])
 
-#: What a build without `archs` takes: the list of torch 2.6 for CUDA 12.4.
+#: The GPU architectures of a build without `archs`: those of torch 2.6 for CUDA 12.4.
 TORCHS_OWN = "5.0, 6.0, 7.0, 7.5, 8.0, 8.6, 9.0"
 
 
@@ -26,29 +26,31 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--archs", default=TORCHS_OWN, help="GPU architectures; default: those of torch's own wheel")
-    parser.add_argument("--rounds", type=int, default=3, help="how often, each with an empty object cache")
-    parser.add_argument("--packages", default="", help="a volume that holds these cells' packages already")
-    asked = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=3, help="number of rounds, each with an empty compiler cache")
+    parser.add_argument("--packages", default="", help="a volume that already contains the packages of these cells")
+    options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="buildfarm-bench-") as name:
         jobs = os.cpu_count() or 1
-        bench = Bench(Path(name), [CLASSIC], asked.archs, jobs=jobs, proofs=False, packages=asked.packages)
+        bench = Bench(Path(name), [CLASSIC], options.archs, jobs=jobs, proofs=False, packages=options.packages)
         try:
             bench.make_images()
-            bench.farm()
+            bench.buildfarm()
             shares = []
-            for _ in range(asked.rounds):
+            for _ in range(options.rounds):
                 bench.reused()
                 bench.forget()
-                first = bench.farm("--python", CLASSIC.pythons[0]).cpu
-                built, found = (bench.farm().cpu for _ in range(2))
+                first = bench.buildfarm("--python", CLASSIC.pythons[0]).cpu
+                built, found = (bench.buildfarm().cpu for _ in range(2))
                 second = built - found
                 shares.append(second / first)
                 print(
                     f"Python {CLASSIC.pythons[0]}: {first:.1f} CPU s, {CLASSIC.pythons[1]} after it: {second:.1f} CPU s"
                 )
                 print("\n".join(bench.reused()), flush=True)
-            told = ", ".join(f"{share:.0%}" for share in sorted(shares))
-            print(f"the second costs {median(shares):.0%} of the first (median of {told}); archs {asked.archs}")
+            sorted_shares = ", ".join(f"{share:.0%}" for share in sorted(shares))
+            print(
+                f"the second costs {median(shares):.0%} of the first (median of {sorted_shares}); archs {options.archs}"
+            )
         finally:
             bench.clear()
 

@@ -1,12 +1,12 @@
-"""Puts a CUDA toolkit into an image's root folder, laid out as in NVIDIA's `nvidia/cuda:…-devel` images.
+"""Copies a CUDA toolkit into the root directory of an image, with the layout of NVIDIA's `nvidia/cuda:…-devel`.
 
     cuda_toolkit.py debian APT_CONF SUITE PACKAGE… -- ROOT CHANGES WORK
     cuda_toolkit.py index VERSION -- ROOT CHANGES WORK
 
-Called by make-base under an environment that has python-xz. ROOT is the image's, CHANGES a file for the image's
-settings (one line of a Dockerfile each), WORK an empty folder. Of the large libraries (cuBLAS and its kind) it takes
-NVIDIA's own stubs, which a build links like the real ones and nothing can run; the index's packages have no stubs, so
-there a build cannot link these libraries.
+make-base calls this script in an environment with python-xz. ROOT is the root directory of the image, CHANGES a file
+for the image's settings (one Dockerfile line each), WORK an empty directory. Of large libraries such as cuBLAS only
+NVIDIA's stubs are copied: builds can link them, but programs cannot run with them. The packages of the package index
+have no stubs, so builds in that image cannot link these libraries.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import zipfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-#: Debian's paths to those of NVIDIA's images; the first pattern that fits decides, None leaves a file out.
-#: `usr/bin/nvcc` is a shell script that sets a path for the compiler Debian pairs with nvcc: nothing calls it here.
+#: Maps Debian's paths to those of NVIDIA's images. The first matching pattern decides; None skips a file.
+#: `usr/bin/nvcc` is a shell script that selects the compiler that Debian pairs with nvcc; it is not needed.
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 _FROM_DEBIAN: tuple[tuple[str, str | None], ...] = (
     ("usr/include/cuda-gdb/*", None),
@@ -41,7 +41,7 @@ _FROM_DEBIAN: tuple[tuple[str, str | None], ...] = (
     *((f"{_LIBRARIES}/lib{name}", "lib64") for name in ("cudart*", "cudadevrt.a", "culibos.a", "nvToolsExt*")),
 )
 
-#: The wheels' paths, below `nvidia/cu13/`.
+#: Paths in the wheels, below `nvidia/cu13/`.
 _FROM_INDEX: tuple[tuple[str, str | None], ...] = (
     ("include/*", "include"),
     ("bin/*", "bin"),
@@ -50,8 +50,8 @@ _FROM_INDEX: tuple[tuple[str, str | None], ...] = (
     ("lib/stubs/*", "lib64/stubs"),
 )
 
-#: nvcc reads it beside itself. Debian's own names Debian's folders; this one is relative, as NVIDIA's. The headers are
-#: made a system's, as they are under /usr/include: only so does CUDA 12.4 take the C library's `cospi`, new in 2.41.
+#: nvcc reads this file in its own directory. Debian's version has Debian's paths; this one has relative paths, as
+#: NVIDIA's. The headers are system headers, as in /usr/include: otherwise CUDA 12.4 rejects `cospi` of glibc 2.41.
 _PROFILE = """\
 TOP = $(_HERE_)/..
 NVVMIR_LIBRARY_DIR = $(TOP)/nvvm/libdevice
@@ -61,10 +61,10 @@ LIBRARIES =+ $(_SPACE_) "-L$(TOP)/$(_TARGET_DIR_)/lib$(_TARGET_SIZE_)/stubs"
 LIBRARIES =+ $(_SPACE_) "-L$(TOP)/$(_TARGET_DIR_)/lib$(_TARGET_SIZE_)"
 """
 
-#: What a driver provides: a build may link its stub, and only when it asks for the folder.
+#: Libraries of the driver. A build can link their stubs only if it names the directory of the stubs.
 _DRIVER = ("libcuda.so", "libnvidia-ml.so")
 
-#: What a toolkit is not whole without.
+#: Files that every complete toolkit has.
 _NEEDED = (
     *("bin/nvcc", "bin/nvcc.profile", "bin/ptxas", "nvvm/bin/cicc", "include/cuda_fp16.h", "include/cusolverDn.h"),
     *("lib64/libcudart.so", "lib64/libcudart_static.a"),
@@ -72,10 +72,10 @@ _NEEDED = (
 
 
 class Toolkit:
-    """A toolkit's folder in an image that is being made."""
+    """The directory of a toolkit in an image."""
 
     def __init__(self, root: Path, version: str) -> None:
-        """`version` is the toolkit's, `12.4.1`."""
+        """`root` is the root directory of the image; `version` is the toolkit's version, `12.4.1`."""
         self._root = root
         self._version = version
         series = ".".join(version.split(".")[:2])
@@ -88,7 +88,7 @@ class Toolkit:
         (root / "usr/local/cuda").symlink_to(f"cuda-{series}")
 
     def place(self, path: str, rules: tuple[tuple[str, str | None], ...]) -> Path | None:
-        """Where a package's file goes, its folder made; None for one that stays out."""
+        """The target path of a package's file, with its directory created; None for a skipped file."""
         for pattern, folder in rules:
             if fnmatch.fnmatchcase(path, pattern):
                 if folder is None:
@@ -100,7 +100,7 @@ class Toolkit:
         return None
 
     def finish(self, changes: Path, origin: str, compiler: str) -> None:
-        """Links, labels and environment; raises SystemExit where a part is missing."""
+        """Write links, labels and environment variables. Raises SystemExit when a file is missing."""
         libraries = self.folder / "lib64"
         for stub in sorted((libraries / "stubs").iterdir()):
             if stub.name not in _DRIVER and not (libraries / stub.name).exists():
@@ -109,7 +109,7 @@ class Toolkit:
         (self.folder / "version.json").write_text(json.dumps(record, indent=1))
         for part in _NEEDED:
             if not (self.folder / part).exists():
-                raise SystemExit(f"make-base: the packages hold no {part}")
+                raise SystemExit(f"make-base: the packages do not contain {part}")
         system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         changes.write_text(
             f'LABEL buildfarm.stand-in="CUDA {compiler} from {origin}; not NVIDIA\'s image"\n'
@@ -121,7 +121,7 @@ class Toolkit:
 
 
 def _members(package: Path, work: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """A Debian package's files. Only the blocks that are read get unpacked: static libraries are gigabytes."""
+    """A Debian package's files. Only the needed blocks are unpacked, because static libraries have gigabytes."""
     import xz  # type: ignore[import-not-found]  # make-base installs it
 
     inner = work / "data.tar.xz"
@@ -134,7 +134,7 @@ def _members(package: Path, work: Path) -> Iterator[tuple[tarfile.TarFile, tarfi
 
 
 def from_debian(arguments: list[str], root: Path, changes: Path, work: Path) -> None:
-    """Take the toolkit from packages of a Debian release."""
+    """Copy the toolkit from packages of a Debian release."""
     apt, suite, *packages = arguments
     environment = {**os.environ, "APT_CONFIG": apt}
     subprocess.run(["apt-get", "-qq", "download", *packages], cwd=work, env=environment, check=True)
@@ -142,7 +142,7 @@ def from_debian(arguments: list[str], root: Path, changes: Path, work: Path) -> 
     named = next(work.glob("nvidia-cuda-toolkit_*.deb")).name
     found = re.match(r"[^_]+_([\d.]+)(?:~|%7e)([\d.]+)", named)
     if not found:
-        raise SystemExit(f"make-base: {named} tells no CUDA version")
+        raise SystemExit(f"make-base: {named} has no CUDA version in its name")
     compiler, version = found.groups()
     toolkit = Toolkit(root, version)
     for package in sorted(work.glob("*.deb")):
@@ -162,7 +162,7 @@ def from_debian(arguments: list[str], root: Path, changes: Path, work: Path) -> 
 
 
 def from_index(arguments: list[str], root: Path, changes: Path, work: Path) -> None:
-    """Take the toolkit from the Python package index, every part of one minor version as the farm pins them."""
+    """Copy the toolkit from the Python package index, with all parts from one minor version, as buildfarm pins them."""
     (series,) = arguments
     parts = "nvcc,cccl,cudart,cublas,cufft,curand,cusolver,cusparse,nvrtc,nvtx,nvjitlink"
     single = [f"nvidia-{name}=={series}.*" for name in ("cuda-crt", "nvvm")]
@@ -179,7 +179,7 @@ def from_index(arguments: list[str], root: Path, changes: Path, work: Path) -> N
                 if path == member.filename or member.is_dir() or not (place := toolkit.place(path, _FROM_INDEX)):
                     continue
                 place.write_bytes(archive.read(member))
-                # In a wheel a program may be its owner's alone.
+                # In a wheel, a program may be executable only by its owner.
                 place.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
         wheel.unlink()
     cudart = next((toolkit.folder / "lib64").glob("libcudart.so.*"))
@@ -188,7 +188,7 @@ def from_index(arguments: list[str], root: Path, changes: Path, work: Path) -> N
 
 
 def main() -> None:
-    """Read the arguments and make the one toolkit they name."""
+    """Read the arguments and copy the toolkit that they name."""
     source, *arguments = sys.argv[1:]
     at = arguments.index("--")
     root, changes, work = (Path(path) for path in arguments[at + 1 :])

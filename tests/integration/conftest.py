@@ -1,4 +1,4 @@
-"""Environments of the gate, made once for the whole run."""
+"""Environments for the gate, made once for a test session."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import pytest
 
 from tests.integration.gate_env import LIBRARIES, build_wheel, make_environment
 
-#: torch to the Python it is tried under.
+#: torch to the Python of its environment.
 TORCHES = {"2.11.0": "3.12", "2.15.0": "3.13"}
 
 
 @pytest.fixture(scope="session")
-def planted_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """The planted extensions, compiled and zipped."""
-    folder = tmp_path_factory.mktemp("planted")
+def sample_wheels(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """The sample extensions, compiled and zipped."""
+    folder = tmp_path_factory.mktemp("gate_samples")
     return [build_wheel(folder, name) for name in LIBRARIES]
 
 
 @pytest.fixture(scope="session")
 def gate_python(
-    store: Path, planted_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
+    store: Path, sample_wheels: list[Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Path]:
-    """The interpreter of an environment with a torch and every planted extension."""
+    """The interpreter of an environment with a torch and every sample extension."""
 
     @cache
     def make(torch: str) -> Path:
         folder = tmp_path_factory.mktemp("gate-environment") / f"torch-{torch}"
-        return make_environment(store, folder, torch, TORCHES[torch], planted_wheels)
+        return make_environment(store, folder, torch, TORCHES[torch], sample_wheels)
 
     return make

@@ -1,6 +1,6 @@
-"""A farm in small whose builds run in real containers: an index that all of them reach, and a bar before the compile.
+"""A small project whose builds run in real containers: with its own package index, and a barrier before the compile.
 
-Its torch is a few lines, so that a build takes seconds; the op gate's answer is a canned one. The rest is the farm.
+Its torch has a few lines, so that a build takes seconds, and the result of the op gate is fixed. The rest is real.
 """
 
 from __future__ import annotations
@@ -22,47 +22,47 @@ from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from builder.images.container import LABEL
+from builder.images.chooser import ImageChooser
+from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
-from builder.images.making import ensure_image
-from builder.images.specs import Choice
+from builder.images.image_build import ensure_image
 from builder.matrix.compat import Compat
-from builder.matrix.config import Select
-from builder.matrix.declaration import read_plan
-from builder.process import JOB_VARIABLE
+from builder.matrix.config import Selection
+from builder.matrix.load import read_plan
+from builder.process import OWNER_VARIABLE
 from builder.store import Store
 from tests.conftest import ROOT, Ran, needs_images
 from tests.unit import loopback
-from tests.unit.small_farm import BACKEND, MODULE, PROJECT, RECIPE
+from tests.unit.small_project import BACKEND, MODULE, PROJECT, RECIPE
 
 BASE, PYTHONS = "buildfarm-base:bookworm", "buildfarm-pythons:local"
 
 _ANYWHERE = "00000000"
 
-#: A package that no index has.
+#: Name of a package that does not exist.
 ABSENT = "buildfarm-nothing-of-that-name"
 
-#: Longer than any step here takes on a busy machine, seconds.
+#: Longer than any step takes on a busy machine, seconds.
 PATIENCE = 300
 
-#: The compile asks the index first: so a test counts compiles, and holds one for as long as it likes.
+#: Each compile first sends a request to the index, so that tests can count compiles and hold them.
 ASK = "urllib.request.urlopen(os.environ['UV_DEFAULT_INDEX'].replace('default/simple', f'bar/{NAME}')).read()"
 
-#: The farm but for three things: the gate's answer, what it asks of the disk, the volumes it keeps packages in.
+#: buildfarm with three changes: the gate's result, the required disk space and the volume of packages.
 PROGRAM = """\
 import sys
 sys.path.append({root!r})
-import builder.proofs.local, builder.wheels.container, builder.wheels.resources
+import builder.proofs.cells.local, builder.wheels.cibuildwheel.config, builder.resources
 from tests.unit.canned_gate import answer
-builder.proofs.local.run_gate = lambda *_, **__: answer()
-builder.wheels.resources.ENVIRONMENT_BYTES = builder.wheels.resources.WORK_BYTES = 0
-builder.wheels.container.PACKAGES_VOLUME = {packages!r}
+builder.proofs.cells.local.run_gate = lambda *_, **__: answer()
+builder.resources.ENVIRONMENT_BYTES = builder.resources.WORK_BYTES = 0
+builder.wheels.cibuildwheel.config.PACKAGES_VOLUME = {packages!r}
 {patch}
 from builder.__main__ import main
 main()
 """
 
-#: A docker that adds arguments to `docker create`, cibuildwheel's word for a build's container.
+#: A docker program that adds arguments to `docker create`, with which cibuildwheel creates a build's container.
 DOCKER = """\
 #!/bin/sh
 if [ "$1" = create ] && [ -n "${{CREATE-}}" ]; then
@@ -73,69 +73,69 @@ exec {docker} "$@"
 """
 
 
-class Bar:
-    """What stands before something: it counts who comes, and lets nobody by while it is down."""
+class Barrier:
+    """Counts requests, and holds them while it is closed."""
 
     def __init__(self) -> None:
-        self.visits = 0
-        self._up = threading.Event()
-        self._up.set()
-        self._news = threading.Condition()
+        self.arrivals = 0
+        self._open = threading.Event()
+        self._open.set()
+        self._changed = threading.Condition()
 
-    def pass_by(self) -> None:
-        """Come to it, and wait until it is up."""
-        with self._news:
-            self.visits += 1
-            self._news.notify_all()
-        self._up.wait(PATIENCE)
+    def wait(self) -> None:
+        """Count one request, and wait until the barrier is open."""
+        with self._changed:
+            self.arrivals += 1
+            self._changed.notify_all()
+        self._open.wait(PATIENCE)
 
     @contextlib.contextmanager
-    def down(self) -> Iterator[None]:
-        """Hold whoever comes while the body runs."""
-        self._up.clear()
+    def closed(self) -> Iterator[None]:
+        """Hold requests while the body runs."""
+        self._open.clear()
         try:
             yield
         finally:
-            self._up.set()
+            self._open.set()
 
-    def await_visit(self, number: int, farm: subprocess.Popen[str] | None = None) -> None:
-        """Wait until so many have come in all; fails when the farm ends before."""
+    def await_arrival(self, number: int, farm: subprocess.Popen[str] | None = None) -> None:
+        """Wait until this many requests have arrived in total; fails when buildfarm exits before."""
         end = time.monotonic() + PATIENCE
-        with self._news:
-            while self.visits < number:
+        with self._changed:
+            while self.arrivals < number:
                 if farm is not None and farm.poll() is not None:
                     raise AssertionError("\n".join(map(str, farm.communicate())))
-                assert time.monotonic() < end, "nobody came"
-                self._news.wait(0.5)
+                assert time.monotonic() < end, "no request arrived"
+                self._changed.wait(0.5)
 
 
 @dataclass
 class ContainerFarm:
-    """Where it stands.
+    """The project, its index and its runs.
 
     Attributes:
-        root: its folder: matrix.yaml, recipes, the `docker` of its programs.
-        index: its packages.
-        packages: the volume of the engine that stands for uv's cache.
-        compiles: where each compile comes by.
-        fetches: where containers come by that fetch a wheel from the index.
-        asks: where a container comes by that asks for a package the index does not have.
-        cut: whether connections of containers to the index end half way.
-        runs: every farm that was started.
+        root: directory with matrix.yaml, recipes and the `docker` program.
+        index: the package index.
+        packages: name of the engine volume with uv's cache.
+        compiles: the barrier before each compile.
+        fetches: the barrier before containers download a wheel.
+        lookups: the barrier before containers look up the package that does not exist.
+        cut: whether connections of containers to the index break.
+        runs: all processes of buildfarm that were started.
 
     """
 
     root: Path
     index: loopback.PackageIndex
     packages: str
-    compiles: Bar = field(default_factory=Bar)
-    fetches: Bar = field(default_factory=Bar)
-    asks: Bar = field(default_factory=Bar)
+    compiles: Barrier = field(default_factory=Barrier)
+    fetches: Barrier = field(default_factory=Barrier)
+    lookups: Barrier = field(default_factory=Barrier)
     cut: bool = False
     runs: list[subprocess.Popen[str]] = field(default_factory=list)
 
     def recipe(self, name: str, *, source: str = "", more: str = "") -> Path:
-        """Write an extension and a matrix of it alone; returns its package's folder."""
+        """Write an extension and a matrix with this extension only; returns the directory of its package."""
         package = self.root / name / "src" / name
         package.mkdir(parents=True)
         (self.root / name / "extension.yaml").write_text(RECIPE.format(name=name, cuda="optional", more=more))
@@ -151,7 +151,7 @@ class ContainerFarm:
         return package
 
     def matrix(self, *names: str, images: str = f"{{image: {BASE}, pythons: {PYTHONS}}}") -> Path:
-        """Write matrix.yaml; `images` are the keys of its one rule of that name."""
+        """Write matrix.yaml; `images` are the keys of the one rule under `images:`."""
         path = self.root / "matrix.yaml"
         path.write_text(
             f"torch: [2.11.0]\ncuda: [13.0]\npython: [3.11]\nextensions: [{', '.join(names)}]\n"
@@ -160,7 +160,7 @@ class ContainerFarm:
         return path
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """What its programs get: this index and nothing else of this machine's, its own docker."""
+        """Environment variables of buildfarm: with this index and docker program only."""
         lost = re.compile(r"(?i)UV_|PIP_|.*_proxy$|CC$|CXX$|CUDA_HOME$")
         kept = {name: value for name, value in os.environ.items() if not lost.match(name)}
         return {
@@ -175,9 +175,9 @@ class ContainerFarm:
         }
 
     def start(self, *, store: str = "store", packages: str = "", patch: str = "", **env: str) -> subprocess.Popen[str]:
-        """A farm that builds what matrix.yaml says; SIGINT means to it what a terminal's would.
+        """Start buildfarm; SIGINT has the effect that it has in a terminal.
 
-        `packages` is another volume, `patch` code that runs before the farm.
+        `packages` is a different volume, `patch` is code that runs before buildfarm.
         """
         program = PROGRAM.format(root=str(ROOT), packages=packages or self.packages, patch=patch)
         words = ["build", "--executor", "docker", "--store", str(self.root / store)]
@@ -188,40 +188,40 @@ class ContainerFarm:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as a shell leaves it
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - as in a shell
         )
         self.runs.append(run)
         return run
 
     def end(self) -> None:
-        """End the farms that a failed test left."""
+        """Terminate the processes that a failed test left running."""
         for run in self.runs:
             if run.poll() is None:
                 run.terminate()
                 run.communicate(timeout=PATIENCE)
 
     def build(self, *, store: str = "store", packages: str = "", patch: str = "", **env: str) -> Ran:
-        """The same, to its end."""
+        """Run buildfarm to its end."""
         return ended(self.start(store=store, packages=packages, patch=patch, **env))
 
     def containers(self, store: str = "store") -> list[str]:
-        """The engine's containers that are this store's, running or not."""
-        own = Store(self.root / store).mark("")
+        """Ids of this store's containers, running or not."""
+        own = Store(self.root / store).owner("")
         argv = [
             "docker",
             "ps",
             "--all",
             "--filter",
-            f"label={LABEL}",
+            f"label={OWNER_LABEL}",
             "--format",
-            f'{{{{.ID}}}} {{{{.Label "{LABEL}"}}}}',
+            f'{{{{.ID}}}} {{{{.Label "{OWNER_LABEL}"}}}}',
         ]
         lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
         return [line.split()[0] for line in lines if line.split()[1].startswith(own)]
 
     def processes(self, store: str = "store") -> list[int]:
-        """Programs of this store's jobs, whoever their parent is."""
-        mark = f"{JOB_VARIABLE}={Store(self.root / store).mark('')}".encode()
+        """Ids of all processes of this store's jobs."""
+        mark = f"{OWNER_VARIABLE}={Store(self.root / store).owner('')}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -230,43 +230,43 @@ class ContainerFarm:
         return found
 
     def wheels(self, store: str = "store") -> list[str]:
-        """What lies in dist."""
+        """Names of the wheels in dist."""
         return sorted(path.name for path in (self.root / f"dist-{store}").glob("*.whl"))
 
     def in_volume(self, packages: str = "") -> list[str]:
-        """Environments of builds in the volume."""
+        """Names of build environments in the volume."""
         argv = ["docker", "run", "--rm", "--volume", f"{packages or self.packages}:/it", BASE, "ls", "/it"]
         names = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
         return [name for name in names if name.startswith("buildfarm-") and not name.endswith(".lock")]
 
     def nothing_left(self, store: str = "store") -> None:
-        """No container, no program, no scratch, no environment of this store."""
+        """This store has no container, no process, no temporary file and no environment."""
         assert self.containers(store) == []
         assert self.processes(store) == []
         assert [path.name for path in (self.root / store / "work").iterdir() if any(path.iterdir())] == []
-        own = Store(self.root / store).mark("")[:12]
+        own = Store(self.root / store).owner("")[:12]
         assert [name for name in self.in_volume() if own in name] == []
 
 
 def ended(farm: subprocess.Popen[str]) -> Ran:
-    """A started farm's end."""
+    """The result of a started process, after its end."""
     out, err = farm.communicate(timeout=PATIENCE)
     return Ran(farm.returncode, out, err)
 
 
 def bridge() -> IPv4Interface:
-    """The network of containers, and the address under which they reach this machine: their default route."""
+    """The network of containers, and the address at which they reach this machine: their default route."""
     argv = ["docker", "run", "--rm", BASE, "cat", "/proc/net/route"]
     lines = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()[1:]
     routes = {words[1]: words for words in map(str.split, lines)}
     own = next(words for target, words in routes.items() if target != _ANYWHERE)
-    # The kernel prints addresses in this machine's byte order.
+    # The kernel prints addresses in the machine's byte order.
     gateway, mask = (IPv4Address(bytes.fromhex(text)[::-1]) for text in (routes[_ANYWHERE][2], own[7]))
     return IPv4Interface(f"{gateway}/{mask}")
 
 
 def _index(farm: ContainerFarm) -> None:
-    """What a build of this torch asks of an index; most of it is empty, for nothing here uses it."""
+    """Add the packages that a build needs; most are empty because the build does not use them."""
     default = farm.index.root / "default"
     libraries = loopback.torch_libraries(farm.root / "torch-lib")
     farm.index.add_torch("2.11.0", "13.0", libraries=libraries)
@@ -280,16 +280,16 @@ def _index(farm: ContainerFarm) -> None:
 
 
 def _make_image(farm: ContainerFarm) -> None:
-    """The image of its builds, with this machine's own index and not the farm's."""
+    """Build the image of the builds, with the real package index of this machine."""
     farm.recipe("image")
-    matrix, _, plan = read_plan(farm.matrix("image"), Select())
-    image = Choice(matrix, Compat.load(), {}).build_image(plan.builds[0])
+    matrix, _, plan = read_plan(farm.matrix("image"), Selection())
+    image = ImageChooser(matrix, Compat.load(), {}).build_image(plan.builds[0])
     ensure_image(Engine(), Store(farm.root / "image-store"), image, log=farm.root / "image-log")
 
 
 @contextlib.contextmanager
 def container_farm(root: Path, name: str) -> Iterator[ContainerFarm]:
-    """A farm under `root`; its volume, called by `name`, is deleted afterwards."""
+    """A project under `root`; its volume `name` is deleted afterwards."""
     needs_images(BASE, PYTHONS)
     packages = loopback.PackageIndex(root / "index")
     farm = ContainerFarm(root, packages, name)
@@ -302,20 +302,20 @@ def container_farm(root: Path, name: str) -> Iterator[ContainerFarm]:
             client = IPv4Address(self.client_address[0])
             inside = client in here.network and client != here.ip
             if self.path.startswith("/bar/"):
-                farm.compiles.pass_by()
-                self.path = packages.default.removeprefix(packages.url) + "/wheel/"  # an answer, whatever
+                farm.compiles.wait()
+                self.path = packages.default.removeprefix(packages.url) + "/wheel/"  # any answer
             elif inside and self.path.endswith(".whl"):
-                farm.fetches.pass_by()
+                farm.fetches.wait()
             elif inside and ABSENT in self.path:
-                farm.asks.pass_by()
-            with contextlib.suppress(OSError):  # who asked was killed while it waited
+                farm.lookups.wait()
+            with contextlib.suppress(OSError):  # the client was killed while it waited
                 if farm.cut and inside:
                     if self.path.endswith(".whl"):
-                        whole = (packages.root / self.path.lstrip("/")).read_bytes()
+                        content = (packages.root / self.path.lstrip("/")).read_bytes()
                         self.send_response(200)
-                        self.send_header("Content-Length", str(len(whole)))
+                        self.send_header("Content-Length", str(len(content)))
                         self.end_headers()
-                        self.wfile.write(whole[: len(whole) // 2])
+                        self.wfile.write(content[: len(content) // 2])
                     self.connection.shutdown(socket.SHUT_RDWR)
                 else:
                     super().do_GET()

@@ -1,4 +1,4 @@
-"""A socket before the Docker engine's own, for DOCKER_HOST: it can be cut, and the engine never notices."""
+"""A proxy of the Docker engine's socket, for DOCKER_HOST. Tests cut it; the engine keeps running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from builder.images.engine import Engine
 
 
 class EngineProxy:
-    """Carries bytes between `address` and the engine until it is cut; from then on nobody listens there."""
+    """Forwards bytes between `address` and the engine until it is cut; then nothing listens at the address."""
 
     def __init__(self, folder: Path) -> None:
         self.address = f"unix://{folder}/sock"
@@ -26,7 +26,7 @@ class EngineProxy:
         self._start(self._accept)
 
     def cut(self) -> None:
-        """End every connection, and take no other."""
+        """Close all connections and accept no new ones."""
         for side in (self._listener, *self._open):
             with contextlib.suppress(OSError):
                 side.shutdown(socket.SHUT_RDWR)
@@ -43,9 +43,9 @@ class EngineProxy:
         with near, socket.socket(socket.AF_UNIX) as far:
             far.connect(self._engine)
             self._open += [near, far]
-            back = threading.Thread(target=_carry, args=(far, near))
+            back = threading.Thread(target=_forward, args=(far, near))
             back.start()
-            _carry(near, far)
+            _forward(near, far)
             back.join()
 
     def _start(self, target: Callable[..., None], *arguments: object) -> None:
@@ -54,7 +54,7 @@ class EngineProxy:
         thread.start()
 
 
-def _carry(source: socket.socket, target: socket.socket) -> None:
+def _forward(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while data := source.recv(1 << 16):
             target.sendall(data)
@@ -64,8 +64,10 @@ def _carry(source: socket.socket, target: socket.socket) -> None:
 
 @contextlib.contextmanager
 def engine_proxy() -> Iterator[EngineProxy]:
-    """One that lives as long as the body."""
-    with tempfile.TemporaryDirectory(prefix="buildfarm-") as folder:  # short: a socket's path has 107 bytes at most
+    """A proxy that runs during the body."""
+    with tempfile.TemporaryDirectory(
+        prefix="buildfarm-"
+    ) as folder:  # short, because the path of a socket has at most 107 bytes
         proxy = EngineProxy(Path(folder))
         try:
             yield proxy

@@ -1,4 +1,4 @@
-"""What the gate is tried on: planted extensions as real wheels, in environments with torch, and one run of the gate."""
+"""Builds the sample extensions as wheels, makes environments with torch, and runs the gate there."""
 
 from __future__ import annotations
 
@@ -23,28 +23,32 @@ from builder.gate.outcome import FAILED, Answer, Outcome, Spec
 from builder.gate.pack import pack
 from builder.matrix.axes import Python
 from builder.store import Store
-from builder.wheels.environment import Environments
-from builder.wheels.pythons import find_python, find_uv
+from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Ran, lacking, run
 
-PLANTED = Path(__file__).with_name("planted")
+SAMPLES = Path(__file__).with_name("gate_samples")
 
-#: Distribution, also the package's name, to the libraries that are compiled into it and the words for cc.
+#: Name of the distribution and package to its libraries and their arguments for cc.
 LIBRARIES: dict[str, dict[str, list[str]]] = {
-    "planted_sound": {"libkernels.so": ["kernels.c"], "_bound.abi3.so": ["bound.c"]},
-    "planted_faulty": {"libkernels.so": ["kernels.c"], "_bound.abi3.so": ["-DFORGOTTEN", "bound.c"]},
-    "planted_companion": {"libcompanion.so": ["companion.c"]},
-    "planted_broken": {},
+    "sample_correct": {"libkernels.so": ["kernels.c"], "_bound.abi3.so": ["bound.c"]},
+    "sample_defective": {"libkernels.so": ["kernels.c"], "_bound.abi3.so": ["-DFORGOTTEN", "bound.c"]},
+    "sample_companion": {"libcompanion.so": ["companion.c"]},
+    "sample_import_crash": {},
+    "sample_lazy": {"_bound.abi3.so": ["bound.c"]},
 }
 
 
 def build_wheel(folder: Path, name: str) -> Path:
-    """Compile a planted extension's libraries and zip it as a wheel for this machine."""
-    files = {f"{name}/{path.name}": path.read_bytes() for path in (PLANTED / name).glob("*.py")}
-    for library, words in LIBRARIES[name].items():
+    """Compile a sample extension's libraries and zip it as a wheel for this machine."""
+    files = {f"{name}/{path.name}": path.read_bytes() for path in (SAMPLES / name).glob("*.py")}
+    for library, arguments in LIBRARIES[name].items():
         target = folder / name / library
         target.parent.mkdir(exist_ok=True)
-        compiled = run("cc", "-O1", "-Wall", "-shared", "-fPIC", f"-I{_headers()}", *words, "-o", target, cwd=PLANTED)
+        compiled = run(
+            "cc", "-O1", "-Wall", "-shared", "-fPIC", f"-I{_headers()}", *arguments, "-o", target, cwd=SAMPLES
+        )
         assert compiled.code == 0, compiled.err
         files[f"{name}/{library}"] = target.read_bytes()
     platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
@@ -61,19 +65,19 @@ def build_wheel(folder: Path, name: str) -> Path:
 
 
 def _headers() -> str:
-    """The folder of Python.h of some Python here; what is compiled keeps to the limited API, so any will do."""
+    """The folder with Python.h of any Python on this machine; the samples use only the limited API."""
     for python in (Python(*sys.version_info[:2]), Python(3, 12), Python(3, 13)):
         found = find_python(python)
         if found is not None and found.headers:
             include = run(found.path, "-c", "import sysconfig; print(sysconfig.get_path('include'))")
             return include.out.strip()
-    return lacking("no Python here has its headers")
+    return lacking("no Python on this machine has its headers")
 
 
 def make_environment(store: Path, folder: Path, torch: str, python: str, wheels: Sequence[Path]) -> Path:
-    """The interpreter of a new environment with that torch and these wheels.
+    """Return the interpreter of a new environment with this torch and these wheels.
 
-    The torch is the store's, made once and seen through a .pth file: thousands of files need not be linked again.
+    torch is in the store, installed once, and is found through a .pth file, which saves linking thousands of files.
     """
     version = Python.parse(python)
     try:
@@ -86,7 +90,7 @@ def make_environment(store: Path, folder: Path, torch: str, python: str, wheels:
     assert made.code == 0, made.err
     interpreter = folder / "bin" / "python"
     site = folder / base.site_packages.relative_to(base.folder)
-    (site / "torch-of-the-store.pth").write_text(f"{base.site_packages}\n")
+    (site / "torch.pth").write_text(f"{base.site_packages}\n")
     installed = run(find_uv(), "pip", "install", "--no-deps", "--no-index", "--python", interpreter, *wheels)
     assert installed.code == 0, installed.err
     return interpreter
@@ -94,15 +98,15 @@ def make_environment(store: Path, folder: Path, torch: str, python: str, wheels:
 
 @dataclass(frozen=True)
 class GateRun:
-    """A gate that ended.
+    """A run of the gate.
 
     Attributes:
         ran: exit code and output.
-        answer: what it wrote.
-        answer_bytes: how long that was.
-        cpu_seconds: what it used of the processors, all its processes together: the same however busy the machine is.
+        answer: its answer.
+        answer_bytes: size of the answer as JSON.
+        cpu_seconds: CPU time of all its processes, which does not depend on other load.
         processes: command lines of processes that it left running.
-        files: what it left in the folder for temporary files.
+        files: files that it left in the folder for temporary files.
 
     """
 
@@ -115,80 +119,80 @@ class GateRun:
 
     @property
     def failures(self) -> list[Outcome]:
-        """What was found wrong."""
+        """The failed outcomes."""
         return [outcome for outcome in self.answer.outcomes if outcome.verdict == FAILED]
 
     def of(self, op: str, check: str = "") -> list[Outcome]:
-        """The outcomes of an op, of one check or all."""
+        """The outcomes of an op, for one check or all."""
         return [o for o in self.answer.outcomes if o.op == op and check in ("", o.check)]
 
-    def told(self) -> str:
-        """Every failure as a person would list them."""
+    def failure_text(self) -> str:
+        """A line for each failure."""
         return "\n".join(f"{o.check}: {o.op} ({o.case}): {o.reason}" for o in self.failures)
 
 
 @dataclass(frozen=True)
 class PackedGate:
-    """A gate that is ready to be started.
+    """A packed gate.
 
     Attributes:
-        words: the command.
-        env: its environment, beside this process's own.
-        folder: where it runs; its temporary files go to `tmp` there, its answer is `answer.json` there.
-        mark: what its processes are known by.
+        command: the command line.
+        env: environment variables in addition to those of this process.
+        folder: its working directory, with `tmp` for temporary files and the answer in `answer.json`.
+        owner: identifier in the environment of its processes.
 
     """
 
-    words: tuple[str, ...]
+    command: tuple[str, ...]
     env: dict[str, str]
     folder: Path
-    mark: str
+    owner: str
 
-    def processes(self, patience: float = 2.0) -> dict[int, str]:
-        """Its processes that are still there after a moment: number and command line."""
-        deadline = time.monotonic() + patience
+    def processes(self, timeout: float = 2.0) -> dict[int, str]:
+        """Its processes that still run after `timeout` seconds: pid to command line."""
+        deadline = time.monotonic() + timeout
         while True:
             found = {}
             for process in Path("/proc").glob("[0-9]*"):
                 with suppress(OSError):
-                    if self.mark.encode() in (process / "environ").read_bytes():
+                    if self.owner.encode() in (process / "environ").read_bytes():
                         found[int(process.name)] = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             if not found or time.monotonic() >= deadline:
                 return found
             time.sleep(0.1)
 
     def kill(self) -> None:
-        """End whatever is left of it."""
-        for process in self.processes(patience=0):
+        """Kill its remaining processes."""
+        for process in self.processes(timeout=0):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
 
 def pack_gate(interpreter: Path, folder: Path, spec: Spec, cases: Path | None) -> PackedGate:
-    """Pack the gate into `folder` as the farm does."""
+    """Pack the gate into `folder` as buildfarm does."""
     (folder / "tmp").mkdir(parents=True)
     packed = pack(folder / "gate", replace(spec, has_cases=cases is not None), cases)
-    words = (str(interpreter), "-I", "-X", "faulthandler", str(packed), "--answer", str(folder / "answer.json"))
-    mark = uuid.uuid4().hex
-    # Without a GPU even where there is one: the faults are planted on the CPU.
-    env = {"BUILDFARM_TEST_GATE": mark, "TMPDIR": str(folder / "tmp"), "CUDA_VISIBLE_DEVICES": ""}
-    return PackedGate(words, env, folder, mark)
+    command = (str(interpreter), "-I", "-X", "faulthandler", str(packed), "--answer", str(folder / "answer.json"))
+    owner = uuid.uuid4().hex
+    # Hide GPUs: the defects are in the CPU kernels.
+    env = {"BUILDFARM_TEST_GATE": owner, "TMPDIR": str(folder / "tmp"), "CUDA_VISIBLE_DEVICES": ""}
+    return PackedGate(command, env, folder, owner)
 
 
 def run_gate(gate: PackedGate, *, timeout: float = 300) -> GateRun:
-    """Run it to its end, and look at what it leaves."""
+    """Run it and collect what it leaves."""
     before = _cpu_seconds()
     try:
-        ran = run(*gate.words, cwd=gate.folder, env=gate.env, timeout=timeout)
+        ran = run(*gate.command, cwd=gate.folder, env=gate.env, timeout=timeout)
         used = _cpu_seconds() - before
         left = tuple(gate.processes().values())
     finally:
         gate.kill()
     answer, scratch = gate.folder / "answer.json", gate.folder / "tmp"
     assert answer.is_file(), ran.all
-    told = answer.read_bytes()
+    written = answer.read_bytes()
     files = tuple(str(path.relative_to(scratch)) for path in scratch.rglob("*"))
-    return GateRun(ran, Answer.from_json(json.loads(told)), len(told), used, left, files)
+    return GateRun(ran, Answer.from_json(json.loads(written)), len(written), used, left, files)
 
 
 def _cpu_seconds() -> float:
@@ -197,8 +201,8 @@ def _cpu_seconds() -> float:
 
 
 def cases(name: str) -> Path:
-    """The cases.py of a planted extension."""
-    path = PLANTED / f"{name}_cases.py"
+    """The cases.py of a sample extension."""
+    path = SAMPLES / f"{name}_cases.py"
     if not path.is_file():
         pytest.fail(f"no {path}")
     return path

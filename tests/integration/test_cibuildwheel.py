@@ -1,4 +1,4 @@
-"""A source with a [tool.cibuildwheel] of its own, in real containers: each setting takes effect, each step can fail."""
+"""A source with its own [tool.cibuildwheel], in real containers: effects of each setting, failures of each step."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from zipfile import ZipFile
 import pytest
 
 from builder.errors import BuildError
-from builder.images.container import LABEL
-from builder.images.specs import Choice
+from builder.hashing import digest_of
+from builder.images.chooser import ImageChooser
+from builder.images.container import OWNER_LABEL
 from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, PathSource
 from builder.matrix.plan import Build
-from builder.store import Store, digest_of
-from builder.wheels.build import Job
-from builder.wheels.container import PACKAGES_VOLUME, environment_name
-from builder.wheels.docker import DockerExecutor
-from builder.wheels.environment import Environments
-from builder.wheels.source import prepare_source
+from builder.store import Store
+from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME, environment_name
+from builder.wheels.cibuildwheel.executor import DockerExecutor
+from builder.wheels.job import CompileJob
+from builder.wheels.sources.prepare import prepare_source
+from builder.wheels.toolchain.environments import Environments
 from tests.conftest import needs_images
 from tests.unit.matrix import make
 
@@ -33,7 +34,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 BASE, PYTHONS = "buildfarm-base:bookworm", "buildfarm-pythons:local"
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
 
-# What reaches the build is compiled in, and so can be read from the wheel.
+# The extension contains the settings as a string, so that the test can read them from the wheel.
 BACKEND = """
 import os
 from setuptools.build_meta import *
@@ -115,7 +116,7 @@ assert sys.prefix != os.environ["BUILDFARM_PREFIX"]
 print("checked", torch.__version__)
 """
 
-#: What in the volume of packages is root's, but for the locks beside environments.
+#: Files of root in the volume of packages, except the lock files of environments.
 OF_ROOT = "find . -mindepth 1 -user 0 ! -name 'buildfarm-*.lock'"
 
 
@@ -125,19 +126,19 @@ def executor(store: Path) -> DockerExecutor:
     farm = Store(store)
     matrix = replace(make.matrix(["2.11"], ["13.0"], ["3.12"]), images=(ImageRule("*", BASE, PYTHONS),))
     return DockerExecutor(
-        Environments(farm, "https://wheels.invalid/{variant}"), farm, Choice(matrix, Compat.load(), {})
+        Environments(farm, "https://wheels.invalid/{variant}"), farm, ImageChooser(matrix, Compat.load(), {})
     )
 
 
 @pytest.fixture
-def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[..., Job]:
+def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[..., CompileJob]:
     build = Build(
         "toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), (Arch(9, 0),), CELL.platform, (CELL,)
     )
     folder = tmp_path / "recipe"
     log = tmp_path / "log"
 
-    def make_it(settings: str, *, skip: tuple[str, ...] = (), check: str = CHECK) -> Job:
+    def make_it(settings: str, *, skip: tuple[str, ...] = (), check: str = CHECK) -> CompileJob:
         files = {"backend.py": BACKEND, "setup.py": SETUP, "toy.c": SOURCE, "tests/check.py": check}
         for name, text in {**files, "pyproject.toml": HEAD + dedent(settings)}.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -155,24 +156,24 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[..., Job]:
         work.mkdir()
         prepare_source(recipe, source, cache=tmp_path / "cache")
         digest = digest_of(uuid4().hex)
-        return Job(build, recipe, toolchain, source, work, log, 2, digest, f"test/{digest[:16]}")
+        return CompileJob(build, recipe, toolchain, source, work, log, 2, digest, f"test/{digest[:16]}")
 
     return make_it
 
 
 def in_cache(script: str) -> list[str]:
-    """What a shell says in the volume of packages."""
+    """Output of a shell command in the volume of packages, split into words."""
     argv = ["docker", "run", "--rm", f"--volume={PACKAGES_VOLUME}:/cache", "--workdir=/cache", BASE, "sh", "-c", script]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
 
-def containers(job: Job) -> list[str]:
-    argv = ["docker", "ps", "--all", "--quiet", "--filter", f"label={LABEL}={job.mark}"]
+def containers(job: CompileJob) -> list[str]:
+    argv = ["docker", "ps", "--all", "--quiet", "--filter", f"label={OWNER_LABEL}={job.owner}"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
 
-def environments_left(job: Job) -> list[str]:
-    """What is left of the build's environment, and of its tests'."""
+def environments_left(job: CompileJob) -> list[str]:
+    """What is left of the environments of the build and of its tests."""
     name = environment_name(job)
     return in_cache(f"ls -d {name} {name}-test 2>/dev/null || true")
 
@@ -184,28 +185,28 @@ def compiled_in(wheel: Path) -> bytes:
 
 
 def test_every_setting_takes_effect(
-    executor: DockerExecutor, make_job: Callable[..., Job], monkeypatch: pytest.MonkeyPatch
+    executor: DockerExecutor, make_job: Callable[..., CompileJob], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOST", "of the host")
-    told: list[str] = []
-    monkeypatch.setattr("builder.wheels.docker.warn", told.append)
+    warnings: list[str] = []
+    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.print_warning", warnings.append)
     job, stages = make_job(FULL), list[str]()
     of_root = in_cache(OF_ROOT)
     wheel = executor.compile(job, stages.append)
     log = job.log.read_text()
 
-    said = compiled_in(wheel)
-    assert b"THEIRS=it;LAST=override;OURS=ours;TOLD=yes;HOST=;CPPFLAGS=-g0 -DMORE;" in said
-    assert b"archs=9.0;all=True;build=True;" in said
+    settings = compiled_in(wheel)
+    assert b"THEIRS=it;LAST=override;OURS=ours;TOLD=yes;HOST=;CPPFLAGS=-g0 -DMORE;" in settings
+    assert b"archs=9.0;all=True;build=True;" in settings
     assert "\nchecked 2.11.0" in log
     assert [stage for stage in stages if stage in {"compile", "test"}] == ["compile", "test"]
-    assert "`skip` in [tool.cibuildwheel] leaves out cp312-manylinux_x86_64; it is built here" in told[0]
-    assert "`manylinux-x86_64-image`" in told[1]
-    assert "OURS, TORCH_CUDA_ARCH_LIST" in told[2]
+    assert "`skip` in the source's [tool.cibuildwheel]: the source excludes cp312-manylinux_x86_64" in warnings[0]
+    assert "`manylinux-x86_64-image`" in warnings[1]
+    assert "OURS, TORCH_CUDA_ARCH_LIST" in warnings[2]
 
     assert containers(job) == []
     assert environments_left(job) == []
-    assert set(in_cache(OF_ROOT)) <= set(of_root), "the build's user could not use those"
+    assert set(in_cache(OF_ROOT)) <= set(of_root), "the build's user could not use these files"
 
 
 @pytest.mark.parametrize(
@@ -216,28 +217,28 @@ def test_every_setting_takes_effect(
             "",
             "before-all",
             "the source's own before-all failed: .*yum: .*not found",
-            f"it is written for another distribution: there is no yum in {BASE}",
+            f"the command is for a different distribution: {BASE} has no yum",
         ),
         (
             'before-build = "pip install torch==2.9.1"',
             "",
             "before-build",
             "the source's own before-build failed: .*conflict",
-            "`cibuildwheel_skip: [before-build]` in the recipe leaves it out",
+            "skip the step with `cibuildwheel_skip: [before-build]` in the recipe",
         ),
         (
             'test-command = "python {project}/tests/check.py"',
             "import toy\nassert toy.SAID == 'no'\n",
             "test",
-            "the source's own tests of its wheel failed: AssertionError",
-            "`cibuildwheel_skip: [test]` in the recipe leaves it out",
+            "the source's own tests of the wheel failed: AssertionError",
+            "skip the step with `cibuildwheel_skip: [test]` in the recipe",
         ),
     ],
     ids=["before-all", "before-build", "test"],
 )
-def test_each_failing_step_has_its_sentence(
+def test_each_failing_step_has_an_error(
     executor: DockerExecutor,
-    make_job: Callable[..., Job],
+    make_job: Callable[..., CompileJob],
     settings: str,
     check: str,
     stage: str,
@@ -253,7 +254,7 @@ def test_each_failing_step_has_its_sentence(
     assert environments_left(job) == []
 
 
-def test_what_the_recipe_skips_does_not_happen(executor: DockerExecutor, make_job: Callable[..., Job]) -> None:
+def test_skipped_parts_are_not_run(executor: DockerExecutor, make_job: Callable[..., CompileJob]) -> None:
     settings = (
         '[tool.cibuildwheel]\nbefore-all = "yum install x"\ntest-command = "false"\nconfig-settings = {told = "1"}\n'
     )

@@ -1,4 +1,4 @@
-"""What goes wrong around containers, made to happen: a sentence, an exit code, nothing left, the next run goes on."""
+"""Failures of containers: each gives an error and an exit code, leaves nothing behind, and the next run succeeds."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from tests.integration.engine_proxy import engine_proxy
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
-#: An image of the one step that fetches the farm's tools, of which one is nowhere to be had.
+#: An image with one step, which downloads a package that does not exist.
 OTHER_TOOL = f"""
-import builder.images.making as making
-making.render_template = lambda *_: '''FROM {PYTHONS}
+import builder.images.image_build
+builder.images.image_build.render_template = lambda *_: '''FROM {PYTHONS}
 RUN --mount=type=secret,id=network,target=/run/secrets/network . /run/secrets/network; \\\\
     $(readlink -f /opt/python/cp312-cp312/bin/python3) -m pip download {ABSENT}
 '''
 """
 
-#: A small image of another name on top of what is there already.
+#: The normal image with one more label, so that its name differs.
 OTHER_LABEL = """
-import builder.images.making as making
-plain = making.render_template
-making.render_template = lambda *words: plain(*words) + "LABEL buildfarm.test={label}\\n"
+import builder.images.image_build
+plain = builder.images.image_build.render_template
+builder.images.image_build.render_template = lambda *arguments: plain(*arguments) + "LABEL buildfarm.test={label}\\n"
 """
 
-#: Ten million numbers, which the compiler keeps in memory one by one.
+#: Ten million numbers, which need much memory in the compiler.
 GREEDY = "".join(f"#define N{n + 1} {','.join([f'N{n}'] * 10)}\n" for n in range(7)).replace("N0", "1")
 
 
@@ -44,45 +44,45 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContainerFarm]:
         yield made
 
 
-def spoken(ran: Ran, code: int, errors: int = 1) -> str:
-    """What the farm said on stderr; a traceback or another exit code is a fault of ours."""
+def error_text(ran: Ran, code: int, errors: int = 1) -> str:
+    """Standard error on one line. Fails for a traceback, a wrong exit code, or too few errors."""
     assert ran.code == code, ran.all
     assert "Traceback" not in ran.all
     assert ran.err.count("error:") + ran.err.count("failed:") >= errors, ran.err
     return " ".join(ran.err.split())
 
 
-def test_ended_again_and_again_and_then_a_whole_wheel(farm: ContainerFarm) -> None:
+def test_interrupted_and_killed_runs_and_then_a_wheel(farm: ContainerFarm) -> None:
     package = farm.recipe("ended")
-    for ending, bar in (
+    for ending, barrier in (
         (signal.SIGTERM, farm.fetches),
         (signal.SIGHUP, farm.compiles),
         (signal.SIGINT, farm.compiles),
         (signal.SIGINT, farm.fetches),
     ):
-        with bar.down():
-            came = bar.visits
+        with barrier.closed():
+            before = barrier.arrivals
             run = farm.start()
-            bar.await_visit(came + 1, run)
+            barrier.await_arrival(before + 1, run)
             assert farm.containers()
             run.send_signal(ending)
             done = ended(run)
         assert done.code == 130, done.all
-        assert "interrupted; what was finished is kept" in done.err
+        assert "interrupted; finished builds are kept" in done.err
         farm.nothing_left()
         assert farm.wheels() == []
 
-    left = killed(farm)
-    with farm.compiles.down():  # the same job once more
-        came = farm.compiles.visits
+    left = kill_during_compile(farm)
+    with farm.compiles.closed():  # the same job again
+        before = farm.compiles.arrivals
         run = farm.start()
-        farm.compiles.await_visit(came + 1, run)
-        assert not left & set(farm.containers()), "a killed run's container goes on beside this one"
+        farm.compiles.await_arrival(before + 1, run)
+        assert not left & set(farm.containers()), "the container of the killed run is still running"
         run.kill()
         ended(run)
     left = set(farm.containers())
     assert left
-    (package / "_C.c").write_text((package / "_C.c").read_text().replace("42", "43"))  # it will never run again
+    (package / "_C.c").write_text((package / "_C.c").read_text().replace("42", "43"))  # so this job never runs again
     done = farm.build()
     assert done.code == 0, done.all
     assert farm.containers() == []
@@ -90,12 +90,12 @@ def test_ended_again_and_again_and_then_a_whole_wheel(farm: ContainerFarm) -> No
     assert len(farm.wheels()) == 1
 
 
-def killed(farm: ContainerFarm) -> set[str]:
-    """The containers of a run that met SIGKILL while it compiled."""
-    with farm.compiles.down():
-        came = farm.compiles.visits
+def kill_during_compile(farm: ContainerFarm) -> set[str]:
+    """The containers of a run that was killed during a compile."""
+    with farm.compiles.closed():
+        before = farm.compiles.arrivals
         run = farm.start()
-        farm.compiles.await_visit(came + 1, run)
+        farm.compiles.await_arrival(before + 1, run)
         run.kill()
         ended(run)
         left = set(farm.containers())
@@ -103,25 +103,25 @@ def killed(farm: ContainerFarm) -> set[str]:
     return left
 
 
-def test_interrupted_while_an_image_is_made(farm: ContainerFarm) -> None:
+def test_interrupted_while_an_image_is_built(farm: ContainerFarm) -> None:
     farm.recipe("unmade")
-    with farm.asks.down():
-        came = farm.asks.visits
+    with farm.lookups.closed():
+        before = farm.lookups.arrivals
         run = farm.start(patch=OTHER_TOOL)
-        farm.asks.await_visit(came + 1, run)
-        assert farm.processes(), "buildx was to run by now"
+        farm.lookups.await_arrival(before + 1, run)
+        assert farm.processes(), "buildx must be running"
         run.send_signal(signal.SIGINT)
         done = ended(run)
         assert done.code == 130, done.all
         farm.nothing_left()
-        gone_by = time.monotonic() + 30  # the engine hears of it a moment later
+        deadline = time.monotonic() + 30  # the engine stops the step a moment later
         while asking := in_containers(ABSENT):
-            assert time.monotonic() < gone_by, asking
+            assert time.monotonic() < deadline, asking
             time.sleep(0.2)
 
 
 def in_containers(word: str) -> list[str]:
-    """Command lines, whoever's, that hold a word."""
+    """Command lines of all processes that contain a word."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
@@ -130,46 +130,46 @@ def in_containers(word: str) -> list[str]:
     return found
 
 
-def test_the_network_is_cut_while_an_image_is_made(farm: ContainerFarm) -> None:
+def test_the_network_breaks_while_an_image_is_built(farm: ContainerFarm) -> None:
     farm.recipe("cut_image")
     farm.cut = True
     try:
-        said = spoken(farm.build(patch=OTHER_TOOL), 4)
+        errors = error_text(farm.build(patch=OTHER_TOOL), 4)
     finally:
         farm.cut = False
-    assert "the image could not be made for want of network" in said
+    assert "the image could not be built because the network cannot be reached" in errors
     farm.nothing_left()
 
 
-def test_the_network_is_cut_while_packages_are_installed(farm: ContainerFarm) -> None:
+def test_the_network_breaks_while_packages_are_installed(farm: ContainerFarm) -> None:
     farm.recipe("cut")
-    with farm.fetches.down():
-        came = farm.fetches.visits
+    with farm.fetches.closed():
+        before = farm.fetches.arrivals
         run = farm.start(packages=f"{farm.packages}-cut")
-        farm.fetches.await_visit(came + 1, run)
+        farm.fetches.await_arrival(before + 1, run)
         farm.cut = True
     try:
-        said = spoken(ended(run), 4)
+        errors = error_text(ended(run), 4)
     finally:
         farm.cut = False
         subprocess.run(["docker", "volume", "rm", f"{farm.packages}-cut"], capture_output=True, check=True)
-    assert "the package index cannot be reached" in said, said
-    assert "UV_DEFAULT_INDEX" in said
+    assert "the package index cannot be reached" in errors, errors
+    assert "UV_DEFAULT_INDEX" in errors
     farm.nothing_left()
 
 
-def test_the_engine_goes_away_in_the_middle(farm: ContainerFarm) -> None:
+def test_the_engine_stops_during_a_compile(farm: ContainerFarm) -> None:
     farm.recipe("bereft")
-    with engine_proxy() as proxy, farm.compiles.down():
-        came = farm.compiles.visits
+    with engine_proxy() as proxy, farm.compiles.closed():
+        before = farm.compiles.arrivals
         run = farm.start(DOCKER_HOST=proxy.address)
-        farm.compiles.await_visit(came + 1, run)
+        farm.compiles.await_arrival(before + 1, run)
         proxy.cut()
-        said = spoken(ended(run), 4)
-        assert "the Docker engine went away in the middle of the compile stage" in said
-        assert "status" not in said
+        errors = error_text(ended(run), 4)
+        assert "the Docker engine stopped answering during the compile stage" in errors
+        assert "status" not in errors
         left = set(farm.containers())
-        assert left, "nobody could end it"
+        assert left, "without an engine, the container cannot be removed"
         assert farm.processes() == []
     done = farm.build()
     assert done.code == 0, done.all
@@ -183,16 +183,16 @@ def test_the_disk_is_full_in_the_container(farm: ContainerFarm) -> None:
     options = ["type=tmpfs", "device=tmpfs", "o=size=128k,uid=1000"]
     subprocess.run(["docker", "volume", "create", *(f"--opt={word}" for word in options), volume], check=True)
     try:
-        said = spoken(farm.build(packages=volume), 1)
+        errors = error_text(farm.build(packages=volume), 1)
     finally:
         subprocess.run(["docker", "volume", "rm", volume], capture_output=True, check=True)
-    assert "the disk is full" in said, said
+    assert "the disk is full" in errors, errors
     farm.nothing_left()
     assert builds(farm) == before
 
 
 def builds(farm: ContainerFarm) -> set[Path]:
-    """What the store has finished."""
+    """Finished builds in the store."""
     return set((farm.root / "store" / "builds").glob("*"))
 
 
@@ -200,16 +200,16 @@ def test_the_disk_is_full_under_the_store(farm: ContainerFarm) -> None:
     farm.recipe("cramped")
     store = farm.root / "cramped-store"
     with small_disk(store):
-        with farm.compiles.down():
-            came = farm.compiles.visits
+        with farm.compiles.closed():
+            before = farm.compiles.arrivals
             run = farm.start(store=store.name)
-            farm.compiles.await_visit(came + 1, run)
+            farm.compiles.await_arrival(before + 1, run)
             with contextlib.suppress(OSError), (store / "filler").open("wb") as filler:
                 while True:
                     filler.write(bytes(4096))
                     filler.flush()
-        said = spoken(ended(run), 1)
-        assert "the disk is full" in said, said
+        errors = error_text(ended(run), 1)
+        assert "the disk is full" in errors, errors
         assert not list((store / "builds").iterdir())
         assert farm.containers(store.name) == []
         (store / "filler").unlink()
@@ -219,7 +219,7 @@ def test_the_disk_is_full_under_the_store(farm: ContainerFarm) -> None:
 
 @contextlib.contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of 16 MB on a folder."""
+    """Mount a file system of 16 MB on a directory."""
     folder.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "size=16m", "tmpfs", str(folder)], capture_output=True, text=True, check=False
@@ -232,51 +232,52 @@ def small_disk(folder: Path) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
-def test_the_compiler_is_killed_for_memory(farm: ContainerFarm) -> None:
+def test_the_compiler_is_killed_when_memory_runs_out(farm: ContainerFarm) -> None:
     farm.recipe("greedy", source=GREEDY + "int numbers[] = {N7};\n")
-    said = spoken(farm.build(CREATE="--memory=100m --memory-swap=100m"), 1)
-    assert "a compiler was killed, most likely for memory" in said, said
-    assert "--jobs" in said
-    assert "memory_per_job" in said
+    errors = error_text(farm.build(CREATE="--memory=100m --memory-swap=100m"), 1)
+    assert "a compiler was killed, probably because memory ran out" in errors, errors
+    assert "--jobs" in errors
+    assert "memory_per_job" in errors
     farm.nothing_left()
 
 
-def test_images_that_are_nowhere(farm: ContainerFarm) -> None:
+def test_images_that_do_not_exist(farm: ContainerFarm) -> None:
     farm.recipe("baseless")
     farm.matrix("baseless", images="{image: wheels.invalid/a:1, pythons: wheels.invalid/b:1}")
-    said = spoken(farm.build(), 4, errors=2)
-    for image in ("wheels.invalid/a:1", "wheels.invalid/b:1"):
-        assert said.count(f"images, cells *: the base image {image} is not on this machine and cannot be pulled") == 1
+    errors = error_text(farm.build(), 4)
+    assert "pulling 2 base images: wheels.invalid/a:1, wheels.invalid/b:1" in errors
+    # The registry cannot be reached: the second image of the same registry is not tried.
+    assert errors.count("the connection to the registry wheels.invalid failed") == 1
 
 
-def test_farms_side_by_side(farm: ContainerFarm) -> None:
-    """Two of one store make a wheel once; one of another store makes its own, and none ends another's container.
+def test_parallel_runs(farm: ContainerFarm) -> None:
+    """Runs with one store build a wheel once, a different store builds its own, and no run removes others' containers.
 
-    Both stores make the image at once, and the other's clock is three days ahead.
+    Two stores build the image at the same time, and one environment looks three days old.
     """
     farm.recipe("shared")
     label = uuid4().hex[:12]
     patch = OTHER_LABEL.format(label=label)
     try:
-        with farm.compiles.down():
-            came = farm.compiles.visits
+        with farm.compiles.closed():
+            before = farm.compiles.arrivals
             runs = [farm.start(store="one", patch=patch), farm.start(store="two", patch=patch)]
-            farm.compiles.await_visit(came + 2)
+            farm.compiles.await_arrival(before + 2)
             held = {*farm.containers("one"), *farm.containers("two")}
             assert len(held) == 2
             backdate(farm)
             runs += [farm.start(store="one", patch=patch), farm.start(store="three", patch=patch)]
-            farm.compiles.await_visit(came + 3)
+            farm.compiles.await_arrival(before + 3)
             assert runs[2].stderr is not None
-            said = ""
-            while "wait for another farm" not in said:
-                said += (line := runs[2].stderr.readline())
-                assert line, said
+            errors = ""
+            while "waiting for another buildfarm process" not in errors:
+                errors += (line := runs[2].stderr.readline())
+                assert line, errors
             assert held <= {*farm.containers("one"), *farm.containers("two")}
         for run in runs:
             done = ended(run)
             assert done.code == 0, done.all
-        assert farm.compiles.visits == came + 3
+        assert farm.compiles.arrivals == before + 3
         assert farm.wheels("one") == farm.wheels("two") == farm.wheels("three")
         for store in ("one", "two", "three"):
             farm.nothing_left(store)
@@ -288,7 +289,7 @@ def test_farms_side_by_side(farm: ContainerFarm) -> None:
 
 
 def backdate(farm: ContainerFarm) -> None:
-    """Make all environments of builds look three days old, as they do to a clock that is ahead."""
+    """Make all build environments look three days old, as with a clock that is three days ahead."""
     touch = "find /it -maxdepth 1 -name 'buildfarm-*' -exec touch -d '3 days ago' {} +"
     argv = ["docker", "run", "--rm", "--volume", f"{farm.packages}:/it", BASE, "sh", "-c", touch]
     subprocess.run(argv, check=True)

@@ -1,6 +1,6 @@
-"""Real cells of three CUDA majors, each built in a container of a base image that holds its toolkit, and executed.
+"""Real cells of three CUDA major versions, built and run in containers whose base images have the toolkits.
 
-The bases are stand-ins made of Debian's packages (tests/images/make-base), laid out like NVIDIA's.
+tests/images/make-base makes the base images from Debian's packages, with the layout of NVIDIA's images.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from typing import Any
 import pytest
 
 from builder.matrix.axes import Python
-from builder.wheels.container import PACKAGES_VOLUME
-from builder.wheels.official import fits
+from builder.wheelfile.compatibility import is_compatible
+from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
 from tests.conftest import ROOT, Farm, Ran, free_disk, needs_images
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
 PYTHONS = "buildfarm-pythons:local"
 
-#: What is proven of a cell without a GPU; the op gate's checks come on top.
+#: Checks that a cell must pass without a GPU.
 CHECKS = {"linkage", "import", "ops", "dispatch", "values", "gradients"}
 
 
-#: The torch of these cells that other tests use too.
+#: The torch version that other tests use too.
 COMMON = "2.11"
 
 
 @pytest.fixture
 def own(store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
-    """A store and a cache of uv's that go with the test, for a torch that no other test uses is 9 GB on disk.
+    """A store and a uv cache that are deleted after the test: a torch that no other test uses has 9 GB.
 
-    So are the packages of its containers, of which the engine has one volume: these tests are the last to use it.
+    The engine's volume of packages is deleted too, because no later test uses it.
     """
     callspec = getattr(request.node, "callspec", None)
     if callspec is not None and callspec.params["torch"] == COMMON:
@@ -44,12 +44,12 @@ def own(store: Path, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator
     folders = {"BUILDFARM_STORE": str(tmp_path / "store"), "UV_CACHE_DIR": str(tmp_path / "uv-cache")}
     yield folders
     for folder in folders.values():
-        shutil.rmtree(folder, ignore_errors=True)  # a test that was skipped made none
+        shutil.rmtree(folder, ignore_errors=True)  # a skipped test did not create them
     free_disk(PACKAGES_VOLUME)
 
 
 def declare(folder: Path, torch: str, cuda: str, pythons: str, arch: str, image: str, toolkit: str) -> None:
-    """A person's matrix.yaml: one extension, one image for all of its cells."""
+    """Write a matrix.yaml with one extension and one image for all cells."""
     needs_images(image, PYTHONS)
     (folder / "matrix.yaml").write_text(
         f"torch: [{torch}]\ncuda: [{cuda}]\npython: [{pythons}]\narchs: [{arch}]\n"
@@ -59,13 +59,13 @@ def declare(folder: Path, torch: str, cuda: str, pythons: str, arch: str, image:
 
 
 def report(folder: Path) -> dict[str, Any]:
-    """What `report.json` says."""
+    """Contents of report.json."""
     found: dict[str, Any] = json.loads((folder / "dist/report.json").read_text())
     return found
 
 
 def record(wheel: Path) -> dict[str, Any]:
-    """What a wheel says of how it was made."""
+    """The build record inside a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/buildfarm.json")]
         found: dict[str, Any] = json.loads(archive.read(name))
@@ -73,13 +73,13 @@ def record(wheel: Path) -> dict[str, Any]:
 
 
 def verdicts(folder: Path) -> dict[tuple[str, str], str]:
-    """Cell and check to verdict, over all wheels of the report; the files' own checks aside."""
+    """Verdicts of all wheels in the report, by cell and check; without the checks of files."""
     proofs = [proof for build in report(folder)["builds"] for proof in build["proofs"]]
     return {(proof["cell"], proof["check"]): proof["verdict"] for proof in proofs if proof["cell"]}
 
 
 def assert_proven(ran: Ran, folder: Path, cells: set[str]) -> None:
-    """Every check of these cells that needs no GPU was run and passed."""
+    """Assert that these cells passed every check that needs no GPU."""
     assert ran.code == 0, ran.all
     found = verdicts(folder)
     assert {cell for cell, _ in found} == cells
@@ -117,28 +117,11 @@ def test_a_cell_of_each_major(
     toolchain = record(wheel)["toolchain"]
     assert toolchain["nvcc"].startswith(f"{toolkit}.")
     assert ("stands in for" in toolchain) is (cuda != toolkit)
-    # Debian trixie's C library is newer than bookworm's: that wheel this machine would not take.
+    # Debian trixie has a newer glibc than bookworm, so this machine cannot install that wheel.
     proofs = {p["check"]: p for b in report(tmp_path)["builds"] for p in b["proofs"]}
-    elsewhere = not fits(wheel.name, Python.parse(python))
-    assert ("image" in proofs["import"]["evidence"]) is elsewhere
-    if elsewhere:
+    in_container = not is_compatible(wheel.name, Python.parse(python))
+    assert ("image" in proofs["import"]["evidence"]) is in_container
+    if in_container:
         where = proofs["gpu-values"]["evidence"]["where"]
         assert where["image"].startswith(f"buildfarm/run-{cell}:")
         assert proofs["gpu-values"]["reason"] == where["no_gpu"]
-
-
-def test_the_headline_command(farm: Farm, own: dict[str, str], tmp_path: Path) -> None:
-    """`buildfarm build --torch 2.2 --cuda 12.1`, word for word, with the stand-in images declared in matrix.yaml."""
-    declare(tmp_path, "2.2", "12.1", "3.10, 3.11, 3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4")
-    ran = farm("build", "--torch", "2.2", "--cuda", "12.1", cwd=tmp_path, env=own)
-    assert_proven(ran, tmp_path, {f"torch2.2.2-cu121-cp{minor}" for minor in (310, 311, 312)})
-    wheels = sorted((tmp_path / "dist").glob("*.whl"))
-    assert [wheel.name.split("-")[:4] for wheel in wheels] == [
-        ["ms_deform_attn", "0.1.0+cu121.torch22", f"cp{minor}", f"cp{minor}"] for minor in (310, 311, 312)
-    ]
-    assert "executor: docker" in ran.err
-    assert ran.out.count("compiled with CUDA 12.4.131, a stand-in for CUDA 12.1") == 3
-    for wheel in wheels:
-        toolchain = record(wheel)["toolchain"]
-        assert (toolchain["nvcc"], toolchain["stands in for"]) == ("12.4.131", "CUDA 12.1")
-        assert toolchain["c++"].startswith("g++ 12."), "torch 2.2's headers do not pass through nvcc with gcc 13"

@@ -1,4 +1,4 @@
-"""Real containers: a small C++ extension through the docker executor, its failures, what must not remain."""
+"""The docker executor with real containers: a small C++ extension, failures, and leftovers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ import docker
 import pytest
 
 from builder.errors import BuildError, MissingToolError
-from builder.images.container import LABEL
+from builder.hashing import digest_of
+from builder.images.chooser import ImageChooser
+from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle
-from builder.images.specs import Choice
 from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
 from builder.matrix.plan import Build
-from builder.store import Store, digest_of
-from builder.wheels.build import Job
-from builder.wheels.container import PACKAGES_VOLUME, environment_name
-from builder.wheels.docker import DockerExecutor
-from builder.wheels.environment import Environments
-from builder.wheels.facts import read_facts
-from builder.wheels.repair import repair
-from tests.conftest import ROOT, Farm, lacking, needs_images, storage_driver
+from builder.store import Store
+from builder.wheelfile.facts import read_facts
+from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME, environment_name
+from builder.wheels.cibuildwheel.executor import DockerExecutor
+from builder.wheels.job import CompileJob
+from builder.wheels.repair.repair import repair
+from builder.wheels.toolchain.environments import Environments
+from tests.conftest import ROOT, Farm, lacking, needs_images
 from tests.unit.matrix import make
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
@@ -35,13 +36,12 @@ pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 BASE, PYTHONS = "buildfarm-base:bookworm", "buildfarm-pythons:local"
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
 
-# libgmp (gcc's own) is not on every Linux, so it must come into the wheel; torch's libc10 must not.
+# libgmp of gcc is not on every Linux system, so it must be copied into the wheel; libc10 of torch must not.
 SETUP = """
 import os, shutil, sysconfig
 from setuptools import Extension, setup
 
 print("built by", os.getuid(), "with", shutil.which("nvcc"), "of", os.environ["CUDA_HOME"])
-print("group of the root folder may", os.stat("/").st_mode >> 3 & 7)
 
 torch = sysconfig.get_path("platlib") + "/torch/lib"
 flags = ["-Wl,--no-as-needed", "-lc10", "-l:libgmp.so.10"]
@@ -61,17 +61,17 @@ def executor(store: Path) -> DockerExecutor:
     needs_images(BASE, PYTHONS)
     farm = Store(store)
     matrix = replace(make.matrix(["2.11"], ["13.0"], ["3.12"]), images=(ImageRule("*", BASE, PYTHONS),))
-    choice = Choice(matrix, Compat.load(), {})
-    return DockerExecutor(Environments(farm, "https://wheels.invalid/{variant}"), farm, choice)
+    chooser = ImageChooser(matrix, Compat.load(), {})
+    return DockerExecutor(Environments(farm, "https://wheels.invalid/{variant}"), farm, chooser)
 
 
 @pytest.fixture
-def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Job]:
+def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], CompileJob]:
     archs = (Arch.parse("9.0"),)
     build = Build("toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), archs, CELL.platform, (CELL,))
     recipe = make.recipe("toy")
 
-    def make_it(source: str) -> Job:
+    def make_it(source: str) -> CompileJob:
         assert executor.problems([build], {"toy": recipe}) == []
         toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
         for name in ("source", "work"):
@@ -80,57 +80,64 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], Job]:
         (tmp_path / "source" / "toy.cpp").write_text(source)
         digest = digest_of(uuid4().hex)
         source_folder, work, log = (tmp_path / name for name in ("source", "work", "log"))
-        return Job(build, recipe, toolchain, source_folder, work, log, 2, digest, f"test/{digest[:16]}")
+        return CompileJob(build, recipe, toolchain, source_folder, work, log, 2, digest, f"test/{digest[:16]}")
 
     return make_it
 
 
 @pytest.fixture
 def leave() -> Iterator[Callable[[str], str]]:
-    """Makes a container such as a killed farm leaves: running, labelled with its job's mark; returns its id."""
+    """Start a container as a killed run leaves it: running, with its owner's label. Returns its id."""
     made: list[str] = []
 
-    def start(mark: str) -> str:
-        made.append(mark)
-        argv = ["docker", "run", "--detach", "--label", f"{LABEL}={mark}", BASE, "sleep", "600"]
+    def start(owner: str) -> str:
+        made.append(owner)
+        argv = ["docker", "run", "--detach", "--label", f"{OWNER_LABEL}={owner}", BASE, "sleep", "600"]
         return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
 
     yield start
-    for mark in made:
-        Engine().reap(f"{LABEL}={mark}")
+    for owner in made:
+        Engine().remove_containers(owner)
 
 
-def containers(mark: str = "") -> list[str]:
+def containers(owner: str = "") -> list[str]:
     """Ids of the containers of a job, or of all jobs, running or not."""
-    argv = ["docker", "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={mark}".removesuffix("=")]
+    argv = [
+        "docker",
+        "ps",
+        "--all",
+        "--quiet",
+        "--no-trunc",
+        "--filter",
+        f"label={OWNER_LABEL}={owner}".removesuffix("="),
+    ]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
 
-def environments_left(job: Job) -> list[str]:
-    """What is left in the volume of packages of the environment the container made there."""
+def environments_left(job: CompileJob) -> list[str]:
+    """Names of what is left of a job's environment in the volume of packages."""
     argv = ["docker", "run", "--rm", f"--volume={PACKAGES_VOLUME}:/packages", BASE, "ls", "/packages"]
     names = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
-    assert names, "the packages are kept"
+    assert names, "the volume keeps the packages"
     return [name for name in names if name.startswith(environment_name(job)) and not name.endswith(".lock")]
 
 
-def test_a_wheel_comes_out_and_nothing_stays_behind(
-    executor: DockerExecutor, make_job: Callable[[str], Job], leave: Callable[[str], str]
+def test_a_wheel_is_built_and_nothing_is_left(
+    executor: DockerExecutor, make_job: Callable[[str], CompileJob], leave: Callable[[str], str]
 ) -> None:
     job = make_job(SOURCE)
-    ours, others = leave(job.mark), leave(f"another/{job.digest[:16]}")
+    ours, others = leave(job.owner), leave(f"another/{job.digest[:16]}")
     stages: list[str] = []
     raw = executor.compile(job, stages.append)
 
     assert raw.name.startswith("toy-1.0-cp312-cp312-manylinux")
     assert list(dict.fromkeys(stages)) == ["environment", "compile", "repair", "copy"]
-    said = next(line.split() for line in job.log.read_text().splitlines() if "built by" in line)
-    assert said[2] == "1000", "a build's user is not root"
-    assert said[4] == f"{said[6]}/bin/nvcc", "PATH begins with the cell's toolkit"
-    assert f"group of the root folder may {0 if storage_driver() == 'fuse-overlayfs' else 5}" in job.log.read_text()
-    assert containers(job.mark) == []
+    fields = next(line.split() for line in job.log.read_text().splitlines() if "built by" in line)
+    assert fields[2] == "1000", "a build's user is not root"
+    assert fields[4] == f"{fields[6]}/bin/nvcc", "PATH begins with the cell's toolkit"
+    assert containers(job.owner) == []
     assert ours not in containers()
-    assert others in containers(), "another farm's container is not ours to end"
+    assert others in containers(), "containers of other stores are not removed"
     assert environments_left(job) == []
 
     facts = read_facts(raw)
@@ -152,35 +159,36 @@ def test_a_wheel_comes_out_and_nothing_stays_behind(
     assert final.name.startswith("toy-1.0+cu130.torch211-cp312-cp312-manylinux")
 
 
-def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Callable[[str], Job]) -> None:
+def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Callable[[str], CompileJob]) -> None:
     job = make_job("int broken = nothing_of_that_name;\n")
     with pytest.raises(BuildError, match="nothing_of_that_name") as caught:
         executor.compile(job, lambda _: None)
     assert (caught.value.stage, caught.value.log) == ("compile", job.log)
-    assert containers(job.mark) == []
+    assert containers(job.owner) == []
     assert environments_left(job) == []
 
 
-def test_packages_that_cannot_be_had(executor: DockerExecutor, make_job: Callable[[str], Job]) -> None:
+def test_packages_that_do_not_exist(executor: DockerExecutor, make_job: Callable[[str], CompileJob]) -> None:
     job = make_job(SOURCE)
-    parts = {**dict(job.toolchain.parts), "packages": "setuptools==0.0.0.1"}
-    job = replace(job, toolchain=replace(job.toolchain, parts=tuple(parts.items())))
-    with pytest.raises(MissingToolError, match=r"does not have what is needed.*setuptools"):
+    job = replace(job, toolchain=replace(job.toolchain, packages=("setuptools==0.0.0.1",)))
+    with pytest.raises(MissingToolError, match=r"does not have a required package or version.*setuptools"):
         executor.compile(job, lambda _: None)
-    assert containers(job.mark) == []
+    assert containers(job.owner) == []
     assert environments_left(job) == []
 
 
-def test_a_second_toolchain_makes_no_second_image(executor: DockerExecutor, make_job: Callable[[str], Job]) -> None:
+def test_a_second_toolchain_builds_no_second_image(
+    executor: DockerExecutor, make_job: Callable[[str], CompileJob]
+) -> None:
     job = make_job(SOURCE)
-    said = job.log.read_text() if job.log.exists() else ""
+    log = job.log.read_text() if job.log.exists() else ""
     again = executor.toolchain(job.build, job.recipe, log=job.log)
     assert again == job.toolchain
-    assert again.part("image").startswith("buildfarm/build-cu130-buildfarm-base-bookworm-gcc12-cp312:")
-    packages = again.part("packages").split()
+    assert str(again.image).startswith("buildfarm/build-cu130-buildfarm-base-bookworm-gcc12-cp312:")
+    packages = again.packages
     assert "torch==2.11.0" in packages
-    assert not [package for package in packages if package.startswith("triton")], "which no compile reads"
-    assert (job.log.read_text() if job.log.exists() else "") == said
+    assert not [package for package in packages if package.startswith("triton")], "no compile needs it"
+    assert (job.log.read_text() if job.log.exists() else "") == log
 
 
 def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
@@ -196,9 +204,9 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
     secrets = {"network": tmp_path / "network", "ca": ca_bundle()}
     client = docker.from_env()
     try:
-        Engine().build(text, tag, log=tmp_path / "log", job="secrets", secrets=secrets)
-        assert Engine().ask(tag, "cat /length") == f"{len('https://me:hush@wheels.invalid/simple')}\n"
-        assert Engine().ask(tag, "test ! -s /run/secrets/network && echo none") == "none\n"
+        Engine().build(text, tag, log=tmp_path / "log", owner="secrets", secrets=secrets)
+        assert Engine().run_script(tag, "cat /length") == f"{len('https://me:hush@wheels.invalid/simple')}\n"
+        assert Engine().run_script(tag, "test ! -s /run/secrets/network && echo none") == "none\n"
         image = client.images.get(tag)
         assert "hush" not in str(image.history()) + str(image.attrs) + (tmp_path / "log").read_text()
     finally:
@@ -207,7 +215,7 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
 
 
 def test_the_main_job_in_a_container(executor: DockerExecutor, farm: Farm, store: Path, tmp_path: Path) -> None:
-    """The README's extension, nvcc from the package index: the same name and tags, proven like the local one."""
+    """The README's extension, nvcc from the package index: same name, tags and checks as with the local executor."""
     del executor
     (tmp_path / "matrix.yaml").write_text(
         "torch: [2.11]\ncuda: [13.0]\npython: [3.12]\narchs: [9.0+PTX]\n"

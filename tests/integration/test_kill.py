@@ -1,4 +1,4 @@
-"""kill -9 in the middle: never a partial wheel, no compiler left running, and the next run finishes."""
+"""kill -9 during a build: no partial wheel, no compiler left running, and the next run finishes the build."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from builder.process import JOB_VARIABLE
+from builder.process import OWNER_VARIABLE
 from builder.store import Store
 from tests.conftest import BUILDFARM, ROOT, run
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-#: Seconds after the compile began; the last ones fall into repair and hand-over on a fast machine.
+#: Seconds after the start of the compile; on a fast machine the last kills hit the repair and the copy to dist/.
 MOMENTS = [0.0, 0.3, 1, 2, 4, 7, 11, 16, 22, 30]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Path]:
-    """A store of its own, so that what is left in it was left by the runs of this test."""
+    """A separate store, so that everything in it comes from the runs of this test."""
     folder = tmp_path / "store"
     folder.mkdir()
     yield folder
@@ -32,8 +32,8 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 
 def compilers(store: Path) -> list[int]:
-    """Processes that carry the mark of this store, whoever their parent is."""
-    mark = f"{JOB_VARIABLE}={Store(store).mark('')}".encode()
+    """The ids of processes whose owner is a build of this store, whatever their parent is."""
+    mark = f"{OWNER_VARIABLE}={Store(store).owner('')}".encode()
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -44,10 +44,10 @@ def compilers(store: Path) -> list[int]:
     return found
 
 
-def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
+def test_ten_kills_and_then_a_complete_wheel(store: Path, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
-    # One arch of its own, so that this build is in nobody's cache, and short.
-    words = [
+    # An arch that no other test builds, so that the compiler cache is empty; a single arch, so that it is short.
+    command = [
         str(BUILDFARM),
         "build",
         "--torch",
@@ -59,59 +59,59 @@ def test_ten_kills_and_then_a_whole_wheel(store: Path, tmp_path: Path) -> None:
         "--ext",
         "ms_deform_attn",
     ]
-    words += ["--arch", "8.9", "--executor", "local", "--store", str(store), "--dist", str(dist)]
+    command += ["--arch", "8.9", "--executor", "local", "--store", str(store), "--dist", str(dist)]
     log = store / "logs"
     for moment in MOMENTS:
-        farm = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        assert farm.stderr is not None
-        for line in farm.stderr:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        for line in process.stderr:
             if ": compile (" in line or "already built" in line:
                 break
         deadline = time.monotonic() + moment
-        while farm.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
-        farm.send_signal(signal.SIGKILL)
-        farm.stderr.close()
-        farm.wait()
+        process.send_signal(signal.SIGKILL)
+        process.stderr.close()
+        process.wait()
         for wheel in dist.glob("*"):
             assert wheel.suffix != ".whl" or zipfile.ZipFile(wheel).testzip() is None
         for wheel in (store / "builds").glob("*/*.whl"):
             assert zipfile.ZipFile(wheel).testzip() is None
-    done = run(*words)
+    done = run(*command)
     assert done.code == 0, done.all
     (wheel,) = dist.glob("*.whl")
     assert zipfile.ZipFile(wheel).testzip() is None
     assert list(log.glob("*.log"))
     assert compilers(store) == []
-    assert list((store / "work").glob("*")) == [], "scratch folders of killed runs are gone"
+    assert list((store / "work").glob("*")) == [], "scratch folders of killed runs are deleted"
 
 
-@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda s: s.name)
-def test_told_to_end_it_takes_its_compilers_along(store: Path, tmp_path: Path, ending: signal.Signals) -> None:
-    words = [str(BUILDFARM), "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn", "--arch", "8.7"]
-    words += ["--executor", "local", "--store", str(store), "--dist", str(tmp_path / "dist")]
-    # SIGINT as a shell in the foreground leaves it, whatever started the tests; the others must not need it.
-    disposition = signal.SIG_DFL if ending is signal.SIGINT else signal.SIG_IGN
-    farm = subprocess.Popen(
-        words,
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT], ids=lambda s: s.name)
+def test_a_signal_ends_the_run_and_its_compilers(store: Path, tmp_path: Path, number: signal.Signals) -> None:
+    command = [str(BUILDFARM), "build", "--torch", "2.11", "--cuda", "13.0", "--ext", "ms_deform_attn", "--arch", "8.7"]
+    command += ["--executor", "local", "--store", str(store), "--dist", str(tmp_path / "dist")]
+    # SIGINT has the disposition of a program in the foreground; SIGTERM and SIGHUP must work while it is ignored.
+    disposition = signal.SIG_DFL if number is signal.SIGINT else signal.SIG_IGN
+    process = subprocess.Popen(
+        command,
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, disposition),  # noqa: PLW1509 - no thread is at work here
     )
-    assert farm.stderr is not None
-    said = ""
-    while ": compile (" not in said:
-        line = farm.stderr.readline()
-        assert line, said
-        said += line
+    assert process.stderr is not None
+    output = ""
+    while ": compile (" not in output:
+        line = process.stderr.readline()
+        assert line, output
+        output += line
     time.sleep(1.5)
     mine = compilers(store)
-    assert mine, "a compiler was to run by now"
-    farm.send_signal(ending)
-    _, err = farm.communicate(timeout=30)
-    assert farm.returncode == 130, err
-    assert "interrupted; what was finished is kept" in err
+    assert mine, "no compiler runs after 1.5 s of the compile stage"
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "interrupted; finished builds are kept" in err
     time.sleep(0.2)
     assert compilers(store) == []

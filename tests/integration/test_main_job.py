@@ -1,4 +1,4 @@
-"""The main job end to end: one command, one wheel, installed by pip, run under several torch and Pythons."""
+"""The main job end to end: one command builds one wheel, which pip installs and which runs in several cells."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from builder.wheels.facts import read_facts
-from tests.conftest import BUILDFARM, ROOT, Farm, run, wheel_of
+from builder.wheelfile.facts import read_facts
+from tests.conftest import BUILDFARM, ROOT, Farm, run, runs_everything, wheel_of
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-#: Two Pythons of the four of that command in the README: a second one is enough to tell one wheel from one for each.
+#: A second Python shows that one wheel serves both.
 SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--python", "3.13", "--ext", "ms_deform_attn")
+#: The quick tier: one cell, under the Python that runs the tests, and one architecture.
+QUICK = ("--torch", "2.11", "--cuda", "13.0", "--python", "{}.{}".format(*sys.version_info), "--ext", "ms_deform_attn")
 
-#: Forward and backward once, from the installed package, with a value that can be checked by hand: a sample at the
-#: very centre of a constant map returns the constant, and spreads a gradient of one over it.
+#: One forward and one backward call of the installed package, with values that can be checked by hand: a sample at the
+#: centre of a constant map returns the constant, and spreads a gradient of one over the map.
 CALL = """
 import json, sys, torch, ms_deform_attn
 value = torch.full((1, 16, 2, 8), 3.0, requires_grad=True)
@@ -40,13 +42,14 @@ print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], 
 
 
 @pytest.fixture(scope="module")
-def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The dist folder that the README's main job makes, in a folder whose name has a space."""
+def built(store: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
+    """The dist folder of the README's main job, at a path with a space."""
+    selection = SELECT if runs_everything(pytestconfig) else (*QUICK, "--arch", "9.0")
     dist = tmp_path_factory.mktemp("out") / "my dist"
     done = run(
         BUILDFARM,
         "build",
-        *SELECT,
+        *selection,
         "--executor",
         "local",
         "--store",
@@ -59,6 +62,7 @@ def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return dist
 
 
+@pytest.mark.quick
 def test_one_wheel_with_its_report_and_index(built: Path) -> None:
     wheel = wheel_of(built)
     assert re.fullmatch(r"ms_deform_attn-0\.1\.0\+cu13-cp310-abi3-manylinux_2_\d+_x86_64\.whl", wheel.name)
@@ -123,7 +127,7 @@ def test_a_second_run_does_nothing(built: Path, farm: Farm, store: Path) -> None
         started = time.monotonic()
         done = farm(*words)
         seconds.append(time.monotonic() - started)
-        assert "kept" in done.out
+        assert "reused" in done.out
     after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
     assert after == before
     print(f"a run with nothing to do: {min(seconds) - min(nothing):.2f} s more than python -c pass")
@@ -132,9 +136,9 @@ def test_a_second_run_does_nothing(built: Path, farm: Farm, store: Path) -> None
 def test_an_edited_source_rebuilds_only_what_depends_on_it(
     farm: Farm, store: Path, tmp_path: Path, built: Path
 ) -> None:
-    """Digests tell it without compiling: the plan's two extensions, one of them edited."""
+    """An edited header starts a build, which fails on purpose; an edited test does not."""
     del built
-    copy = tmp_path / "farm"
+    copy = tmp_path / "project"
     copy.mkdir()
     shutil.copytree(ROOT / "extensions", copy / "extensions")
     shutil.copyfile(ROOT / "matrix.yaml", copy / "matrix.yaml")
@@ -152,14 +156,14 @@ def test_an_edited_source_rebuilds_only_what_depends_on_it(
     assert json.loads(edited.out)["builds"][0]["status"] == "failed"
 
 
-def test_nvidias_own_tool_sees_the_same_device_code(built: Path, tmp_path: Path) -> None:
-    """Our reader of fat binaries, held against cuobjdump."""
+def test_cuobjdump_lists_the_same_device_code(built: Path, tmp_path: Path) -> None:
+    """Compare buildfarm's reader of fat binaries with cuobjdump."""
     facts = read_facts(wheel_of(built))
     (library,) = [library for library in facts.libraries if library.sass]
     with zipfile.ZipFile(wheel_of(built)) as archive:
         archive.extract(library.path, tmp_path)
     files = importlib.metadata.files("nvidia-cuda-cuobjdump") or []
     program = next(Path(str(file.locate())) for file in files if file.name == "cuobjdump")
-    said = run(program, "--list-elf", tmp_path / library.path)
-    assert said.code == 0, said.all
-    assert set(re.findall(r"\.(sm_\w+)\.cubin", said.out)) == set(library.sass)
+    listing = run(program, "--list-elf", tmp_path / library.path)
+    assert listing.code == 0, listing.all
+    assert set(re.findall(r"\.(sm_\w+)\.cubin", listing.out)) == set(library.sass)

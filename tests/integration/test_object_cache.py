@@ -1,10 +1,11 @@
-"""Real sccache, real nvcc: no stale object, and every build system's compilers are behind the cache, by name."""
+"""Real sccache and nvcc: no stale object, and every build system finds the launchers by the compilers' names."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,16 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from builder.images.files import templates
+from builder.code_digest import PACKAGE
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.plan import Build
+from builder.records.cache_statistics import CacheOutcome, CacheStatistics
 from builder.store import Store
-from builder.wheels.build import Job
-from builder.wheels.environment import Environment, Environments, build_requirements, link_toolkit
+from builder.wheelfile.diff import differences
+from builder.wheels.build_scripts.cuda_packages import link_toolkit
+from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
-from builder.wheels.object_cache import SITE, cache_variables, compiler_variables, find_cache
-from builder.wheels.objects import Objects, Outcome, read_objects
-from builder.wheels.toolkit import find_host_compiler
+from builder.wheels.sccache.configure import cache_variables, compiler_variables, find_sccache
+from builder.wheels.sccache.launchers.environment import Layout
+from builder.wheels.sccache.stats import read_statistics
+from builder.wheels.scripts import script_command
+from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
+from builder.wheels.toolchain.environments import Environment, Environments, build_requirements
 from tests.conftest import lacking, run
 from tests.unit.matrix import make
 
@@ -84,7 +90,7 @@ SYSTEMS = {
 @pytest.fixture(scope="module")
 def environment(store: Path) -> Environment:
     """The one the local executor makes for the shipped extensions."""
-    wanted = build_requirements(TORCH, CUDA, ["setuptools>=77", "wheel", "ninja"], default_variant=True, toolkit=True)
+    wanted = build_requirements(TORCH, CUDA, ["setuptools>=77", "wheel", "ninja"], toolkit=True)
     environments = Environments(Store(store), "https://wheels.invalid/{variant}")
     return environments.ensure(Python(3, 12), wanted, index=[], log=Store(store).log("object-cache"))
 
@@ -108,38 +114,42 @@ class Machine:
         (self.source / name).parent.mkdir(exist_ok=True)
         (self.source / name).write_text(text)
 
-    def run(self, *argv: str, env: dict[str, str] | None = None) -> tuple[Objects, str]:
-        """Run a command in the tree behind the cache; what was reused, and what it said."""
+    def run(self, *argv: str, env: dict[str, str] | None = None) -> tuple[CacheStatistics, str]:
+        """Run a command in the tree behind the cache; what was reused, and its output."""
         compiler = find_host_compiler(CUDA, TORCH)
-        objects, told = self.folder / "objects", self.folder / "told"
-        shutil.rmtree(told, ignore_errors=True)
+        objects, statistics_dir = self.folder / "objects", self.folder / "statistics"
+        shutil.rmtree(statistics_dir, ignore_errors=True)
+        toolkit = self.environment.packaged_toolkit(CUDA)
+        link_toolkit(toolkit, str(CUDA.major))
         variables = {
             **os.environ,
-            **cache_variables(str(objects), str(told), str(self.folder / "kept"), str(self.folder / "server")),
+            **cache_variables(
+                str(objects), str(statistics_dir), str(self.folder / "kept"), str(self.folder / "server")
+            ),
             **compiler_variables(
                 str(objects),
-                toolkit=str(link_toolkit(self.environment, CUDA)),
+                toolkit=str(toolkit),
                 site=str(self.environment.site_packages),
                 cc=compiler.cc,
                 cxx=compiler.cxx,
                 path=f"{self.environment.folder / 'bin'}:{os.environ['PATH']}",
             ),
             "BUILDFARM_SCCACHE": str(self.sccache),
-            "PYTHONPATH": str(objects / SITE),
+            "PYTHONPATH": str(Layout(objects).site),
             "TORCH_CUDA_ARCH_LIST": "9.0",
             "TORCH_DONT_CHECK_COMPILER_ABI": "1",
             "CUDAARCHS": "90",
             **self.place,
             **(env or {}),
         }
-        script = ["sh", str(templates() / "objects.sh"), "wrap", *argv]
+        script = [*script_command(sys.executable, PACKAGE.parent, "with-compiler-cache"), *argv]
         done = subprocess.run(script, cwd=self.source, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        found = read_objects(told, str(self.source))
+        found = read_statistics(statistics_dir, str(self.source))
         assert found is not None
         return found, done.stdout
 
-    def object(self, source: str, *, fresh: bool = False) -> tuple[bytes, Objects]:
+    def object(self, source: str, *, fresh: bool = False) -> tuple[bytes, CacheStatistics]:
         """One source compiled; with `fresh`, by the same programs, nothing is taken from the cache."""
         compiler = ["nvcc", "-arch=sm_90"] if source.endswith(".cu") else ["g++", "-fPIC", f"-I{self._headers()}"]
         env = {"SCCACHE_NO_CACHE": "1"} if fresh else None
@@ -148,7 +158,7 @@ class Machine:
 
     def stay(self) -> None:
         """Promise, as a container does, that nothing but the source tree changes what is included."""
-        self.place = {"BUILDFARM_PLACE": "here", "BUILDFARM_SOURCE": str(self.source)}
+        self.place = {"BUILDFARM_HEADERS_DIGEST": "here", "BUILDFARM_SOURCE": str(self.source)}
         self.place["BUILDFARM_PREFIX"] = str(Path(self._headers()).parents[1])
 
     def known(self) -> list[Path]:
@@ -162,9 +172,9 @@ class Machine:
 
 @pytest.fixture
 def machine(environment: Environment) -> Iterator[Machine]:
-    program = find_cache()
+    program = find_sccache()
     if program is None:
-        lacking("no sccache 0.10 or later beside the farm's Python or on PATH")
+        lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="objects-") as folder:  # a socket's path is short
         yield Machine(Path(folder), environment, program)
@@ -180,7 +190,7 @@ def machine(environment: Environment) -> Iterator[Machine]:
         ("toy.cpp", "value.h", "#define VALUE 2\n"),
         ("hidden.cpp", "first/hidden.h", "int value = 2;\n"),
     ],
-    ids=["host-only block", "device code", "header of a kernel", "header", "header that hides another"],
+    ids=["host-only block", "device code", "header of a kernel", "header", "header that hides a header"],
 )
 def test_an_edit_never_gets_the_old_object(machine: Machine, source: str, edited: str, text: str, how: str) -> None:
     if how == "by its headers":
@@ -191,11 +201,11 @@ def test_an_edit_never_gets_the_old_object(machine: Machine, source: str, edited
     again, reused = machine.object(source)
     assert machine.known() == known, "what it found is what it had"
     assert again == old
-    assert reused.named(Outcome.REUSED) == [source], "the cache works, so the edit below is put to it"
+    assert reused.named(CacheOutcome.REUSED) == [source], "the cache works, so the edit below is put to it"
     machine.write(edited, text)
     cached, _ = machine.object(source)
     fresh, alone = machine.object(source, fresh=True)
-    assert alone.named(Outcome.REUSED) == []
+    assert alone.named(CacheOutcome.REUSED) == []
     assert cached == fresh
     assert cached != old
 
@@ -243,17 +253,17 @@ def test_a_build_system_s_compilers_are_behind_the_cache(
         env["PATH"] = f"{machine.folder}/objects/launch:{machine.folder}/objects/cuda/bin:{cmake}:{os.environ['PATH']}"
         env["Python_ROOT_DIR"] = str(python_of("3.12").parents[1])
     before = sorted(machine.source.iterdir())
-    for outcome in (Outcome.COMPILED, Outcome.REUSED):
-        found, said = machine.run(*command, env=env)
-        assert found.named(outcome) == sources, said
+    for outcome in (CacheOutcome.COMPILED, CacheOutcome.REUSED):
+        found, output = machine.run(*command, env=env)
+        assert found.named(outcome) == sources, output
         assert len(found.files) == len(sources), found
         for path in set(machine.source.iterdir()) - set(before):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_path: Path) -> None:
-    if find_cache() is None:
-        lacking("no sccache 0.10 or later beside the farm's Python or on PATH")
+    if find_sccache() is None:
+        lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
     cell = Cell.parse("torch2.11.0-cu130-cp312")
     build = Build(
         "toy", "1.0", AbiClass.CPYTHON, cell.torch, cell.cuda, (cell.python,), (Arch(9, 0),), cell.platform, (cell,)
@@ -261,24 +271,36 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
     recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
     executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"))
     toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
-    assert toolchain.part("sccache")
+    assert toolchain.sccache
 
-    def made(name: str, host: str, *, reuse: bool = True) -> tuple[bytes, Objects]:
+    def made(
+        name: str, host: str, *, reuse: bool = True, executor: LocalExecutor = executor
+    ) -> tuple[bytes, CacheStatistics]:
         work = tmp_path / name
         (work / "src").mkdir(parents=True)
         files = {"setup.py": TORCH_SETUP.format(ninja=True), "value.h": "#define VALUE 1\n", "kernel.cu": KERNEL}
         for file, text in {**files, "toy.cpp": host}.items():
             (work / "src" / file).write_text(text)
-        job = Job(build, recipe, toolchain, work / "src", work, tmp_path / "log", 2, "d" * 64, f"test/{name}", reuse)
+        job = CompileJob(
+            build, recipe, toolchain, work / "src", work, tmp_path / "log", 2, "d" * 64, f"test/{name}", reuse
+        )
         wheel = executor.compile(job, lambda _: None)
-        found = executor.objects(job)
+        found = executor.cache_statistics(job)
         assert found is not None
         return wheel.read_bytes(), found
 
     made("first", HOST)
     edited = HOST.replace('"toy", nullptr', '"toy", "edited"')
     cached, found = made("second", edited)
-    assert (found.named(Outcome.REUSED), found.named(Outcome.COMPILED)) == (["kernel.cu"], ["toy.cpp"])
+    assert (found.named(CacheOutcome.REUSED), found.named(CacheOutcome.COMPILED)) == (["kernel.cu"], ["toy.cpp"])
     fresh, found = made("third", edited, reuse=False)
-    assert found.named(Outcome.REUSED) == []
+    assert found.named(CacheOutcome.REUSED) == []
     assert cached == fresh, "the cache changes nothing in a wheel"
+    without = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"), compiler_cache=False)
+    _, found = made("fourth", edited, executor=without)
+    assert found.refused == "it is turned off"
+    # sccache calls each step of nvcc. Without sccache one temporary file has a different name, and the symbol table
+    # holds that name.
+    (with_cache,), (without_cache,) = ((tmp_path / name / "raw").glob("*.whl") for name in ("third", "fourth"))
+    changed = [each for each in differences(with_cache, without_cache) if each.member.endswith(".so")]
+    assert {each.section for each in changed} <= {".symtab", ".strtab", ".note.gnu.build-id"}, changed

@@ -1,8 +1,8 @@
-"""Every op executed: our extensions in a cell of each torch, torchvision's official wheel, what is installed here.
+"""The op gate with our extensions for each torch, with torchvision's official wheel, and with an installed extension.
 
-Three cells stand for the nine of torch {2.11, 2.13, 2.15} x Python {3.11, 3.12, 3.13}: each torch and each Python once
-with one wheel of ms_deform_attn, and diffrast, whose 53 cases are four minutes of a processor, on the newest alone. All
-nine take half an hour more: `buildfarm build` with three torches, three Pythons, CUDA 13.0 and 13.2.
+Three cells represent the nine of torch {2.11, 2.13, 2.15} x Python {3.11, 3.12, 3.13}: one wheel of ms_deform_attn runs
+with each torch and each Python once; diffrast, whose 53 cases take four minutes of CPU time, only on the newest. All
+nine cells would take half an hour more: `buildfarm build` with three torches, three Pythons, CUDA 13.0 and 13.2.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Any
 import pytest
 
 from builder.proof import Check
-from builder.proofs.gating import GATE
+from builder.proofs.cells.op_gate import GATE_CHECKS
 from tests.conftest import ROOT, Farm, lacking, run, wheel_of
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 NEWEST = ("2.15", "13.2", "3.13")
-#: The cell each wheel is compiled for, and GPU architectures where not all that torch's own wheel has are worth it.
+#: The cell of each build, and its GPU architectures; () for all architectures of torch's own wheel.
 BUILT = {"ms_deform_attn": (("2.11", "13.0", "3.12"), ()), "diffrast": (NEWEST, ("7.5", "12.0"))}
-#: Cells that take the first one's file.
+#: Further cells for the wheel of ms_deform_attn.
 OTHERS = (("2.13", "13.0", "3.11"), NEWEST)
 
-#: What a cell must show: nothing is left out but what needs a GPU.
-SHOWN = (Check.IMPORT, *(check for check in GATE if not check.on_gpu))
+#: Checks that must pass in a cell: all that need no GPU.
+REQUIRED = (Check.IMPORT, *(check for check in GATE_CHECKS if not check.on_gpu))
 
 
 def selection(cell: tuple[str, str, str], extension: str) -> list[str]:
-    words = zip(("--torch", "--cuda", "--python"), cell, strict=True)
-    return [*(part for pair in words for part in pair), "--ext", extension]
+    options = zip(("--torch", "--cuda", "--python"), cell, strict=True)
+    return [*(part for pair in options for part in pair), "--ext", extension]
 
 
 @pytest.fixture(scope="module")
@@ -42,37 +42,37 @@ def dist(farm: Farm, store: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     made = {}
     for extension, (cell, archs) in BUILT.items():
         made[extension] = tmp_path_factory.mktemp("gate") / "dist"
-        words = [*selection(cell, extension), *(word for arch in archs for word in ("--arch", arch))]
-        done = farm("build", *words, "--executor", "local", "--store", store, "--dist", made[extension])
+        options = [*selection(cell, extension), *(option for arch in archs for option in ("--arch", arch))]
+        done = farm("build", *options, "--executor", "local", "--store", store, "--dist", made[extension])
         assert done.code == 0, done.all
     return made
 
 
-def assert_shown(proofs: list[dict[str, Any]], where: str) -> None:
+def assert_passed(proofs: list[dict[str, Any]], where: str) -> None:
     verdicts = {proof["check"]: proof for proof in proofs}
-    for check in SHOWN:
+    for check in REQUIRED:
         assert verdicts[str(check)]["verdict"] == "passed", f"{where}: {check}: {verdicts[str(check)]['reason']}"
     gpu = verdicts["gpu-values"]
     assert gpu["verdict"] == "passed" or (gpu["verdict"], gpu["reason"]) == ("not run", "no GPU on this machine")
 
 
 @pytest.mark.parametrize("extension", BUILT)
-def test_every_op_passes_in_the_cell_it_was_built_for(dist: dict[str, Path], extension: str) -> None:
+def test_every_op_passes_in_the_cell_of_the_build(dist: dict[str, Path], extension: str) -> None:
     report = json.loads((dist[extension] / "report.json").read_text())
     (entry,) = report["builds"]
-    assert_shown([proof for proof in entry["proofs"] if proof["cell"]], entry["serves"])
+    assert_passed([proof for proof in entry["proofs"] if proof["cell"]], entry["serves"])
 
 
 @pytest.mark.parametrize("cell", OTHERS, ids=["torch2.13-py3.11", "torch2.15-py3.13"])
-def test_every_op_passes_in_other_cells_from_the_same_wheel(
+def test_every_op_passes_in_other_cells_with_the_same_wheel(
     dist: dict[str, Path], farm: Farm, store: Path, cell: tuple[str, str, str]
 ) -> None:
-    words = ("--store", store, "--dist", dist["ms_deform_attn"], "--json")
-    done = farm("smoke", *selection(cell, "ms_deform_attn"), *words)
+    options = ("--store", store, "--dist", dist["ms_deform_attn"], "--json")
+    done = farm("smoke", *selection(cell, "ms_deform_attn"), *options)
     assert done.code == 0, done.all
     (one,) = json.loads(done.out)
     assert f"torch{cell[0]}." in one["cell"]
-    assert_shown(one["proofs"], f"{one['subject']} in {one['cell']}")
+    assert_passed(one["proofs"], f"{one['subject']} in {one['cell']}")
 
 
 def test_the_extensions_own_tests_pass_from_the_wheels(
@@ -81,7 +81,7 @@ def test_the_extensions_own_tests_pass_from_the_wheels(
     wheels = [str(wheel_of(folder)) for folder in dist.values()]
     interpreter = venv(python_of("3.13"), "torch==2.15.0", "numpy", "pytest", "setuptools", *wheels)
     settings = tmp_path / "pytest.ini"
-    settings.write_text("[pytest]\n")  # not ours, which stand further up
+    settings.write_text("[pytest]\n")  # instead of the settings in a parent folder
     for name in BUILT:
         tests = ROOT / "extensions" / name / "tests"
         answer = run(interpreter, "-m", "pytest", "-q", "-c", settings, "-p", "no:cacheprovider", tests, cwd=tmp_path)
@@ -101,7 +101,7 @@ def test_torchvisions_official_wheel(farm: Farm, store: Path) -> None:
     proofs = {proof["check"]: proof for proof in one["proofs"]}
     assert one["subject"].startswith("torchvision-0.26.0-cp312")
     assert proofs["ops"]["verdict"] == "passed", proofs["ops"]
-    # As a whole "values" counts as not run: two nvJPEG ops need a GPU, and the recipe says what upstream gets wrong.
+    # "values" counts as not run: two nvJPEG ops need a GPU, and the recipe does not claim what upstream gets wrong.
     assert proofs["values"]["verdict"] == "not run"
     for op in ("nms", "roi_align", "deform_conv2d"):
         for check in ("ops", "dispatch", "values", "layouts", "edges", "repeat", "memory", "opcheck", "fake"):
@@ -115,15 +115,15 @@ def test_torchvisions_official_wheel(farm: Farm, store: Path) -> None:
 
 @pytest.fixture(scope="module")
 def installed(dist: dict[str, Path], venv_of_module: Callable[..., Path], python_of: Callable[[str], Path]) -> Path:
-    """An environment that has torch and the wheel, and nothing of ours."""
+    """An environment with torch and the wheel, without buildfarm."""
     return venv_of_module(python_of("3.12"), "torch==2.11.0", "numpy", str(wheel_of(dist["ms_deform_attn"])))
 
 
-#: A machine without a network: whoever asks for a package gets nothing.
+#: Package indexes that do not answer, as on a machine without a network.
 OFFLINE = {"UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple", "PIP_INDEX_URL": "http://127.0.0.1:1/simple"}
 
 
-def test_what_is_installed_here(installed: Path, farm: Farm, tmp_path: Path) -> None:
+def test_an_installed_extension(installed: Path, farm: Farm, tmp_path: Path) -> None:
     env = {**OFFLINE, "VIRTUAL_ENV": str(installed.parent.parent), "PATH": "/usr/bin:/bin"}
     done = farm("smoke", "--here", "--ext", "ms_deform_attn", "--junit", tmp_path / "junit.xml", env=env)
     assert done.code == 0, done.all
@@ -132,7 +132,7 @@ def test_what_is_installed_here(installed: Path, farm: Farm, tmp_path: Path) -> 
     assert "<testsuite " in (tmp_path / "junit.xml").read_text()
 
 
-def test_one_file_on_a_machine_that_has_torch_alone(installed: Path, farm: Farm, tmp_path: Path) -> None:
+def test_one_file_on_a_machine_with_only_torch(installed: Path, farm: Farm, tmp_path: Path) -> None:
     packed = farm("smoke", "--ext", "ms_deform_attn", "--pack", tmp_path / "gate.pyz")
     assert packed.code == 0, packed.all
     done = run(installed, "-I", tmp_path / "gate.pyz", "--json", cwd=tmp_path, env={**OFFLINE, "PATH": "/usr/bin:/bin"})
@@ -143,7 +143,7 @@ def test_one_file_on_a_machine_that_has_torch_alone(installed: Path, farm: Farm,
     assert all(check.startswith("gpu-") for check in left), left
 
 
-def test_the_matrix_lists_them_all() -> None:
+def test_the_matrix_lists_all_extensions() -> None:
     text = (ROOT / "matrix.yaml").read_text()
     for name in (*BUILT, "torch_scatter", "torchvision"):
         assert f"- extensions/{name}\n" in text

@@ -12,9 +12,9 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
-from builder.proofs.difference import differences
-from builder.publish.statement import statement_path
-from builder.wheels.facts import read_facts
+from builder.publish.provenance import statement_path
+from builder.wheelfile.diff import differences
+from builder.wheelfile.facts import read_facts
 from tests.conftest import Farm
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

@@ -17,22 +17,22 @@ from typing import Any
 
 import pytest
 
-from builder.images.abandoned import end_abandoned
-from builder.images.container import LABEL, ContainerSpec
+from builder.commands.smoke.smoke_targets import TargetFinder
+from builder.images.chooser import ImageChooser
+from builder.images.container import OWNER_LABEL, ContainerSpec
 from builder.images.engine import Engine
-from builder.images.specs import Choice
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
-from builder.matrix.config import Select, load_matrix, load_recipes
+from builder.matrix.config import Selection
+from builder.matrix.load import load_matrix, load_recipes
 from builder.proof import Check, Verdict
-from builder.proofs import container as room
-from builder.proofs.container import ContainerCells
-from builder.proofs.visit import Visitor
+from builder.proofs.cells import container as container_module
+from builder.proofs.cells.cell_run import CellRunner
+from builder.proofs.cells.container import ContainerEnvironments
+from builder.resources import Resources
 from builder.store import Store
-from builder.subjects import find_subjects
-from builder.wheels.environment import Environments
-from builder.wheels.resources import Resources
-from tests.conftest import BUILDFARM, ROOT, needs_images, storage_driver
+from builder.wheels.toolchain.environments import Environments
+from tests.conftest import BUILDFARM, ROOT, needs_images
 from tests.integration.engine_proxy import engine_proxy
 from tests.unit.loopback import pure_wheel
 
@@ -66,25 +66,25 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[Store]:
-    """A store of its own, so that its containers are those of one test: one that failed must not hold the image."""
+    """A store for one test, whose containers are removed: those of a failed test must not keep the image in use."""
     store = Store(tmp_path / "store")
     yield store
-    end_abandoned(Engine(), store, LABEL)
+    Engine().remove_orphans(store)
 
 
 def containers(store: Store) -> list[str]:
     """Names of this store's containers, running or not."""
-    return [mark for mark in Engine().marks(LABEL) if mark.startswith(store.mark(""))]
+    return [owner for owner in Engine().owners() if owner.startswith(store.owner(""))]
 
 
 def strange_wheel(folder: Path, module: str = "") -> Path:
-    """A wheel that nobody wrote a recipe for: it is imported, and has no ops."""
+    """A wheel without a recipe: it can be imported, and has no ops."""
     return pure_wheel(folder, "strange", "1.0", {"strange/__init__.py": module}, requires=["torch==2.6.*"])
 
 
 @contextmanager
 def running(matrix: Path, store: Store, *words: str | Path, **variables: str) -> Iterator[subprocess.Popen[str]]:
-    """The farm at work; killed with the test that started it."""
+    """A running `buildfarm smoke`; killed at the end of the test."""
     argv = [BUILDFARM, "smoke", "--executor", "docker", *words, "--matrix", matrix, "--store", store.root]
     farm = subprocess.Popen(
         [str(word) for word in argv],
@@ -93,8 +93,8 @@ def running(matrix: Path, store: Store, *words: str | Path, **variables: str) ->
         text=True,
         cwd=store.root,
         env={**os.environ, **variables},
-        # SIGINT as a shell in the foreground leaves it, whatever started the tests.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread is at work here
+        # The default handler for SIGINT, whatever started the tests.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread runs here
     )
     try:
         yield farm
@@ -104,43 +104,47 @@ def running(matrix: Path, store: Store, *words: str | Path, **variables: str) ->
         farm.communicate()
 
 
-def wait_for(seen: Callable[[], object], farm: subprocess.Popen[str]) -> None:
+def wait_for(condition: Callable[[], object], farm: subprocess.Popen[str]) -> None:
     end = time.monotonic() + PATIENCE
-    while not seen():
+    while not condition():
         assert farm.poll() is None, farm.communicate()[0]
         assert time.monotonic() < end
         time.sleep(0.2)
 
 
-def told(store: Store, word: str) -> bool:
-    """Whether a log of this store holds a word."""
+def logged(store: Store, word: str) -> bool:
+    """Whether a log file of this store contains a word."""
     return any(word in log.read_text(errors="replace") for log in (store.root / "logs").glob("*.log"))
 
 
 @pytest.fixture
-def visit(matrix: Path, own: Store, tmp_path: Path) -> Callable[[str], list[Any]]:
-    """Visit the cell with a wheel whose module is this text; its proofs."""
+def prove(matrix: Path, own: Store, tmp_path: Path) -> Callable[[str], list[Any]]:
+    """Prove a wheel whose module is this text in the cell; returns its proofs."""
 
-    def visit(module: str) -> list[Any]:
+    def prove(module: str) -> list[Any]:
         declared = load_matrix(matrix)
         wheel = strange_wheel(tmp_path, module)
-        (subject,) = find_subjects([str(wheel)], declared, load_recipes(declared), Select(), tmp_path, tmp_path, "")
+        finder = TargetFinder(declared, load_recipes(declared), Selection(), cache=tmp_path)
+        (target,) = finder.find([str(wheel)], tmp_path)
         environments = Environments(own, declared.torch_index)
-        cells = ContainerCells(Engine(), own, Choice(declared, Compat.load(), {}), environments)
-        seen = Visitor(own, cells, tmp_path / "log").visit(CELL, wheel, subject.sha256, subject.recipe)
-        return list(seen.proofs)
+        cells = ContainerEnvironments(Engine(), own, ImageChooser(declared, Compat.load(), {}), environments)
+        cell_run = CellRunner(own, cells, tmp_path / "log").run(CELL, wheel, target.sha256, target.recipe)
+        return list(cell_run.proofs)
 
-    return visit
+    return prove
 
 
-def test_symbols_are_those_of_the_images_torch(matrix: Path, own: Store, tmp_path: Path) -> None:
+def test_symbols_of_the_torch_in_the_image(matrix: Path, own: Store, tmp_path: Path) -> None:
     declared = load_matrix(matrix)
     environments = Environments(own, declared.torch_index)
-    cells = ContainerCells(Engine(), own, Choice(declared, Compat.load(), {}), environments)
-    with own.work("symbols") as folder, cells.open(CELL, folder, job=own.mark("symbols"), log=tmp_path / "log") as cell:
+    cells = ContainerEnvironments(Engine(), own, ImageChooser(declared, Compat.load(), {}), environments)
+    with (
+        own.work("symbols") as folder,
+        cells.open(CELL, folder, owner=own.owner("symbols"), log=tmp_path / "log") as cell,
+    ):
         symbols = cell.symbols()
-    assert {"libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libcudart.so.12"} <= set(symbols.providers)
-    assert len(symbols.providers["libtorch_cpu.so"].defined) > 10_000
+    assert {"libtorch_cpu.so", "libtorch_cuda.so", "libc10.so", "libcudart.so.12"} <= set(symbols.libraries)
+    assert len(symbols.libraries["libtorch_cpu.so"].defined) > 10_000
     assert not symbols.cxx11, "torch 2.6 for CUDA 12.4 has the std::string of before GCC 5"
 
 
@@ -152,75 +156,67 @@ def test_symbols_are_those_of_the_images_torch(matrix: Path, own: Store, tmp_pat
     ],
     ids=["crash", "error"],
 )
-def test_an_import_that_fails_in_a_container_is_told_as_anywhere(
-    visit: Callable[[str], list[Any]], own: Store, module: str, reason: str
+def test_failed_import_in_a_container_is_reported_as_on_this_machine(
+    prove: Callable[[str], list[Any]], own: Store, module: str, reason: str
 ) -> None:
-    (imported,) = [proof for proof in visit(module) if proof.check is Check.IMPORT]
+    (imported,) = [proof for proof in prove(module) if proof.check is Check.IMPORT]
     assert imported.verdict is Verdict.FAILED
     assert reason in imported.reason
     assert containers(own) == []
 
 
-def test_a_container_without_memory_proves_nothing(
-    visit: Callable[[str], list[Any]], own: Store, monkeypatch: pytest.MonkeyPatch
+def test_container_out_of_memory_means_not_run(
+    prove: Callable[[str], list[Any]], own: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "measure", lambda: Resources(cores=2, memory=1 << 30))
-    proofs = visit("keep = bytearray(b'x') * (3 << 30)")
+    monkeypatch.setattr(container_module, "measure_resources", lambda: Resources(cores=2, memory=1 << 30))
+    proofs = prove("keep = bytearray(b'x') * (3 << 30)")
     assert {proof.verdict for proof in proofs} == {Verdict.NOT_RUN}
-    assert all("the container ran out of memory: it may take 1.0 GiB" in proof.reason for proof in proofs)
+    assert all("the container ran out of memory: its limit was 1.0 GiB" in proof.reason for proof in proofs)
     assert containers(own) == []
 
 
 HANGS = "import time; time.sleep(250)"
 
 
-def test_control_c_ends_the_container(matrix: Path, own: Store, tmp_path: Path) -> None:
+def test_ctrl_c_removes_the_container(matrix: Path, own: Store, tmp_path: Path) -> None:
     with running(matrix, own, strange_wheel(tmp_path, HANGS)) as farm:
-        wait_for(lambda: told(own, "importlib"), farm)
+        wait_for(lambda: logged(own, "importlib"), farm)
         farm.send_signal(signal.SIGINT)
         assert farm.wait(60) == 130
     assert containers(own) == []
 
 
-def test_a_killed_run_leaves_a_container_that_the_next_one_ends(matrix: Path, own: Store, tmp_path: Path) -> None:
+def test_next_run_removes_the_container_of_a_killed_run(matrix: Path, own: Store, tmp_path: Path) -> None:
     with running(matrix, own, strange_wheel(tmp_path, HANGS)) as farm:
-        wait_for(lambda: told(own, "importlib"), farm)
+        wait_for(lambda: logged(own, "importlib"), farm)
         farm.kill()
         farm.wait()
     assert len(containers(own)) == 1
-    # Another wheel is another job: it is not by its own mark that the container is found.
+    # A different wheel has a different owner, so the container is not found by the owner of the new run.
     with running(matrix, own, strange_wheel(tmp_path / "other"), "--json") as farm:
-        said, _ = farm.communicate(timeout=PATIENCE)
-    assert farm.returncode == 0, said
+        output, _ = farm.communicate(timeout=PATIENCE)
+    assert farm.returncode == 0, output
     assert containers(own) == []
 
 
-def test_an_engine_gone_in_the_middle_proves_nothing(matrix: Path, own: Store, tmp_path: Path) -> None:
+def test_lost_engine_means_not_run(matrix: Path, own: Store, tmp_path: Path) -> None:
     wheel = strange_wheel(tmp_path, HANGS)
     with engine_proxy() as proxy, running(matrix, own, wheel, "--json", DOCKER_HOST=proxy.address) as farm:
-        wait_for(lambda: told(own, "importlib"), farm)
+        wait_for(lambda: logged(own, "importlib"), farm)
         proxy.cut()
-        said, _ = farm.communicate(timeout=60)
-    assert farm.returncode == 4, said
-    assert "the Docker engine went away " in said
-    assert "no check could be run in any of these cells" in said
-    assert len(containers(own)) == 1, "nobody could end it"
-    assert len(end_abandoned(Engine(), own, LABEL)) == 1, "as the next run does first"
+        output, _ = farm.communicate(timeout=60)
+    assert farm.returncode == 4, output
+    assert "the Docker engine stopped answering " in output
+    assert "no check could run in any of these cells" in output
+    assert len(containers(own)) == 1, "without an engine the container cannot be removed"
+    assert len(Engine().remove_orphans(own)) == 1, "the next run removes it"
     assert containers(own) == []
 
 
-def test_a_container_off_its_network_has_no_way_out(matrix: Path, tmp_path: Path) -> None:
+def test_offline_container_has_no_network_interface(matrix: Path, tmp_path: Path) -> None:
     del matrix
-    with Engine().container(ContainerSpec(BASE, {LABEL: "test/offline"})) as container:
+    with Engine().container(ContainerSpec(BASE, {OWNER_LABEL: "test/offline"})) as container:
         look = ["ls", "/sys/class/net"]
-        assert container.step(look, log=tmp_path / "log").stdout.split() == ["eth0", "lo"]
+        assert container.run(look, log=tmp_path / "log").stdout.split() == ["eth0", "lo"]
         container.go_offline()
-        assert container.step(look, log=tmp_path / "log").stdout.split() == ["lo"]
-
-
-def test_a_container_is_eased_in_its_first_step(matrix: Path, tmp_path: Path) -> None:
-    del matrix
-    with Engine().container(ContainerSpec(BASE, {LABEL: "test/eased"})) as container:
-        container.step(["sleep", "1"], log=tmp_path / "log")
-        mode = container.step(["stat", "--format=%a", "/"], log=tmp_path / "log").stdout.strip()
-    assert mode == ("705" if storage_driver() == "fuse-overlayfs" else "755")
+        assert container.run(look, log=tmp_path / "log").stdout.split() == ["lo"]

@@ -1,6 +1,6 @@
-"""The op gate's answer without its run: the small farm's torch is a few lines, and nothing can be executed with it.
+"""Replaces the run of the op gate by a fixed answer, because the torch of these tests is a stub that runs no ops.
 
-The gate itself runs for real in tests/integration.
+tests/integration runs the real gate.
 """
 
 from __future__ import annotations
@@ -10,19 +10,20 @@ from typing import Any
 
 import pytest
 
-from builder.gate.outcome import CHECKS, NOT_RUN, PASSED, Answer, Outcome
+from builder.gate.check_table import CHECKS
+from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome
 from builder.proof import Check, Verdict
-from builder.proofs.gating import GATE
+from builder.proofs.cells.op_gate import GATE_CHECKS
 
 NO_GPU = "no GPU on this machine"
 WHERE: dict[str, Any] = {"torch": "2.11.0", "cuda": "13.0", "python": "3.12.1", "gpus": []}
 
-#: What it says of each check of the gate: all well, and no GPU.
-VERDICTS: dict[Check, Verdict] = {check: Verdict.NOT_RUN if check.on_gpu else Verdict.PASSED for check in GATE}
+#: The verdict of each check of the gate: passed, and "not run" for checks that need a GPU.
+VERDICTS: dict[Check, Verdict] = {check: Verdict.NOT_RUN if check.on_gpu else Verdict.PASSED for check in GATE_CHECKS}
 
 
 def answer(*failed: Outcome) -> Answer:
-    """One op that passes everything but what failed, on a machine without a GPU."""
+    """Return an answer for one op on a machine without a GPU; every check passes except `failed`."""
     outcomes = [
         Outcome(check, "tiny::op", "plain", NOT_RUN if check.startswith("gpu-") else PASSED, NO_GPU * ("gpu-" in check))
         for check in CHECKS
@@ -32,12 +33,12 @@ def answer(*failed: Outcome) -> Answer:
 
 
 def can_gate(monkeypatch: pytest.MonkeyPatch, *failed: Outcome) -> list[Path]:
-    """Let the gate say this from now on; returns the interpreters it was asked for, as they come."""
-    asked: list[Path] = []
+    """Make every run of the gate return this answer; return a list that collects the interpreters it is called with."""
+    interpreters: list[Path] = []
 
     def run_gate(interpreter: Path, *_: object, **__: object) -> Answer:
-        asked.append(interpreter)
+        interpreters.append(interpreter)
         return answer(*failed)
 
-    monkeypatch.setattr("builder.proofs.local.run_gate", run_gate)
-    return asked
+    monkeypatch.setattr("builder.proofs.cells.local.run_gate", run_gate)
+    return interpreters

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.wheels import pythons, toolkit
+from builder.wheels.toolchain import cuda_toolkit, pythons
 from tests.conftest import lacking
 from tests.unit import loopback
-from tests.unit.small_farm import PYTHON
+from tests.unit.small_project import PYTHON
 
 
 @pytest.fixture(scope="session")
@@ -38,7 +38,7 @@ def index(tmp_path: Path, uv_cache: Path, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture
 def fresh_eyes() -> Iterator[None]:
     """Look at the machine anew: what was found once is kept for a process's life."""
-    caches = (pythons.find_python, toolkit.nvcc_version, toolkit._compiler)
+    caches = (pythons.find_python, cuda_toolkit.nvcc_version, cuda_toolkit._compiler)
     for cached in caches:
         cached.cache_clear()
     yield

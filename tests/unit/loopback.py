@@ -1,4 +1,4 @@
-"""A package index on this machine and the wheels in it: a torch of a few lines, and what a build needs beside it."""
+"""A package index on this machine with small wheels: a torch of a few lines, and the packages that a build needs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pure_wheel(
     requires: Sequence[str] = (),
     tag: str = "py3-none-any",
 ) -> Path:
-    """A wheel that pip and uv install; without files it holds one empty module."""
+    """Write a wheel that pip and uv can install; without `files` it holds one empty module."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{project}-{version}-{tag}.whl"
     info = f"{project}-{version}.dist-info"
@@ -46,33 +46,33 @@ def pure_wheel(
 
 @dataclass
 class PackageIndex:
-    """Wheels by channel, served at `<url>/<channel>/simple/`; `default` is the one the farm is told of."""
+    """Wheels by channel, served at `<url>/<channel>/simple/`; buildfarm uses the channel `default`."""
 
     root: Path
     url: str = ""
-    asked: list[str] = field(default_factory=list)
+    requested: list[str] = field(default_factory=list)
 
     @property
     def default(self) -> str:
-        """What UV_DEFAULT_INDEX is set to."""
+        """The value of UV_DEFAULT_INDEX."""
         return f"{self.url}/default/simple"
 
     @property
     def torch_index(self) -> str:
-        """What `torch_index` of a matrix is set to."""
+        """The value of `torch_index` in a matrix."""
         return f"{self.url}/whl/{{variant}}/simple"
 
     def add(self, project: str, version: str, *, channel: str = "default", requires: Sequence[str] = ()) -> None:
-        """Put an empty distribution in."""
+        """Add an empty distribution."""
         pure_wheel(self.root / channel, project, version, requires=requires)
 
     def add_torch(self, version: str, cuda: str, *, channel: str = "default", libraries: Path | None = None) -> None:
-        """Put a torch in; `cuda` is empty for a CPU build, `libraries` holds its lib/*.so."""
-        said = repr(cuda) if cuda else "None"
+        """Add a torch; `cuda` is empty for a CPU build, `libraries` is a folder with its lib/*.so."""
+        kind = repr(cuda) if cuda else "None"
         files: dict[str, str | bytes] = {
             "torch/__init__.py": "from torch import cuda, version\n__version__ = version.__version__\n",
             "torch/version.py": (
-                f"from typing import Optional\n__version__ = {version!r}\ndebug = False\ncuda: Optional[str] = {said}\n"
+                f"from typing import Optional\n__version__ = {version!r}\ndebug = False\ncuda: Optional[str] = {kind}\n"
             ),
             "torch/cuda/__init__.py": "def is_available():\n    return False\n\n\ndef device_count():\n    return 0\n",
         }
@@ -82,19 +82,23 @@ class PackageIndex:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """What answers for an index; each index has a class of its own."""
+    """The HTTP handler of an index; each index has its own subclass."""
 
     index: PackageIndex
 
     def do_GET(self) -> None:
-        self.index.asked.append(self.path)
+        self.index.requested.append(self.path)
         path = unquote(self.path).strip("/")
         channel, simple, project = path.partition("/simple/")
         body: bytes | None = None
         if simple:
-            wheels = sorted((self.index.root / channel).glob(f"{project.replace('-', '_')}-*.whl"))
-            links = "".join(f'<a href="/{channel}/{wheel.name}">{wheel.name}</a>' for wheel in wheels)
-            body = f"<!DOCTYPE html><html><body>{links}</body></html>".encode() if wheels else None
+            name = project.replace("-", "_")
+            files = [
+                *(self.index.root / channel).glob(f"{name}-*.whl"),
+                *(self.index.root / channel).glob(f"{name}-*.gz"),
+            ]
+            links = "".join(f'<a href="/{channel}/{file.name}">{file.name}</a>' for file in sorted(files))
+            body = f"<!DOCTYPE html><html><body>{links}</body></html>".encode() if files else None
         elif (self.index.root / path).is_file():
             body = (self.index.root / path).read_bytes()
         self.send_response(404 if body is None else 200)
@@ -107,12 +111,12 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET  # noqa: N815 - the name is http.server's
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
-        """Keep still."""
+        """Print nothing."""
 
 
 @contextlib.contextmanager
 def served(root: Path) -> Iterator[PackageIndex]:
-    """The index over a folder, while the body runs."""
+    """Serve the index of a folder while the body runs."""
     index = PackageIndex(root)
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("OwnHandler", (Handler,), {"index": index}))
     index.url = f"http://127.0.0.1:{server.server_port}"
@@ -127,7 +131,7 @@ def served(root: Path) -> Iterator[PackageIndex]:
 
 
 def only(index: PackageIndex, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make uv know this index and nothing else of this machine."""
+    """Let uv use this index only, and no settings of this machine."""
     for name in list(os.environ):
         if name.startswith(("UV_", "PIP_")) or name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -138,7 +142,7 @@ def only(index: PackageIndex, cache: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def toolkit(root: Path, version: str = "13.0.88") -> Path:
-    """A CUDA toolkit that can only say its version."""
+    """Write a CUDA toolkit whose nvcc prints its version and does nothing else."""
     nvcc = root / "bin" / "nvcc"
     nvcc.parent.mkdir(parents=True)
     nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version.rpartition('.')[0]}, V{version}'\n")
@@ -147,7 +151,7 @@ def toolkit(root: Path, version: str = "13.0.88") -> Path:
 
 
 def torch_libraries(folder: Path) -> Path:
-    """The two libraries every torch has, for the linker and for the proof of linkage; needs g++."""
+    """Compile the two libraries that every torch has, for the linker and for the check `linkage`; needs g++."""
     if shutil.which("g++") is None:
         lacking("no g++ on this machine")
     folder.mkdir(parents=True, exist_ok=True)

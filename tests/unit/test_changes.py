@@ -1,4 +1,4 @@
-"""What changes between two runs is asked anew, and what is refused now is not served from an earlier run."""
+"""A second run after a change makes the affected builds and proofs again and removes refused wheels from dist/."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.building.build import run_build
+from builder.commands.folders import open_store
 from builder.errors import Exit, UsageError
-from builder.farm import open_store, run_build
 from builder.log import console
 from builder.proof import Check, Verdict
-from builder.result import Result
-from tests.unit.small_farm import SmallFarm, small_farm
+from builder.result import BuildResult
+from tests.unit.small_project import SmallProject, small_project
 
 pytestmark = pytest.mark.usefixtures("headers")
 
 
 @pytest.fixture(scope="module")
-def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallFarm]:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallProject]:
     root = tmp_path_factory.mktemp("changing")
-    with pytest.MonkeyPatch.context() as monkeypatch, small_farm(root, monkeypatch) as made:
+    with pytest.MonkeyPatch.context() as monkeypatch, small_project(root, monkeypatch) as made:
         monkeypatch.setattr(console, "quiet", True)
         made.recipe("tiny")
         made.matrix("tiny")
@@ -30,126 +31,124 @@ def farm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallFarm]:
 
 
 @pytest.fixture(autouse=True)
-def restored(farm: SmallFarm) -> Iterator[None]:
-    """Each test begins with the good recipe, built and handed over."""
-    recipe = farm.root / "tiny" / "extension.yaml"
+def restored(project: SmallProject) -> Iterator[None]:
+    """Each test starts with the correct recipe, built and published, and restores it."""
+    recipe = project.root / "tiny" / "extension.yaml"
     text = recipe.read_text()
-    once(farm)
+    once(project)
     yield
     recipe.write_text(text)
 
 
-def once(farm: SmallFarm) -> Result:
-    """One run of the only build."""
-    _, (result,) = run_build(farm.options())
+def once(project: SmallProject) -> BuildResult:
+    """Run the only build once."""
+    _, (result,) = run_build(project.options())
     return result
 
 
-def edit(farm: SmallFarm, old: str, new: str) -> None:
-    recipe = farm.root / "tiny" / "extension.yaml"
+def edit(project: SmallProject, old: str, new: str) -> None:
+    recipe = project.root / "tiny" / "extension.yaml"
     assert old in recipe.read_text()
     recipe.write_text(recipe.read_text().replace(old, new))
 
 
-def wheels(farm: SmallFarm) -> list[str]:
-    return sorted(path.name for path in (farm.root / "dist").glob("*.whl*"))
+def wheels(project: SmallProject) -> list[str]:
+    return sorted(path.name for path in (project.root / "dist").glob("*.whl*"))
 
 
-def failed(result: Result) -> set[Check]:
+def failed(result: BuildResult) -> set[Check]:
     return {proof.check for proof in result.proofs if proof.verdict is Verdict.FAILED}
 
 
-def test_a_corrected_recipe_is_proven_anew(farm: SmallFarm) -> None:
-    edit(farm, "imports: [tiny]", "imports: [aaaa]")
-    assert failed(once(farm)) == {Check.IMPORT}
-    edit(farm, "imports: [aaaa]", "imports: [tiny]")
-    mended = once(farm)
+def test_a_corrected_recipe_is_proven_again(project: SmallProject) -> None:
+    edit(project, "imports: [tiny]", "imports: [aaaa]")
+    assert failed(once(project)) == {Check.IMPORT}
+    edit(project, "imports: [aaaa]", "imports: [tiny]")
+    mended = once(project)
     assert mended.reused
     assert failed(mended) == set()
 
 
-def test_a_stricter_recipe_takes_no_verdict_of_the_looser(farm: SmallFarm) -> None:
-    edit(farm, "cuda: optional", "cuda: required")
-    result = once(farm)
+def test_a_stricter_recipe_does_not_reuse_verdicts(project: SmallProject) -> None:
+    edit(project, "cuda: optional", "cuda: required")
+    result = once(project)
     assert {Check.PAYLOAD, Check.DEVICE_CODE} <= failed(result)
     assert result.exit is Exit.FAILED
 
 
-def test_what_is_refused_now_does_not_stay_from_before(farm: SmallFarm) -> None:
-    assert len(wheels(farm)) == 3  # the wheel, its metadata and its statement
-    edit(farm, "cuda: optional", "cuda: required")
-    once(farm)
-    assert wheels(farm) == []
-    assert "tiny" not in (farm.root / "dist/simple/index.html").read_text()
+def test_a_wheel_that_fails_now_is_removed_from_dist(project: SmallProject) -> None:
+    assert len(wheels(project)) == 3  # the wheel, its metadata and its statement
+    edit(project, "cuda: optional", "cuda: required")
+    once(project)
+    assert wheels(project) == []
+    assert "tiny" not in (project.root / "dist/simple/index.html").read_text()
 
 
-def test_the_same_version_under_another_platform_tag_is_replaced(farm: SmallFarm) -> None:
-    (wheel,) = (farm.root / "dist").glob("*.whl")
+def test_a_wheel_with_a_different_platform_tag_is_replaced(project: SmallProject) -> None:
+    (wheel,) = (project.root / "dist").glob("*.whl")
     stale = wheel.with_name(wheel.name.rpartition("-")[0] + "-manylinux_2_99_x86_64.whl")
     stale.write_bytes(wheel.read_bytes())
-    once(farm)
+    once(project)
     assert not stale.exists()
     assert wheel.exists()
 
 
-def test_an_abi3_tag_that_is_not_kept_is_refused_whatever_the_recipe_claims(farm: SmallFarm) -> None:
-    backend = farm.root / "tiny" / "src" / "backend.py"
+def test_a_wrong_abi3_tag_is_refused_whatever_the_recipe_claims(project: SmallProject) -> None:
+    backend = project.root / "tiny" / "src" / "backend.py"
     text = backend.read_text()
-    source = farm.root / "tiny" / "src" / "tiny" / "_C.c"
+    source = project.root / "tiny" / "src" / "tiny" / "_C.c"
     program = source.read_text()
     try:
         assert "cp{sys.version_info[0]}{sys.version_info[1]}" in text
         backend.write_text(text.replace("{tag}-{tag}", "cp310-abi3"))
         source.write_text(program.replace("PyModule_Create(", "_PyLong_Sign(Py_None), PyModule_Create("))
-        result = once(farm)
+        result = once(project)
     finally:
         backend.write_text(text)
         source.write_text(program)
     assert result.error is None, result.error
     assert Check.ABI3 in failed(result)
-    assert not [name for name in wheels(farm) if "abi3" in name]
+    assert not [name for name in wheels(project) if "abi3" in name]
 
 
 @pytest.mark.parametrize("text", ["", "[1]", '[{"wheel": "x"}]', "null"])
-def test_records_of_another_release_are_made_anew(farm: SmallFarm, text: str) -> None:
-    store = farm.store
+def test_unreadable_records_are_made_again(project: SmallProject, text: str) -> None:
+    store = project.store
     for record in (*store.glob("proofs/*.json"), *store.glob("builds/*/facts-*.json"), *store.glob("envs/*.json")):
         record.write_text(text)
-    assert failed(once(farm)) == set()
+    assert failed(once(project)) == set()
 
 
-def test_what_was_left_of_a_killed_write_is_swept(farm: SmallFarm) -> None:
-    half = farm.root / "dist" / ".tiny-1.0.whl.999999999"
+def test_temporary_files_of_a_killed_run_are_deleted(project: SmallProject) -> None:
+    half = project.root / "dist" / ".tiny-1.0.whl.999999999"
     half.write_bytes(b"half")
-    once(farm)
+    once(project)
     assert not half.exists()
 
 
-def test_somebody_elses_broken_wheel_costs_nobody_their_own(farm: SmallFarm) -> None:
-    broken = farm.root / "dist" / "other-1.0-py3-none-any.whl"
+def test_a_broken_wheel_in_dist_does_not_stop_the_index(project: SmallProject) -> None:
+    broken = project.root / "dist" / "other-1.0-py3-none-any.whl"
     broken.write_bytes(b"no zip")
     try:
-        assert once(farm).exit is Exit.OK
-        assert (farm.root / "dist/simple/tiny/index.html").is_file()
+        assert once(project).exit is Exit.OK
+        assert (project.root / "dist/simple/tiny/index.html").is_file()
     finally:
         broken.unlink()
 
 
-def test_a_dist_that_cannot_be_is_said_before_anything_is_built(farm: SmallFarm, tmp_path: Path) -> None:
+def test_an_impossible_dist_folder_is_reported_before_any_build(project: SmallProject, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    options = replace(farm.options(), dist=tmp_path / "file" / "dist", store=tmp_path / "empty")
-    with pytest.raises(UsageError, match="wheels cannot be put there"):
+    options = replace(project.options(), dist=tmp_path / "file" / "dist", store=tmp_path / "empty")
+    with pytest.raises(UsageError, match="cannot write wheels to this folder"):
         run_build(options)
     assert not (tmp_path / "empty").exists()
 
 
-def test_a_relative_store_is_the_same_wherever_a_program_stands(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_store_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert open_store(Path("here")).root == tmp_path / "here"
 
 
-def test_report_says_what_a_proof_rests_on(farm: SmallFarm) -> None:
-    (entry,) = json.loads((farm.root / "dist" / "report.json").read_text())["builds"]
+def test_the_report_holds_the_basis_of_every_proof(project: SmallProject) -> None:
+    (entry,) = json.loads((project.root / "dist" / "report.json").read_text())["builds"]
     assert all(proof["basis"] for proof in entry["proofs"])

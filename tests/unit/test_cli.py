@@ -1,4 +1,4 @@
-"""The command line: exit codes scripts may rely on, data on stdout, talk on stderr."""
+"""The command line: documented exit codes, data on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from typing import Any
 
 import pytest
 
-from builder import __version__, farm
+from builder import __version__
 from builder.__main__ import _run
+from builder.cli import output
+from builder.commands.building import build
+from builder.commands.building.build import BuildOptions
 from builder.errors import (
     BuildError,
+    BuildfarmError,
     Exit,
-    FarmError,
     MissingToolError,
     NothingSelectedError,
     PreflightError,
     UsageError,
 )
-from builder.farm import Options
-from builder.log import say
+from builder.log import print_line
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan
-from builder.result import Result
+from builder.result import BuildResult
 from tests.conftest import ROOT
 
 Call = Callable[..., tuple[int, str, str]]
@@ -44,15 +46,18 @@ BUILD = Build(
     Platform.LINUX_X86_64,
     (Cell.parse("torch2.11.0-cu130-cp312"),),
 )
-FAILED = Result(BUILD, None, BuildError("a.cu:3: error", stage="compile", hints=["look"]), reused=False, seconds=1.0)
+FAILED = BuildResult(
+    BUILD, None, BuildError("a.cu:3: error", stage="compile", hints=["look"]), reused=False, seconds=1.0
+)
 
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
     """`buildfarm` in this process: exit code, stdout, stderr."""
 
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["buildfarm", *map(str, words)])
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["buildfarm", *map(str, arguments)])
+        monkeypatch.setattr(output, "_printed", [])
         code = _run()
         out, err = capsys.readouterr()
         return code, out, err
@@ -71,52 +76,71 @@ def matrix(tmp_path: Path) -> Path:
     return path
 
 
-def farm_that(monkeypatch: pytest.MonkeyPatch, ends: BaseException | list[Result]) -> list[Options]:
-    """Put another farm behind the command line; answers what it was asked."""
-    asked: list[Options] = []
+def replace_run_build(
+    monkeypatch: pytest.MonkeyPatch, outcome: BaseException | list[BuildResult]
+) -> list[BuildOptions]:
+    """Replace `run_build` by a function that returns or raises `outcome`; the list gets the options of each call."""
+    calls: list[BuildOptions] = []
 
-    def run_build(options: Options) -> tuple[Plan, list[Result]]:
-        asked.append(options)
-        say("building")
-        if isinstance(ends, BaseException):
-            raise ends
-        return Plan((BUILD,), ()), ends
+    def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult]]:
+        calls.append(options)
+        print_line("building")
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return Plan((BUILD,), ()), outcome
 
-    monkeypatch.setattr(farm, "run_build", run_build)
-    return asked
+    monkeypatch.setattr(build, "run_build", run_build)
+    return calls
 
 
 def test_version(call: Call) -> None:
     assert call("--version") == (0, f"buildfarm {__version__}\n", "")
 
 
-@pytest.mark.parametrize("words", [("--help",), ("plan", "-h"), ("build", "--help")], ids=" ".join)
-def test_help(words: tuple[str, ...], call: Call) -> None:
-    code, out, err = call(*words)
+@pytest.mark.parametrize("arguments", [("--help",), ("plan", "-h"), ("build", "--help")], ids=" ".join)
+def test_help(arguments: tuple[str, ...], call: Call) -> None:
+    code, out, err = call(*arguments)
     assert (code, err) == (0, "")
     assert "buildfarm" in out
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [
         pytest.param(("plan", "--nonsense"), id="unknown option"),
         pytest.param(("bild",), id="unknown verb"),
         pytest.param(("build", "--jobs", "0"), id="no jobs"),
         pytest.param(("build", "--executor", "cloud"), id="unknown executor"),
         pytest.param(("plan", "--matrix", "nowhere.yaml"), id="no matrix"),
-        pytest.param(("plan", "--arch", "sm_90"), id="an arch nobody can read"),
+        pytest.param(("plan", "--arch", "sm_90"), id="an invalid GPU architecture"),
     ],
 )
-def test_a_wrong_command_line_is_2_and_starts_nothing(words: tuple[str, ...], call: Call) -> None:
-    code, out, err = call(*words)
+def test_a_wrong_command_line_exits_with_2_and_starts_nothing(arguments: tuple[str, ...], call: Call) -> None:
+    code, out, err = call(*arguments)
     assert code == Exit.USAGE
     assert out == ""
     assert err
     assert "Traceback" not in err
 
 
-def test_a_plan_for_a_person_and_for_a_program(call: Call, matrix: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("plan", "--torch", "2.99"), "this version of buildfarm does not know torch 2.99"),
+        (("plan", "--nonsense"), "the command line is not valid"),
+    ],
+    ids=["wrong value", "unknown option"],
+)
+def test_with_json_a_usage_error_is_also_data(arguments: tuple[str, ...], error: str, call: Call, matrix: Path) -> None:
+    code, out, err = call(*arguments, "--matrix", matrix, "--json")
+    assert code == Exit.USAGE
+    assert err
+    (entry,) = json.loads(out)["errors"]
+    assert set(entry) == {"error", "where", "hints"}
+    assert error in entry["error"]
+
+
+def test_plan_as_text_and_as_json(call: Call, matrix: Path) -> None:
     code, out, err = call("plan", "--matrix", matrix)
     assert (code, err) == (0, "")
     assert out.startswith("1 build serves 1 cell; 0 cells are skipped.\n")
@@ -125,64 +149,64 @@ def test_a_plan_for_a_person_and_for_a_program(call: Call, matrix: Path) -> None
     assert [build["extension"] for build in json.loads(out)["builds"]] == ["ops"]
 
 
-def test_a_selection_that_leaves_nothing_is_3(call: Call, matrix: Path) -> None:
-    matrix.write_text(matrix.read_text() + "exclude: [{python: 3.12, reason: nobody wants it}]\n")
+def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> None:
+    matrix.write_text(matrix.read_text() + "exclude: [{python: 3.12, reason: not needed}]\n")
     code, out, err = call("plan", "--matrix", matrix)
     assert (code, out) == (Exit.NOTHING_SELECTED, "")
-    assert "no cell is left of this selection" in err
-    assert "hint: nobody wants it" in err
+    assert "every selected cell is skipped" in err
+    assert "hint: not needed" in err
 
 
 @pytest.mark.parametrize(
-    ("ends", "code", "said"),
+    ("outcome", "code", "message"),
     [
-        (FarmError("it broke", hints=["mend it"]), 1, "error: it broke\n  hint: mend it"),
+        (BuildfarmError("it broke", hints=["repair it"]), 1, "error: it broke\n  hint: repair it"),
         (BuildError("it broke", stage="fetch"), 1, "error: it broke"),
         (UsageError("a typo", where="matrix.yaml: torch"), 2, "error: matrix.yaml: torch: a typo"),
         (NothingSelectedError("nothing"), 3, "error: nothing"),
         (MissingToolError("no nvcc"), 4, "error: no nvcc"),
         (PreflightError([UsageError("one"), MissingToolError("two")]), 4, "error: one\nerror: two\n2 problems"),
         (PreflightError([MissingToolError("one"), UsageError("two")]), 4, "error: one\nerror: two\n2 problems"),
-        (KeyboardInterrupt(), 130, "interrupted; what was finished is kept"),
+        (KeyboardInterrupt(), 130, "interrupted; finished builds are kept"),
         (OSError(errno.ENOSPC, "No space left on device", "/store/x"), 1, "error: the disk is full (/store/x)"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
-def test_each_end_has_its_code_and_its_sentence(
-    ends: BaseException, code: int, said: str, call: Call, monkeypatch: pytest.MonkeyPatch
+def test_each_error_has_its_exit_code_and_its_message(
+    outcome: BaseException, code: int, message: str, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended: list[bool] = []
-    monkeypatch.setattr("builder.__main__.end_all", lambda: ended.append(True))
-    farm_that(monkeypatch, ends)
+    killed: list[bool] = []
+    monkeypatch.setattr("builder.__main__.kill_all", lambda: killed.append(True))
+    replace_run_build(monkeypatch, outcome)
     got, out, err = call("build")
     assert (got, out) == (code, "")
-    assert err.startswith(f"building\n{said}")
-    assert bool(ended) == (code == Exit.INTERRUPTED)
+    assert err.startswith(f"building\n{message}")
+    assert bool(killed) == (code == Exit.INTERRUPTED)
 
 
-def test_a_bug_of_ours_is_shown_as_one(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    farm_that(monkeypatch, RuntimeError("our bug"))
-    with pytest.raises(RuntimeError, match="our bug"):
+def test_a_bug_of_buildfarm_keeps_its_traceback(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_run_build(monkeypatch, RuntimeError("a bug"))
+    with pytest.raises(RuntimeError, match="a bug"):
         call("build")
 
 
 @pytest.mark.parametrize(
     ("results", "code"),
     [
-        pytest.param([replace(FAILED, error=None)], 0, id="all well"),
+        pytest.param([replace(FAILED, error=None)], 0, id="no error"),
         pytest.param([replace(FAILED, error=None), FAILED], 1, id="one failed"),
-        pytest.param([FAILED, replace(FAILED, error=MissingToolError("no torch"))], 4, id="the gravest counts"),
+        pytest.param([FAILED, replace(FAILED, error=MissingToolError("no torch"))], 4, id="the highest code counts"),
     ],
 )
-def test_a_run_ends_as_its_worst_build(
-    results: list[Result], code: int, call: Call, monkeypatch: pytest.MonkeyPatch
+def test_the_exit_code_is_that_of_the_worst_build(
+    results: list[BuildResult], code: int, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    farm_that(monkeypatch, results)
+    replace_run_build(monkeypatch, results)
     assert call("build")[0] == code
 
 
-def test_with_json_stdout_is_data_and_nothing_else(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    farm_that(monkeypatch, [FAILED])
+def test_with_json_stdout_has_only_data(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    replace_run_build(monkeypatch, [FAILED])
     code, out, err = call("build", "--json")
     assert code == 1
     (entry,) = json.loads(out)["builds"]
@@ -190,8 +214,8 @@ def test_with_json_stdout_is_data_and_nothing_else(call: Call, monkeypatch: pyte
     assert err == f"building\nerror: {BUILD}: a.cu:3: error\n  hint: look\n"
 
 
-def test_the_options_reach_the_farm(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    asked = farm_that(monkeypatch, [])
+def test_the_options_reach_run_build(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls = replace_run_build(monkeypatch, [])
     monkeypatch.chdir(tmp_path)
     call("build")
     call(
@@ -199,7 +223,7 @@ def test_the_options_reach_the_farm(call: Call, monkeypatch: pytest.MonkeyPatch,
         *("--arch", "9.0+PTX,8.0", "--arch", "8.0;8.6", "--executor", "local", "--jobs", "3", "--stand-in"),
         *("--store", "kept", "--dist", "out", "--matrix", "other.yaml"),
     )
-    plain, full = asked
+    plain, full = calls
     expected: dict[str, Any] = {"executor": "auto", "jobs": None, "stand_in": False, "store": None, "archs": ()}
     assert {name: getattr(plain, name) for name in expected} == expected
     assert (plain.matrix, plain.dist) == (Path("matrix.yaml"), tmp_path / "dist")
@@ -210,7 +234,7 @@ def test_the_options_reach_the_farm(call: Call, monkeypatch: pytest.MonkeyPatch,
     assert (full.store, full.dist, full.matrix) == (Path("kept"), tmp_path / "out", Path("other.yaml"))
 
 
-def test_a_reader_that_leaves_early_is_no_error() -> None:
+def test_a_closed_pipe_is_no_error() -> None:
     reader = subprocess.Popen(
         [sys.executable, "-m", "builder", "plan", "--explain"],
         cwd=ROOT,
@@ -224,3 +248,18 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     with reader.stderr:
         assert reader.stderr.read() == ""
     assert reader.wait(60) == 0
+
+
+def test_add_and_init_print_json_and_name_ignored_options(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = call("init", "mine", "--json")
+    assert (code, err) == (0, "")
+    assert "mine/matrix.yaml" in json.loads(out)["files"]
+    code, out, err = call("add", "mine", "--json")
+    assert (code, json.loads(out)["name"], err) == (0, "mine", "")
+    code, out, err = call("add", "mine", "--torch", "2.11")
+    assert code == 0
+    assert "mine/extension.yaml is a recipe for this source already" in out
+    assert "--torch, --cuda and --python have no effect" in err

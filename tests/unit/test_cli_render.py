@@ -1,4 +1,4 @@
-"""`buildfarm render` as a person and a program see it: files, a table, data, the lock."""
+"""`buildfarm render`: the files, the table, the JSON, and buildfarm.lock."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from builder.__main__ import _run
-from builder.images.lock import read_lock
-from tests.unit.images.stand_in_registry import running_registry
+from builder.images.registry.lock import read_lock
+from tests.unit.images.registry.stand_in_registry import running_registry
 
 Call = Callable[..., tuple[int, str, str]]
 MATRIX = """\
@@ -27,7 +27,7 @@ RECIPE = "name: one\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [on
 
 @pytest.fixture
 def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Call:
-    """`buildfarm render` in this process, in a folder with a small matrix and with no engine to be found."""
+    """`buildfarm render` in this process, in a folder with a small matrix and without a container engine."""
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "extension.yaml").write_text(RECIPE)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
@@ -38,8 +38,8 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
 
-    def call(*words: str | Path) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["buildfarm", "render", *map(str, words)])
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["buildfarm", "render", *map(str, arguments)])
         code = _run()
         out, err = capsys.readouterr()
         return code, out, err
@@ -47,7 +47,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
     return call
 
 
-def test_it_writes_the_files_and_says_who_uses_them(call: Call, tmp_path: Path) -> None:
+def test_it_writes_the_files_and_prints_a_table(call: Call, tmp_path: Path) -> None:
     code, out, err = call()
     folder = tmp_path / "build" / "dockerfiles"
     names = sorted(path.name for path in folder.iterdir())
@@ -59,17 +59,17 @@ def test_it_writes_the_files_and_says_who_uses_them(call: Call, tmp_path: Path) 
         "run-torch2.2.2-cu121-cp312.Dockerfile",
     ]
     assert all(name in out for name in names)
-    assert "in build/dockerfiles: 2 to build in, 2 to run cells in" in out
-    assert "not pinned (3;" in out
+    assert "wrote Dockerfiles of 2 build images and 2 runtime images to build/dockerfiles" in out
+    assert "base images without a digest (3)" in out
 
 
-def test_a_selection_and_a_folder(call: Call, tmp_path: Path) -> None:
+def test_a_selection_and_an_output_folder(call: Call, tmp_path: Path) -> None:
     code, _, _ = call("--python", "3.12", "--out", tmp_path / "there")
     assert code == 0
     assert len(list((tmp_path / "there").iterdir())) == 2
 
 
-def test_data_for_programs(call: Call, tmp_path: Path) -> None:
+def test_json(call: Call, tmp_path: Path) -> None:
     code, out, _ = call("--json", "--python", "3.11")
     data = json.loads(out)
     build, run = data["images"]
@@ -82,7 +82,7 @@ def test_data_for_programs(call: Call, tmp_path: Path) -> None:
     assert data["unpinned"] == sorted({*build["bases"], *run["bases"]})
 
 
-def test_lock_asks_the_registry_and_pins(call: Call, tmp_path: Path) -> None:
+def test_lock_pins_the_digests_that_the_registry_reports(call: Call, tmp_path: Path) -> None:
     with running_registry() as registry:
         base, pythons = registry.add("cuda:12.1.1-devel-rockylinux8"), registry.add("manylinux_2_28:1")
         (tmp_path / "matrix.yaml").write_text(
@@ -91,31 +91,31 @@ def test_lock_asks_the_registry_and_pins(call: Call, tmp_path: Path) -> None:
         code, out, err = call("--lock")
         assert (code, err) == (0, "")
         digests = {image: registry.digest_of(image) for image in (base, pythons)}
-        registry.asked.clear()
-        assert call() == (0, out, "")  # what was locked stays, and nobody is asked
-        assert registry.asked == []
+        registry.requests.clear()
+        assert call() == (0, out, "")  # the lock is used, and no registry is asked
+        assert registry.requests == []
     assert read_lock(tmp_path / "buildfarm.lock") == digests
-    assert "not pinned" not in out
+    assert "without a digest" not in out
     assert "(pinned)" in out
     text = next((tmp_path / "build" / "dockerfiles").glob("build-*")).read_text()
     assert f"FROM {base}@{digests[base]} AS build" in text
 
 
-def test_what_cannot_be_locked_is_said_and_the_rest_is_done(call: Call, tmp_path: Path) -> None:
+def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(call: Call, tmp_path: Path) -> None:
     with running_registry() as registry:
         pythons = registry.add("manylinux_2_28:1")
-        gone = f"{registry.address}/gone:1"
+        missing = f"{registry.address}/missing:1"
         (tmp_path / "matrix.yaml").write_text(
-            MATRIX + f'images: [{{cells: "*", image: "{gone}", pythons: "{pythons}"}}]\n'
+            MATRIX + f'images: [{{cells: "*", image: "{missing}", pythons: "{pythons}"}}]\n'
         )
         code, out, err = call("--lock")
     assert code == 4
-    assert f"error: {gone}: the registry {registry.address} has no such image" in err
-    assert "not pinned (1;" in out
+    assert f"error: {missing}: the registry {registry.address} has no such image" in err
+    assert "base images without a digest (1)" in out
     assert list(read_lock(tmp_path / "buildfarm.lock")) == [pythons]
 
 
-def test_a_base_that_the_matrix_pins_itself_is_not_asked_for(call: Call, tmp_path: Path) -> None:
+def test_a_base_image_that_the_matrix_pins_is_not_looked_up(call: Call, tmp_path: Path) -> None:
     digest = "sha256:" + "ef" * 32
     with running_registry() as registry:
         base, pythons = f"{registry.address}/cuda@{digest}", registry.add("manylinux_2_28:1")
@@ -123,20 +123,35 @@ def test_a_base_that_the_matrix_pins_itself_is_not_asked_for(call: Call, tmp_pat
             MATRIX + f'images: [{{cells: "*", image: "{base}", pythons: "{pythons}"}}]\n'
         )
         code, out, err = call("--lock", "--json")
-        assert registry.asked == ["/v2/manylinux_2_28/manifests/1"]
+        assert registry.requests == ["/v2/manylinux_2_28/manifests/1"]
     assert (code, err) == (0, "")
     assert json.loads(out)["images"][0]["base"] == base
     assert json.loads(out)["unpinned"] == []
 
 
-def test_a_broken_lock_stops_it(call: Call, tmp_path: Path) -> None:
+def test_the_digests_come_from_the_mirror_and_the_files_name_the_original_images(call: Call, tmp_path: Path) -> None:
+    with running_registry() as registry:
+        cuda = registry.add("hub/nvidia/cuda:12.1.1-devel-rockylinux8")
+        for name in ("hub/nvidia/cuda:12.1.1-base-ubuntu22.04", "pypa/manylinux_2_28_x86_64:2026.08.04-1"):
+            registry.add(name)
+        mirrors = f"registries: {{docker.io: '{registry.address}/hub', quay.io: '{registry.address}'}}\n"
+        (tmp_path / "matrix.yaml").write_text(MATRIX + mirrors)
+        code, out, err = call("--lock", "--json")
+        assert (code, err) == (0, "")
+        digest = registry.digest_of(cuda)
+    lock = read_lock(tmp_path / "buildfarm.lock")
+    assert lock["nvidia/cuda:12.1.1-devel-rockylinux8"] == digest
+    assert json.loads(out)["images"][0]["base"] == f"nvidia/cuda:12.1.1-devel-rockylinux8@{digest}"
+
+
+def test_an_unreadable_lock_is_a_usage_error(call: Call, tmp_path: Path) -> None:
     (tmp_path / "buildfarm.lock").write_text("version = 7\n")
     code, out, err = call()
     assert (code, out) == (2, "")
-    assert "is of version 7" in err
+    assert "has version 7" in err
 
 
-def test_nothing_selected_is_its_own_code(call: Call) -> None:
+def test_nothing_selected_exits_with_3(call: Call) -> None:
     code, _, err = call("--torch", "2.11")
     assert code == 3
     assert "does not list torch 2.11" in err

@@ -1,21 +1,28 @@
-"""The store: whole or not at all, found by digest, locks that die with their owner."""
+"""The store: files are complete or absent, builds are found by digest, and a lock dies with its process."""
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from builder.hashing import digest_of
 from builder.matrix.axes import Cell
-from builder.process import JOB_VARIABLE
+from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Proof, Verdict
-from builder.store import Store, default_store, digest_of, write_whole
+from builder.store import Store, default_store, remove_temporary_files, write_atomic
+from tests.unit.wheels import make_record
+
+RECORD = make_record.build_record()
 
 
 @pytest.fixture
@@ -32,23 +39,31 @@ def wheel(tmp_path: Path) -> Path:
 
 def test_a_build_is_found_by_its_digest(store: Store, wheel: Path) -> None:
     assert store.find("d" * 64) is None
-    added = store.add("d" * 64, wheel, {"build": "demo"})
+    added = store.add("d" * 64, wheel, RECORD)
     found = store.find("d" * 64)
     assert found == added
     assert found is not None
     assert found.wheel.read_bytes() == b"wheel"
-    assert found.record["build"] == "demo"
+    assert found.record == RECORD
 
 
 @pytest.mark.parametrize("broken", ["build.json", "demo-1.0-py3-none-any.whl"])
-def test_a_build_with_a_part_missing_counts_as_none_and_is_replaced(store: Store, wheel: Path, broken: str) -> None:
-    store.add("d" * 64, wheel, {})
+def test_an_incomplete_build_is_not_found_and_is_replaced(store: Store, wheel: Path, broken: str) -> None:
+    store.add("d" * 64, wheel, RECORD)
     (store.root / "builds" / ("d" * 64) / broken).unlink()
     assert store.find("d" * 64) is None
-    assert store.add("d" * 64, wheel, {}).wheel.is_file()
+    assert store.add("d" * 64, wheel, RECORD).wheel.is_file()
 
 
-def test_scratch_is_empty_whatever_was_left_and_gone_afterwards(store: Store) -> None:
+@pytest.mark.parametrize("change", [{"schema": 1}, {"toolchain": None}, {"started": "yesterday"}, {"seconds": None}])
+def test_a_build_with_an_unreadable_record_is_not_found(store: Store, wheel: Path, change: dict[str, Any]) -> None:
+    store.add("d" * 64, wheel, RECORD)
+    file = store.root / "builds" / ("d" * 64) / "build.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    assert store.find("d" * 64) is None
+
+
+def test_a_scratch_folder_starts_empty_and_is_deleted_afterwards(store: Store) -> None:
     (store.root / "work" / "job").mkdir()
     (store.root / "work" / "job" / "half.o").write_bytes(b"x")
     with store.work("job") as folder:
@@ -56,7 +71,7 @@ def test_scratch_is_empty_whatever_was_left_and_gone_afterwards(store: Store) ->
     assert not folder.exists()
 
 
-def test_abandoned_scratch_is_cleared_and_that_of_a_live_run_is_not(store: Store) -> None:
+def test_abandoned_scratch_folders_are_deleted_and_live_ones_are_not(store: Store) -> None:
     (store.root / "work" / "dead").mkdir()
     with store.work("alive") as folder:
         store.clear_abandoned()
@@ -64,18 +79,36 @@ def test_abandoned_scratch_is_cleared_and_that_of_a_live_run_is_not(store: Store
     assert list((store.root / "work").iterdir()) == []
 
 
-def test_writing_fails_without_touching_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "report.json"
-    write_whole(path, b"old")
+    write_atomic(path, b"old")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        write_whole(path, b"new")
+        write_atomic(path, b"new")
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_threads_may_write_the_same_file_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    texts = [str(n).encode() * 10_000 for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: write_atomic(path, text), texts * 10))
+    assert path.read_bytes() in texts
+    assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
+
+
+def test_temporary_files_of_a_dead_process_are_removed_and_those_of_a_live_one_are_not(tmp_path: Path) -> None:
+    dead, live = tmp_path / ".a.whl.0123456789ab.999999999", tmp_path / f".a.whl.0123456789ab.{os.getpid()}"
+    other = tmp_path / ".hidden.txt"
+    for path in (dead, live, other):
+        path.touch()
+    remove_temporary_files(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([live, other])
 
 
 def test_digest_does_not_depend_on_order() -> None:
@@ -87,7 +120,7 @@ def proof(check: Check, verdict: Verdict, *, wheel: str = "a" * 64) -> Proof:
     return Proof(wheel, Cell.parse("torch2.11.0-cu130-cp312"), check, verdict)
 
 
-def test_a_later_proof_replaces_the_earlier_of_the_same_check_only(store: Store) -> None:
+def test_a_proof_replaces_only_the_earlier_one_of_its_check(store: Store) -> None:
     store.save_proofs([proof(Check.IMPORT, Verdict.NOT_RUN), proof(Check.GPU_VALUES, Verdict.NOT_RUN)])
     store.save_proofs([proof(Check.IMPORT, Verdict.PASSED)])
     assert {p.check: p.verdict for p in store.proofs("a" * 64)} == {
@@ -103,7 +136,7 @@ def _hold(root: Path, ready: str) -> None:
         time.sleep(60)
 
 
-def test_a_lock_is_free_once_its_owner_was_killed(store: Store, tmp_path: Path) -> None:
+def test_a_lock_is_released_when_its_process_is_killed(store: Store, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     owner = multiprocessing.get_context("spawn").Process(target=_hold, args=(store.root, str(ready)))
     owner.start()
@@ -118,16 +151,16 @@ def test_a_lock_is_free_once_its_owner_was_killed(store: Store, tmp_path: Path) 
         assert got
 
 
-def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_environment_variable_names_the_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("BUILDFARM_STORE", str(tmp_path / "here"))
     assert default_store() == tmp_path / "here"
 
 
-def test_two_stores_never_take_each_others_programs_for_orphans(store: Store, tmp_path: Path) -> None:
+def test_a_store_does_not_kill_processes_of_a_different_store(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     with store.work("same"):
-        program = subprocess.Popen(sleep, env={JOB_VARIABLE: store.mark("same")})
+        program = subprocess.Popen(sleep, env={OWNER_VARIABLE: store.owner("same")})
         try:
             with other.work("same"):
                 assert program.poll() is None

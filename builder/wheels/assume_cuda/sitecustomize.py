@@ -1,8 +1,8 @@
-"""Answers True to torch.cuda.is_available() while a recipe that asks for it is built on a machine without a GPU.
+"""Makes torch.cuda.is_available() return True while a recipe is built on a machine without a GPU.
 
-Put on PYTHONPATH by the farm for recipes with `assume_cuda: true`, never for a proof. It waits for torch.cuda to be
-imported and replaces that one answer, because many a setup.py decides by it whether to compile its CUDA sources.
-Runs under every Python a recipe may be built with, so it keeps to Python 3.8.
+buildfarm puts this folder on PYTHONPATH for recipes with `assume_cuda: true`, never for proofs. Many setup.py scripts
+call this function to decide whether to compile CUDA sources. It replaces the function when torch.cuda is imported.
+It must run under every Python that builds a recipe, so it uses only Python 3.8 syntax.
 """
 
 import importlib.abc

@@ -1,9 +1,9 @@
-"""Every op has a case, every case an op."""
+"""The check "ops": every op has a case, and every case names an op."""
 
 from __future__ import annotations
 
-from builder.gate.coverage import covered, edges
-from builder.gate.outcome import FAILED, PASSED
+from builder.gate.coverage import NO_CASES, case_coverage, missing_empty_cases, not_covered
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED
 from builder.gate.tasks import CaseFacts
 
 
@@ -12,7 +12,7 @@ def case(op: str, name: str = "plain", edge: str = "", missing: str = "") -> Cas
 
 
 def verdicts(ops: list[str], *cases: CaseFacts) -> dict[str, str]:
-    return {one.op: one.verdict for one in covered(ops, cases)}
+    return {one.op: one.verdict for one in case_coverage(ops, cases)}
 
 
 def test_an_op_without_a_case_fails_by_name() -> None:
@@ -23,21 +23,41 @@ def test_the_only_overload_need_not_be_named() -> None:
     assert verdicts(["ns::a.Tensor"], case("ns::a")) == {"ns::a.Tensor": PASSED}
 
 
-def test_of_several_overloads_each_needs_its_case() -> None:
+def test_each_of_several_overloads_needs_a_case() -> None:
     ops = ["ns::a", "ns::a.out"]
     assert verdicts(ops, case("ns::a")) == {"ns::a": PASSED, "ns::a.out": FAILED}
     assert verdicts(ops, case("ns::a"), case("ns::a.out")) == dict.fromkeys(ops, PASSED)
     assert verdicts(["ns::a.x", "ns::a.y"], case("ns::a")) == {"ns::a.x": FAILED, "ns::a.y": FAILED}
 
 
-def test_a_case_of_an_op_that_is_not_there_fails() -> None:
-    [outcome] = covered([], [case("ns::gone", missing="nothing of this name")])
+def test_a_case_of_a_missing_op_fails() -> None:
+    [outcome] = case_coverage([], [case("ns::gone", missing="no op of this name is registered")])
     assert (outcome.op, outcome.verdict) == ("ns::gone", FAILED)
 
 
-def test_two_cases_of_one_name_fail() -> None:
-    assert [one.verdict for one in covered(["ns::a"], [case("ns::a"), case("ns::a")])] == [PASSED, FAILED]
+def test_two_cases_with_the_same_name_fail() -> None:
+    assert [one.verdict for one in case_coverage(["ns::a"], [case("ns::a"), case("ns::a")])] == [PASSED, FAILED]
 
 
-def test_an_op_without_an_empty_case_is_told() -> None:
-    assert [one.op for one in edges([case("ns::a"), case("ns::b"), case("ns::b", "none", "empty")])] == ["ns::a"]
+def test_an_op_without_an_empty_case_is_reported() -> None:
+    assert [one.op for one in missing_empty_cases([case("ns::a"), case("ns::b"), case("ns::b", "none", "empty")])] == [
+        "ns::a"
+    ]
+
+
+def test_ops_of_a_recipe_without_cases_are_not_run() -> None:
+    outcomes = not_covered(["ns::a", "ns::b"])
+    assert [(one.op, one.verdict, one.reason) for one in outcomes] == [
+        ("ns::a", NOT_RUN, NO_CASES),
+        ("ns::b", NOT_RUN, NO_CASES),
+    ]
+
+
+def test_an_op_in_not_claimed_needs_no_case_and_is_not_run() -> None:
+    [outcome] = case_coverage(["ns::a.default"], [], {"ns::a": "it decodes pictures"})
+    assert (outcome.verdict, outcome.reason) == (NOT_RUN, "not claimed: it decodes pictures")
+
+
+def test_an_unknown_op_in_not_claimed_fails() -> None:
+    [outcome] = case_coverage([], [], {"ns::gone": "a reason"})
+    assert (outcome.op, outcome.verdict) == ("ns::gone", FAILED)

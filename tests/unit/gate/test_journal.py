@@ -1,34 +1,34 @@
-"""What a child writes can be read whatever became of it."""
+"""The journal of a process is readable however the process ended."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-from builder.gate.journal import Journal, read
 from builder.gate.outcome import PASSED, Outcome
+from builder.gate.processes.journal import Journal, read
 
 
 def test_round_trip(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "journal"))
-    journal.doing("float32")
+    journal.step("float32")
     journal.outcome(Outcome("values", "ns::op", "plain", PASSED, "2 dtypes"))
     journal.facts({"gpus": []})
     record = read(tmp_path / "journal")
-    assert (record.doing, record.ended, record.forked) == ("float32", False, False)
+    assert (record.step, record.ended, record.forked) == ("float32", False, False)
     assert record.outcomes == [Outcome("values", "ns::op", "plain", PASSED, "2 dtypes")]
     journal.end()
     assert read(tmp_path / "journal").ended
 
 
-def test_an_unfinished_line_and_no_file_count_for_nothing(tmp_path: Path) -> None:
+def test_an_incomplete_line_and_a_missing_file_are_ignored(tmp_path: Path) -> None:
     assert not read(tmp_path / "missing").ended
-    (tmp_path / "journal").write_text('{"doing": "x"}\n{"end": tr', encoding="utf-8")
-    assert read(tmp_path / "journal").doing == "x"
+    (tmp_path / "journal").write_text('{"step": "x"}\n{"end": tr', encoding="utf-8")
+    assert read(tmp_path / "journal").step == "x"
     assert not read(tmp_path / "journal").ended
 
 
-def test_a_copy_of_the_process_leaves_word_and_ends(tmp_path: Path) -> None:
+def test_a_copy_of_the_process_records_itself_and_exits(tmp_path: Path) -> None:
     journal = Journal(str(tmp_path / "journal"))
     pid = os.fork()
     if pid == 0:

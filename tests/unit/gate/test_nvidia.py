@@ -1,4 +1,4 @@
-"""What nvidia-smi and compute-sanitizer print, read without either."""
+"""Parses output of nvidia-smi and compute-sanitizer; needs neither program."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate import nvidia
-from builder.gate.nvidia import find_sanitizer, gpu_facts, read_sanitizer, row_of, sanitizer_command, smi_rows
+from builder.gate.system import nvidia
+from builder.gate.system.nvidia import find_sanitizer, gpu_facts, read_sanitizer, row_of, sanitizer_command, smi_rows
 
 TWO = """\
 0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 345, 1980, 2619, 700.00
@@ -38,7 +38,7 @@ def rows() -> list[dict[str, str]]:
     return smi_rows(TWO)
 
 
-def test_a_row_for_each_gpu_and_nothing_for_what_it_does_not_tell(rows: list[dict[str, str]]) -> None:
+def test_a_row_for_each_gpu_without_missing_values(rows: list[dict[str, str]]) -> None:
     assert [row["index"] for row in rows] == ["0", "1"]
     assert rows[0]["power.limit"] == "700.00"
     assert "power.limit" not in rows[1]
@@ -47,7 +47,7 @@ def test_a_row_for_each_gpu_and_nothing_for_what_it_does_not_tell(rows: list[dic
 @pytest.mark.parametrize(
     "text", ["", "No devices were found\n", "Failed to initialize NVML: Driver/library mismatch\n"]
 )
-def test_what_is_no_table_has_no_rows(text: str) -> None:
+def test_output_without_a_table_has_no_rows(text: str) -> None:
     assert smi_rows(text) == []
 
 
@@ -57,11 +57,11 @@ def test_a_gpu_is_found_by_uuid_however_it_is_numbered(rows: list[dict[str, str]
     assert row_of(rows, 0, "NVIDIA H100 80GB HBM3", f"GPU-{second}")["index"] == "1"
 
 
-def test_without_a_uuid_the_number_counts_where_all_are_alike(rows: list[dict[str, str]]) -> None:
+def test_without_a_uuid_the_number_decides_if_all_names_are_equal(rows: list[dict[str, str]]) -> None:
     assert row_of(rows, 1, "NVIDIA H100 80GB HBM3", "")["index"] == "1"
 
 
-def test_a_gpu_that_could_be_another_gets_no_row(rows: list[dict[str, str]]) -> None:
+def test_an_ambiguous_gpu_gets_no_row(rows: list[dict[str, str]]) -> None:
     assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA H100 80GB HBM3", "") == {}
     assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA L4", "")["index"] == "2"
     assert row_of([], 0, "NVIDIA L4", "") == {}
@@ -83,17 +83,17 @@ def test_facts_of_a_gpu(rows: list[dict[str, str]]) -> None:
 def test_why_there_is_no_gpu(rows: list[dict[str, str]]) -> None:
     assert nvidia.why_no_gpu("13.0", "", []) == "no GPU on this machine"
     assert nvidia.why_no_gpu("13.0", "RuntimeError: Found no NVIDIA driver", []) == "no GPU on this machine"
-    assert nvidia.why_no_gpu(None, "", []) == "torch here is a CPU build"
-    assert nvidia.why_no_gpu(None, "", rows).endswith("and nvidia-smi sees NVIDIA H100 80GB HBM3")
+    assert nvidia.why_no_gpu(None, "", []) == "this torch is a CPU build, which cannot use a GPU"
+    assert nvidia.why_no_gpu(None, "", rows).endswith("the NVIDIA H100 80GB HBM3 that nvidia-smi finds")
     old = nvidia.why_no_gpu("13.0", "RuntimeError: The NVIDIA driver on your system is too old", rows)
     assert old == (
-        "nvidia-smi sees NVIDIA H100 80GB HBM3 (driver 580.65.06), torch (CUDA 13.0) does not: "
+        "nvidia-smi finds NVIDIA H100 80GB HBM3 (driver 580.65.06), but torch (CUDA 13.0) does not: "
         "RuntimeError: The NVIDIA driver on your system is too old"
     )
-    assert nvidia.why_no_gpu("13.0", "", rows).endswith("does not; is CUDA_VISIBLE_DEVICES set?")
+    assert nvidia.why_no_gpu("13.0", "", rows).endswith("does not; check CUDA_VISIBLE_DEVICES")
 
 
-def test_nvidia_smi_is_asked_and_may_be_missing_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvidia_smi_may_be_missing_or_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert nvidia.smi() == []
     program = tmp_path / "nvidia-smi"
@@ -121,7 +121,7 @@ def test_the_command_ends_with_the_program() -> None:
     assert command[command.index("--error-exitcode") + 1] == str(nvidia.FOUND)
 
 
-def test_findings_say_what_where_and_by_whom() -> None:
+def test_findings_have_error_location_and_thread() -> None:
     report = read_sanitizer(MEMCHECK)
     assert report.errors == 2
     assert report.findings == [

@@ -1,4 +1,4 @@
-"""The gate as a folder and as one file: all it needs, nothing of the rest of the farm."""
+"""The packed gate, as a folder and as one file, contains all it needs and no other part of buildfarm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from builder.gate.outcome import Spec
 from builder.gate.pack import pack, pack_file
 
 SPEC = Spec("ops", ["ops"], ["numpy"], {"_C": ["CPU"]})
-ROOM = Path(builder.gate.__file__).parent
+PACKAGE = Path(builder.gate.__file__).parent
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def cases(tmp_path: Path) -> Path:
     return folder / "cases.py"
 
 
-def test_a_folder_holds_the_gate_the_spec_and_the_cases(cases: Path, tmp_path: Path) -> None:
+def test_a_folder_contains_the_gate_the_spec_and_the_cases(cases: Path, tmp_path: Path) -> None:
     folder = pack(tmp_path / "gate", SPEC, cases)
     assert Spec(**json.loads((folder / "spec.json").read_text())) == SPEC
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -40,15 +40,15 @@ def test_a_folder_holds_the_gate_the_spec_and_the_cases(cases: Path, tmp_path: P
         "cases.py",
         "references/plain.py",
         "builder/__init__.py",
-        *(f"builder/gate/{path.name}" for path in ROOM.glob("*.py")),
+        *(f"builder/gate/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")),
     }
 
 
-def test_without_cases_there_are_none(tmp_path: Path) -> None:
+def test_without_cases_no_cases_are_packed(tmp_path: Path) -> None:
     assert not (pack(tmp_path / "gate", SPEC, None) / "cases.py").exists()
 
 
-def test_one_file_holds_the_same(cases: Path, tmp_path: Path) -> None:
+def test_one_file_contains_the_same(cases: Path, tmp_path: Path) -> None:
     file = pack_file(tmp_path / "gate.pyz", SPEC, cases)
     folder = pack(tmp_path / "gate", SPEC, cases)
     with zipfile.ZipFile(file) as packed:
@@ -67,8 +67,8 @@ def test_it_runs_from_anywhere_with_any_python(one_file: bool, cases: Path, tmp_
     assert "--answer" in done.stdout
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
-def test_it_needs_torch_and_the_standard_library_alone(path: Path) -> None:
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_it_imports_only_torch_and_the_standard_library(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []

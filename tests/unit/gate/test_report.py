@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.gate.outcome import CHECKS, FAILED, NOT_RUN, PASSED, Answer, Outcome
-from builder.gate.report import HEADINGS, junit, table
+from builder.gate.check_table import CHECKS
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome
+from builder.gate.report import junit, table
 
 WHERE = {
     "torch": "2.11.0+cu130",
@@ -30,9 +31,11 @@ def line_of(text: str, start: str) -> str:
     return next(line for line in text.splitlines() if line.startswith(start))
 
 
-def test_every_check_has_a_heading() -> None:
-    assert list(HEADINGS) == list(CHECKS)
-    assert len(set(HEADINGS.values())) == len(HEADINGS)
+def test_titles_are_short_and_unique_and_every_check_has_a_meaning() -> None:
+    titles = [check.title for check in CHECKS.values()]
+    assert len(set(titles)) == len(titles)
+    assert max(map(len, titles)) <= 8
+    assert all(check.meaning.endswith(".") for check in CHECKS.values())
 
 
 def test_a_table_says_where_it_was_made() -> None:
@@ -65,29 +68,36 @@ def test_a_cell_is_the_worst_of_its_cases(verdicts: list[str], cell: str) -> Non
 
 def test_not_run_is_a_dash_and_never_ok() -> None:
     text = table("x", answer(Outcome("values", OP, "", PASSED), Outcome("fake", OP, "", NOT_RUN, "no fake")))
-    assert line_of(text, OP).split() == [OP, "ok"]  # a check that ran nowhere has no column
+    assert line_of(text, OP).split() == [OP, "ok"]  # a check that ran for no op has no column
     other = Outcome("fake", "a::b", "", PASSED)
     text = table("x", answer(Outcome("values", OP, "", PASSED), Outcome("fake", OP, "", NOT_RUN, "no fake"), other))
     assert line_of(text, OP).split() == [OP, "ok", "-"]
 
 
-def test_columns_stand_in_the_order_of_the_checks_under_their_headings() -> None:
+def test_columns_are_in_the_order_of_the_checks() -> None:
     shown = [check for check in CHECKS if check != "fake" and not check.startswith("gpu")]
     text = table("x", answer(*(Outcome(check, OP, "", PASSED) for check in shown[::-1])))
     heading = line_of(text, " ")
-    assert heading.split() == [HEADINGS[check] for check in shown]
+    assert heading.split() == [CHECKS[check].title for check in shown]
     row = line_of(text, OP)
-    assert all(row[heading.index(said) :].startswith("ok") for said in heading.split())
+    assert all(row[heading.index(title) :].startswith("ok") for title in heading.split())
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_no_line_is_wider_than_asked(width: int) -> None:
-    reason = "the fake answers strides (8, 1), the kernel (1, 4): " * 4
+def test_no_line_is_wider_than_the_width(width: int) -> None:
+    reason = "the fake kernel returns strides (8, 1), the real kernel (1, 4): " * 4
     every = [Outcome(check, OP, "two levels", FAILED, reason) for check in CHECKS]
     refused = [Outcome(check, "a::b", "plain", NOT_RUN, reason) for check in CHECKS]
     lines = table("x", answer(*every, *refused), width).splitlines()
-    lines = [line for line in lines if not line.startswith(("ok: ", "torch "))]
+    lines = [line for line in lines if not line.startswith("torch ")]
     assert max(map(len, lines)) <= width
+
+
+def test_a_block_without_outcomes_of_the_extension_has_no_row_for_it() -> None:
+    every = [Outcome(check, OP, "", PASSED) for check in CHECKS]
+    text = table("x", answer(Outcome("import-order", "", "", PASSED), *every), 60)
+    assert text.count("(whole extension)") == 1
+    assert text.count(f"\n{OP} ") > 1
 
 
 def test_an_op_without_an_outcome_still_has_a_row() -> None:
@@ -95,26 +105,26 @@ def test_an_op_without_an_outcome_still_has_a_row() -> None:
     assert line_of(text, "a::forgotten").split() == ["a::forgotten"]
 
 
-def test_a_case_without_the_overload_is_the_row_of_the_op() -> None:
+def test_a_case_that_omits_the_overload_is_in_the_row_of_the_op() -> None:
     text = table("x", answer(Outcome("values", OP, "", PASSED), ops=(f"{OP}.default",)))
     assert f"{OP}.default" not in text
 
 
-def test_failures_that_are_alike_share_a_sentence_and_name_each_case() -> None:
-    said = "the fake answers strides (8, 1), the kernel (1, 4)"
+def test_failures_with_the_same_reason_share_an_entry_that_names_each_case() -> None:
+    reason = "the fake kernel returns strides (8, 1), the real kernel (1, 4)"
     cases = ["plain", "two levels"]
-    text = table("x", answer(*(Outcome("fake", OP, case, FAILED, f"{OP} ({case}): {said}") for case in cases)))
-    assert f"  fake: {OP} (plain, two levels): {said}" in text.splitlines()
+    text = table("x", answer(*(Outcome("fake", OP, case, FAILED, f"{OP} ({case}): {reason}") for case in cases)))
+    assert f"  fake: {OP} (plain, two levels): {reason}" in text.splitlines()
     assert "FAILED (2)" in text
 
 
-def test_a_failure_of_the_whole_extension() -> None:
+def test_a_failure_of_the_extension() -> None:
     text = table("x", answer(Outcome("ops", "", "", FAILED, "a::b has no case in cases.py: write one")))
     assert "  ops: a::b has no case in cases.py: write one" in text.splitlines()
 
 
-def test_a_failure_without_a_reason_says_so() -> None:
-    assert "values: a::b: no reason was given" in table("x", answer(Outcome("values", "a::b", "", FAILED)))
+def test_a_failure_without_a_reason_is_shown() -> None:
+    assert "values: a::b: no reason given" in table("x", answer(Outcome("values", "a::b", "", FAILED)))
 
 
 def test_not_run_is_grouped_by_reason() -> None:
@@ -130,32 +140,32 @@ def test_not_run_is_grouped_by_reason() -> None:
     ]
 
 
-def test_a_long_list_is_cut_and_counted() -> None:
+def test_a_long_list_is_shortened_and_counted() -> None:
     ops = [f"a::op{i}" for i in range(9)]
     text = table("x", answer(*(Outcome("fake", op, "", NOT_RUN, "no") for op in ops[:8]), ops=tuple(ops)))
     assert "a::op5 and 2 more" in text
 
 
-def test_what_a_terminal_would_obey_is_not_printed() -> None:
+def test_control_characters_are_not_printed() -> None:
     text = table("x", answer(Outcome("values", OP, "", FAILED, "killed\x1b[2J\nby\x07 SIGSEGV")))
     assert f"  values: {OP}: killed [2J by SIGSEGV" in text.splitlines()
 
 
-def test_an_answer_of_nothing() -> None:
-    assert table("x", Answer({}, [], [])) == "x: nothing was asked\nno GPU\n"
+def test_an_empty_answer() -> None:
+    assert table("x", Answer({}, [], [])) == "x: no check was selected\n"
     suite = ElementTree.fromstring(junit({"x": Answer({}, [], [])}))[0]
     assert suite.attrib["tests"] == "0"
 
 
-def test_junit_counts_and_carries_reasons_and_evidence() -> None:
+def test_junit_has_counts_reasons_and_evidence() -> None:
     stack = "Fatal Python error: Segmentation fault\n  File <x>"
-    said = answer(
+    found = answer(
         Outcome("values", OP, "plain", PASSED, seconds=0.25),
         Outcome("memory", OP, "plain", FAILED, "SIGSEGV", 0.5, {"stack": stack, "shape": [2, 3]}),
         Outcome("gpu-values", OP, "plain", NOT_RUN, "no GPU on this machine"),
         gpus=[H100],
     )
-    xml = junit({"x": said})
+    xml = junit({"x": found})
     suite = ElementTree.fromstring(xml)[0]
     counts = {key: suite.attrib[key] for key in ("tests", "failures", "errors", "skipped", "time")}
     assert counts == {"tests": "3", "failures": "1", "errors": "0", "skipped": "1", "time": "0.750"}
@@ -172,9 +182,22 @@ def test_junit_counts_and_carries_reasons_and_evidence() -> None:
     assert any("H100" in one.attrib["value"] for one in suite.iter("property"))
 
 
-def test_junit_is_xml_whatever_a_process_wrote() -> None:
-    dirt = "\x00\x1b[31m \udc80 \ufffe ]]> <&"
-    outcome = Outcome("values", f"a::{dirt}", dirt, FAILED, dirt, evidence={"stderr": dirt, "more": [dirt]})
-    xml = junit({"x": answer(outcome, odd=dirt)})
+def test_junit_is_valid_xml_for_any_output_of_a_process() -> None:
+    junk = "\x00\x1b[31m \udc80 \ufffe ]]> <&"
+    outcome = Outcome("values", f"a::{junk}", junk, FAILED, junk, evidence={"stderr": junk, "more": [junk]})
+    xml = junit({"x": answer(outcome, odd=junk)})
     failure = next(ElementTree.fromstring(xml.encode("utf-8")).iter("failure"))
     assert failure.attrib["message"].endswith("]]> <&")
+
+
+def test_one_crash_in_many_checks_is_one_entry() -> None:
+    crash = "dies with SIGSEGV (a segmentation fault) in f of _C.so"
+    outcomes = [
+        Outcome(check, "ns::f", case, FAILED, f"{crash} (step: {check} of {case})")
+        for check in ("values", "gradients", "layouts", "memory")
+        for case in ("plain", "empty")
+    ]
+    text = table("toy", Answer({}, ["ns::f"], outcomes))
+    assert "FAILED (8)" in text
+    assert text.count("dies with SIGSEGV") == 1
+    assert "  values, gradients, layouts, memory: ns::f (plain, empty): dies" in text

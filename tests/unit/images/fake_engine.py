@@ -1,7 +1,4 @@
-"""A Docker engine made of a socket and a folder, and a `docker` program that knows it.
-
-The socket speaks enough of the engine's HTTP API for the real docker SDK; the program records its calls.
-"""
+"""A fake Docker engine: a socket that answers the real Docker SDK, and a `docker` program that records its calls."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ import pytest
 
 PROGRAM = """\
 #!/bin/sh
-"exec" "{python}" "$0" "$@"  # no space may stand in a first line's path; to Python this is a string
+"exec" "{python}" "$0" "$@"  # a path in the first line must not contain a space; to Python this line is a string
 import json, os, pathlib, sys, urllib.parse
 root = pathlib.Path({root!r})
 arguments = sys.argv[1:]
@@ -51,17 +48,14 @@ elif arguments[:2] == ["buildx", "build"]:
         sys.exit(0)
     tag = arguments[arguments.index("--tag") + 1]
     (root / "images" / urllib.parse.quote(tag, safe="")).write_text("sha256:made")
-elif arguments[0] == "pull":
-    print("Error response from daemon: no such host", file=sys.stderr)
-    sys.exit(1)
 else:
     sys.exit(1)
 """
 
 
 @dataclass
-class FakeStep:
-    """What one start of a container prints, and how it ends."""
+class FakeRun:
+    """What a program in a container prints, and how it ends."""
 
     stdout: bytes = b""
     stderr: bytes = b""
@@ -72,20 +66,22 @@ class FakeStep:
 
 @dataclass
 class FakeEngine:
-    """What the fake knows and was asked.
+    """State and requests of the fake engine.
 
     Attributes:
-        root: its folder: `images/` (tag to id), `calls`, `Dockerfile` and `secret-*` of the last build.
-        api: the API version it claims.
-        files: path to text, in every image.
-        containers: id to labels.
-        removed: ids of the containers that were removed, in order.
-        refuses: path to the status and words it refuses it with.
-        said: what any container prints.
-        steps: what the next starts of attached containers do, in order.
-        created: the bodies of the requests that made containers.
-        put: archives that were copied into containers, each as names with their contents.
-        disconnected: networks that containers were taken off.
+        root: directory with `images/` (tag to id), `calls`, and `Dockerfile` and `secret-*` of the last build.
+        api: the API version that it reports.
+        files: paths and texts of the files in every image.
+        containers: ids and labels of containers.
+        removed: ids of removed containers, in order.
+        refuses: URL paths and the status and message of their refusal.
+        container_output: what every container prints.
+        runs: what the next programs in attached containers do, in order.
+        created: bodies of the requests that created containers.
+        put: archives that were copied into containers, as names and members.
+        pulls: images that can be pulled, and the events of the pull; a pull without an error adds the image.
+        pulled: parameters and login of each request for a pull.
+        disconnected: networks that containers were disconnected from.
 
     """
 
@@ -95,10 +91,12 @@ class FakeEngine:
     containers: dict[str, dict[str, str]] = field(default_factory=dict)
     removed: list[str] = field(default_factory=list)
     refuses: dict[str, tuple[int, str]] = field(default_factory=dict)
-    said: str = ""
-    steps: list[FakeStep] = field(default_factory=list)
+    container_output: str = ""
+    runs: list[FakeRun] = field(default_factory=list)
     created: list[dict[str, Any]] = field(default_factory=list)
     put: list[dict[str, tarfile.TarInfo]] = field(default_factory=list)
+    pulls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    pulled: list[dict[str, str]] = field(default_factory=list)
     disconnected: list[str] = field(default_factory=list)
     started: threading.Event = field(default_factory=threading.Event)
     killed: threading.Event = field(default_factory=threading.Event)
@@ -112,30 +110,32 @@ class FakeEngine:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     def output(self) -> Iterator[bytes]:
-        """What an attached client reads: the frames of the step that is started meanwhile, then the end."""
+        """The frames of the next started program, as an attached client reads them."""
         if not self.started.wait(20):
             return
         self.started.clear()
-        step = self.steps.pop(0) if self.steps else FakeStep()
-        for kind, text in ((b"\1", step.stdout), (b"\2", step.stderr)):
+        fake_run = self.runs.pop(0) if self.runs else FakeRun()
+        for kind, text in ((b"\1", fake_run.stdout), (b"\2", fake_run.stderr)):
             if text:
                 yield kind + b"\0\0\0" + len(text).to_bytes(4, "big") + text
-        if step.endless:
+        if fake_run.endless:
             self.killed.wait(20)
-        self.state = {"ExitCode": 137 if step.endless else step.status, "OOMKilled": step.out_of_memory}
+        self.state = {"ExitCode": 137 if fake_run.endless else fake_run.status, "OOMKilled": fake_run.out_of_memory}
 
     def answer(self, verb: str, target: str, body: bytes = b"") -> tuple[int, Any]:
-        """Status and body (bytes for an archive, else JSON) for a request."""
+        """Status and body of the answer to a request; bytes for an archive, otherwise JSON."""
         url = urlsplit(target)
         path, query = re.sub(r"^/v[\d.]+", "", url.path), parse_qs(url.query)
         if path in self.refuses:
-            status, words = self.refuses[path]
-            return status, {"message": words}
+            status, message = self.refuses[path]
+            return status, {"message": message}
         if path == "/version":
             return 200, {"Version": "20.10.24", "ApiVersion": self.api, "MinAPIVersion": "1.12"}
         if m := re.fullmatch(r"/images/(.+)/json", path):
             file = self.root / "images" / unquote(m[1]).replace("/", "%2F").replace(":", "%3A")
             return (200, {"Id": file.read_text()}) if file.exists() else (404, {"message": "No such image"})
+        if path == "/images/create":
+            return self._pull({name: value[0] for name, value in query.items()})
         if path == "/containers/create":
             self.created.append(json.loads(body))
             self.containers["probe"] = self.created[-1].get("Labels") or {}
@@ -150,7 +150,19 @@ class FakeEngine:
             return 200, {"Id": m[1], "Name": m[1]}
         if m := re.fullmatch(r"/containers/([^/]+)/?(\w*)", path):
             return self._container(verb, m[1], m[2], query, body)
-        return 500, {"message": f"the fake does not know {verb} {target}"}
+        return 500, {"message": f"the fake engine does not support {verb} {target}"}
+
+    def _pull(self, query: dict[str, str]) -> tuple[int, Any]:
+        """The answer to a request for a pull."""
+        self.pulled.append(query)
+        separator = "@" if query["tag"].startswith("sha256:") else ":"
+        image = f"{query['fromImage']}{separator}{query['tag']}"
+        if image not in self.pulls:
+            return 404, {"message": f"manifest for {image} not found: manifest unknown: manifest unknown"}
+        events = self.pulls[image]
+        if not any("error" in event for event in events):
+            self.add_image(image, f"sha256:of {image}")
+        return 200, b"".join(json.dumps(event).encode() + b"\r\n" for event in events)
 
     def _container(
         self, verb: str, identity: str, what: str, query: dict[str, list[str]], body: bytes
@@ -168,7 +180,9 @@ class FakeEngine:
             text = self.files.get(query["path"][0])
             return (404, {"message": "no such file"}) if text is None else (200, _archive(query["path"][0], text))
         if what == "logs":
-            return 200, b"\1\0\0\0" + len(self.said.encode()).to_bytes(4, "big") + self.said.encode()
+            return 200, b"\1\0\0\0" + len(self.container_output.encode()).to_bytes(
+                4, "big"
+            ) + self.container_output.encode()
         if what == "wait":
             return 200, {"StatusCode": 0}
         if what in ("start", "kill"):
@@ -199,7 +213,7 @@ def _archive(path: str, text: str) -> bytes:
 
 @contextmanager
 def running_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
-    """A fake engine that DOCKER_HOST points at, with its `docker` alone on PATH."""
+    """A fake engine behind DOCKER_HOST, with its `docker` as the only program on PATH."""
     fake = FakeEngine(folder)
     (folder / "images").mkdir()
     (folder / "buildx").touch()
@@ -245,7 +259,7 @@ def running_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
             self.end_headers()
             self.wfile.flush()
             self.close_connection = True
-            with suppress(OSError):  # nobody listens any more
+            with suppress(OSError):  # the client has disconnected
                 for frame in fake.output():
                     self.wfile.write(frame)
                     self.wfile.flush()
@@ -256,7 +270,7 @@ def running_engine(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Fa
         def log_message(self, *args: Any) -> None:
             del args
 
-    # A socket's path may have 107 bytes only, and pytest's folders are long.
+    # The path of a socket has at most 107 bytes, and pytest's directories are long.
     descriptor = os.open(folder, os.O_RDONLY)
     address = f"/proc/{os.getpid()}/fd/{descriptor}/sock"
     with socketserver.ThreadingUnixStreamServer(address, Handler) as server:

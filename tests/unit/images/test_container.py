@@ -1,4 +1,4 @@
-"""Containers that are started once for each step: what the SDK is asked for, and how steps end."""
+"""Containers that are started once for each program: requests to the engine, and results of programs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ import pytest
 
 from builder import process
 from builder.errors import Exit, MissingToolError
-from builder.images.abandoned import end_abandoned
-from builder.images.container import ALL_GPUS, LABEL, ContainerSpec, Ended, NoGpuError
+from builder.images.container import GPU_REQUESTS, OWNER_LABEL, ContainerSpec, NoGpuError, RunResult
 from builder.images.engine import Engine
 from builder.store import Store
-from tests.unit.images.fake_engine import FakeEngine, FakeStep, running_engine
+from tests.unit.images.fake_engine import FakeEngine, FakeRun, running_engine
 
-SPEC = ContainerSpec("run:1", {LABEL: "store/job"})
+SPEC = ContainerSpec("run:1", {OWNER_LABEL: "store/job"})
 
 
 @pytest.fixture
@@ -38,18 +37,18 @@ def made(fake: FakeEngine, spec: ContainerSpec) -> dict[str, Any]:
     return body
 
 
-def test_what_a_container_is_made_with(fake: FakeEngine) -> None:
+def test_the_request_that_creates_a_container(fake: FakeEngine) -> None:
     spec = ContainerSpec(
         "run:1",
-        {LABEL: "store/job"},
+        {OWNER_LABEL: "store/job"},
         environment={"UV_DEFAULT_INDEX": "https://index.invalid/simple"},
-        lent={Path("/usr/bin/uv"): "/run/uv"},
+        bind_mounts={Path("/usr/bin/uv"): "/run/uv"},
         volumes={"packages": "/buildfarm/uv"},
         memory=2**30,
     )
     body = made(fake, spec)
     host = body["HostConfig"]
-    assert (body["Image"], body["User"], body["Labels"]) == ("run:1", "1000:1000", {LABEL: "store/job"})
+    assert (body["Image"], body["User"], body["Labels"]) == ("run:1", "1000:1000", {OWNER_LABEL: "store/job"})
     assert body["Env"] == ["UV_DEFAULT_INDEX=https://index.invalid/simple"]
     assert [(m["Type"], m["Source"], m["Target"], m["ReadOnly"]) for m in host["Mounts"]] == [
         ("bind", "/usr/bin/uv", "/run/uv", True),
@@ -60,8 +59,8 @@ def test_what_a_container_is_made_with(fake: FakeEngine) -> None:
     assert fake.removed == ["probe"]
 
 
-def test_a_gpu_is_asked_for_as_docker_run_does_and_by_cdi(fake: FakeEngine) -> None:
-    for request in ALL_GPUS:
+def test_a_gpu_is_requested_like_docker_run_and_through_cdi(fake: FakeEngine) -> None:
+    for request in GPU_REQUESTS:
         with Engine().container(ContainerSpec("run:1", {}, gpus=request)):
             pass
     plain, cdi = (body["HostConfig"]["DeviceRequests"] for body in fake.created)
@@ -70,86 +69,87 @@ def test_a_gpu_is_asked_for_as_docker_run_does_and_by_cdi(fake: FakeEngine) -> N
 
 
 @pytest.mark.parametrize(
-    ("said", "sentence"),
+    ("message", "sentence"),
     [
         ('could not select device driver "" with capabilities: [[gpu]]', "install NVIDIA's container toolkit"),
-        ("nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0", "hand over this machine's GPU"),
+        (
+            "nvidia-container-cli: requirement error: unsatisfied condition: cuda>=13.0",
+            "cannot give this machine's GPU to a container: nvidia",
+        ),
     ],
     ids=["no toolkit", "the toolkit refuses"],
 )
-def test_an_engine_that_gives_no_gpu(fake: FakeEngine, log: Path, said: str, sentence: str) -> None:
-    fake.refuses["/containers/probe/start"] = (500, said)
+def test_an_engine_without_gpus_raises_no_gpu_error(fake: FakeEngine, log: Path, message: str, sentence: str) -> None:
+    fake.refuses["/containers/probe/start"] = (500, message)
     with (
-        Engine().container(ContainerSpec("run:1", {}, gpus=ALL_GPUS[0])) as container,
+        Engine().container(ContainerSpec("run:1", {}, gpus=GPU_REQUESTS[0])) as container,
         pytest.raises(NoGpuError, match=sentence),
     ):
-        container.step(["true"], log=log)
+        container.run(["true"], log=log)
     assert fake.removed == ["probe"]
 
 
-def test_a_start_that_fails_without_a_gpu_is_no_matter_of_gpus(fake: FakeEngine, log: Path) -> None:
+def test_a_failed_start_without_a_gpu_request_is_no_gpu_error(fake: FakeEngine, log: Path) -> None:
     fake.refuses["/containers/probe/start"] = (500, "no space left on device")
     with Engine().container(SPEC) as container, pytest.raises(MissingToolError, match="no space left") as caught:
-        container.step(["true"], log=log)
+        container.run(["true"], log=log)
     assert not isinstance(caught.value, NoGpuError)
     assert caught.value.exit_code is Exit.TOOL_MISSING
 
 
 @pytest.mark.parametrize(
-    ("step", "ended"),
+    ("fake_run", "result"),
     [
-        (FakeStep(b"out\n", b"err\n", 3), Ended(3, "out\n", "err\n")),
-        (FakeStep(status=139), Ended(-11, "", "")),
-        (FakeStep(status=137, out_of_memory=True), Ended(-9, "", "", out_of_memory=True)),
-        (FakeStep(status=255), Ended(255, "", "")),
+        (FakeRun(b"out\n", b"err\n", 3), RunResult(3, "out\n", "err\n")),
+        (FakeRun(status=139), RunResult(-11, "", "")),
+        (FakeRun(status=137, out_of_memory=True), RunResult(-9, "", "", out_of_memory=True)),
+        (FakeRun(status=255), RunResult(255, "", "")),
     ],
-    ids=["exit", "signal", "no memory", "a status that is no signal"],
+    ids=["exit", "signal", "out of memory", "a status that is not a signal"],
 )
-def test_how_a_step_ends(fake: FakeEngine, log: Path, step: FakeStep, ended: Ended) -> None:
-    fake.steps = [step]
+def test_the_result_of_a_program(fake: FakeEngine, log: Path, fake_run: FakeRun, result: RunResult) -> None:
+    fake.runs = [fake_run]
     with Engine().container(SPEC) as container:
-        assert container.step(["program", "a b"], log=log) == ended
-    assert log.read_bytes() == b"+ in a container: program 'a b'\n" + step.stdout + step.stderr
+        assert container.run(["program", "a b"], log=log) == result
+    assert log.read_bytes() == b"+ in a container: program 'a b'\n" + fake_run.stdout + fake_run.stderr
     (files,) = fake.put
-    assert (files["buildfarm/step"].uid, files["buildfarm/step"].gid) == (1000, 1000)
+    assert (files["buildfarm/run.sh"].uid, files["buildfarm/run.sh"].gid) == (1000, 1000)
 
 
-def test_steps_do_not_mix(fake: FakeEngine, log: Path) -> None:
-    fake.steps = [FakeStep(b"one", status=1), FakeStep(b"two")]
+def test_results_of_two_programs_do_not_mix(fake: FakeEngine, log: Path) -> None:
+    fake.runs = [FakeRun(b"one", status=1), FakeRun(b"two")]
     with Engine().container(SPEC) as container:
-        assert container.step(["a"], log=log) == Ended(1, "one", "")
-        assert container.step(["b"], log=log) == Ended(0, "two", "")
+        assert container.run(["a"], log=log) == RunResult(1, "one", "")
+        assert container.run(["b"], log=log) == RunResult(0, "two", "")
 
 
-def test_a_step_that_takes_too_long_is_killed(fake: FakeEngine, log: Path) -> None:
-    fake.steps = [FakeStep(b"begun", endless=True)]
+def test_a_program_is_killed_after_its_timeout(fake: FakeEngine, log: Path) -> None:
+    fake.runs = [FakeRun(b"begun", endless=True)]
     with Engine().container(SPEC) as container:
-        ended = container.step(["a"], log=log, seconds=0.1)
+        result = container.run(["a"], log=log, timeout=0.1)
     assert fake.killed.is_set()
-    assert (ended.timed_out, ended.status, ended.stdout) == (True, -9, "begun")
+    assert (result.timed_out, result.status, result.stdout) == (True, -9, "begun")
 
 
-def test_a_farm_that_is_ending_leaves_no_container(
-    fake: FakeEngine, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ending = threading.Event()
-    monkeypatch.setattr(process, "_ending", ending)
-    fake.steps = [FakeStep(endless=True)]
+def test_an_interrupted_run_removes_its_container(fake: FakeEngine, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    interrupted = threading.Event()
+    monkeypatch.setattr(process, "_stopping", interrupted)
+    fake.runs = [FakeRun(endless=True)]
     with Engine().container(SPEC) as container:
-        ending.set()
+        interrupted.set()
         with pytest.raises(process.Interrupted):
-            container.step(["a"], log=log)
+            container.run(["a"], log=log)
     assert fake.removed == ["probe"]
     fake.killed.set()
 
 
-def test_it_is_taken_off_its_network(fake: FakeEngine) -> None:
+def test_go_offline_disconnects_the_network(fake: FakeEngine) -> None:
     with Engine().container(SPEC) as container:
         container.go_offline()
     assert fake.disconnected == ["net1"]
 
 
-def test_a_folder_goes_in_as_the_users_own(fake: FakeEngine, tmp_path: Path) -> None:
+def test_a_copied_directory_belongs_to_the_containers_user(fake: FakeEngine, tmp_path: Path) -> None:
     (tmp_path / "gate").mkdir(mode=0o700)
     (tmp_path / "gate" / "spec.json").write_text("{}")
     with Engine().container(SPEC) as container:
@@ -159,14 +159,14 @@ def test_a_folder_goes_in_as_the_users_own(fake: FakeEngine, tmp_path: Path) -> 
     assert {member.uid for member in files.values()} == {1000}
 
 
-def test_a_file_comes_out(fake: FakeEngine) -> None:
+def test_a_file_is_copied_out(fake: FakeEngine) -> None:
     fake.files["/buildfarm/answer"] = "42"
     with Engine().container(SPEC) as container:
         assert container.get("answer") == b"42"
         assert container.get("nothing") is None
 
 
-def test_an_engine_that_goes_away_is_said_as_that(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_engine_is_reported_as_such(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     with Engine().container(SPEC) as container:
         import requests
 
@@ -174,18 +174,18 @@ def test_an_engine_that_goes_away_is_said_as_that(fake: FakeEngine, monkeypatch:
             raise requests.exceptions.ConnectionError("('Connection aborted.', ConnectionRefusedError(111, 'refused'))")
 
         monkeypatch.setattr(container._handle, "put_archive", gone)
-        with pytest.raises(MissingToolError, match="the Docker engine went away while files were copied"):
+        with pytest.raises(MissingToolError, match="the Docker engine stopped answering while files were copied"):
             container.put(Path(__file__), "x")
     assert fake.removed == ["probe"]
 
 
-def test_containers_of_killed_runs_are_ended_and_no_others(fake: FakeEngine, tmp_path: Path) -> None:
+def test_only_containers_of_killed_runs_are_removed(fake: FakeEngine, tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     fake.containers |= {
-        "left": {LABEL: store.mark("prove-1")},
-        "busy": {LABEL: store.mark("prove-2")},
-        "foreign": {LABEL: Store(tmp_path / "other").mark("prove-1")},
+        "left": {OWNER_LABEL: store.owner("prove-1")},
+        "busy": {OWNER_LABEL: store.owner("prove-2")},
+        "foreign": {OWNER_LABEL: Store(tmp_path / "other").owner("prove-1")},
     }
     with store.lock("prove-2"):
-        assert end_abandoned(Engine(), store, LABEL) == ["left"]
+        assert Engine().remove_orphans(store) == ["left"]
     assert sorted(fake.containers) == ["busy", "foreign"]

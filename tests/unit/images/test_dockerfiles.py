@@ -1,4 +1,4 @@
-"""The Dockerfiles of a plan: five typical cells word for word, and what holds for every file of the shipped matrix."""
+"""The Dockerfiles of a plan: exact text for five typical cells, and properties of all files of the shipped matrix."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 
 from builder.errors import UsageError
+from builder.images.chooser import ImageChooser
 from builder.images.dockerfiles import MARK, Dockerfile, dockerfiles, unpinned, write_dockerfiles
 from builder.images.render import digest, render_template
-from builder.images.specs import Choice
 from builder.matrix.compat import Compat
-from builder.matrix.config import ImageRule, Select
-from builder.matrix.declaration import read_plan
+from builder.matrix.config import ImageRule, Selection
+from builder.matrix.load import read_plan
 from tests.conftest import ROOT
 
 GOLDEN = Path(__file__).parent / "golden"
 DIGEST = "sha256:" + "ab" * 32
 PYPA = "quay.io/pypa/manylinux_2_28_x86_64"
 
-#: Cell of the shipped matrix, `images:` of the matrix, lock: each a case a person meets.
+#: Typical cases: a cell of the shipped matrix, `images:` of the matrix, and the lock file.
 TYPICAL = {
     "cu118": ("2.0", "11.8", "3.11", (), {}),
     "cu121-pinned": ("2.2", "12.1", "3.12", (), {"nvidia/cuda:12.1.1-devel-rockylinux8": DIGEST}),
@@ -52,27 +52,27 @@ TYPICAL = {
 @cache
 def shipped() -> tuple[Dockerfile, ...]:
     """Every file of the shipped matrix.yaml."""
-    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select())
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
     return tuple(dockerfiles(plan, matrix, {}))
 
 
 def files_of(name: str) -> tuple[Dockerfile, Dockerfile]:
-    """The two files of a typical cell: to build it in, to run it in."""
+    """The build file and the runtime file of a typical cell."""
     torch, cuda, python, images, lock = TYPICAL[name]
-    select = Select(torch=(torch,), cuda=(cuda,), python=(python,), extensions=("torch_scatter",))
+    select = Selection(torch=(torch,), cuda=(cuda,), python=(python,), extensions=("torch_scatter",))
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", select)
     build, runtime = dockerfiles(plan, replace(matrix, images=images), lock)
     return build, runtime
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-def test_the_text_is_the_golden_one(name: str) -> None:
+def test_the_text_equals_the_golden_file(name: str) -> None:
     for file in files_of(name):
         assert file.text == (GOLDEN / f"{file.kind}-{name}.Dockerfile").read_text()
 
 
-def test_every_build_and_every_cell_of_the_shipped_matrix_has_its_image() -> None:
-    _, _, plan = read_plan(ROOT / "matrix.yaml", Select())
+def test_every_build_and_every_cell_of_the_shipped_matrix_has_an_image() -> None:
+    _, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
     built = [build for file in shipped() for build in file.builds]
     assert sorted(map(str, built)) == sorted(map(str, plan.builds))
     run = [cell for file in shipped() if file.kind == "runtime" for cell in file.cells]
@@ -81,7 +81,7 @@ def test_every_build_and_every_cell_of_the_shipped_matrix_has_its_image() -> Non
 
 
 def linted(texts: dict[str, str], folder: Path) -> str:
-    """What hadolint has to say of these files, nothing ideally."""
+    """hadolint's output for these files; empty without findings."""
     for name, text in texts.items():
         (folder / name).write_text(text)
     hadolint = Path(sysconfig.get_path("scripts")) / "hadolint"
@@ -92,23 +92,23 @@ def linted(texts: dict[str, str], folder: Path) -> str:
 
 
 @pytest.mark.parametrize("cuda", ["cu118", "cu121", "cu124", "cu126", "cu128", "cu129", "cu130", "cu132"])
-def test_hadolint_has_no_complaint_of_any_file_of_the_shipped_matrix(cuda: str, tmp_path: Path) -> None:
+def test_hadolint_accepts_all_files_of_the_shipped_matrix(cuda: str, tmp_path: Path) -> None:
     texts = {file.file: file.text for file in shipped() if f"-{cuda}-" in file.file}
     assert texts
     assert linted(texts, tmp_path) == ""
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-def test_hadolint_has_no_complaint_of_typical_files(name: str, tmp_path: Path) -> None:
+def test_hadolint_accepts_typical_files(name: str, tmp_path: Path) -> None:
     assert linted({file.file: file.text for file in files_of(name)}, tmp_path) == ""
 
 
-def test_hadolint_would_complain(tmp_path: Path) -> None:
+def test_hadolint_reports_findings(tmp_path: Path) -> None:
     text = shipped()[0].text.replace("# hadolint ignore", "# ignore")
     assert "DL3041" in linted({"Dockerfile": text}, tmp_path)
 
 
-def test_no_cuda_of_the_shipped_matrix_is_left_out_of_the_linting() -> None:
+def test_the_lint_test_covers_every_cuda_of_the_shipped_matrix() -> None:
     assert {m[0] for file in shipped() if (m := re.search(r"cu\d+", file.file))} == {
         "cu118", "cu121", "cu124", "cu126", "cu128", "cu129", "cu130", "cu132",
     }  # fmt: skip
@@ -117,30 +117,30 @@ def test_no_cuda_of_the_shipped_matrix_is_left_out_of_the_linting() -> None:
 @pytest.mark.parametrize(
     "newer", [r"^# *syntax=", r"<<", r"--link", r"--checksum", r"--network", r"--parents=", r"--exclude", r"^ADD "]
 )
-def test_an_engine_of_2020_can_read_them(newer: str) -> None:
+def test_no_file_uses_features_newer_than_docker_20_10(newer: str) -> None:
     for file in (*shipped(), *(file for name in TYPICAL for file in files_of(name))):
         assert not re.search(newer, file.text, re.MULTILINE), file.name
 
 
 def test_same_input_same_bytes() -> None:
-    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select())
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
     assert dockerfiles(plan, matrix, {}) == list(shipped())
 
 
-def test_nothing_of_this_machine_and_no_secret_is_in_any_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_file_contains_settings_of_this_machine_or_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("UV_DEFAULT_INDEX", "PIP_INDEX_URL", "HTTPS_PROXY"):
         monkeypatch.setenv(name, "https://someone:hunter2@index.example/simple")
     monkeypatch.setenv("SSL_CERT_FILE", "/etc/somewhere/ca.pem")
-    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select())
-    told = replace(matrix, torch_index="https://someone:hunter2@torch.example/{variant}")
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection())
+    with_password = replace(matrix, torch_index="https://someone:hunter2@torch.example/{variant}")
     strange = {"hunter2", "index.example", "torch.example", "somewhere", str(ROOT), socket.gethostname(), sys.prefix}
-    if Path.home() != Path("/root"):  # which is the container's own home as well
+    if Path.home() != Path("/root"):  # the container has the same home directory
         strange.add(f"{Path.home()}/")
-    for file in dockerfiles(plan, told, {}):
+    for file in dockerfiles(plan, with_password, {}):
         assert not [word for word in strange if word in file.text], file.name
 
 
-def test_network_settings_reach_steps_as_secrets_alone() -> None:
+def test_network_settings_reach_steps_only_as_secrets() -> None:
     for file in shipped():
         assert not re.search(r"(?im)^(ARG|ENV).*(_PROXY|INDEX|_CERT|CA_)", file.text), file.name
         for step in re.findall(r"^RUN (?:.*\\\n)*.*", file.text, re.MULTILINE):
@@ -153,7 +153,7 @@ def test_the_last_user_is_not_root() -> None:
         assert re.findall(r"^USER (.*)", file.text, re.MULTILINE)[-1] == "1000:1000"
 
 
-def test_cells_share_the_stages_that_depend_on_none() -> None:
+def test_cells_share_the_stages_that_do_not_depend_on_a_cell() -> None:
     tools = {re.search(r"^FROM .* AS tools\n.*?(?=\n\n)", file.text, re.M | re.S)[0] for file in shipped()}  # type: ignore[index]
     assert len(tools) == 1
     per_cuda: dict[str, set[str]] = {}
@@ -165,21 +165,21 @@ def test_cells_share_the_stages_that_depend_on_none() -> None:
     assert all(len(found - {""}) == 1 for found in per_cuda.values()), "Pythons come before what they share"
 
 
-def test_bases_are_pinned_by_the_lock_and_the_others_are_named() -> None:
+def test_the_lock_pins_base_images_and_unpinned_ones_are_listed() -> None:
     build, runtime = files_of("cu121-pinned")
     assert build.base == f"nvidia/cuda:12.1.1-devel-rockylinux8@{DIGEST}"
     assert unpinned([build, runtime]) == ("nvidia/cuda:12.1.1-base-ubuntu22.04", f"{PYPA}:2026.08.04-1")
 
 
-def test_a_lock_makes_another_image() -> None:
-    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
+def test_a_lock_changes_the_tag() -> None:
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
     free, pinned = (dockerfiles(plan, matrix, lock)[0] for lock in ({}, {f"{PYPA}:2026.08.04-1": DIGEST}))
     assert free.tag != pinned.tag
     assert free.tag == f"buildfarm/build-cu121-rockylinux8-gcc12-cp312:{digest(free.text)}"
 
 
-def test_two_images_never_share_a_file() -> None:
-    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select(torch=("2.2", "2.3"), cuda=("12.1",), python=("3.12",)))
+def test_two_images_have_two_files() -> None:
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection(torch=("2.2", "2.3"), cuda=("12.1",), python=("3.12",)))
     pairs = (("2.2", "a"), ("2.3", "b"))
     images = tuple(ImageRule(f"torch{torch}.*", f"in-house@sha256:{d * 64}") for torch, d in pairs)
     built = [file for file in dockerfiles(plan, replace(matrix, images=images), {}) if file.kind == "build"]
@@ -187,7 +187,7 @@ def test_two_images_never_share_a_file() -> None:
     assert all(file.name.startswith("build-cu121-in-house-own-gcc-cp312-") for file in built)
 
 
-def test_the_folder_holds_this_rendering_and_what_is_not_ours(tmp_path: Path) -> None:
+def test_other_rendered_files_are_deleted_and_all_else_stays(tmp_path: Path) -> None:
     (tmp_path / "gone.Dockerfile").write_text(MARK + "a template\n")
     (tmp_path / "mine.Dockerfile").write_text("FROM scratch\n")
     (tmp_path / "notes.txt").write_text(MARK)
@@ -197,14 +197,14 @@ def test_the_folder_holds_this_rendering_and_what_is_not_ours(tmp_path: Path) ->
     assert (tmp_path / files[0].file).read_text() == files[0].text
 
 
-def test_a_folder_that_cannot_be_is_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot be put there"):
+    with pytest.raises(UsageError, match="cannot write Dockerfiles"):
         write_dockerfiles(tmp_path / "file", files_of("cu118"))
 
 
 @pytest.mark.parametrize("name", TYPICAL)
-def test_the_shell_of_every_step_can_be_read(name: str) -> None:
+def test_every_step_is_valid_shell(name: str) -> None:
     assert shutil.which("bash")
     for file in files_of(name):
         for step in re.findall(r"^RUN ((?:.*\\\n)*.*)", file.text, re.MULTILINE):
@@ -212,11 +212,11 @@ def test_the_shell_of_every_step_can_be_read(name: str) -> None:
             subprocess.run(["bash", "-n", "-c", words], check=True)
 
 
-def test_newer_features_stand_only_where_they_were_found() -> None:
-    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Select(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
-    choice = Choice(matrix, Compat.load(), {})
+def test_newer_features_are_used_only_if_the_engine_has_them() -> None:
+    matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
+    chooser = ImageChooser(matrix, Compat.load(), {})
     none: frozenset[str] = frozenset()
-    for image in (choice.build_image(plan.builds[0]), choice.runtime_image(plan.builds[0].serves[0])):
+    for image in (chooser.build_image(plan.builds[0]), chooser.runtime_image(plan.builds[0].serves[0])):
         plain, newer = (render_template(image.template, image, found) for found in (none, {"link"}))
         assert "--link" not in plain
         assert newer.replace("COPY --link --from", "COPY --from") == plain

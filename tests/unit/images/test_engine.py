@@ -10,6 +10,7 @@ from docker.errors import DockerException
 
 from builder.errors import BuildError, Exit, MissingToolError
 from builder.images.engine import Engine
+from builder.images.registry.reference import Mirrors
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 
 
@@ -35,9 +36,9 @@ def test_no_docker_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert any("--executor local" in hint for hint in problem.hints)
 
 
-# The SDK forgets to close the socket that found nobody; gc.collect has that said here, not in a later test.
+# The SDK does not close a socket that could not connect; gc.collect triggers the warning here, not in a later test.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_silent_engine(fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_does_not_answer(fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     del fake
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
     problem = Engine().problem()
@@ -65,11 +66,11 @@ def test_no_buildx(fake: FakeEngine) -> None:
     [
         pytest.param(lambda engine: engine.image_id("BAD"), "/images/BAD/json", id="image_id"),
         pytest.param(lambda engine: engine.base_id("BAD"), "/images/BAD/json", id="base_id"),
-        pytest.param(lambda engine: engine.ask("BAD", "true"), "/containers/create", id="ask"),
-        pytest.param(lambda engine: engine.reap("a=b"), "/containers/json", id="reap"),
+        pytest.param(lambda engine: engine.run_script("BAD", "true"), "/containers/create", id="run_script"),
+        pytest.param(lambda engine: engine.remove_containers("owner"), "/containers/json", id="remove_containers"),
     ],
 )
-def test_what_the_engine_refuses_is_said_in_a_sentence(
+def test_a_refusal_of_the_engine_is_a_missing_tool_error(
     fake: FakeEngine, ask: Callable[[Engine], object], path: str
 ) -> None:
     fake.refuses[path] = (400, "invalid reference format")
@@ -80,18 +81,18 @@ def test_what_the_engine_refuses_is_said_in_a_sentence(
     assert any("--executor local" in hint for hint in caught.value.hints)
 
 
-def test_an_image_that_vanished_is_said_in_a_sentence(fake: FakeEngine) -> None:
+def test_a_missing_image_is_a_missing_tool_error(fake: FakeEngine) -> None:
     fake.refuses["/containers/create"] = (404, "No such image: base:1")
     fake.refuses["/images/create"] = (404, "pull access denied for base")  # the SDK tries to pull it
     with pytest.raises(MissingToolError, match="refused: pull access denied for base"):
-        Engine().ask("base:1", "true")
+        Engine().run_script("base:1", "true")
 
 
 POOL = "HTTPConnectionPool(host='10.0.0.1', port=1): Max retries exceeded with url: /version (Caused by {})"
 
 
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("error", "message"),
     [
         pytest.param(
             DockerException(
@@ -119,7 +120,7 @@ POOL = "HTTPConnectionPool(host='10.0.0.1', port=1): Max retries exceeded with u
                 )
             ),
             "Failed to establish a new connection: Connection refused",
-            id="refused, in older words",
+            id="refused, older urllib3",
         ),
         pytest.param(
             requests.exceptions.ReadTimeout(
@@ -131,44 +132,57 @@ POOL = "HTTPConnectionPool(host='10.0.0.1', port=1): Max retries exceeded with u
         pytest.param(DockerException("no such context"), "no such context", id="plain"),
     ],
 )
-def test_the_useful_words_of_a_fault(
-    fake: FakeEngine, fault: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+def test_the_useful_part_of_an_sdk_error(
+    fake: FakeEngine, error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del fake
 
     def broken(**_: object) -> None:
-        raise fault
+        raise error
 
     monkeypatch.setattr("builder.images.engine.docker.from_env", broken)
     with pytest.raises(MissingToolError) as caught:
         Engine().image_id("base:1")
-    assert caught.value.sentence == f"the Docker engine refused: {words}"
+    assert caught.value.sentence == f"the Docker engine refused: {message}"
     problem = Engine().problem()
     assert problem
-    assert problem.sentence == f"the Docker engine does not answer: {words}"
+    assert problem.sentence == f"the Docker engine does not answer: {message}"
 
 
-def test_an_image_that_is_there_is_not_pulled(fake: FakeEngine) -> None:
+MIRRORS = Mirrors({"docker.io": "mirror.example/hub"})
+
+
+def test_a_local_image_is_not_pulled(fake: FakeEngine) -> None:
     fake.add_image("base:1", "sha256:one")
     assert Engine().image_id("base:1") == "sha256:one"
     assert Engine().image_id("base:2") is None
-    assert Engine().base_id("base:1") == "sha256:one"
-    assert not [call for call in fake.calls() if call[0] == "pull"]
+    assert Engine(MIRRORS).base_id("base:1") == "sha256:one"
+    assert fake.pulled == []
 
 
-def test_a_base_that_cannot_be_pulled(fake: FakeEngine) -> None:
-    with pytest.raises(MissingToolError, match="cannot be pulled: Error response from daemon: no such host") as caught:
-        Engine().base_id("base:2")
-    assert any("images:" in hint for hint in caught.value.hints)
-    assert any("make-base" in hint for hint in caught.value.hints)
-    assert ["pull", "--quiet", "base:2"] in fake.calls()
+def test_a_missing_base_is_pulled_from_the_mirror_and_keeps_the_name_of_the_mirror(fake: FakeEngine) -> None:
+    name = "mirror.example/hub/library/base:2"
+    fake.pulls[name] = [{"status": "Pulling from hub/library/base", "id": "2"}]
+    engine = Engine(MIRRORS)
+    assert engine.local_name("base:2") is None
+    assert engine.base_id("base:2") == f"sha256:of {name}"
+    assert engine.local_name("base:2") == name
+    assert engine.base_id("base:2") == f"sha256:of {name}"
+    assert len(fake.pulled) == 1
 
 
-def test_a_build_hands_over_the_text_and_its_secrets(fake: FakeEngine, tmp_path: Path) -> None:
+def test_no_pull_forbids_a_pull(fake: FakeEngine) -> None:
+    with pytest.raises(MissingToolError, match="`--no-pull` forbids a pull") as caught:
+        Engine(may_pull=False).base_id("base:2")
+    assert (caught.value.where, caught.value.exit_code) == ("base:2", Exit.TOOL_MISSING)
+    assert fake.pulled == []
+
+
+def test_a_build_gets_the_text_and_the_secrets(fake: FakeEngine, tmp_path: Path) -> None:
     (tmp_path / "ca").write_text("certificates")
     (tmp_path / "network").write_text("export X=hush")
     secrets = {"network": tmp_path / "network", "ca": tmp_path / "ca"}
-    made = Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", job="t", secrets=secrets)
+    made = Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", owner="t", secrets=secrets)
     assert made == "sha256:made"
     assert (fake.root / "Dockerfile").read_text() == "FROM base:1\n"
     assert (fake.root / "secret-network").read_text() == "export X=hush"
@@ -185,41 +199,26 @@ def test_a_build_hands_over_the_text_and_its_secrets(fake: FakeEngine, tmp_path:
     assert "hush" not in (tmp_path / "log").read_text()
 
 
-def test_a_failed_build_quotes_the_engine(fake: FakeEngine, tmp_path: Path) -> None:
+def test_a_failed_build_quotes_the_error_line(fake: FakeEngine, tmp_path: Path) -> None:
     (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
     with pytest.raises(BuildError, match="No matching distribution found for uv==9") as caught:
-        Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", job="t", secrets={})
+        Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", owner="t", secrets={})
     assert (caught.value.stage, caught.value.log) == ("environment", tmp_path / "log")
 
 
-def test_only_containers_with_the_label_are_reaped(fake: FakeEngine) -> None:
+def test_only_the_containers_of_an_owner_are_removed(fake: FakeEngine) -> None:
     fake.containers |= {
         "mine": {"buildfarm.build": "abc"},
         "other": {"buildfarm.build": "abcd"},
         "foreign": {"app": "db"},
     }
-    assert Engine().reap("buildfarm.build=abc") == ["mine"]
+    assert Engine().remove_containers("abc") == ["mine"]
     assert sorted(fake.containers) == ["foreign", "other"]
 
 
-@pytest.mark.parametrize(("reads_it", "found"), [(True, {"link"}), (False, set())])
-def test_newer_features_are_found_by_trying(fake: FakeEngine, reads_it: bool, found: set[str]) -> None:
-    if not reads_it:
+@pytest.mark.parametrize(("supported", "found"), [(True, {"link"}), (False, set())])
+def test_newer_features_are_found_by_a_trial_build(fake: FakeEngine, supported: bool, found: set[str]) -> None:
+    if not supported:
         (fake.root / "fails").write_text("Unknown flag: link")
     assert Engine().features() == found
     assert "COPY --link" in (fake.root / "Dockerfile").read_text()
-
-
-# The SDK forgets to close the socket that found nobody.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("gone", [False, True], ids=["it does not know events", "it is gone"])
-def test_what_cannot_be_eased_goes_on(
-    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: bool
-) -> None:
-    del fake  # which answers 500 where it is asked for events
-    if gone:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody.sock")
-    with Engine().eased("buildfarm.build=store/job"):
-        went_on = True
-    assert went_on
-    gc.collect()

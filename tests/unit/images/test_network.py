@@ -12,7 +12,7 @@ from builder.images.network import ca_bundle, ca_variables, index_variables, she
 
 
 @pytest.mark.parametrize(
-    ("environ", "carried"),
+    ("environ", "variables"),
     [
         ({}, {}),
         ({"PATH": "/bin", "UV_CACHE_DIR": "/c", "UV_FIND_LINKS": "/wheels", "PIP_CERT": "/ca"}, {}),
@@ -28,17 +28,17 @@ from builder.images.network import ca_bundle, ca_variables, index_variables, she
     ],
     ids=["nothing", "not ours", "empty", "uv", "old uv", "pip", "both", "credentials and proxy"],
 )
-def test_what_a_container_is_told_of_the_index(environ: dict[str, str], carried: dict[str, str]) -> None:
-    assert index_variables(environ) == carried
+def test_network_variables_of_a_container(environ: dict[str, str], variables: dict[str, str]) -> None:
+    assert index_variables(environ) == variables
 
 
-def test_the_named_bundle_goes_before_the_systems(tmp_path: Path) -> None:
+def test_a_bundle_in_the_environment_precedes_the_systems(tmp_path: Path) -> None:
     (tmp_path / "own.pem").touch()
     assert ca_bundle({"SSL_CERT_FILE": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
     assert ca_bundle({"SSL_CERT_FILE": "/nowhere", "PIP_CERT": str(tmp_path / "own.pem")}) == tmp_path / "own.pem"
 
 
-def test_without_a_bundle_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_bundle_has_a_hint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network, "_CA_FILES", (str(tmp_path / "none.pem"),))
     monkeypatch.setattr("ssl.get_default_verify_paths", _Paths)
     with pytest.raises(MissingToolError, match="no CA bundle") as caught:
@@ -50,7 +50,7 @@ class _Paths:
     cafile = None
 
 
-def test_settings_survive_the_shell() -> None:
+def test_settings_are_quoted_for_the_shell() -> None:
     awkward = {"A": 'it\'s $HOME; `x` "y"', **ca_variables("/ca.pem")}
     sh = shutil.which("sh")
     assert sh

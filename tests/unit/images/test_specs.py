@@ -1,4 +1,4 @@
-"""Which base, compiler and Python an image is made of."""
+"""The base image, compiler and Python that are chosen for an image."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from builder.errors import UsageError
-from builder.images.specs import TOOLS, Choice, python_prefix
+from builder.images.chooser import ImageChooser
+from builder.images.specs import TOOLS, python_prefix
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
@@ -29,9 +30,9 @@ def build(cell: str, *pythons: str) -> Build:
     return Build("ops", "1.0", AbiClass.CPYTHON, for_.torch, for_.cuda, wanted, (Arch(9, 0),), for_.platform, (for_,))
 
 
-def choice(lock: dict[str, str] | None = None, **settings: Any) -> Choice:
-    """The choice of a matrix with these settings."""
-    return Choice(replace(matrix(["2.11"], ["13.0"], ["3.12"]), **settings), COMPAT, lock or {})
+def chooser(lock: dict[str, str] | None = None, **settings: Any) -> ImageChooser:
+    """The chooser of a matrix with these settings."""
+    return ImageChooser(replace(matrix(["2.11"], ["13.0"], ["3.12"]), **settings), COMPAT, lock or {})
 
 
 @pytest.mark.parametrize(
@@ -46,13 +47,13 @@ def choice(lock: dict[str, str] | None = None, **settings: Any) -> Choice:
         ("torch2.12.1-cu132-cp314", "13.2.1-devel-rockylinux8", 14),
     ],
 )
-def test_the_toolkit_s_own_image_and_the_newest_gcc_it_takes(cell: str, base: str, gcc: int) -> None:
-    image = choice().build_image(build(cell))
+def test_nvidias_image_of_the_cuda_version_and_the_newest_supported_gcc(cell: str, base: str, gcc: int) -> None:
+    image = chooser().build_image(build(cell))
     assert (image.base, image.gcc) == (f"nvidia/cuda:{base}", gcc)
 
 
-def test_every_real_cell_has_an_image_whose_gcc_nvcc_and_torch_take() -> None:
-    chosen = choice()
+def test_every_existing_cell_has_an_image_with_a_supported_gcc() -> None:
+    chosen = chooser()
     for torch in COMPAT.torches:
         for cuda in COMPAT.torch(torch).variants:
             for python in COMPAT.torch(torch).pythons[torch]:
@@ -65,7 +66,7 @@ def test_every_real_cell_has_an_image_whose_gcc_nvcc_and_torch_take() -> None:
                 assert image.base.startswith(f"nvidia/cuda:{cuda}.")
 
 
-def test_ubuntu_where_no_rocky_is_known() -> None:
+def test_known_distributions_of_two_toolkits() -> None:
     facts = COMPAT.toolkit(Cuda(13, 4)).images
     assert facts.systems() == {"ubuntu24.04": "13.4.2", "ubuntu26.04": "13.4.2"}
     systems = COMPAT.toolkit(Cuda(12, 5)).images.systems()
@@ -81,35 +82,35 @@ def test_ubuntu_where_no_rocky_is_known() -> None:
         ("torch2.11.0-cu130-cp314t", "2026.08.04-1"),
     ],
 )
-def test_pythons_come_from_the_newest_image_that_has_them(cell: str, tag: str) -> None:
-    image = choice().build_image(build(cell))
+def test_a_python_comes_from_the_newest_image_that_has_it(cell: str, tag: str) -> None:
+    image = chooser().build_image(build(cell))
     assert image.pythons.image == f"{PYPA}:{tag}"
     assert image.tools.image == f"{PYPA}:2026.08.04-1"
 
 
-def test_a_build_that_takes_several_pythons_gets_the_first() -> None:
-    assert choice().build_image(build("torch2.11.0-cu130-cp312", "3.12", "3.10")).pythons.python == Python(3, 12)
+def test_a_build_for_several_pythons_gets_the_first() -> None:
+    assert chooser().build_image(build("torch2.11.0-cu130-cp312", "3.12", "3.10")).pythons.python == Python(3, 12)
 
 
-def test_arm_has_its_own_manylinux_and_name() -> None:
-    image = choice().build_image(build("torch2.11.0-cu130-cp312-linux_aarch64"))
+def test_aarch64_has_its_own_manylinux_image_and_name() -> None:
+    image = chooser().build_image(build("torch2.11.0-cu130-cp312-linux_aarch64"))
     assert image.tools.image == "quay.io/pypa/manylinux_2_28_aarch64:2026.08.04-1"
     assert image.name == "build-cu130-rockylinux8-gcc14-cp312-aarch64"
-    run = choice().runtime_image(Cell.parse("torch2.11.0-cu130-cp312-linux_aarch64"))
+    run = chooser().runtime_image(Cell.parse("torch2.11.0-cu130-cp312-linux_aarch64"))
     assert run.name == "run-torch2.11.0-cu130-cp312-linux-aarch64"
 
 
-def test_images_of_the_matrix_come_first_and_their_distribution_is_read_from_the_name() -> None:
+def test_images_of_the_matrix_come_first_and_their_name_tells_the_distribution() -> None:
     rule = ImageRule("*-cu121-*", "mirror.example/cuda:12.1.1-devel-ubuntu22.04")
-    image = choice(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
+    image = chooser(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
     assert (image.base, image.gcc, image.toolkit) == (rule.image, 12, Cuda(12, 1))
     assert image.name == "build-cu121-mirror-example-cuda-12-1-1-devel-ubuntu22-04-gcc12-cp311"
 
 
-def test_an_image_that_tells_nothing_is_taken_as_it_is() -> None:
-    image = choice(images=(ImageRule("*", "registry.example/base:7"),)).build_image(build("torch2.2.2-cu121-cp311"))
+def test_an_image_of_an_unknown_distribution_is_used_unchanged() -> None:
+    image = chooser(images=(ImageRule("*", "registry.example/base:7"),)).build_image(build("torch2.2.2-cu121-cp311"))
     assert (image.distribution, image.gcc, image.gcc_range) == (None, None, (9, 12))
-    assert image.toolkit == Cuda(12, 1), "no index has that nvcc, so the base must"
+    assert image.toolkit == Cuda(12, 1), "the package index does not have this nvcc, so the base image must"
 
 
 @pytest.mark.parametrize(
@@ -122,82 +123,82 @@ def test_an_image_that_tells_nothing_is_taken_as_it_is() -> None:
         ("buildfarm-base:bookworm", False),
     ],
 )
-def test_only_the_name_of_the_very_toolkit_tells_that_a_base_holds_it(base: str, held: bool) -> None:
-    image = choice(images=(ImageRule("*", base),)).build_image(build("torch2.11.0-cu130-cp313"))
+def test_only_a_name_with_the_same_cuda_version_means_that_a_base_has_the_toolkit(base: str, held: bool) -> None:
+    image = chooser(images=(ImageRule("*", base),)).build_image(build("torch2.11.0-cu130-cp313"))
     assert image.toolkit == (Cuda(13, 0) if held else None)
 
 
-def test_a_declared_toolkit_is_the_one_asked_for_and_limits_the_compiler() -> None:
+def test_a_declared_toolkit_is_required_and_limits_the_compiler() -> None:
     rule = ImageRule("*", "in-house/cuda:trixie", toolkit=Cuda(12, 4))
-    image = choice(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
+    image = chooser(images=(rule,)).build_image(build("torch2.2.2-cu121-cp311"))
     assert (image.toolkit, image.release, image.any_minor, image.gcc) == (Cuda(12, 4), "12.4", False, 12)
 
 
-def test_a_declared_toolkit_of_another_major_is_refused() -> None:
+def test_a_declared_toolkit_of_a_different_major_is_an_error() -> None:
     rule = ImageRule("*", "in-house/cuda:trixie", toolkit=Cuda(12, 4))
     with pytest.raises(UsageError, match=r"a toolkit of CUDA 12\.4 cannot stand in for CUDA 11\.8"):
-        choice(images=(rule,)).build_image(build("torch2.3.1-cu118-cp311"))
+        chooser(images=(rule,)).build_image(build("torch2.3.1-cu118-cp311"))
 
 
-def test_any_minor_will_do_where_that_was_asked_for() -> None:
+def test_any_minor_is_allowed_with_stand_in() -> None:
     settings = replace(matrix(["2.2"], ["12.1"], ["3.11"]), images=(ImageRule("*", "in-house/base:7"),))
-    chosen = Choice(settings, COMPAT, {}, stand_in=True)
+    chosen = ImageChooser(settings, COMPAT, {}, stand_in=True)
     image = chosen.build_image(build("torch2.2.2-cu121-cp311"))
     assert (image.toolkit, image.release) == (Cuda(12, 1), "12.")
 
 
-def test_manylinux_bases_bring_their_pythons() -> None:
+def test_manylinux_base_images_have_their_own_pythons() -> None:
     base = "quay.io/manylinux_cuda/manylinux_2_28_x86_64_cuda12_9:latest"
-    chosen = choice(images=(ImageRule("*", base),))
+    chosen = chooser(images=(ImageRule("*", base),))
     image = chosen.build_image(build("torch2.8.0-cu129-cp313"))
     assert (image.pythons.image, image.tools.image) == (None, base)
     assert image.gcc == 14
     old = chosen.build_image(build("torch2.8.0-cu129-cp313t"))
-    assert old.pythons.image == f"{PYPA}:2026.03.20-1", "which today's images have no more"
+    assert old.pythons.image == f"{PYPA}:2026.03.20-1", "current images no longer have it"
 
 
-def test_pythons_may_be_named() -> None:
+def test_a_rule_can_name_the_image_of_pythons() -> None:
     rules = (ImageRule("torch2.2.*", "in-house/base:1", "in-house/pythons:1"), ImageRule("*", "in-house/other:1"))
-    chosen = choice(images=rules)
+    chosen = chooser(images=rules)
     assert chosen.build_image(build("torch2.2.2-cu121-cp311")).pythons.image == "in-house/pythons:1"
     assert chosen.build_image(build("torch2.3.1-cu121-cp311")).pythons.image == f"{PYPA}:2026.08.04-1"
 
 
-def test_a_distribution_without_a_fitting_compiler_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"trixie has gcc 12, 13, 14, and torch 2\.0\.1 with CUDA 11\.8 takes 5 to 11"):
-        choice(images=(ImageRule("*", "debian:trixie"),)).build_image(build("torch2.0.1-cu118-cp311"))
+def test_a_rule_with_an_unsupported_compiler_is_an_error() -> None:
+    with pytest.raises(UsageError, match=r"trixie has gcc 12, 13, 14; torch 2\.0\.1 with CUDA 11\.8 needs gcc 5 to 11"):
+        chooser(images=(ImageRule("*", "debian:trixie"),)).build_image(build("torch2.0.1-cu118-cp311"))
 
 
-def test_a_distribution_without_a_fitting_compiler_is_passed_over() -> None:
+def test_a_distribution_without_a_supported_compiler_is_skipped() -> None:
     rocky, *others = COMPAT.images.distributions
     compat = copy.copy(COMPAT)
     compat.images = replace(COMPAT.images, distributions=(replace(rocky, gcc=(8, 14)), *others))
-    image = Choice(matrix(["2.11"], ["13.0"], ["3.12"]), compat, {}).build_image(build("torch2.3.1-cu118-cp311"))
+    image = ImageChooser(matrix(["2.11"], ["13.0"], ["3.12"]), compat, {}).build_image(build("torch2.3.1-cu118-cp311"))
     assert (image.base, image.gcc) == ("nvidia/cuda:11.8.0-devel-ubuntu20.04", 10)
 
 
-def test_ubuntu_is_the_other_branch() -> None:
-    image = choice().build_image(build("torch1.12.1-cu113-cp310"))
+def test_ubuntu_images_are_used_for_old_cuda() -> None:
+    image = chooser().build_image(build("torch1.12.1-cu113-cp310"))
     assert (image.base, image.gcc) == ("nvidia/cuda:11.3.1-devel-ubuntu20.04", 10)
 
 
-def test_a_toolkit_without_an_image_is_refused() -> None:
+def test_a_toolkit_without_an_image_is_an_error() -> None:
     compat = copy.copy(COMPAT)
     compat.images = replace(COMPAT.images, distributions=())
-    chosen = Choice(matrix(["2.11"], ["13.0"], ["3.12"]), compat, {})
-    with pytest.raises(UsageError, match=r"no CUDA 12\.1 image of NVIDIA is known"):
+    chosen = ImageChooser(matrix(["2.11"], ["13.0"], ["3.12"]), compat, {})
+    with pytest.raises(UsageError, match=r"buildfarm knows no image of NVIDIA for CUDA 12\.1"):
         chosen.build_image(build("torch2.2.2-cu121-cp311"))
 
 
-def test_a_runtime_names_its_torch_exactly_and_needs_no_toolkit() -> None:
-    default, other = (choice().runtime_image(Cell.parse(f"torch2.2.2-{cuda}-cp311")) for cuda in ("cu121", "cu118"))
+def test_a_runtime_image_has_the_exact_torch_and_no_toolkit() -> None:
+    default, other = (chooser().runtime_image(Cell.parse(f"torch2.2.2-{cuda}-cp311")) for cuda in ("cu121", "cu118"))
     assert (default.base, *default.packages) == ("nvidia/cuda:12.1.1-base-ubuntu22.04", "torch==2.2.2", "numpy<2")
     assert (other.base, other.packages[0]) == ("nvidia/cuda:11.8.0-base-ubuntu22.04", "torch==2.2.2+cu118")
 
 
-def test_cells_may_run_on_another_base_than_they_are_built_on() -> None:
+def test_cells_can_run_on_a_different_base_than_they_are_built_on() -> None:
     rule = ImageRule("*", "in-house/devel:1", "in-house/pythons:1", "in-house/pythons:1")
-    chosen = choice(images=(rule,))
+    chosen = chooser(images=(rule,))
     run = chosen.runtime_image(Cell.parse("torch2.2.2-cu121-cp311"))
     assert (run.base, run.pythons.image) == ("in-house/pythons:1", None)
     assert run.bases == ("in-house/pythons:1",)
@@ -207,16 +208,16 @@ def test_cells_may_run_on_another_base_than_they_are_built_on() -> None:
 @pytest.mark.parametrize(
     ("text", "prefix"), [("3.11", "/opt/python/cp311-cp311"), ("3.14t", "/opt/python/cp314-cp314t")]
 )
-def test_pythons_are_where_cibuildwheel_looks(text: str, prefix: str) -> None:
+def test_pythons_are_where_cibuildwheel_expects_them(text: str, prefix: str) -> None:
     assert python_prefix(Python.parse(text)) == prefix
 
 
-def test_every_tool_has_one_version() -> None:
+def test_every_tool_has_an_exact_version() -> None:
     assert all(re.fullmatch(r"[a-z]+==[\d.]+", tool) for tool in TOOLS)
 
 
-def test_the_lock_pins_every_image_it_has() -> None:
+def test_the_lock_pins_its_images() -> None:
     digest = "sha256:" + "cd" * 32
-    image = choice({f"{PYPA}:2026.08.04-1": digest}).build_image(build("torch2.2.2-cu121-cp311"))
+    image = chooser({f"{PYPA}:2026.08.04-1": digest}).build_image(build("torch2.2.2-cu121-cp311"))
     assert image.pythons.image == image.tools.image == f"{PYPA}:2026.08.04-1@{digest}"
     assert image.base == "nvidia/cuda:12.1.1-devel-rockylinux8"

@@ -1,1 +1,1 @@
-"""Tests of the room `matrix/`."""
+"""Tests of builder/matrix/."""

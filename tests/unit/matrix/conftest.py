@@ -1,4 +1,4 @@
-"""A small farm on disk, and recipes and matrices without one."""
+"""Fixtures that write matrix.yaml and extension.yaml."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WriteMatrix = Callable[..., Path]
 
 @pytest.fixture
 def write_recipe(tmp_path: Path) -> WriteRecipe:
-    """Write an extension's folder and answer it."""
+    """Write the folder of an extension and return it."""
 
     def write(folder_name: str = "one", /, text: str | None = None, **keys: str) -> Path:
         folder = tmp_path / folder_name
@@ -44,7 +44,7 @@ def write_recipe(tmp_path: Path) -> WriteRecipe:
 
 @pytest.fixture
 def write_matrix(tmp_path: Path, write_recipe: WriteRecipe) -> WriteMatrix:
-    """Write matrix.yaml beside one extension named `one`, and answer its path."""
+    """Write matrix.yaml next to an extension named `one`, and return its path."""
 
     def write(text: str | None = None, **keys: str) -> Path:
         if not (tmp_path / "one").exists():

@@ -1,4 +1,4 @@
-"""Recipes and matrices made in memory, for tests of the plan."""
+"""Make recipes and matrices in memory, for tests of the plan."""
 
 from __future__ import annotations
 
@@ -16,27 +16,17 @@ def recipe(
     archs: Sequence[str] = (),
     python: str = "",
 ) -> Recipe:
-    """A recipe whose abi rules are given as (class, specifier); `cpython` for all when none is."""
+    """Return a recipe with these ABI rules, each (class, specifier); without rules, `cpython` for every torch."""
     folder = Path("/farm") / name
     return Recipe(
         name=name,
         version="1.0",
-        summary="",
         folder=folder,
         source=PathSource(folder),
-        patches=(),
         abi=tuple(AbiRule(*rule) for rule in rules or [(AbiClass.CPYTHON, "")]),
-        cuda="required",
-        env={},
-        build_requires=(),
-        requires=(),
-        assume_cuda=False,
         archs=tuple(map(Arch.parse, archs)),
         python=python,
         imports=(name,),
-        companions=(),
-        libraries={},
-        memory_per_job=2**31,
     )
 
 
@@ -49,7 +39,7 @@ def matrix(
     platforms: Sequence[Platform] = (Platform.LINUX_X86_64,),
     exclude: Sequence[Exclude] = (),
 ) -> Matrix:
-    """A matrix of these axes; a torch series is its newest release."""
+    """Return a matrix of these axes; a torch series means its newest release."""
     return Matrix(
         path=Path("matrix.yaml"),
         torch=tuple(map(Compat.load().resolve_torch, torch)),
@@ -57,8 +47,6 @@ def matrix(
         python=tuple(map(Python.parse, python)),
         archs=tuple(map(Arch.parse, archs)),
         platforms=tuple(platforms),
-        extensions=(),
         exclude=tuple(exclude),
-        images=(),
         torch_index="",
     )

@@ -1,4 +1,4 @@
-"""The axes print to one name and parse back; anything else is a sentence."""
+"""The names of axes and cells: parsing, printing, sorting and errors."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ cells = st.builds(Cell, torches, cudas, pythons, st.sampled_from(Platform))
 
 
 @given(st.one_of(torches, cudas, pythons, archs, cells))
-def test_name_parses_back(value: Torch | Cuda | Python | Arch | Cell) -> None:
+def test_names_round_trip(value: Torch | Cuda | Python | Arch | Cell) -> None:
     assert type(value).parse(str(value)) == value
 
 
 @given(cudas, pythons)
-def test_tags_parse_back(cuda: Cuda, python: Python) -> None:
+def test_tags_are_parsed(cuda: Cuda, python: Python) -> None:
     assert Cuda.parse(cuda.variant) == cuda
     assert Python.parse(python.tag) == python
 
@@ -40,18 +40,18 @@ def test_tags_parse_back(cuda: Cuda, python: Python) -> None:
         pytest.param(
             Cell.parse,
             "torch2.11.0-cu130-cp312-win",
-            "'win' is not a platform; known: linux_x86_64, linux_aarch64",
+            "'win' is not a platform; the platforms are linux_x86_64, linux_aarch64",
             id="platform",
         ),
     ],
 )
-def test_bad_name_is_a_sentence(parse: Callable[[str], object], text: str, sentence: str) -> None:
+def test_an_unreadable_name_is_an_error(parse: Callable[[str], object], text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert caught.value.sentence == sentence
 
 
-def test_versions_order_as_numbers() -> None:
+def test_versions_sort_as_numbers() -> None:
     assert sorted(map(Torch.parse, ["2.10.0", "2.9.1", "2.9.0"])) == [
         Torch(2, 9, 0),
         Torch(2, 9, 1),

@@ -1,4 +1,4 @@
-"""The facts agree with themselves, and every refusal names its culprit."""
+"""The facts of compat.yaml are consistent, and every reason names what is missing."""
 
 from __future__ import annotations
 
@@ -29,30 +29,46 @@ FILE = Path(module.__file__).with_name("compat.yaml")
         ("2.15", "2.15.0"),
     ],
 )
-def test_a_series_is_its_newest_patch(text: str, release: str) -> None:
+def test_a_series_means_its_newest_patch(text: str, release: str) -> None:
     assert str(COMPAT.resolve_torch(text)) == release
 
 
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        pytest.param("2.16", "torch 2.16 is not known; the nearest is 2.15, the newest 2.15.0", id="newer"),
-        pytest.param("2.11.5", "torch 2.11.5 is not known; the nearest is 2.11.0, the newest 2.15.0", id="patch"),
-        pytest.param("1.9", "torch 1.9 is not known; the nearest is 1.12, the newest 2.15.0", id="older"),
+        pytest.param(
+            "2.16",
+            "this version of buildfarm does not know torch 2.16; the nearest is 2.15, the newest 2.15.0",
+            id="newer",
+        ),
+        pytest.param(
+            "2.11.5",
+            "this version of buildfarm does not know torch 2.11.5; the nearest is 2.11.0, the newest 2.15.0",
+            id="patch",
+        ),
+        pytest.param(
+            "1.9",
+            "this version of buildfarm does not know torch 1.9; the nearest is 1.12, the newest 2.15.0",
+            id="older",
+        ),
         pytest.param("v2", "'v2' is not a torch version; write it like 2.11 or 2.11.0", id="no-version"),
         pytest.param("2.x", "'2.x' is not a torch version; write it like 2.11 or 2.11.0", id="letters"),
     ],
 )
-def test_unknown_torch(text: str, sentence: str) -> None:
+def test_an_unknown_torch_is_an_error(text: str, sentence: str) -> None:
     with pytest.raises(UsageError) as caught:
         COMPAT.resolve_torch(text)
     assert caught.value.sentence == sentence
 
 
-def test_unknown_cuda_and_python_name_the_nearest() -> None:
-    with pytest.raises(UsageError, match=r"^CUDA 12.7 is not known; the nearest is 12.6, the newest 13.4$"):
+def test_an_unknown_cuda_or_python_names_the_nearest() -> None:
+    with pytest.raises(
+        UsageError, match=r"^this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4$"
+    ):
         COMPAT.resolve_cuda("12.7")
-    with pytest.raises(UsageError, match=r"^no torch has wheels for Python 3.16; the nearest with some is 3.15$"):
+    with pytest.raises(
+        UsageError, match=r"^no torch release has wheels for Python 3.16; the nearest Python with wheels is 3.15$"
+    ):
         COMPAT.resolve_python("3.16")
     assert COMPAT.resolve_cuda("cu130") == Cuda(13, 0)
     assert COMPAT.resolve_python("cp313t") == Python(3, 13, free_threaded=True)
@@ -82,7 +98,7 @@ def test_unknown_cuda_and_python_name_the_nearest() -> None:
         pytest.param(
             ("2.12.1", "13.0", "3.13t"), X86, "no-torch-wheel-for-python",
             "torch 2.12.1 has no wheel for free-threaded Python 3.13t; "
-            "2.12.0 was the last of its series with one",
+            "the last torch 2.12 with such a wheel is 2.12.0",
             id="python-dropped-by-a-patch",
         ),
         pytest.param(
@@ -92,15 +108,16 @@ def test_unknown_cuda_and_python_name_the_nearest() -> None:
         ),
         pytest.param(
             ("1.12.0", "10.2", "3.9"), X86, "no-toolkit",
-            "torch 1.12 has a wheel for CUDA 10.2, but no such toolkit is known here", id="no-toolkit",
+            "torch 1.12 has a wheel for CUDA 10.2, but buildfarm's version table lists no toolkit of CUDA 10.2",
+            id="no-toolkit",
         ),
         pytest.param(
             ("2.2.2", "12.1", "3.12"), ARM, "no-torch-wheel-for-platform",
-            "torch 2.2 for CUDA 12.1 has no known wheel for linux_aarch64", id="platform",
+            "buildfarm's version table lists no torch 2.2 wheel for CUDA 12.1 on linux_aarch64", id="platform",
         ),
     ],
 )  # fmt: skip
-def test_why_not(cell: tuple[str, str, str], platform: Platform, code: str, reason: str) -> None:
+def test_reasons_why_cells_do_not_exist(cell: tuple[str, str, str], platform: Platform, code: str, reason: str) -> None:
     torch, cuda, python = cell
     answer = COMPAT.why_not(Torch.parse(torch), Cuda.parse(cuda), Python.parse(python), platform)
     assert answer == (code, reason)
@@ -115,7 +132,7 @@ def test_why_not(cell: tuple[str, str, str], platform: Platform, code: str, reas
         ("1.13.1", "11.7", "3.11"),
     ],
 )
-def test_real_cells(torch: str, cuda: str, python: str) -> None:
+def test_existing_cells_have_no_reason(torch: str, cuda: str, python: str) -> None:
     assert COMPAT.why_not(Torch.parse(torch), Cuda.parse(cuda), Python.parse(python), X86) is None
 
 
@@ -123,19 +140,31 @@ def test_real_cells(torch: str, cuda: str, python: str) -> None:
     ("cuda", "arch", "answer"),
     [
         ("11.8", "9.0", None),
-        ("11.8", "12.0", ("arch-unknown-to-toolkit", "CUDA 11.8 does not know sm_120; it came with 12.8")),
-        ("11.8", "9.0a", ("arch-unknown-to-toolkit", "CUDA 11.8 does not know sm_90a; it came with 12.0")),
+        (
+            "11.8",
+            "12.0",
+            ("arch-unknown-to-toolkit", "CUDA 11.8 cannot compile for sm_120; the first toolkit that can is 12.8"),
+        ),
+        (
+            "11.8",
+            "9.0a",
+            ("arch-unknown-to-toolkit", "CUDA 11.8 cannot compile for sm_90a; the first toolkit that can is 12.0"),
+        ),
         (
             "13.0",
             "7.0+PTX",
-            ("arch-unknown-to-toolkit", "CUDA 13.0 does not know sm_70; the last that did is 12.9"),
+            ("arch-unknown-to-toolkit", "CUDA 13.0 cannot compile for sm_70; the last toolkit that can is 12.9"),
         ),
         (
             "13.0",
             "10.1",
-            ("arch-unknown-to-toolkit", "CUDA 13.0 does not know sm_101; the last that did is 12.9"),
+            ("arch-unknown-to-toolkit", "CUDA 13.0 cannot compile for sm_101; the last toolkit that can is 12.9"),
         ),
-        ("13.0", "14.0", ("arch-unknown-to-toolkit", "no CUDA known here knows sm_140")),
+        (
+            "13.0",
+            "14.0",
+            ("arch-unknown-to-toolkit", "no CUDA toolkit in buildfarm's version table can compile for sm_140"),
+        ),
         ("12.8", "12.0+PTX", None),
         (
             "13.0",
@@ -147,7 +176,7 @@ def test_real_cells(torch: str, cuda: str, python: str) -> None:
         ),
     ],
 )
-def test_why_not_arch(cuda: str, arch: str, answer: tuple[str, str] | None) -> None:
+def test_reasons_why_architectures_are_refused(cuda: str, arch: str, answer: tuple[str, str] | None) -> None:
     assert COMPAT.why_not_arch(Cuda.parse(cuda), Arch.parse(arch)) == answer
 
 
@@ -160,7 +189,7 @@ def test_why_not_arch(cuda: str, arch: str, answer: tuple[str, str] | None) -> N
         ("2.10.0", "12.8", None),
     ],
 )
-def test_toolkit_pin_is_that_of_the_default_wheel(torch: str, cuda: str, pin: str | None) -> None:
+def test_only_the_default_wheel_pins_a_toolkit(torch: str, cuda: str, pin: str | None) -> None:
     assert COMPAT.toolkit_pin(Torch.parse(torch), Cuda.parse(cuda)) == pin
 
 
@@ -183,7 +212,7 @@ def test_facts_of_a_toolkit() -> None:
     assert (facts.full_version, facts.gcc_max.value, facts.driver_floor) == ("13.0.3", 15, "580.65.06")
     assert Arch.parse("12.0f") in facts.archs
     assert COMPAT.toolkit(Cuda(13, 4)).clang_max.value is None
-    with pytest.raises(UsageError, match=r"^no toolkit of CUDA 10.2 is known; there are 11.3, "):
+    with pytest.raises(UsageError, match=r"^buildfarm's version table lists no toolkit of CUDA 10.2; it lists 11.3, "):
         COMPAT.toolkit(Cuda(10, 2))
     with pytest.raises(UsageError, match=r"^torch 2.2 was never built for CUDA 13.0"):
         COMPAT.variant(Torch(2, 2, 2), Cuda(13, 0))
@@ -203,7 +232,7 @@ def test_compilers(torch: str, cuda: str, gcc: tuple[int, int]) -> None:
     assert COMPAT.gcc_range(Torch.parse(torch), Cuda.parse(cuda)) == gcc
 
 
-def test_every_official_arch_is_known_to_its_toolkit() -> None:
+def test_toolkits_know_the_official_architectures() -> None:
     strange = [
         f"torch {torch} CUDA {cuda}: {arch}"
         for torch in COMPAT.torches
@@ -216,7 +245,7 @@ def test_every_official_arch_is_known_to_its_toolkit() -> None:
     assert strange == []
 
 
-def test_every_release_has_its_companions_and_a_default_it_was_built_for() -> None:
+def test_every_release_has_companions_and_a_built_default_variant() -> None:
     for torch in COMPAT.torches:
         facts = COMPAT.torch(torch)
         assert facts.default in facts.variants

@@ -1,4 +1,4 @@
-"""matrix.yaml: what is read, and one sentence with its place for each mistake."""
+"""Reading matrix.yaml: all keys, defaults, and errors with their positions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from builder.errors import Exit, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.matrix.config import Exclude, ImageRule, load_matrix, load_recipes
+from builder.matrix.config import Exclude, ImageRule
+from builder.matrix.load import load_matrix, load_recipes
 from tests.unit.matrix.conftest import WriteMatrix, WriteRecipe
 
 FULL = """\
@@ -43,22 +44,22 @@ def test_all_keys(write_matrix: WriteMatrix, tmp_path: Path) -> None:
     assert matrix.torch_index == "https://mirror.example/{variant}"
 
 
-def test_what_is_not_written_has_a_default(write_matrix: WriteMatrix) -> None:
+def test_missing_keys_have_defaults(write_matrix: WriteMatrix) -> None:
     matrix = load_matrix(write_matrix(exclude="", images="", archs=""))  # a key without a value is not written
     assert (matrix.archs, matrix.exclude, matrix.images) == ((), (), ())
     assert matrix.platforms == (Platform.LINUX_X86_64,)
     assert matrix.torch_index == "https://download.pytorch.org/whl/{variant}"
 
 
-def test_an_image_may_tell_more_of_itself(write_matrix: WriteMatrix) -> None:
+def test_all_keys_of_an_image(write_matrix: WriteMatrix) -> None:
     first = 'cells: "*-cu118-*", image: "base:1", pythons: "pythons:1", runtime: "small:1", toolkit: 12.4'
     rules = f'[{{{first}}}, {{cells: "*", image: "base:2"}}]'
     matrix = load_matrix(write_matrix(images=rules))
-    told = ImageRule("*-cu118-*", "base:1", "pythons:1", "small:1", Cuda(12, 4))
-    assert matrix.images == (told, ImageRule("*", "base:2"))
+    rule = ImageRule("*-cu118-*", "base:1", "pythons:1", "small:1", Cuda(12, 4))
+    assert matrix.images == (rule, ImageRule("*", "base:2"))
 
 
-def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
+def test_duplicate_values_count_once(write_matrix: WriteMatrix) -> None:
     assert load_matrix(write_matrix(torch="[2.11, 2.11.0]", python="[3.12, cp312]")).torch == (Torch(2, 11, 0),)
 
 
@@ -80,7 +81,7 @@ def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
         pytest.param(
             {"torch": "[2.11, 2.16]"},
             "4:15",
-            "`torch[1]`: torch 2.16 is not known; the nearest is 2.15, the newest 2.15.0",
+            "`torch[1]`: this version of buildfarm does not know torch 2.16; the nearest is 2.15, the newest 2.15.0",
             id="unknown-torch",
         ),
         pytest.param(
@@ -98,7 +99,7 @@ def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
         pytest.param(
             {"cuda": "[12.7]"},
             "4:8",
-            "`cuda[0]`: CUDA 12.7 is not known; the nearest is 12.6, the newest 13.4",
+            "`cuda[0]`: this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4",
             id="unknown-cuda",
         ),
         pytest.param(
@@ -116,7 +117,7 @@ def test_repeats_count_once(write_matrix: WriteMatrix) -> None:
         pytest.param(
             {"exclude": "[{reason: x}]"},
             "5:11",
-            "`exclude[0]`: leaves out every cell; name at least one of torch, cuda, python, extension",
+            "`exclude[0]`: excludes every cell; name at least one of torch, cuda, python, extension",
             id="exclude-all",
         ),
         pytest.param({"exclude": "[{cuda: 13.0}]"}, "5:11", "key `exclude[0].reason` is missing", id="no-reason"),
@@ -151,16 +152,16 @@ def test_mistakes(write_matrix: WriteMatrix, keys: dict[str, str], place: str, s
     ("text", "place", "sentence"),
     [
         pytest.param(
-            "torch: [2.11]\ntorch: [2.12]\n", "2:1", "key `torch` is given twice, first in line 1", id="twice"
+            "torch: [2.11]\ntorch: [2.12]\n", "2:1", "key `torch` is given twice, first on line 1", id="twice"
         ),
-        pytest.param("a: {b: 1,\n  b: 2}\n", "2:3", "key `b` is given twice, first in line 1", id="twice-inside"),
+        pytest.param("a: {b: 1,\n  b: 2}\n", "2:3", "key `b` is given twice, first on line 1", id="twice-inside"),
         pytest.param("? [a]\n: 1\n", "1:3", "a key must be plain text", id="strange-key"),
-        pytest.param("a: &x [*x]\n", "1:4", "an alias stands inside what it names", id="endless"),
+        pytest.param("a: &x [*x]\n", "1:4", "an alias is inside the value it refers to", id="endless"),
         pytest.param("- torch\n", "", "the file must be a mapping of keys, such as `torch: [2.11]`", id="no-mapping"),
         pytest.param("", "", "key `torch` is missing", id="empty"),
     ],
 )
-def test_no_yaml(write_matrix: WriteMatrix, text: str, place: str, sentence: str) -> None:
+def test_invalid_yaml(write_matrix: WriteMatrix, text: str, place: str, sentence: str) -> None:
     path = write_matrix(text)
     with pytest.raises(UsageError) as caught:
         load_matrix(path)
@@ -185,7 +186,7 @@ def test_syntax(write_matrix: WriteMatrix, text: str, place: str) -> None:
     assert caught.value.where == f"{path}{place}"
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_matrix(tmp_path / "matrix.yaml")
     assert str(caught.value) == f"{tmp_path / 'matrix.yaml'}: there is no such file"
@@ -196,24 +197,26 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load_matrix(tmp_path / "latin.yaml")
 
 
-def test_all_mistakes_of_a_file_are_told(write_matrix: WriteMatrix) -> None:
+def test_every_error_of_a_file_is_reported(write_matrix: WriteMatrix) -> None:
     path = write_matrix(cuda="[12.7]", pythons="[3.12]", torch="[9.9]")
     with pytest.raises(UsageError) as caught:
         load_matrix(path)
-    assert caught.value.sentence.startswith("`cuda[0]`: CUDA 12.7 is not known")  # the one that stands first
+    assert caught.value.sentence.startswith(
+        "`cuda[0]`: this version of buildfarm does not know CUDA 12.7"
+    )  # the first error in the file
     assert [hint.split(": ", 1)[0] for hint in caught.value.hints] == [
         f"also, {path}:4:1",
         f"also, {path}:5:9",
     ]
 
 
-def test_numbers_are_the_text_that_was_written(write_matrix: WriteMatrix) -> None:
+def test_numbers_are_read_as_text(write_matrix: WriteMatrix) -> None:
     one_tenth, ten = load_matrix(write_matrix(torch="[2.1]")), load_matrix(write_matrix(torch="[2.10]"))
     assert (one_tenth.torch, ten.torch) == ((Torch(2, 1, 2),), (Torch(2, 10, 0),))
     assert load_matrix(write_matrix(python="[3.10, 3.12]")).python == (Python(3, 10), Python(3, 12))
 
 
-def test_recipes_come_sorted_and_names_are_unique(write_matrix: WriteMatrix, write_recipe: WriteRecipe) -> None:
+def test_recipes_are_sorted_and_their_names_unique(write_matrix: WriteMatrix, write_recipe: WriteRecipe) -> None:
     write_recipe("two", name="a_b")
     matrix = load_matrix(write_matrix(extensions="[two, one]"))
     assert [recipe.name for recipe in load_recipes(matrix)] == ["a_b", "one"]
@@ -223,7 +226,7 @@ def test_recipes_come_sorted_and_names_are_unique(write_matrix: WriteMatrix, wri
     assert caught.value.sentence == "two extensions are named a_b: one and two"
 
 
-def test_an_exclude_of_no_extension(write_matrix: WriteMatrix) -> None:
+def test_an_exclude_names_an_unknown_extension(write_matrix: WriteMatrix) -> None:
     matrix = load_matrix(write_matrix(exclude="[{extension: ones, reason: x}]"))
     with pytest.raises(UsageError) as caught:
         load_recipes(matrix)

@@ -1,14 +1,18 @@
-"""extension.yaml: what is read, and one sentence with its place for each mistake."""
+"""Reading extension.yaml: all keys, defaults, and errors with their positions."""
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builder.errors import UsageError
+from builder.gate.acceptance import Accept
 from builder.matrix.axes import AbiClass, Arch
-from builder.matrix.config import AbiRule, GitSource, PathSource, SdistSource, WheelSource, load_recipe
+from builder.matrix.config import AbiRule, GitSource, PathSource, SdistSource, WheelSource
+from builder.matrix.load import load_recipe
 from tests.unit.matrix.conftest import WriteRecipe
 
 HASH = "0123456789abcdef" * 4
@@ -30,6 +34,10 @@ cibuildwheel_skip: [test, before-all, test]
 archs: [9.0, 8.0]
 python: ">=3.10"
 imports: [torch_thing, torch_thing.ops]
+needs_first: [torch]
+accepts:
+  - {{check: fake, op: "thing::f", cell: "torch2.2*", until: 3.0, reason: no fake kernel}}
+  - {{check: import-order, order: [torch_thing, torch], reason: documented}}
 companions: [transformers==4.49.0]
 libraries:
   _C: [CPU, CUDA]
@@ -44,6 +52,12 @@ def test_all_keys(write_recipe: WriteRecipe) -> None:
     assert (recipe.name, recipe.version, recipe.summary) == ("torch_thing", "2.10", "A thing")
     assert recipe.folder == folder
     assert recipe.source == SdistSource("torch-thing", "2.10", HASH)
+    assert recipe.modules == ("torch", "torch_thing", "torch_thing.ops")
+    assert recipe.accepted == (
+        Accept("fake", "no fake kernel", op="thing::f", cell="torch2.2*"),
+        Accept("import-order", "documented", order=("torch_thing", "torch")),
+    )
+    assert replace(recipe, version="3.0").accepted == recipe.accepted[1:]
     assert recipe.patches == (folder / "fix.patch",)
     assert recipe.abi == (AbiRule(AbiClass.STABLE, ">=2.10"), AbiRule(AbiClass.CPYTHON, ""))
     assert (recipe.cuda, recipe.assume_cuda, recipe.python) == ("optional", True, ">=3.10")
@@ -79,7 +93,7 @@ def test_an_official_wheel_as_source(write_recipe: WriteRecipe) -> None:
     assert recipe.source == WheelSource("torchvision", "0.26.0")
 
 
-def test_cases_stand_beside_the_recipe(write_recipe: WriteRecipe) -> None:
+def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
     folder = write_recipe()
     assert load_recipe(folder).cases is None
     (folder / "cases.py").touch()
@@ -102,7 +116,7 @@ def test_cases_stand_beside_the_recipe(write_recipe: WriteRecipe) -> None:
         pytest.param({"version": "new"}, "`version`: 'new' is not a version; write it like 1.2.3", id="version"),
         pytest.param(
             {"version": "1.0+cu130"},
-            "`version`: '1.0+cu130' has a local part (+cu130), which the farm writes itself",
+            "`version`: '1.0+cu130' has a local part (+cu130), which buildfarm adds itself",
             id="local-version",
         ),
         pytest.param({"abi": "stble"}, "`abi` must be 'cpython', 'abi3' or 'stable', not 'stble'", id="abi"),
@@ -157,15 +171,13 @@ def test_cases_stand_beside_the_recipe(write_recipe: WriteRecipe) -> None:
         ),
         pytest.param(
             {"source": "{sdist: x, version: 1}"},
-            "`source`: sdist needs sha256 beside it",
+            "`source`: sdist also needs sha256",
             id="sdist-no-sha256",
         ),
-        pytest.param(
-            {"source": "{git: 'https://x/y'}"}, "`source`: git needs revision beside it", id="git-no-revision"
-        ),
+        pytest.param({"source": "{git: 'https://x/y'}"}, "`source`: git also needs revision", id="git-no-revision"),
         pytest.param(
             {"source": "{path: ., version: 1}"},
-            "`source`: version does not go with path",
+            "`source`: version cannot be combined with path",
             id="version-and-path",
         ),
         pytest.param(
@@ -196,27 +208,27 @@ def test_cases_stand_beside_the_recipe(write_recipe: WriteRecipe) -> None:
         pytest.param({"source": "{path: gone}"}, "`source.path`: there is no folder 'gone' in one", id="no-such-path"),
         pytest.param(
             {"source": "{path: ..}"},
-            "`source.path`: '..' leaves the recipe's folder; copy what it names into one",
+            "`source.path`: '..' is outside of the recipe's folder; copy it into one",
             id="path-up",
         ),
         pytest.param(
             {"source": "{path: /}"},
-            "`source.path`: '/' leaves the recipe's folder; copy what it names into one",
+            "`source.path`: '/' is outside of the recipe's folder; copy it into one",
             id="path-absolute",
         ),
         pytest.param(
             {"source": "{path: link}"},
-            "`source.path`: 'link' leaves the recipe's folder; copy what it names into one",
+            "`source.path`: 'link' is outside of the recipe's folder; copy it into one",
             id="path-by-link",
         ),
         pytest.param(
             {"patches": "[../a.patch]"},
-            "`patches[0]`: '../a.patch' leaves the recipe's folder; copy what it names into one",
+            "`patches[0]`: '../a.patch' is outside of the recipe's folder; copy it into one",
             id="patch-up",
         ),
         pytest.param(
             {"patches": "[link/a.patch]"},
-            "`patches[0]`: 'link/a.patch' leaves the recipe's folder; copy what it names into one",
+            "`patches[0]`: 'link/a.patch' is outside of the recipe's folder; copy it into one",
             id="patch-by-link",
         ),
         pytest.param({"patches": "[a.patch]"}, "`patches[0]`: there is no file 'a.patch' in one", id="no-patch"),
@@ -234,7 +246,7 @@ def test_mistakes(write_recipe: WriteRecipe, tmp_path: Path, keys: dict[str, str
     assert caught.value.where.startswith(f"{folder / 'extension.yaml'}:")
 
 
-def test_link_inside_the_folder_is_fine(write_recipe: WriteRecipe) -> None:
+def test_a_link_inside_the_folder_is_allowed(write_recipe: WriteRecipe) -> None:
     folder = write_recipe(source="{path: link}")
     (folder / "src").mkdir()
     (folder / "link").symlink_to(folder / "src")
@@ -245,8 +257,9 @@ def test_a_missing_key(write_recipe: WriteRecipe) -> None:
     with pytest.raises(UsageError) as caught:
         load_recipe(write_recipe(text="name: x\n"))
     assert caught.value.sentence == "key `version` is missing"
-    assert [hint.rsplit(": ", 1)[1] for hint in caught.value.hints] == [
-        "key `source` is missing",
-        "key `abi` is missing",
-        "key `imports` is missing",
+    assert [re.findall("key `[a-z]+` is missing", hint) for hint in caught.value.hints] == [
+        ["key `source` is missing"],
+        ["key `abi` is missing"],
+        ["key `imports` is missing"],
     ]
+    assert "write `abi: cpython`" in caught.value.hints[1]

@@ -1,4 +1,4 @@
-"""Image facts: what tags imply, which distribution a name tells of, and rows that cannot be."""
+"""Image facts: tags, distributions by image name, and invalid rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import yaml
 
 from builder.matrix.axes import Cuda, Platform, Python
 from builder.matrix.compat import _FILE, Compat
-from builder.matrix.image_table import ImageFacts, read_images
+from builder.matrix.facts.image_table import ImageFacts, read_images
 
 IMAGES = Compat.load().images
 X86 = Platform.LINUX_X86_64
@@ -20,7 +20,7 @@ def raw() -> dict[str, Any]:
     return copy.deepcopy(yaml.load(_FILE.read_text(), Loader=yaml.BaseLoader))
 
 
-def test_a_tag_seen_tells_of_the_plain_devel_image_on_that_system() -> None:
+def test_a_known_tag_implies_the_plain_devel_image() -> None:
     tags = ("12.0.9-devel-rockylinux8", "12.0.10-cudnn8-devel-rockylinux8", "12.0.9-base-rockylinux9", "latest")
     facts = ImageFacts("12.0.10", "cudnn8", ("22.04",), tags, verified=True)
     assert facts.systems() == {"ubuntu22.04": "12.0.10", "rockylinux8": "12.0.10"}
@@ -38,24 +38,24 @@ def test_a_tag_seen_tells_of_the_plain_devel_image_on_that_system() -> None:
         ("registry.example/farm/base:7", None),
     ],
 )
-def test_an_image_s_name_tells_its_distribution(image: str, name: str | None) -> None:
+def test_an_image_name_identifies_its_distribution(image: str, name: str | None) -> None:
     found = IMAGES.distribution_of(image)
     assert (found.name if found else None) == name
 
 
-def test_the_oldest_c_library_comes_first() -> None:
+def test_the_oldest_glibc_comes_first() -> None:
     libraries = [tuple(map(int, d.glibc.split("."))) for d in IMAGES.distributions]
     assert libraries == sorted(libraries)
     assert IMAGES.distributions[0].name == "rockylinux8"
     assert libraries[0] >= (2, 28), "which pypa's Pythons need"
 
 
-def test_a_python_nobody_has_has_no_image() -> None:
+def test_an_unknown_python_has_no_image() -> None:
     assert IMAGES.pythons_image(Python(3, 7), X86) == "quay.io/pypa/manylinux_2_28_x86_64:2025.04.19-1"
     assert IMAGES.pythons_image(Python(2, 7), X86) is None
 
 
-def test_nvidia_has_manylinux_for_some_cudas() -> None:
+def test_nvidia_has_manylinux_images_for_some_cudas() -> None:
     name = "quay.io/manylinux_cuda/manylinux_2_28_aarch64_cuda12_9:latest"
     assert IMAGES.cuda_manylinux(Cuda(12, 9), Platform.LINUX_AARCH64) == name
     assert IMAGES.cuda_manylinux(Cuda(12, 4), X86) is None
@@ -65,11 +65,11 @@ def test_nvidia_has_manylinux_for_some_cudas() -> None:
     ("row", "key", "value", "reason"),
     [
         ("bookworm", "packages", "apk", "neither apt nor dnf"),
-        ("bookworm", "default_gcc", "99", "not among those"),
+        ("bookworm", "default_gcc", "99", "`default_gcc` must be one of"),
         ("bookworm", "glibc", "new", "invalid literal"),
     ],
 )
-def test_a_row_that_cannot_be_is_refused(row: str, key: str, value: str, reason: str) -> None:
+def test_an_invalid_row_is_an_error(row: str, key: str, value: str, reason: str) -> None:
     data = raw()
     data["distributions"]["rows"][row][key] = value
     with pytest.raises(ValueError, match=reason):
@@ -77,5 +77,5 @@ def test_a_row_that_cannot_be_is_refused(row: str, key: str, value: str, reason:
 
 
 @pytest.mark.parametrize("block", ["distributions", "manylinux_cuda", "manylinux"])
-def test_every_block_says_where_it_was_read(block: str) -> None:
+def test_every_block_names_its_source(block: str) -> None:
     assert len(raw()[block]["source"]) > 20

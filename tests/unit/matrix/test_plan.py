@@ -1,4 +1,4 @@
-"""The plan: which builds there are, which cells each serves, and why the others are left out."""
+"""The plan: the builds, the cells each serves, and the reasons of skips."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from builder.errors import Exit, FarmError, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Exit, NothingSelectedError, UsageError
 from builder.matrix.axes import AbiClass, Cuda, Platform, Python
-from builder.matrix.compat import Compat
-from builder.matrix.config import Exclude, Matrix, Recipe, Select, WheelSource
-from builder.matrix.plan import Plan, make_plan, plan_from_json, plan_to_json, served_cells, summarise_skips
+from builder.matrix.compat import UPDATE, Compat
+from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
+from builder.matrix.plan import Plan, make_plan, served_cells, summarise_skips
+from builder.matrix.plan_json import plan_to_json
 from tests.unit.matrix.make import matrix, recipe
 
 CPYTHON, ABI3, STABLE = AbiClass.CPYTHON, AbiClass.ABI3, AbiClass.STABLE
 SHIPPED = ("11.8", "12.1", "12.4", "12.6", "12.8", "12.9", "13.0", "13.2")
 
 
-def planned(m: Matrix, *recipes: Recipe, select: Select | None = None) -> Plan:
-    return make_plan(m, recipes, select or Select(), Compat.load())
+def planned(m: Matrix, *recipes: Recipe, select: Selection | None = None) -> Plan:
+    return make_plan(m, recipes, select or Selection(), Compat.load())
 
 
 def builds(plan: Plan) -> list[str]:
-    """Each build as one readable line: name, archs, Pythons, cells."""
+    """Return each build as one line: name, architectures, Pythons, cells."""
     parts = [(str(b), spaced(b.archs), " ".join(p.tag for p in b.pythons), spaced(b.serves)) for b in plan.builds]
     return [" | ".join(part) for part in parts]
 
@@ -54,7 +55,7 @@ def test_patch_releases_share_one_build_against_the_oldest() -> None:
     assert builds(planned(m, recipe())) == [
         f"ext-1.0-cpython-torch2.2.0-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | {cells}"
     ]
-    assert builds(planned(m, recipe(), select=Select(torch=("2.2.1", "2.2.2")))) == [
+    assert builds(planned(m, recipe(), select=Selection(torch=("2.2.1", "2.2.2")))) == [
         "ext-1.0-cpython-torch2.2.1-cu121-cp312 | 5.0 6.0 7.0 7.5 8.0 8.6 9.0 | cp312 | "
         "torch2.2.1-cu121-cp312 torch2.2.2-cu121-cp312"
     ]
@@ -94,7 +95,7 @@ def test_stable_one_build_for_each_cuda_major() -> None:
     assert "6 no-abi-rule-for-torch: ext is not for torch 2.9: its abi rules take >=2.10" in skips(plan)
 
 
-def test_stable_build_takes_the_lowest_cuda_of_its_oldest_torch() -> None:
+def test_a_stable_build_takes_the_oldest_cuda_of_its_oldest_torch() -> None:
     plan = planned(matrix(["2.11", "2.12"], ["12.6", "12.8"], ["3.12"]), recipe("ext", (STABLE, "")))
     assert [str(b) for b in plan.builds] == ["ext-1.0-stable-torch2.11.0-cu126-py3"]
     without = matrix(
@@ -107,7 +108,7 @@ def test_stable_build_takes_the_lowest_cuda_of_its_oldest_torch() -> None:
     assert [(str(b), len(b.serves)) for b in plan.builds] == [("ext-1.0-stable-torch2.11.0-cu128-py3", 2)]
 
 
-def test_the_first_rule_that_takes_the_torch_decides() -> None:
+def test_the_first_matching_rule_decides() -> None:
     rules = [(STABLE, ">=2.10"), (ABI3, ">=2.8"), (CPYTHON, ">=2.7")]
     plan = planned(matrix(["2.6", "2.7", "2.9", "2.11"], ["12.6"], ["3.12"]), recipe("ext", *rules))
     assert [str(b.abi) for b in plan.builds] == ["cpython", "abi3", "stable"]
@@ -117,21 +118,24 @@ def test_the_first_rule_that_takes_the_torch_decides() -> None:
 def test_what_an_abi_class_cannot_serve() -> None:
     m = matrix(["2.8", "2.11"], ["12.6"], ["3.9", "3.12", "3.13t"])
     assert skips(planned(m, recipe("ext", (STABLE, ">=2.10"), (ABI3, ""))))[-3:] == [
-        "1 abi3-needs-newer-python: abi3 wheels start with Python 3.10, and ext is built as abi3",
+        "1 abi3-needs-newer-python: ext is built as abi3, which needs Python 3.10 or newer",
         "1 free-threaded-needs-own-build: "
-        "free-threaded Python 3.13t cannot install abi3 wheels, and ext is built as abi3",
+        "ext is built as abi3, so its wheel has an abi3 tag. Free-threaded Python 3.13t cannot install it. "
+        "Use `abi: cpython`",
         "1 free-threaded-needs-own-build: "
-        "free-threaded Python 3.13t cannot install abi3 wheels, and ext is built as stable",
+        "ext is built as stable, so its wheel has an abi3 tag. Free-threaded Python 3.13t cannot install it. "
+        "Use `abi: cpython`",
     ]
     assert [p.tag for b in planned(m, recipe()).builds for p in b.pythons] == [
         "cp39", "cp312", "cp313t", "cp312", "cp313t"
     ]  # fmt: skip
     assert skips(planned(m, recipe("ext", (STABLE, ""))))[-2] == (
-        "3 stable-abi-needs-newer-torch: ext claims LibTorch's stable ABI for torch 2.8, but it starts with 2.10"
+        "3 stable-abi-needs-newer-torch: ext claims LibTorch's stable ABI for torch 2.8,"
+        " but torch has this ABI only since 2.10"
     )
 
 
-def test_pythons_a_recipe_does_not_take() -> None:
+def test_pythons_that_a_recipe_does_not_support() -> None:
     plan = planned(matrix(["2.11"], ["13.0"], ["3.10", "3.12", "3.13t"]), recipe(python=">=3.11,<3.13"))
     assert [p.tag for b in plan.builds for p in b.pythons] == ["cp312"]
     assert skips(plan) == [
@@ -147,7 +151,7 @@ def test_pythons_a_recipe_does_not_take() -> None:
             ["9.0", "12.0+PTX"],
             [],
             {"cu128": "9.0 12.0+PTX", "cu126": ""},
-            ["1 arch-unknown-to-toolkit: CUDA 12.6 does not know sm_120; it came with 12.8"],
+            ["1 arch-unknown-to-toolkit: CUDA 12.6 cannot compile for sm_120; the first toolkit that can is 12.8"],
             id="matrix",
         ),
         pytest.param(
@@ -162,15 +166,17 @@ def test_pythons_a_recipe_does_not_take() -> None:
             ["10.3"],
             {"cu129": "10.3"},
             [
-                "1 arch-unknown-to-toolkit: CUDA 12.6 does not know sm_103; it came with 12.9 (ext asks for it)",
-                "1 arch-unknown-to-toolkit: CUDA 12.8 does not know sm_103; it came with 12.9 (ext asks for it)",
+                "1 arch-unknown-to-toolkit: CUDA 12.6 cannot compile for sm_103; the first toolkit that can is 12.9"
+                " (required by the recipe of ext)",
+                "1 arch-unknown-to-toolkit: CUDA 12.8 cannot compile for sm_103; the first toolkit that can is 12.9"
+                " (required by the recipe of ext)",
             ],
             id="recipe",
         ),
         pytest.param(["9.0", "9.0+PTX"], [], {"cu126": "9.0+PTX"}, [], id="ptx-means-both"),
     ],
 )
-def test_architectures_asked_for(
+def test_architectures_of_matrix_and_recipe(
     matrix_archs: Sequence[str], recipe_archs: Sequence[str], archs: dict[str, str], reasons: list[str]
 ) -> None:
     m = matrix(["2.8"], ["12.6", "12.8", "12.9"], ["3.12"], archs=matrix_archs)
@@ -180,13 +186,13 @@ def test_architectures_asked_for(
     assert skips(plan) == reasons
 
 
-def test_a_stable_build_of_asked_archs_leaves_old_toolkits_out() -> None:
+def test_a_stable_build_skips_toolkits_that_lack_an_architecture() -> None:
     m = matrix(["2.10"], ["12.6", "12.8"], ["3.12"], archs=["12.0"])
     plan = planned(m, recipe("ext", (STABLE, "")))
     assert [(str(b), len(b.serves)) for b in plan.builds] == [("ext-1.0-stable-torch2.10.0-cu128-py3", 1)]
 
 
-def test_excludes_carry_their_reason() -> None:
+def test_excluded_cells_have_the_reason_of_the_exclude() -> None:
     m = matrix(
         ["2.11", "2.12"],
         ["13.0"],
@@ -210,14 +216,14 @@ def test_excludes_carry_their_reason() -> None:
     ]
 
 
-def test_of_two_excludes_that_fit_the_order_does_not_decide() -> None:
+def test_the_order_of_excludes_does_not_matter() -> None:
     both = [Exclude("old", torch="2.11"), Exclude("broken", cuda=Cuda(13, 0))]
     for order in (both, both[::-1]):
         plan = planned(matrix(["2.11", "2.12"], ["12.6", "13.0"], ["3.12"], exclude=order), recipe())
         assert [s.reason for s in plan.skips] == ["old", "broken", "broken"]
 
 
-def test_platforms_are_cells_of_their_own() -> None:
+def test_platforms_make_separate_cells() -> None:
     m = matrix(["2.11", "2.12"], ["13.0"], ["3.12"], platforms=list(Platform))
     plan = planned(m, recipe("ext", (STABLE, "")))
     assert [(str(b), " ".join(map(str, b.archs))) for b in plan.builds] == [
@@ -225,30 +231,30 @@ def test_platforms_are_cells_of_their_own() -> None:
         ("ext-1.0-stable-torch2.12.1-cu130-py3-linux_aarch64", "8.0 9.0 10.0 11.0 12.0"),
     ]
     assert [(s.platform, s.reason) for s in plan.skips] == [
-        (Platform.LINUX_AARCH64, "torch 2.11 for CUDA 13.0 has no known wheel for linux_aarch64")
+        (Platform.LINUX_AARCH64, "buildfarm's version table lists no torch 2.11 wheel for CUDA 13.0 on linux_aarch64")
     ]
 
 
 @pytest.mark.parametrize(
     ("select", "cells"),
     [
-        pytest.param(Select(torch=("2.2",)), ["torch2.2.0-cu121-cp312", "torch2.2.2-cu121-cp312"], id="series"),
-        pytest.param(Select(torch=("2.2.0",)), ["torch2.2.0-cu121-cp312"], id="release"),
-        pytest.param(Select(cuda=("13.0",)), ["torch2.11.0-cu130-cp312", "torch2.11.0-cu130-cp313"], id="cuda"),
-        pytest.param(Select(cuda=("cu130",), python=("cp313",)), ["torch2.11.0-cu130-cp313"], id="tags"),
+        pytest.param(Selection(torch=("2.2",)), ["torch2.2.0-cu121-cp312", "torch2.2.2-cu121-cp312"], id="series"),
+        pytest.param(Selection(torch=("2.2.0",)), ["torch2.2.0-cu121-cp312"], id="release"),
+        pytest.param(Selection(cuda=("13.0",)), ["torch2.11.0-cu130-cp312", "torch2.11.0-cu130-cp313"], id="cuda"),
+        pytest.param(Selection(cuda=("cu130",), python=("cp313",)), ["torch2.11.0-cu130-cp313"], id="tags"),
         pytest.param(
-            Select(torch=("2.2.0", "2.11"), python=("3.12",)),
+            Selection(torch=("2.2.0", "2.11"), python=("3.12",)),
             ["torch2.11.0-cu130-cp312", "torch2.2.0-cu121-cp312"],
             id="several",
         ),
         pytest.param(
-            Select(torch=("2.2.0", "2.11"), cuda=("13.0",), python=("3.12",)),
+            Selection(torch=("2.2.0", "2.11"), cuda=("13.0",), python=("3.12",)),
             ["torch2.11.0-cu130-cp312"],
             id="one-pair-can-be",
         ),
     ],
 )
-def test_select(select: Select, cells: list[str]) -> None:
+def test_select(select: Selection, cells: list[str]) -> None:
     m = matrix(["2.2.0", "2.2.2", "2.11"], ["12.1", "13.0"], ["3.12", "3.13"])
     plan = planned(m, recipe(), select=select)
     assert sorted(str(cell) for build in plan.builds for cell in build.serves) == cells
@@ -256,18 +262,18 @@ def test_select(select: Select, cells: list[str]) -> None:
 
 def test_select_extension() -> None:
     m = matrix(["2.11"], ["13.0"], ["3.12"])
-    plan = planned(m, recipe("one"), recipe("two"), select=Select(extensions=("two",)))
+    plan = planned(m, recipe("one"), recipe("two"), select=Selection(extensions=("two",)))
     assert [build.extension for build in plan.builds] == ["two"]
 
 
-def test_nothing_is_built_from_an_official_wheel_and_its_cells_are_known_all_the_same() -> None:
+def test_an_official_wheel_has_cells_and_no_build() -> None:
     m = matrix(["2.11", "2.13"], ["13.0"], ["3.12", "3.13"])
     official = replace(recipe("official", (CPYTHON, "==2.11.*")), source=WheelSource("official", "0.26.0"))
     plan = planned(m, recipe("one"), official)
     assert {build.extension for build in plan.builds} == {"one"}
     assert [s.code for s in plan.skips if s.extension == "official" and s.torch.minor == 11] == ["nothing-to-build"] * 2
     assert "`buildfarm smoke` proves it" in " ".join(skips(plan))
-    served = served_cells(m, [official], Select(), Compat.load())
+    served = served_cells(m, [official], Selection(), Compat.load())
     assert [(r.name, spaced(cells)) for r, cells in served] == [
         ("official", "torch2.11.0-cu130-cp312 torch2.11.0-cu130-cp313")
     ]
@@ -277,64 +283,65 @@ def test_nothing_is_built_from_an_official_wheel_and_its_cells_are_known_all_the
     ("select", "kind", "where", "sentence", "hints"),
     [
         pytest.param(
-            Select(torch=("2.2",), cuda=("13.0",)), UsageError, "--torch 2.2 --cuda 13.0",
+            Selection(torch=("2.2",), cuda=("13.0",)), UsageError, "--torch 2.2 --cuda 13.0",
             "torch 2.2 was never built for CUDA 13.0; it has 11.8 and 12.1", [], id="impossible-cuda",
         ),
         pytest.param(
-            Select(torch=("2.2",), python=("3.13",)), UsageError, "--torch 2.2 --python 3.13",
+            Selection(torch=("2.2",), python=("3.13",)), UsageError, "--torch 2.2 --python 3.13",
             "torch 2.2 has no wheel for Python 3.13; its newest is 3.12", [], id="impossible-python",
         ),
         pytest.param(
-            Select(torch=("2.2",), cuda=("12.4",)), UsageError, "--torch 2.2 --cuda 12.4",
+            Selection(torch=("2.2",), cuda=("12.4",)), UsageError, "--torch 2.2 --cuda 12.4",
             "torch 2.2 was never built for CUDA 12.4; it has 11.8 and 12.1", [],
             id="impossible-and-not-listed",
         ),
         pytest.param(
-            Select(torch=("2.5",)), NothingSelectedError, "matrix.yaml, `torch`",
+            Selection(torch=("2.5",)), NothingSelectedError, "matrix.yaml, `torch`",
             "the matrix does not list torch 2.5.1",
-            ["add 2.5.1 under `torch` there", "it lists 2.2.2 and 2.11.0"], id="not-listed-torch",
+            ["add 2.5.1 under `torch`", "the matrix lists 2.2.2 and 2.11.0"], id="not-listed-torch",
         ),
         pytest.param(
-            Select(torch=("2.2.0",)), NothingSelectedError, "matrix.yaml, `torch`",
+            Selection(torch=("2.2.0",)), NothingSelectedError, "matrix.yaml, `torch`",
             "the matrix does not list torch 2.2.0",
-            ["add 2.2.0 under `torch` there", "it lists 2.2.2 and 2.11.0"], id="not-listed-patch",
+            ["add 2.2.0 under `torch`", "the matrix lists 2.2.2 and 2.11.0"], id="not-listed-patch",
         ),
         pytest.param(
-            Select(cuda=("12.8",)), NothingSelectedError, "matrix.yaml, `cuda`",
+            Selection(cuda=("12.8",)), NothingSelectedError, "matrix.yaml, `cuda`",
             "the matrix does not list cuda 12.8",
-            ["add 12.8 under `cuda` there", "it lists 12.1 and 13.0"], id="not-listed-cuda",
+            ["add 12.8 under `cuda`", "the matrix lists 12.1 and 13.0"], id="not-listed-cuda",
         ),
         pytest.param(
-            Select(python=("3.14",)), NothingSelectedError, "matrix.yaml, `python`",
+            Selection(python=("3.14",)), NothingSelectedError, "matrix.yaml, `python`",
             "the matrix does not list python 3.14",
-            ["add 3.14 under `python` there", "it lists 3.12 and 3.13"], id="not-listed-python",
+            ["add 3.14 under `python`", "the matrix lists 3.12 and 3.13"], id="not-listed-python",
         ),
         pytest.param(
-            Select(torch=("2.99",)), UsageError, "--torch 2.99",
-            "torch 2.99 is not known; the nearest is 2.15, the newest 2.15.0",
-            ["a new release is one more row in builder/matrix/compat.yaml"], id="unknown-torch",
+            Selection(torch=("2.99",)), UsageError, "--torch 2.99",
+            "this version of buildfarm does not know torch 2.99; the nearest is 2.15, the newest 2.15.0",
+            list(UPDATE), id="unknown-torch",
         ),
         pytest.param(
-            Select(cuda=("12.7",)), UsageError, "--cuda 12.7",
-            "CUDA 12.7 is not known; the nearest is 12.6, the newest 13.4",
-            ["a new release is one more row in builder/matrix/compat.yaml"], id="unknown-cuda",
+            Selection(cuda=("12.7",)), UsageError, "--cuda 12.7",
+            "this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4",
+            list(UPDATE), id="unknown-cuda",
         ),
         pytest.param(
-            Select(python=("3.99",)), UsageError, "--python 3.99",
-            "no torch has wheels for Python 3.99; the nearest with some is 3.15", [], id="unknown-python",
+            Selection(python=("3.99",)), UsageError, "--python 3.99",
+            "no torch release has wheels for Python 3.99; the nearest Python with wheels is 3.15",
+            [], id="unknown-python",
         ),
         pytest.param(
-            Select(cuda=("thirteen",)), UsageError, "--cuda thirteen",
+            Selection(cuda=("thirteen",)), UsageError, "--cuda thirteen",
             "'thirteen' is not a CUDA version; write it like 13.0 or cu130", [], id="no-version",
         ),
         pytest.param(
-            Select(extensions=("exr",)), UsageError, "--ext exr",
+            Selection(extensions=("exr",)), UsageError, "--ext exr",
             "no extension is named 'exr'; did you mean `ext`?", ["the matrix has ext"],
             id="unknown-extension",
         ),
         pytest.param(
-            Select(cuda=("12.1",), python=("3.13",)), NothingSelectedError, "matrix.yaml",
-            "no cell is left of this selection",
+            Selection(cuda=("12.1",), python=("3.13",)), NothingSelectedError, "matrix.yaml",
+            "every selected cell is skipped",
             [
                 "torch 2.2 has no wheel for Python 3.13; its newest is 3.12 (1 cell)",
                 "torch 2.11 was never built for CUDA 12.1; it has 12.6, 12.8 and 13.0 (1 cell)",
@@ -343,8 +350,8 @@ def test_nothing_is_built_from_an_official_wheel_and_its_cells_are_known_all_the
         ),
     ],
 )  # fmt: skip
-def test_selection_that_cannot_be(
-    select: Select, kind: type[FarmError], where: str, sentence: str, hints: list[str]
+def test_impossible_selections(
+    select: Selection, kind: type[BuildfarmError], where: str, sentence: str, hints: list[str]
 ) -> None:
     with pytest.raises(kind) as caught:
         planned(matrix(["2.2", "2.11"], ["12.1", "13.0"], ["3.12", "3.13"]), recipe(), select=select)
@@ -357,13 +364,9 @@ def test_a_matrix_without_extensions() -> None:
         planned(matrix(["2.11"], ["13.0"], ["3.12"]))
 
 
-def test_json_is_stable_and_reads_back() -> None:
+def test_json_text_is_stable() -> None:
     plan = planned(matrix(["2.11"], ["13.0", "13.2"], ["3.12"]), recipe())
-    text = plan_to_json(plan)
-    assert text == GOLDEN
-    assert plan_from_json(text) == plan
-    with pytest.raises(ValueError, match="a plan of schema 0, not 1"):
-        plan_from_json(text.replace('"schema": 1', '"schema": 0'))
+    assert plan_to_json(plan) == GOLDEN
 
 
 GOLDEN = """\

@@ -1,7 +1,8 @@
-"""What holds for every plan, whatever the matrix."""
+"""Properties of every plan, for generated matrices and recipes."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,16 +11,17 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from builder.errors import NothingSelectedError
-from builder.matrix.axes import AbiClass, Cell, Platform
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import Exclude, Matrix, Recipe, Select
-from builder.matrix.plan import Plan, make_plan, plan_from_json, plan_to_json, summarise_skips
+from builder.matrix.config import Exclude, Matrix, Recipe, Selection
+from builder.matrix.plan import Build, Plan, Skip, make_plan, summarise_skips
+from builder.matrix.plan_json import plan_to_json
 from tests.unit.matrix.conftest import WriteMatrix
 from tests.unit.matrix.make import matrix, recipe
 
@@ -53,45 +55,72 @@ def excludes(draw: st.DrawFn) -> Exclude:
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> tuple[Matrix, list[Recipe]]:
+def requests(draw: st.DrawFn) -> tuple[Matrix, list[Recipe]]:
     base = matrix([], [], [], archs=draw(few_archs), exclude=draw(st.lists(excludes(), max_size=3)))
-    wish = replace(
+    request = replace(
         base,
         torch=tuple(draw(st.lists(torches, min_size=1, max_size=6))),
         cuda=tuple(draw(st.lists(cudas, min_size=1, max_size=5))),
         python=tuple(draw(st.lists(pythons, min_size=1, max_size=4))),
         platforms=tuple(draw(st.lists(st.sampled_from(Platform), min_size=1, max_size=2))),
     )
-    return wish, [draw(recipes(name)) for name in ("a", "b")]
+    return request, [draw(recipes(name)) for name in ("a", "b")]
 
 
-def plan_or_none(wish: Matrix, recipes: list[Recipe]) -> Plan | None:
+def plan_or_none(request: Matrix, recipes: list[Recipe]) -> Plan | None:
     try:
-        return make_plan(wish, recipes, Select(), COMPAT)
+        return make_plan(request, recipes, Selection(), COMPAT)
     except NothingSelectedError as error:
         assert error.hints  # noqa: PT017  # the reasons are the point
         return None
 
 
-@given(wishes())
+def build_of(data: dict[str, Any]) -> Build:
+    """Return the build that an entry of the JSON plan describes."""
+    return Build(
+        extension=data.pop("extension"),
+        version=data.pop("version"),
+        abi=AbiClass(data.pop("abi")),
+        torch=Torch.parse(data.pop("torch")),
+        cuda=Cuda.parse(data.pop("cuda")),
+        pythons=tuple(map(Python.parse, data.pop("pythons"))),
+        archs=tuple(map(Arch.parse, data.pop("archs"))),
+        platform=Platform(data.pop("platform")),
+        serves=tuple(map(Cell.parse, data.pop("serves"))),
+        **data,
+    )
+
+
+def skip_of(data: dict[str, Any]) -> Skip:
+    """Return the skip that an entry of the JSON plan describes."""
+    return Skip(
+        torch=Torch.parse(data.pop("torch")),
+        cuda=Cuda.parse(data.pop("cuda")),
+        python=Python.parse(data.pop("python")),
+        platform=Platform(data.pop("platform")),
+        **data,
+    )
+
+
+@given(requests())
 @settings(deadline=None)
-def test_every_combination_is_served_once_or_skipped_once(wish: tuple[Matrix, list[Recipe]]) -> None:
-    plan = plan_or_none(*wish)
+def test_every_combination_is_served_once_or_skipped_once(request: tuple[Matrix, list[Recipe]]) -> None:
+    plan = plan_or_none(*request)
     if plan is None:
         return
-    axes, recipes = wish
+    axes, recipes = request
     combinations = {Cell(*c) for c in product(axes.torch, axes.cuda, axes.python, axes.platforms)}
     for extension in (r.name for r in recipes):
-        seen = Counter(cell for b in plan.builds if b.extension == extension for cell in b.serves)
-        seen.update(Cell(s.torch, s.cuda, s.python, s.platform) for s in plan.skips if s.extension in ("", extension))
-        assert seen == Counter(combinations)
+        found = Counter(cell for b in plan.builds if b.extension == extension for cell in b.serves)
+        found.update(Cell(s.torch, s.cuda, s.python, s.platform) for s in plan.skips if s.extension in ("", extension))
+        assert found == Counter(combinations)
 
 
-@given(wishes(), st.randoms(use_true_random=False))
+@given(requests(), st.randoms(use_true_random=False))
 @settings(deadline=None)
-def test_the_order_of_the_input_does_not_matter(wish: tuple[Matrix, list[Recipe]], random: Random) -> None:
-    plan = plan_or_none(*wish)
-    axes, recipes = wish
+def test_the_order_of_the_input_does_not_matter(request: tuple[Matrix, list[Recipe]], random: Random) -> None:
+    plan = plan_or_none(*request)
+    axes, recipes = request
 
     def shuffled(items: tuple[T, ...]) -> tuple[T, ...]:
         return tuple(random.sample(items, len(items)))
@@ -108,18 +137,22 @@ def test_the_order_of_the_input_does_not_matter(wish: tuple[Matrix, list[Recipe]
     assert plan_or_none(other, recipes[::-1]) == plan
 
 
-@given(wishes())
+@given(requests())
 @settings(deadline=None)
-def test_json_reads_back(wish: tuple[Matrix, list[Recipe]]) -> None:
-    if plan := plan_or_none(*wish):
-        assert plan_from_json(plan_to_json(plan)) == plan
+def test_json_holds_all_of_the_plan(request: tuple[Matrix, list[Recipe]]) -> None:
+    if plan := plan_or_none(*request):
+        data = json.loads(plan_to_json(plan))
+        assert data["schema"] == 1
+        assert [build.pop("name") for build in data["builds"]] == list(map(str, plan.builds))
+        assert tuple(map(build_of, data["builds"])) == plan.builds
+        assert tuple(map(skip_of, data["skips"])) == plan.skips
         assert sum(s.count for s in summarise_skips(plan)) == len(plan.skips)
 
 
-@given(wishes())
+@given(requests())
 @settings(deadline=None)
-def test_a_build_can_be_made_and_fits_all_it_serves(wish: tuple[Matrix, list[Recipe]]) -> None:
-    plan = plan_or_none(*wish)
+def test_every_build_is_possible_and_fits_the_cells_it_serves(request: tuple[Matrix, list[Recipe]]) -> None:
+    plan = plan_or_none(*request)
     for build in plan.builds if plan else ():
         assert build.archs
         assert not [arch for arch in build.archs if COMPAT.why_not_arch(build.cuda, arch)]
@@ -144,11 +177,10 @@ def test_the_hash_seed_does_not_matter(write_matrix: WriteMatrix, tmp_path: Path
     write_matrix(torch="[2.8, 2.9, 2.10, 2.11]", cuda="[12.6, 12.8, 12.9, 13.0]", python="[3.12, 3.13t]")
     program = (
         "import sys; from pathlib import Path\n"
-        "from builder.matrix.compat import Compat\n"
-        "from builder.matrix.config import Select, load_matrix, load_recipes\n"
-        "from builder.matrix.plan import make_plan, plan_to_json\n"
-        "matrix = load_matrix(Path('matrix.yaml'))\n"
-        "plan = make_plan(matrix, load_recipes(matrix), Select(), Compat.load())\n"
+        "from builder.matrix.config import Selection\n"
+        "from builder.matrix.load import read_plan\n"
+        "from builder.matrix.plan_json import plan_to_json\n"
+        "_, _, plan = read_plan(Path('matrix.yaml'), Selection())\n"
         "sys.stdout.write(plan_to_json(plan))\n"
     )
     texts = {

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
-from builder.proofs.claim import Claim
-from builder.proofs.providers import Provider, SymbolTable
-from builder.wheels.facts import Library, WheelFacts
+from builder.proofs.static.claim import WheelClaim
+from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
+from builder.wheelfile.facts import Library, WheelFacts
 from tests.conftest import lacking
 
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
@@ -57,7 +57,7 @@ def wheel_facts(*libraries: Library, tag: str = "cp312-cp312-manylinux_2_28_x86_
     return WheelFacts(**(plain | facts))
 
 
-def claim(**said: Any) -> Claim:
+def claim(**fields: Any) -> WheelClaim:
     plain: dict[str, Any] = {
         "abi": AbiClass.CPYTHON,
         "torch": Torch(2, 11, 0),
@@ -68,13 +68,13 @@ def claim(**said: Any) -> Claim:
         "requires": ("torch>=2.11,<2.12",),
         "cells": (CELL,),
     }
-    return Claim(**(plain | said))
+    return WheelClaim(**(plain | fields))
 
 
 def table(
     libraries: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] | None = None, *, cxx11: bool = True
 ) -> SymbolTable:
-    """A torch in small: {file name: (needed, defined)} on top of the libraries every torch has."""
+    """A small torch: {file name: (needed, defined)} added to the libraries that every torch has."""
     plain: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         "libc10.so": ((), ("_ZN3c105ErrorC1Ev",)),
         "libtorch_cpu.so": (
@@ -87,7 +87,9 @@ def table(
         "libtorch_global_deps.so": (("libcudart.so.13", "libm.so.6"), ()),
     }
     parts = plain | dict(libraries or {})
-    return SymbolTable({n: Provider(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11)
+    return SymbolTable(
+        {n: ProvidedLibrary(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11
+    )
 
 
 def compiled(folder: Path, source: str, *flags: str, name: str = "lib.so", language: str = "c++") -> Path:
@@ -125,7 +127,7 @@ def make_wheel(
     metadata: str = "",
     filename: str = "",
 ) -> Path:
-    """A wheel file with these members besides its own METADATA and WHEEL."""
+    """A wheel with these files, METADATA, WHEEL and RECORD."""
     path = folder / (filename or f"ops-{version}-{tag}.whl")
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from builder.matrix.axes import AbiClass
-from builder.proofs.abi3 import check_abi3
-from builder.wheels.facts import read_facts
+from builder.proofs.static.abi3 import check_abi3
+from builder.wheelfile.facts import read_facts
 from tests.unit.proofs.make import claim, compiled, library, make_wheel, wheel_facts
 
 
@@ -18,7 +18,7 @@ def manylinux(python: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("tag", "used", "abi", "fault"),
+    ("tag", "used", "abi", "error"),
     [
         pytest.param("cp310-abi3", ("PyModule_Create2",), AbiClass.ABI3, "", id="stable functions"),
         pytest.param("cp310-abi3", ("PyExc_ValueError",), AbiClass.ABI3, "", id="stable data"),
@@ -26,7 +26,7 @@ def manylinux(python: str) -> str:
             "cp310-abi3",
             ("PyBuffer_Release",),
             AbiClass.ABI3,
-            "PyBuffer_Release (3.11), newer than the Python 3.10",
+            "PyBuffer_Release (3.11), which Python 3.10",
             id="newer",
         ),
         pytest.param("cp311-abi3", ("PyBuffer_Release",), AbiClass.ABI3, "", id="new enough"),
@@ -37,7 +37,9 @@ def manylinux(python: str) -> str:
             "_PyThreadState_UncheckedGet",
             id="private",
         ),
-        pytest.param("cp310-abi3", ("PyBuffer_Release",), AbiClass.CPYTHON, "newer", id="the tag alone is a claim"),
+        pytest.param(
+            "cp310-abi3", ("PyBuffer_Release",), AbiClass.CPYTHON, "which Python 3.10", id="the tag alone is a claim"
+        ),
         pytest.param(
             "cp312-cp312",
             ("PyModule_Create2",),
@@ -48,26 +50,26 @@ def manylinux(python: str) -> str:
         pytest.param("py3-none", (), AbiClass.STABLE, "", id="calls no Python"),
     ],
 )
-def test_abi3(tag: str, used: tuple[str, ...], abi: AbiClass, fault: str) -> None:
+def test_abi3(tag: str, used: tuple[str, ...], abi: AbiClass, error: str) -> None:
     proof = check_abi3(wheel_facts(library(undefined=used), tag=manylinux(tag)), claim(abi=abi))
     assert proof is not None
-    assert proof.verdict == ("failed" if fault else "passed")
-    assert fault in proof.reason
+    assert proof.verdict == ("failed" if error else "passed")
+    assert error in proof.reason
 
 
-def test_two_tags_promise_the_older() -> None:
+def test_oldest_of_two_tags_decides() -> None:
     tags = (manylinux("cp310-abi3"), manylinux("cp311-abi3"))
     proof = check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",)), tags=tags), claim())
     assert proof is not None
     assert proof.verdict == "failed"
 
 
-def test_no_abi3_claimed_and_none_tagged() -> None:
+def test_no_proof_without_an_abi3_tag_or_claim() -> None:
     assert check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",))), claim()) is None
 
 
 @pytest.mark.parametrize("call", ["PyModule_Create2", "PyBuffer_Release", "_PyThreadState_UncheckedGet"])
-def test_the_verdict_is_abi3audits(tmp_path: Path, call: str) -> None:
+def test_verdict_equals_that_of_abi3audit(tmp_path: Path, call: str) -> None:
     source = f'extern "C" {{ int {call}(); int PyInit__C() {{ return {call}(); }} }}'
     extension = compiled(tmp_path, source, name="_C.abi3.so")
     wheel = make_wheel(tmp_path, {"ops/_C.abi3.so": extension}, tag="cp310-abi3-linux_x86_64")

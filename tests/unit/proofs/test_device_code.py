@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from builder.matrix.axes import Arch
-from builder.proofs.device_code import check_device_code
-from builder.wheels.facts import Library
+from builder.proofs.static.device_code import check_device_code
+from builder.wheelfile.facts import Library
 from tests.unit.proofs.make import claim, gpu_library, library, wheel_facts
 
 
@@ -15,13 +15,13 @@ from tests.unit.proofs.make import claim, gpu_library, library, wheel_facts
         pytest.param((gpu_library("sm_80", "sm_90"),), "9.0", "", id="more than claimed"),
         pytest.param((gpu_library("sm_90a"),), "9.0", "", id="sm_90a runs on every 9.0"),
         pytest.param((gpu_library("sm_90"),), "9.0a", "sm_90a", id="9.0a is not 9.0"),
-        pytest.param((gpu_library("sm_80"),), "8.6", "sm_86", id="an older one that would run is not a claim kept"),
+        pytest.param((gpu_library("sm_80"),), "8.6", "sm_86", id="older code does not satisfy the claim"),
         pytest.param((gpu_library("sm_80", ptx=("compute_80",)),), "8.0 9.0", "sm_90", id="PTX is not machine code"),
         pytest.param((gpu_library("sm_80"),), "8.0 9.0 12.0", "sm_90, sm_120", id="all that are missing"),
         pytest.param((gpu_library("sm_90", ptx=("compute_90",)),), "9.0+PTX", "", id="PTX"),
         pytest.param((gpu_library("sm_90"),), "9.0+PTX", "compute_90", id="no PTX"),
         pytest.param((gpu_library("sm_90a", ptx=("compute_90a",)),), "9.0+PTX", "compute_90", id="PTX tied to one GPU"),
-        pytest.param((gpu_library("sm_90"), library()), "9.0", "", id="a library without GPU code says nothing"),
+        pytest.param((gpu_library("sm_90"), library()), "9.0", "", id="library without GPU code does not matter"),
         pytest.param((gpu_library("sm_90"), gpu_library("sm_80", path="ops/b.so")), "9.0", "ops/b.so", id="one of two"),
         pytest.param((gpu_library("sm_90"), gpu_library("sm_50", path="ops.libs/b.so")), "9.0", "", id="a copied one"),
         pytest.param((gpu_library(),), "9.0", "sm_90", id="a section with nothing in it"),
@@ -36,19 +36,36 @@ def test_device_code(libraries: tuple[Library, ...], archs: str, missing: str) -
     assert proof.evidence["claimed"] == archs.split()
 
 
-def test_no_gpu_code_where_none_is_asked_for() -> None:
+@pytest.mark.parametrize(
+    ("archs", "beyond"),
+    [
+        pytest.param("8.0 9.0+PTX", {}, id="all of it was asked for"),
+        pytest.param("9.0+PTX", {"sm_80": 100}, id="an architecture"),
+        pytest.param("8.0 9.0", {"compute_90": 5}, id="PTX"),
+        pytest.param("8.0 9.0a+PTX", {}, id="for the same GPU"),
+        pytest.param("12.0", {"sm_80": 100, "sm_90": 40, "compute_90": 5}, id="everything"),
+    ],
+)
+def test_code_beyond_the_claim_is_measured(archs: str, beyond: dict[str, int]) -> None:
+    code = {"sm_80": 70, "sm_90": 40, "compute_90": 5}
+    libraries = (gpu_library(*code, gpu_code=code), gpu_library("sm_80", path="ops/b.so", gpu_code={"sm_80": 30}))
+    proof = check_device_code(wheel_facts(*libraries), claim(archs=tuple(map(Arch.parse, archs.split()))))
+    assert proof.evidence.get("beyond", {}) == beyond
+
+
+def test_no_gpu_code_where_none_is_required() -> None:
     assert check_device_code(wheel_facts(library()), claim(cuda_required=False)).verdict == "passed"
 
 
-def test_the_gpus_it_hits_are_named() -> None:
+def test_affected_gpus_are_named() -> None:
     archs = (Arch(8, 0), Arch(12, 0))
     gpus = {"12.0": ["RTX 5090", "RTX PRO 6000"], "8.0": ["A100"]}
     reason = check_device_code(wheel_facts(gpu_library("sm_80")), claim(archs=archs), gpus=gpus).reason
     assert "sm_120 (RTX 5090, RTX PRO 6000)" in reason
     assert "A100" not in reason
-    assert "TORCH_CUDA_ARCH_LIST" in reason
+    assert "`override_architectures: true`" in reason
 
 
-def test_the_figure_is_what_is_inside() -> None:
+def test_passed_reason_lists_the_architectures() -> None:
     wheel = wheel_facts(gpu_library("sm_80", "sm_100"), gpu_library("sm_80", path="ops/b.so", ptx=("compute_80",)))
     assert check_device_code(wheel, claim(archs=(Arch(8, 0),))).reason == "compute_80 sm_80 sm_100"

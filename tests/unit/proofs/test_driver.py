@@ -1,4 +1,4 @@
-"""The driver on this machine against what a cell's CUDA needs."""
+"""NVIDIA's driver on this machine, and whether it is new enough for the CUDA of a cell."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate import nvidia
+from builder.gate.system import nvidia
 from builder.matrix.axes import Cuda
-from builder.proofs import driver
+from builder.proofs.cells import driver
 
 
 @pytest.mark.parametrize(
@@ -16,22 +16,22 @@ from builder.proofs import driver
     [
         ("580.95.05", Cuda(13, 0), ""),
         ("580.65.06", Cuda(13, 2), ""),
-        ("570.211.01", Cuda(13, 0), "NVIDIA's driver 570.211.01 here is too old for CUDA 13.0: it needs 580.65.06"),
+        ("570.211.01", Cuda(13, 0), "NVIDIA's driver 570.211.01 here is too old for CUDA 13.0, which needs 580.65.06"),
         ("525.60.13", Cuda(12, 8), ""),
-        ("520.61.05", Cuda(12, 1), "it needs 525.60.13 or newer"),
+        ("520.61.05", Cuda(12, 1), "which needs 525.60.13 or newer"),
         ("450.80.02", Cuda(11, 8), ""),
-        ("440.33", Cuda(11, 8), "it needs 450.80.02 or newer"),
+        ("440.33", Cuda(11, 8), "which needs 450.80.02 or newer"),
         ("", Cuda(13, 0), ""),
         ("[N/A]", Cuda(13, 0), ""),
     ],
 )
-def test_within_a_major_the_driver_of_its_first_minor_is_enough(version: str, cuda: Cuda, reason: str) -> None:
-    said = driver.too_old(version, cuda)
-    assert reason in said
-    assert bool(said) == bool(reason)
+def test_driver_of_the_first_minor_suffices_within_a_major(version: str, cuda: Cuda, reason: str) -> None:
+    found = driver.too_old(version, cuda)
+    assert reason in found
+    assert bool(found) == bool(reason)
 
 
-def test_nvidia_smi_tells_the_version_before_the_kernel_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_version_from_nvidia_smi_else_from_the_kernel_module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kernel = tmp_path / "version"
     monkeypatch.setattr(driver, "_KERNEL", kernel)
     monkeypatch.setattr(nvidia, "smi", lambda: [{"name": "H100", "driver_version": "580.95.05"}])
@@ -44,7 +44,7 @@ def test_nvidia_smi_tells_the_version_before_the_kernel_module(monkeypatch: pyte
     assert driver.driver_version() == "580.95.05"
 
 
-def test_a_gpu_is_here_where_its_driver_made_a_node(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_gpu_exists_when_the_driver_created_a_device_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(driver, "_NODES", (tmp_path / "nvidiactl",))
     assert not driver.gpu_here()
     (tmp_path / "nvidiactl").touch()

@@ -1,4 +1,4 @@
-"""Undefined symbols looked up as the loader of a cell would, with the likely cause of each one missing."""
+"""Undefined symbols, searched where the loader of a cell searches, and the probable cause of missing ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from builder.proof import Check
-from builder.proofs.linkage import check_linkage
-from builder.wheels.facts import Library, read_facts
+from builder.proofs.static.linkage import check_linkage
+from builder.records.cuda_sources import CudaSources
+from builder.wheelfile.facts import Library, read_facts
 from tests.unit.proofs.make import (
     CELL,
     FORWARD,
@@ -40,7 +41,7 @@ def uses(*undefined: str, **facts: Any) -> Library:
         pytest.param((uses("cudaMalloc", needed=()),), id="CUDA runtime, which torch opens for all"),
         pytest.param((uses("PyModule_Create2", "_Py_NoneStruct", needed=()),), id="Python"),
         pytest.param((uses("getenv", "cosf", needed=()),), id="C library, without a version"),
-        pytest.param((uses("_ZSt4cout", needed=()),), id="C++ library, which torch brings"),
+        pytest.param((uses("_ZSt4cout", needed=()),), id="C++ library, which torch needs"),
         pytest.param(
             (uses("fancy", needed=("libc.so.6",), bound={"fancy": ("libc.so.6", "GLIBC_2.99")}),),
             id="a later version is the tags' matter",
@@ -83,58 +84,63 @@ def test_found(libraries: tuple[Library, ...]) -> None:
         pytest.param(
             (uses(FORWARD),),
             {},
-            r"no GPU code at all, it was the CUDA sources.*FORCE_CUDA",
+            r"left out the CUDA sources, as the wheel holds no GPU code.*FORCE_CUDA",
             id="CUDA left out",
         ),
         pytest.param(
             (uses(FORWARD), gpu_library("sm_90")),
             {},
-            r"left out; look at the `sources`",
+            r"left out a source file; check `sources`",
             id="a source left out",
         ),
         pytest.param(
             (uses("_ZN2at6Tensor3barEv"),),
             {},
-            r"undefined symbol at::Tensor::bar\(\): .* another torch than 2\.11\.0",
+            r"undefined symbol at::Tensor::bar\(\): .* a C\+\+ symbol that torch 2\.11\.0 does not have",
             id="torch",
         ),
         pytest.param(
             (uses("_ZTIN5torch8autograd4NodeE"),),
             {},
-            r"typeinfo for torch::autograd::Node: .*another torch",
+            r"typeinfo for torch::autograd::Node: .*different torch",
             id="type",
         ),
         pytest.param(
             (uses(CXX11),),
             {"cxx11": False},
-            "other C.. ABI.*USE_CXX11_ABI=0, as torch",
+            "different C.. ABI of std::string.*USE_CXX11_ABI=0",
             id="new string, old torch",
         ),
-        pytest.param((uses(OLD_STRING),), {}, "other C.. ABI.*USE_CXX11_ABI=1, as torch", id="old string, new torch"),
-        pytest.param((uses(CXX11),), {}, "another torch than", id="new string, new torch: not the string"),
+        pytest.param((uses(OLD_STRING),), {}, "different C.. ABI.*USE_CXX11_ABI=1", id="old string, new torch"),
+        pytest.param((uses(CXX11),), {}, "built against a different torch", id="new string, new torch: not the string"),
         pytest.param(
             (uses("aoti_torch_get_current_cuda_stream"),),
             {},
-            r"libtorch_cuda\.so has it, but this library does not link it",
+            r"libtorch_cuda\.so defines the symbol, but this library is not linked against libtorch_cuda\.so",
             id="not linked",
         ),
         pytest.param(
             (uses("helper"), library("ops/h.so", defined=("helper",))),
             {},
-            r"ops/h\.so has it, but",
+            r"ops/h\.so defines the symbol, but",
             id="its own, not linked",
         ),
         pytest.param(
             (uses("torch_has_storage"),),
             {},
-            r"torch 2\.14 is the first with it, this cell has 2\.11",
+            r"torch 2\.14 added this function, but this cell has torch 2\.11",
             id="C function",
         ),
-        pytest.param((uses("torch_sorted"),), {}, "no torch measured has it", id="a C function nobody has"),
         pytest.param(
-            (uses("cublasSgemm_v2", needed=()),), {}, "calls CUDA, but links no library", id="CUDA not linked"
+            (uses("torch_sorted"),),
+            {},
+            "no torch release in buildfarm's table shims.yaml has this function: correct its name",
+            id="unknown C function",
         ),
-        pytest.param((uses("_ZSt21something_from_gcc_99v"),), {}, "newer C.. library", id="C++ library"),
+        pytest.param((uses("cublasSgemm_v2", needed=()),), {}, r"link libcublas for CUDA 13\.0", id="CUDA not linked"),
+        pytest.param((uses("cublasLtMatmul", needed=()),), {}, "link libcublasLt for CUDA", id="cuBLASLt not linked"),
+        pytest.param((uses("__cudaFancy", needed=()),), {}, "link libcudart for CUDA", id="CUDA runtime not linked"),
+        pytest.param((uses("_ZSt21something_from_gcc_99v"),), {}, "newer libstdc", id="C++ library"),
         pytest.param((uses("cuLaunchKernel"),), {}, "cuLaunchKernel", id="driver not linked"),
     ],
 )
@@ -149,39 +155,42 @@ def test_missing(libraries: tuple[Library, ...], symbols: dict[str, Any], says: 
     [
         (
             "libcudart.so.12",
-            r"CUDA 12's; torch 2\.11\.0 here has libcudart\.so\.13: build it with a CUDA 13 toolkit",
+            r"the runtime of CUDA 12; torch 2\.11\.0 in this cell provides libcudart\.so\.13: build the wheel",
         ),
-        ("libc10.so.2", r"this cell has libc10\.so: build it with this cell's torch"),
-        ("libtorch_cuda_cpp.so", r"which torch 2\.11\.0 does not have: it was built against another torch"),
-        ("libjpeg.so.8", "which this cell does not have: link it statically"),
+        ("libc10.so.2", r"this cell provides libc10\.so: build the wheel with this cell's torch"),
+        (
+            "libtorch_cuda_cpp.so",
+            r"which torch 2\.11\.0 does not provide: the wheel was built against a different torch",
+        ),
+        ("libjpeg.so.8", "which this cell does not provide: link it statically"),
     ],
 )
-def test_a_library_that_is_not_there(needed: str, says: str) -> None:
+def test_needed_library_does_not_exist(needed: str, says: str) -> None:
     proof = check_linkage(wheel_facts(uses(needed=(needed,))), CELL, table())
     assert proof.verdict == "failed"
     assert re.search(says, proof.reason), proof.reason
     assert proof.evidence["absent"] == {"ops/_C.so": [needed]}
 
 
-def test_a_missing_library_is_named_once_not_for_each_symbol() -> None:
+def test_missing_library_is_one_error_not_one_for_each_symbol() -> None:
     wheel = wheel_facts(uses("cudaFancy", needed=("libcudart.so.12",), bound=CUDART_12))
     proof = check_linkage(wheel, CELL, table())
     assert proof.evidence["missing"] == {}
     assert "cudaFancy" not in proof.reason
 
 
-def test_a_versioned_symbol_of_a_cuda_library_must_be_in_it() -> None:
+def test_versioned_symbol_of_a_cuda_library_must_be_defined_there() -> None:
     bound = {"cudaFancy": ("libcudart.so.13", "libcudart.so.13")}
     proof = check_linkage(wheel_facts(uses("cudaFancy", needed=("libcudart.so.13",), bound=bound)), CELL, table())
     assert "cudaFancy" in proof.reason
 
 
-def test_what_torch_itself_lacks_is_not_held_against_the_wheel() -> None:
+def test_missing_dependencies_of_torch_itself_do_not_matter() -> None:
     symbols = table({"libtorch_cpu.so": (("libmpi.so.40",), ("_ZN2at6Tensor3fooEv",))})
     assert check_linkage(wheel_facts(uses("_ZN2at6Tensor3fooEv")), CELL, symbols).verdict == "passed"
 
 
-def test_evidence_has_both_names() -> None:
+def test_evidence_has_mangled_and_readable_names() -> None:
     proof = check_linkage(wheel_facts(uses(FORWARD)), CELL, table())
     readable = "ms_deform_attn_cuda_forward(" + "at::Tensor const&, " * 5 + "int)"
     assert proof.evidence["missing"] == {"ops/_C.so": {FORWARD: readable}}
@@ -195,8 +204,8 @@ extern "C" void PyInit_ops(at::Tensor& t) { ms_deform_attn_cuda_forward(t, t, t,
 """
 
 
-def test_incident_1_made_for_real(tmp_path: Path) -> None:
-    """A binding compiled without the CUDA file that it calls into, as a machine without a GPU does it."""
+def test_binding_without_its_cuda_source(tmp_path: Path) -> None:
+    """A binding without the CUDA source that it calls, as a build on a machine without a GPU produces it."""
     wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, SOURCE, name="ops.so")})
     proof = check_linkage(read_facts(wheel), CELL, table())
     assert proof.verdict == "failed"
@@ -204,19 +213,26 @@ def test_incident_1_made_for_real(tmp_path: Path) -> None:
     assert "FORCE_CUDA=1" in proof.reason
 
 
-def test_incident_1_cured(tmp_path: Path) -> None:
+def test_a_forgotten_cuda_file_is_named() -> None:
+    libraries = (uses(FORWARD), gpu_library("sm_90"))
+    few, many = (CudaSources(count + 1, tuple(f"{n}.cu" for n in range(count))) for count in (1, 400))
+    assert "0.cu was never compiled" in check_linkage(wheel_facts(*libraries), CELL, table(), few).reason
+    assert "check `sources`" in check_linkage(wheel_facts(*libraries), CELL, table(), many).reason
+
+
+def test_binding_with_its_cuda_source(tmp_path: Path) -> None:
     cuda = "void ms_deform_attn_cuda_forward(T, T, T, T, T, int) {}"
     wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, SOURCE + cuda, name="ops.so")})
     assert check_linkage(read_facts(wheel), CELL, table()).verdict == "passed"
 
 
-def test_a_weak_symbol_may_be_missing(tmp_path: Path) -> None:
+def test_weak_symbol_may_be_missing(tmp_path: Path) -> None:
     source = 'extern "C" { __attribute__((weak)) int maybe(); int f() { return maybe ? maybe() : 0; } }'
     wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, source)})
     assert check_linkage(read_facts(wheel), CELL, table()).verdict == "passed"
 
 
-def test_a_library_really_needed_and_not_there(tmp_path: Path) -> None:
+def test_real_library_with_a_missing_dependency(tmp_path: Path) -> None:
     other = compiled(
         tmp_path, 'extern "C" int other() { return 1; }', "-Wl,-soname,libother.so.7", name="libother.so.7"
     )

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from builder.matrix.axes import Cell
-from builder.proofs.tags import best_platform, check_tags
-from builder.wheels.facts import read_facts
+from builder.proofs.static.tags import best_platform, check_tags
+from builder.wheelfile.facts import read_facts
 from tests.unit.proofs.make import PROVIDED, claim, compiled, library, make_wheel, wheel_facts
 
 OLD: dict[str, Any] = {
@@ -23,12 +23,12 @@ CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "nee
 
 
 @pytest.mark.parametrize(
-    ("tag", "facts", "fault"),
+    ("tag", "facts", "error"),
     [
         pytest.param("cp312-cp312-manylinux_2_28_x86_64", OLD, "", id="promise kept"),
         pytest.param("cp312-cp312-manylinux_2_17_x86_64", OLD, "", id="the oldest that holds"),
         pytest.param("cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64", OLD, "", id="two names of one"),
-        pytest.param("cp312-cp312-manylinux_2_34_x86_64", NEW, "", id="newer, and says so"),
+        pytest.param("cp312-cp312-manylinux_2_34_x86_64", NEW, "", id="newer, with a newer tag"),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
             NEW,
@@ -47,26 +47,26 @@ CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "nee
             r"needs manylinux_2_17_x86_64: run `auditwheel repair`",
             id="not repaired",
         ),
-        pytest.param("py3-none-any", OLD, "any is not its platform", id="any"),
+        pytest.param("py3-none-any", OLD, "platform cannot be any", id="any"),
         pytest.param("cp312-cp312-musllinux_1_2_x86_64", OLD, "musl", id="musl"),
-        pytest.param("cp312-cp312-manylinux_2_99_x86_64", OLD, "knows no platform", id="a platform nobody knows"),
+        pytest.param("cp312-cp312-manylinux_2_99_x86_64", OLD, "does not know the platform", id="unknown platform"),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
             {"machine": "aarch64"},
-            r"\(aarch64\) is not for x86_64",
+            r"\(aarch64\) does not run on x86_64",
             id="processor",
         ),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
             {"needed": ("libtorch_cuda.so", "libcudart.so.13", "libcuda.so.1")},
             "",
-            id="what torch and the driver bring",
+            id="libraries of torch and the driver",
         ),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
             {"needed": ("libjpeg.so.8",)},
             r"needs libjpeg\.so\.8, which neither torch",
-            id="a library nobody brings",
+            id="library that nobody provides",
         ),
         pytest.param(
             "cp312-cp312-linux_x86_64",
@@ -83,19 +83,19 @@ CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "nee
         pytest.param(
             "cp311-cp311-manylinux_2_28_x86_64",
             OLD,
-            "pip in torch2.11.0-cu130-cp312 does not take",
+            "pip in torch2.11.0-cu130-cp312 does not accept",
             id="Python",
         ),
-        pytest.param("cp313-abi3-manylinux_2_28_x86_64", OLD, "does not take", id="abi3 of a newer Python"),
+        pytest.param("cp313-abi3-manylinux_2_28_x86_64", OLD, "does not accept", id="abi3 of a newer Python"),
         pytest.param("cp310-abi3-manylinux_2_28_x86_64", OLD, "", id="abi3"),
         pytest.param("py3-none-manylinux_2_28_x86_64", OLD, "", id="no Python at all"),
     ],
 )
-def test_tags(tag: str, facts: dict[str, Any], fault: str) -> None:
+def test_tags(tag: str, facts: dict[str, Any], error: str) -> None:
     wheel = wheel_facts(library(**facts), tag=tag, tags=expand(tag))
     proof = check_tags(wheel, claim(), PROVIDED)
-    assert proof.verdict == ("failed" if fault else "passed"), proof.reason
-    assert re.search(fault, proof.reason)
+    assert proof.verdict == ("failed" if error else "passed"), proof.reason
+    assert re.search(error, proof.reason)
 
 
 def expand(tag: str) -> tuple[str, ...]:
@@ -104,7 +104,7 @@ def expand(tag: str) -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize(
-    ("cell", "tag", "taken"),
+    ("cell", "tag", "accepted"),
     [
         ("torch2.11.0-cu130-cp313t", "cp310-abi3-manylinux_2_28_x86_64", False),
         ("torch2.11.0-cu130-cp313t", "cp313-cp313t-manylinux_2_28_x86_64", True),
@@ -113,18 +113,18 @@ def expand(tag: str) -> tuple[str, ...]:
         ("torch2.11.0-cu130-cp312-linux_aarch64", "cp310-abi3-manylinux_2_28_x86_64", False),
     ],
 )
-def test_a_cell_takes_the_tag(cell: str, tag: str, taken: bool) -> None:
+def test_cell_accepts_the_tag(cell: str, tag: str, accepted: bool) -> None:
     proof = check_tags(wheel_facts(library(**OLD), tag=tag), claim(cells=(Cell.parse(cell),)), PROVIDED)
-    assert (proof.verdict == "passed") is taken
+    assert (proof.verdict == "passed") is accepted
 
 
-def test_a_renamed_file_is_found_out() -> None:
+def test_renamed_file_is_detected() -> None:
     wheel = wheel_facts(library(**OLD), tags=("cp312-cp312-linux_x86_64",))
     reason = check_tags(wheel, claim(), PROVIDED).reason
-    assert "the file name says cp312-cp312-manylinux_2_28_x86_64, its WHEEL says cp312-cp312-linux_x86_64" in reason
+    assert "file name has the tags cp312-cp312-manylinux_2_28_x86_64, WHEEL has cp312-cp312-linux_x86_64" in reason
 
 
-def test_a_library_of_the_wheel_itself_is_no_stranger() -> None:
+def test_library_inside_of_the_wheel_is_provided() -> None:
     wheel = wheel_facts(
         library(needed=("libhelper.so.1",)), library("ops/libhelper.so", soname="libhelper.so.1", needed=())
     )
@@ -138,7 +138,7 @@ def test_a_library_of_the_wheel_itself_is_no_stranger() -> None:
         "#include <iostream>\nvoid f() { std::cout << 1.5 << std::endl; }",
     ],
 )
-def test_the_platform_is_the_one_auditwheel_finds(tmp_path: Path, source: str) -> None:
+def test_platform_equals_that_of_auditwheel(tmp_path: Path, source: str) -> None:
     extension = compiled(tmp_path, source + '\nextern "C" void* PyInit__C() { return 0; }', name="_C.so")
     wheel = make_wheel(tmp_path, {"ops/_C.so": extension})
     shown = subprocess.run(

@@ -1,4 +1,4 @@
-"""The index: read by the real pip and the real uv, from the folder and from a web server on loopback."""
+"""The index, read by the real pip and uv, from a folder and from a local web server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ import pytest
 import uv
 
 from builder.errors import UsageError
-from builder.publish.index import install_command, write_index
+from builder.publish.index import install_commands, write_index
+from tests.unit import loopback
 
 
 def make_wheel(
@@ -37,7 +38,7 @@ def make_wheel(
     metadata_name: str = "My.Ext",
     requires: Sequence[str] = (),
 ) -> Path:
-    """A pure wheel with one module, as an installer accepts it."""
+    """A pure Python wheel with one module that an installer accepts."""
     info = f"{name}-{version}.dist-info"
     head = [f"Metadata-Version: 2.1\nName: {metadata_name}\nVersion: {version}"]
     head += [f"Requires-Python: {requires_python}"] if requires_python else []
@@ -83,19 +84,19 @@ Install = Callable[[str, str, str, Path], subprocess.CompletedProcess[str]]
 
 @pytest.fixture(scope="module")
 def pip(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The pip of this environment, or the one that every Python carries to make environments with."""
+    """The pip of this environment, or the pip that comes with every Python (ensurepip)."""
     if importlib.util.find_spec("pip"):
         return [sys.executable, "-m", "pip"]
     (bundled,) = Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")
     folder = tmp_path_factory.mktemp("pip")
-    with zipfile.ZipFile(bundled) as zipped:  # unpacked it starts faster
+    with zipfile.ZipFile(bundled) as zipped:  # it starts faster when unpacked
         zipped.extractall(folder)
     return [sys.executable, str(folder / "pip")]
 
 
 @pytest.fixture
 def install(pip: list[str]) -> Install:
-    """Run an installer: its name, the index, what is wanted, where to put it."""
+    """Run an installer, given its name, the index, the requirement and the target folder."""
     programs = {
         "pip": [*pip, *PIP_OPTIONS, "install"],
         "uv": [uv.find_uv_bin(), "--no-config", "--no-cache", "pip", "install", "--python", sys.executable],
@@ -115,27 +116,27 @@ def install(pip: list[str]) -> Install:
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Serves one folder, and notes what it was asked for instead of printing it."""
+    """Serves one folder, and collects the requested paths instead of printing them."""
 
-    def __init__(self, *args: Any, seen: list[str], **kwargs: Any) -> None:
-        self.seen = seen
+    def __init__(self, *args: Any, paths: list[str], **kwargs: Any) -> None:
+        self.paths = paths
         super().__init__(*args, **kwargs)
 
     def log_message(self, *_: object) -> None:
-        self.seen.append(self.path)
+        self.paths.append(self.path)
 
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
-    """A folder, the address it is served at, and the paths that were asked for."""
+    """A folder, its URL, and the list of requested paths."""
     dist = tmp_path / "dist"
     dist.mkdir()
-    seen: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, seen=seen, directory=str(dist)))
+    paths: list[str] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, paths=paths, directory=str(dist)))
     thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
-        yield dist, f"http://127.0.0.1:{server.server_port}/simple", seen
+        yield dist, f"http://127.0.0.1:{server.server_port}/simple", paths
     finally:
         server.shutdown()
         server.server_close()
@@ -155,18 +156,20 @@ def test_installs_from_the_folder(tmp_path: Path, install: Install, installer: s
 def test_installs_from_a_web_server_and_reads_metadata_beside_the_wheel(
     served: tuple[Path, str, list[str]], tmp_path: Path, install: Install, installer: str
 ) -> None:
-    dist, address, seen = served
+    dist, address, paths = served
     write_index(dist, [make_wheel(dist)])
     done = install(installer, address, "My.Ext", tmp_path / "site")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "my_ext.py").exists()
-    asked = [unquote(path) for path in seen]
-    assert "/my_ext-1.0+cu13-py3-none-any.whl.metadata" in asked
-    assert asked.index("/my_ext-1.0+cu13-py3-none-any.whl.metadata") < asked.index("/my_ext-1.0+cu13-py3-none-any.whl")
+    requested = [unquote(path) for path in paths]
+    assert "/my_ext-1.0+cu13-py3-none-any.whl.metadata" in requested
+    assert requested.index("/my_ext-1.0+cu13-py3-none-any.whl.metadata") < requested.index(
+        "/my_ext-1.0+cu13-py3-none-any.whl"
+    )
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
-def test_refuses_a_wheel_that_is_not_the_one_indexed(tmp_path: Path, install: Install, installer: str) -> None:
+def test_installers_refuse_a_wheel_that_changed_since(tmp_path: Path, install: Install, installer: str) -> None:
     dist = tmp_path / "dist"
     wheel = make_wheel(dist)
     simple = write_index(dist, [wheel])
@@ -190,33 +193,41 @@ def test_installers_heed_requires_python(tmp_path: Path, install: Install, insta
     assert (tmp_path / "site" / "my_ext.py").read_text() == "VERSION = '1.0'\n"
 
 
-def test_the_command_a_person_copies_works(tmp_path: Path, pip: list[str]) -> None:
+@pytest.mark.parametrize("installer", INSTALLERS)
+@pytest.mark.parametrize("torch", ["2.11.0", "2.4.1+cu124"])
+def test_the_install_command_works_in_an_empty_environment(
+    tmp_path: Path, pip: list[str], installer: str, torch: str
+) -> None:
     dist = tmp_path / "it's a dist"
-    write_index(dist, [make_wheel(dist)])
-    command = install_command(dist, "my-ext", "1.0+cu13")
-    words = shlex.split(command)
-    assert words[:3] == ["pip", "install", "--index-url"]
-    assert words[4:] == ["my-ext==1.0+cu13"]
-    done = subprocess.run(
-        ["bash", "-c", f'pip() {{ {shlex.join([*pip, *PIP_OPTIONS])} "$@" --target "$SITE"; }}; {command}'],
-        env={"PATH": os.environ["PATH"], "SITE": str(tmp_path / "site"), "PIP_CONFIG_FILE": os.devnull},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    write_index(dist, [make_wheel(dist, requires=["torch>=2.4"])])
+    with loopback.served(tmp_path / "index") as index:
+        for version, channel in {"2.11.0": "default", "2.4.1": "default", "2.4.1+cu124": "whl/cu124"}.items():
+            index.add("torch", version, channel=channel)
+        theirs = index.torch_index.replace("{variant}", "cu124") if "+" in torch else ""
+        commands = install_commands(dist, "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
+        (command,) = (each for each in commands if each.startswith(f"{installer} "))
+        programs = {"pip": [*pip, "--disable-pip-version-check"], "uv": [uv.find_uv_bin(), "--no-cache"]}
+        function = f'{installer}() {{ {shlex.join(programs[installer])} "$@" --target "$SITE"; }}'
+        done = subprocess.run(
+            ["bash", "-c", f"{function}; {command}"],
+            env={
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "HOME": str(tmp_path),
+                "SITE": str(tmp_path / "site"),
+                "PIP_INDEX_URL": index.default,
+                "UV_DEFAULT_INDEX": index.default,
+                "UV_PYTHON": sys.executable,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "site" / "my_ext.py").exists()
+    assert (tmp_path / "site" / f"torch-{torch}.dist-info").is_dir()
 
 
-def test_the_command_names_what_is_missing(tmp_path: Path, install: Install) -> None:
-    dist = tmp_path / "dist"
-    simple = write_index(dist, [make_wheel(dist, requires=["torch>=2.10"])])
-    done = install("pip", simple.as_uri(), "my-ext==1.0+cu13", tmp_path / "site")
-    assert done.returncode != 0
-    assert "torch>=2.10" in done.stderr
-
-
-def test_page_says_what_the_standards_ask(tmp_path: Path) -> None:
+def test_the_html_page_follows_the_standards(tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     wheel = make_wheel(dist)
     simple = write_index(dist, [wheel])
@@ -237,7 +248,7 @@ def test_page_says_what_the_standards_ask(tmp_path: Path) -> None:
     assert [entry["href"] for entry in Links(simple / "index.html").found] == ["my-ext/"]
 
 
-def test_json_says_the_same_as_the_page(tmp_path: Path) -> None:
+def test_the_json_page_agrees_with_the_html_page(tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     wheels = [make_wheel(dist, version) for version in ("1.10", "1.9", "1.9+cu13")]
     os.utime(wheels[0], (1_700_000_000, 1_700_000_000))
@@ -257,14 +268,14 @@ def test_json_says_the_same_as_the_page(tmp_path: Path) -> None:
     assert json.loads((simple / "index.json").read_text())["projects"] == [{"name": "my-ext"}]
 
 
-def test_unchanged_pages_are_left_alone_and_changed_ones_replaced_whole(tmp_path: Path) -> None:
+def test_unchanged_pages_are_not_written_and_changed_pages_are_replaced_atomically(tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     one, other = make_wheel(dist), make_wheel(dist, name="other", metadata_name="other")
     simple = write_index(dist, [other, one])
     before = {path: (path.stat().st_ino, path.read_bytes()) for path in simple.rglob("*.*")}
     write_index(dist, [one, other])
     assert {path: (path.stat().st_ino, path.read_bytes()) for path in simple.rglob("*.*")} == before
-    with (simple / "my-ext" / "index.html").open() as reader:  # somebody in the middle of the old page
+    with (simple / "my-ext" / "index.html").open() as reader:  # a reader has the old page open
         write_index(dist, [one, other, make_wheel(dist, "2.0")])
         assert reader.read().encode() == before[simple / "my-ext" / "index.html"][1]
     assert "2.0" in (simple / "my-ext" / "index.html").read_text()
@@ -272,7 +283,7 @@ def test_unchanged_pages_are_left_alone_and_changed_ones_replaced_whole(tmp_path
     assert not list(simple.rglob(".*"))
 
 
-def test_what_is_gone_is_no_longer_listed(tmp_path: Path) -> None:
+def test_deleted_wheels_are_no_longer_listed(tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     one, other = make_wheel(dist), make_wheel(dist, name="other", metadata_name="other")
     simple = write_index(dist, [one, other])
@@ -293,7 +304,7 @@ def test_a_rebuilt_wheel_gets_its_new_digest(tmp_path: Path) -> None:
     assert "numpy" in wheel.with_name(wheel.name + ".metadata").read_text()
 
 
-def test_a_damaged_old_page_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_page_is_written_again(tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     wheel = make_wheel(dist)
     page = write_index(dist, [wheel]) / "my-ext" / "index.json"
@@ -309,28 +320,28 @@ def test_an_empty_index_is_an_index(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "says"),
+    ("problem", "message"),
     [
-        pytest.param("elsewhere", "is not in", id="outside dist"),
+        pytest.param("outside", "is not in", id="outside dist"),
         pytest.param("absent", "no such wheel", id="not there"),
-        pytest.param("torn", "no wheel that can be read", id="torn file"),
-        pytest.param("empty", "no METADATA", id="zip without METADATA"),
+        pytest.param("truncated", "this wheel cannot be read", id="truncated file"),
+        pytest.param("empty", "one .dist-info folder, but this wheel has 0", id="zip without METADATA"),
         pytest.param("renamed", "METADATA says my-ext 1.0", id="name is not its METADATA's"),
     ],
 )
-def test_refuses(tmp_path: Path, fault: str, says: str) -> None:
+def test_unusable_wheels_are_refused(tmp_path: Path, problem: str, message: str) -> None:
     dist = tmp_path / "dist"
-    wheel = make_wheel(tmp_path / "other" if fault == "elsewhere" else dist)
-    match fault:
+    wheel = make_wheel(tmp_path / "other" if problem == "outside" else dist)
+    match problem:
         case "absent":
             wheel.unlink()
-        case "torn":
+        case "truncated":
             wheel.write_bytes(wheel.read_bytes()[:100])
         case "empty":
             with zipfile.ZipFile(wheel, "w"):
                 pass
         case "renamed":
             wheel = wheel.rename(dist / "my_ext-1.1-py3-none-any.whl")
-    with pytest.raises(UsageError, match=says) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         write_index(dist, [wheel])
     assert caught.value.where == str(wheel)

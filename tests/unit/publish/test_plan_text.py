@@ -1,4 +1,4 @@
-"""The plan as a person reads it."""
+"""The text of `buildfarm plan`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def skip(python: Python, extension: str = "", platform: Platform = Platform.LINU
     return Skip(Torch(2, 2, 2), Cuda(12, 1), python, extension, "code", "there is no such wheel", platform)
 
 
-def test_each_build_with_all_it_serves() -> None:
+def test_each_build_is_listed_with_its_cells() -> None:
     assert plan_text(Plan((BUILD,), ()), explain=False) == (
         "1 build serves 2 cells; 0 cells are skipped.\n"
         "\n"
@@ -32,13 +32,13 @@ def test_each_build_with_all_it_serves() -> None:
     )
 
 
-def test_a_cell_counts_for_each_extension_and_one_is_one() -> None:
+def test_the_first_line_counts_cells_per_extension() -> None:
     lines = plan_text(Plan((BUILD, OTHER), (skip(Python(3, 11)),)), explain=False).splitlines()
     assert lines[0] == "2 builds serve 3 cells; 1 cell is skipped."
     assert plan_text(Plan((OTHER,), ()), explain=False).startswith("1 build serves 1 cell; ")
 
 
-def test_skips_are_grouped_by_reason_or_each_on_its_line() -> None:
+def test_skipped_cells_are_counted_by_reason_or_listed() -> None:
     plan = Plan(
         (BUILD,),
         (skip(Python(3, 12)), skip(Python(3, 13, free_threaded=True), "ops", Platform.LINUX_AARCH64)),

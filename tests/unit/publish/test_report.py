@@ -1,4 +1,4 @@
-"""What is read at the end: a refused wheel is not handed over, and what was not run is never shown as passed."""
+"""The closing table, report.json and dist/: a refused wheel is not published; "not run" is never shown as passed."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
-from builder.errors import BuildError, FarmError
+from builder.errors import BuildError, BuildfarmError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan, Skip
 from builder.proof import Check, Proof, Verdict
-from builder.publish.report import build_text, failures, hand_over, report_json
-from builder.result import Result
-from builder.store import Stored
-from builder.wheels.build import Toolchain
-from builder.wheels.objects import Objects, Outcome, Reuse
+from builder.publish.build_text import build_text, distinct_errors
+from builder.publish.dist import publish_wheels
+from builder.publish.report import build_junit, report_json
+from builder.records.cache_statistics import CacheOutcome, CacheStatistics, SourceFile
+from builder.records.toolchain import Toolchain
+from builder.result import BuildResult
+from builder.store import StoredBuild
 from tests.unit.wheels import make_record
 
 CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (11, 12, 13))
@@ -37,18 +40,18 @@ def proofs(*gpu: Verdict, linkage: Verdict = PASSED, reason: str = "") -> tuple[
 
 
 @pytest.fixture
-def stored(tmp_path: Path) -> Stored:
+def stored(tmp_path: Path) -> StoredBuild:
     folder = tmp_path / "store"
     folder.mkdir()
     wheel = folder / "ops-1.0+cu130.torch211-cp311-abi3-manylinux_2_28_x86_64.whl"
     wheel.write_bytes(b"w" * 5000)
-    return Stored("d" * 64, wheel, {"seconds": 1.5})
+    return StoredBuild("d" * 64, wheel, make_record.build_record())
 
 
 def result(
-    stored: Stored | None, made: Sequence[Proof] = (), *, error: FarmError | None = None, reused: bool = False
-) -> Result:
-    return Result(build(), stored, error, reused=reused, seconds=61.4, proofs=tuple(made))
+    stored: StoredBuild | None, made: Sequence[Proof] = (), *, error: BuildfarmError | None = None, reused: bool = False
+) -> BuildResult:
+    return BuildResult(build(), stored, error, reused=reused, seconds=61.4, proofs=tuple(made))
 
 
 PLAN = Plan((build(),), ())
@@ -62,25 +65,25 @@ def row(text: str) -> list[str]:
     ("gpu", "shown"),
     [
         pytest.param((NOT_RUN, NOT_RUN, NOT_RUN), "not run", id="nowhere"),
-        pytest.param((), "not run", id="nobody asked"),
+        pytest.param((), "not run", id="no proof"),
         pytest.param((PASSED, PASSED, PASSED), "passed", id="everywhere"),
         pytest.param((PASSED, NOT_RUN, NOT_RUN), "1 of 3", id="in one cell of three"),
         pytest.param((PASSED, FAILED, NOT_RUN), "failed", id="failed in one"),
     ],
 )
-def test_gpu_is_passed_only_where_all_cells_ran_on_one(gpu: tuple[Verdict, ...], shown: str, stored: Stored) -> None:
+def test_gpu_is_passed_only_if_every_cell_had_one(gpu: tuple[Verdict, ...], shown: str, stored: StoredBuild) -> None:
     assert row(build_text(Path("dist"), PLAN, [result(stored, proofs(*gpu))]))[-2] == shown
 
 
-def test_the_figures_of_a_row(stored: Stored) -> None:
+def test_the_figures_of_a_row(stored: StoredBuild) -> None:
     made = proofs(NOT_RUN, NOT_RUN, NOT_RUN)
     assert row(build_text(Path("dist"), PLAN, [result(stored, made)])) == [
-        stored.wheel.name, "5 KiB", "3", "2", "0", "3", "not run", "61 s",
+        stored.wheel.name, "5 KiB", "3", "2 passed, 0 failed, 3 not run", "not run", "61 s",
     ]  # fmt: skip
-    assert row(build_text(Path("dist"), PLAN, [result(stored, made, reused=True)]))[-1] == "kept"
+    assert row(build_text(Path("dist"), PLAN, [result(stored, made, reused=True)]))[-1] == "reused"
 
 
-def test_reasons_are_grouped_and_printed_as_they_are(stored: Stored) -> None:
+def test_reasons_are_grouped_and_not_read_as_markup(stored: StoredBuild) -> None:
     odd = "std::vector[0] is [red]not[/red] :here:"
     made = [
         Proof("ab", CELLS[0], Check.LINKAGE, FAILED, odd),
@@ -95,92 +98,181 @@ def test_reasons_are_grouped_and_printed_as_they_are(stored: Stored) -> None:
     assert "(refused)" in lines[1]
 
 
-def test_a_good_wheel_comes_with_the_command_that_installs_it(stored: Stored, tmp_path: Path) -> None:
+def test_the_command_that_installs_a_wheel_is_printed(stored: StoredBuild, tmp_path: Path) -> None:
     text = build_text(tmp_path / "my dist", PLAN, [result(stored, proofs(NOT_RUN))])
-    (command,) = (line for line in text.splitlines() if "pip install" in line)
-    assert "ops==1.0+cu130.torch211" in command
-    assert "my%20dist/simple" in command
+    commands = [line for line in text.splitlines() if "pip install" in line]
+    assert [command.split()[0] for command in commands] == ["pip", "uv"]
+    for command in commands:
+        assert "my%20dist/simple" in command
+        assert command.endswith(" ops==1.0+cu130.torch211 torch==2.11.0")
 
 
-def test_a_stand_in_is_said_out_loud(stored: Stored) -> None:
-    toolchain = Toolchain("local", Python(3, 11), (("nvcc", "12.4.131"), ("stands in for", "CUDA 12.1")))
+def test_equal_commands_are_printed_once_and_torch_comes_from_its_index(stored: StoredBuild, tmp_path: Path) -> None:
+    older = Cell.parse("torch2.2.2-cu118-cp311")
+    one = replace(result(stored, proofs(NOT_RUN)), build=replace(build(), serves=(older,)))
+    text = build_text(tmp_path, PLAN, [one, one], "https://mirror.example/{variant}")
+    commands = [line for line in text.splitlines() if "pip install" in line]
+    assert len(commands) == 2
+    for command in commands:
+        assert "https://mirror.example/cu118" in command
+        assert command.endswith(" torch==2.2.2+cu118 'numpy<2'")
+
+
+def test_a_refusal_names_the_cure_the_wheel_and_the_log(stored: StoredBuild, tmp_path: Path) -> None:
+    failed = Proof("ab", CELLS[0], Check.IMPORT, FAILED, "import of ops failed: x", {"hints": ["import torch first"]})
+    refused = replace(result(stored, [failed]), log=tmp_path / "ops.log")
+    hints = [
+        "import torch first",
+        f"the refused wheel is {stored.wheel}",
+        f"the full output is in {tmp_path / 'ops.log'}",
+    ]
+    lines = build_text(Path("dist"), PLAN, [refused]).splitlines()
+    start = lines.index(f"refused: {build()}: import in {CELLS[0]}: import of ops failed: x")
+    assert lines[start + 1 : start + 4] == [f"  hint: {hint}" for hint in hints]
+    (entry,) = json.loads(report_json(PLAN, [refused]))["builds"]
+    assert entry["error"] == f"{build()}: import in {CELLS[0]}: import of ops failed: x"
+    assert entry["hints"] == hints
+
+
+def test_a_refusal_for_a_check_that_ops_may_not_support_names_not_claimed(stored: StoredBuild) -> None:
+    failed = Proof("ab", CELLS[0], Check.FAKE, FAILED, "ops::f: the fake kernel raises x", {})
+    text = build_text(Path("dist"), PLAN, [result(stored, [failed, replace(failed, check=Check.VALUES)])])
+    assert 'hint: if the op does not support `fake`, write `not_claimed={"fake": REASON}` in its Case' in text
+    assert 'values":' not in text
+
+
+def test_accepted_findings_and_remarks_are_shown_and_do_not_refuse(stored: StoredBuild, tmp_path: Path) -> None:
+    made = [
+        Proof("ab", CELLS[0], Check.FAKE, Verdict.ACCEPTED, "no fake kernel", {"accepted": "upstream has none"}),
+        Proof("ab", CELLS[0], Check.LOADED, NOT_RUN, "no import loads x.so", {"remark": True}),
+        Proof("ab", CELLS[0], Check.OPS, PASSED),
+    ]
+    text = build_text(Path("dist"), PLAN, [result(stored, made)])
+    assert row(text)[3] == "1 passed, 0 failed, 0 not run, 1 accepted, 1 remark"
+    assert f"remark: {build()}: loaded in {CELLS[0]}: no import loads x.so" in text.splitlines()
+    accepted = f"accepted: {build()}: fake in {CELLS[0]}: no fake kernel (accepted: upstream has none)"
+    assert accepted in text.splitlines()
+    assert publish_wheels(tmp_path / "dist", PLAN, [result(stored, made)])
+    statement = json.loads((tmp_path / "dist" / f"{stored.wheel.name}.intoto.json").read_text())
+    assert statement["predicate"]["runDetails"]["buildfarm_accepted"] == [
+        {"check": "fake", "cell": str(CELLS[0]), "finding": "no fake kernel", "reason": "upstream has none"}
+    ]
+    (entry,) = json.loads((tmp_path / "dist" / "report.json").read_text())["builds"]
+    assert (entry["status"], entry["proofs"][0]["verdict"]) == ("built", "accepted")
+
+
+def test_a_stand_in_is_printed(stored: StoredBuild) -> None:
+    toolchain = Toolchain(executor="local", python=Python(3, 11), nvcc="12.4.131", stand_in_for=Cuda(12, 1))
     text = build_text(Path("dist"), PLAN, [replace(result(stored), toolchain=toolchain)])
     assert f"{build()}: compiled with CUDA 12.4.131, a stand-in for CUDA 12.1" in text
 
 
-def test_objects_taken_from_the_cache_are_named(stored: Stored) -> None:
-    objects = Objects((Reuse("csrc/a.cu", "CUDA", Outcome.REUSED), Reuse("csrc/b.cpp", "C++", Outcome.COMPILED)))
-    stored = replace(stored, record=stored.record | {"objects": objects.to_json()})
-    said = "objects: 1 reused (csrc/a.cu); 1 compiled (csrc/b.cpp)"
-    assert f"{build()}: {said}" in build_text(Path("dist"), PLAN, [result(stored)])
+def test_objects_from_the_compiler_cache_are_listed(stored: StoredBuild) -> None:
+    objects = CacheStatistics(
+        (SourceFile("csrc/a.cu", "CUDA", CacheOutcome.REUSED), SourceFile("csrc/b.cpp", "C++", CacheOutcome.COMPILED))
+    )
+    stored = replace(stored, record=replace(stored.record, objects=objects))
+    line = "objects: 1 reused (csrc/a.cu); 1 compiled (csrc/b.cpp)"
+    assert f"{build()}: {line}" in build_text(Path("dist"), PLAN, [result(stored)])
     assert "objects:" not in build_text(Path("dist"), PLAN, [result(stored, reused=True)]), "nothing was compiled"
 
 
-def test_skipped_cells_are_counted(stored: Stored) -> None:
+def test_gpu_code_beyond_the_plan_is_named_with_its_cost(stored: StoredBuild) -> None:
+    evidence = {"beyond": {"sm_80": 3 * 2**20, "compute_80": 2**19}}
+    proof = Proof("ab", None, Check.DEVICE_CODE, Verdict.PASSED, "", evidence, "now")
+    beyond = replace(result(stored), proofs=(proof,))
+    line = f"{build()}: the wheel also has code for 8.0, PTX 8.0; the plan asks for 9.0. This extra code costs"
+    assert f"{line} 3.5 MiB. To build without it, set `override_architectures: true`" in build_text(
+        Path("dist"), PLAN, [beyond]
+    )
+    timed = replace(beyond, stored=replace(stored, record=replace(stored.record, gpu_seconds={"8.0": 41.6, "9.0": 9})))
+    assert f"{line} 42 s of compile time and 3.5 MiB. To" in build_text(Path("dist"), PLAN, [timed])
+    assert "also has code" not in build_text(Path("dist"), PLAN, [result(stored)])
+
+
+def test_skipped_cells_are_counted(stored: StoredBuild) -> None:
     skip = Skip(Torch(2, 2, 0), Cuda(13, 0), Python(3, 12), "", "code", "because")
     assert "2 cells are skipped" in build_text(Path("dist"), Plan((build(),), (skip, skip)), [result(stored)])
 
 
 def test_without_any_wheel_there_is_no_table() -> None:
-    assert build_text(Path("dist"), PLAN, [result(None, error=FarmError("no"))]) == ""
+    assert build_text(Path("dist"), PLAN, [result(None, error=BuildfarmError("no"))]) == ""
 
 
-def test_the_same_failure_is_told_once_with_all_it_stopped() -> None:
+def test_equal_errors_are_grouped_with_the_builds_they_stopped() -> None:
     results = [
-        replace(result(None, error=FarmError("no torch")), build=build("a")),
-        replace(result(None, error=FarmError("no disk")), build=build("b")),
-        replace(result(None, error=FarmError("no torch")), build=build("c")),
+        replace(result(None, error=BuildfarmError("no torch")), build=build("a")),
+        replace(result(None, error=BuildfarmError("no disk")), build=build("b")),
+        replace(result(None, error=BuildfarmError("no torch")), build=build("c")),
         replace(result(None), build=build("d")),
     ]
-    told = [(str(error), [name.split("-")[0] for name in names]) for error, names in failures(results)]
-    assert told == [("no torch", ["a", "c"]), ("no disk", ["b"])]
+    grouped = [(str(error), [name.split("-")[0] for name in names]) for error, names in distinct_errors(results)]
+    assert grouped == [("no torch", ["a", "c"]), ("no disk", ["b"])]
 
 
 @pytest.mark.parametrize(
-    ("made", "error", "handed"),
+    ("made", "error", "published"),
     [
         pytest.param(proofs(NOT_RUN), None, True, id="nothing failed"),
         pytest.param(proofs(linkage=FAILED), None, False, id="a check failed"),
         pytest.param(proofs(FAILED), None, False, id="on the GPU"),
-        pytest.param((), BuildError("disk full", stage="verify"), False, id="it could not be checked"),
+        pytest.param((), BuildError("disk full", stage="verify"), False, id="the checks did not finish"),
     ],
 )
-def test_only_a_wheel_without_a_failed_check_is_handed_over(
-    made: tuple[Proof, ...], error: FarmError | None, handed: bool, stored: Stored, tmp_path: Path
+def test_only_a_wheel_without_a_failed_check_is_published(
+    made: tuple[Proof, ...], error: BuildfarmError | None, published: bool, stored: StoredBuild, tmp_path: Path
 ) -> None:
     dist = tmp_path / "dist"
-    paths = hand_over(dist, PLAN, [result(stored, made, error=error), result(None, error=FarmError("no"))])
-    assert paths == ([dist / stored.wheel.name] if handed else [])
-    assert [path.name for path in dist.glob("*.whl")] == ([stored.wheel.name] if handed else [])
+    results = [result(stored, made, error=error), result(None, error=BuildfarmError("no"))]
+    assert publish_wheels(dist, PLAN, results).wheels == ([dist / stored.wheel.name] if published else [])
+    assert [path.name for path in dist.glob("*.whl")] == ([stored.wheel.name] if published else [])
     assert (dist / "report.json").is_file()
 
 
-def test_handing_over_again_touches_nothing_that_is_the_same(stored: Stored, tmp_path: Path) -> None:
+def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_path: Path) -> None:
+    dist, name = tmp_path / "dist", stored.wheel.name
+    good, bad = result(stored, proofs(NOT_RUN)), result(stored, proofs(linkage=FAILED))
+
+    def run(*results: BuildResult) -> tuple[list[str], bool]:
+        return publish_wheels(dist, PLAN, results).events, (dist / name).exists()
+
+    assert run(good) == ([f"added {name}"], True)
+    assert run(good) == ([], True)
+    assert run(result(None, error=BuildfarmError("no"))) == (
+        [f"kept {name} of an earlier run: the new build failed"],
+        True,
+    )
+    other_python = replace(build(), abi=AbiClass.CPYTHON, pythons=(Python(3, 12),))
+    assert run(replace(result(None, error=BuildfarmError("no")), build=other_python)) == ([], True)
+    stored.wheel.write_bytes(b"new")
+    assert run(bad) == ([f"kept {name} of an earlier run: a check failed for the new wheel"], True)
+    assert run(good) == ([f"replaced {name}"], True)
+    assert run(bad) == ([f"deleted {name}: a check failed for it"], False)
+
+
+def test_publishing_again_writes_only_changed_files(stored: StoredBuild, tmp_path: Path) -> None:
     results = [result(stored, proofs(NOT_RUN))]
-    hand_over(tmp_path / "dist", PLAN, results)
+    publish_wheels(tmp_path / "dist", PLAN, results)
     before = {path.name: path.stat().st_ino for path in (tmp_path / "dist").iterdir()}
-    hand_over(tmp_path / "dist", PLAN, results)
+    publish_wheels(tmp_path / "dist", PLAN, results)
     assert {path.name: path.stat().st_ino for path in (tmp_path / "dist").iterdir()} == before
-    (tmp_path / "dist" / stored.wheel.name).write_bytes(b"another")
-    hand_over(tmp_path / "dist", PLAN, results)
+    (tmp_path / "dist" / stored.wheel.name).write_bytes(b"different")
+    publish_wheels(tmp_path / "dist", PLAN, results)
     assert (tmp_path / "dist" / stored.wheel.name).read_bytes() == stored.wheel.read_bytes()
 
 
-def test_a_statement_goes_and_comes_with_its_wheel(stored: Stored, tmp_path: Path) -> None:
+def test_the_provenance_is_published_and_deleted_with_its_wheel(stored: StoredBuild, tmp_path: Path) -> None:
     dist = tmp_path / "dist"
-    told = Stored(
-        stored.digest, stored.wheel, {**make_record.record().to_json(), "started": "2026-01-02", "seconds": 1.5}
-    )
-    hand_over(dist, PLAN, [result(told, proofs(NOT_RUN))])
+    publish_wheels(dist, PLAN, [result(stored, proofs(NOT_RUN))])
     statement = dist / f"{stored.wheel.name}.intoto.json"
     assert statement.is_file()
     (entry,) = json.loads((dist / "report.json").read_text())["builds"]
     assert entry["provenance"] == {"statement": statement.name, "signed": False}
-    hand_over(dist, PLAN, [result(told, proofs(linkage=FAILED))])
+    publish_wheels(dist, PLAN, [result(stored, proofs(linkage=FAILED))])
     assert not statement.exists()
 
 
-def test_the_report_for_programs(stored: Stored) -> None:
+def test_report_json(stored: StoredBuild) -> None:
     skip = Skip(Torch(2, 2, 0), Cuda(13, 0), Python(3, 12), "ops", "no-wheel", "because")
     results = [
         result(stored, proofs(NOT_RUN)),
@@ -191,7 +283,8 @@ def test_the_report_for_programs(stored: Stored) -> None:
     good, refused, broken = data["builds"]
     assert [entry["status"] for entry in data["builds"]] == ["built", "failed", "failed"]
     assert good["wheel"] == stored.wheel.name
-    assert (good["size"], good["digest"], good["record"]) == (5000, "d" * 64, {"seconds": 1.5})
+    assert (good["size"], good["digest"]) == (5000, "d" * 64)
+    assert good["record"] == stored.record.to_json() | {"wheel": stored.wheel.name}
     assert [proof["verdict"] for proof in good["proofs"] if proof["check"] == "gpu-values"] == ["not run"]
     assert good["serves"] == [str(cell) for cell in CELLS]
     assert [Proof.from_json(proof).reason for proof in refused["proofs"]] == ["", "foo is missing"]
@@ -200,6 +293,24 @@ def test_the_report_for_programs(stored: Stored) -> None:
     assert data["skips"][0] | {"code": "no-wheel", "reason": "because", "cuda": "13.0"} == data["skips"][0]
 
 
-def test_the_times_of_a_run_are_not_in_the_report(stored: Stored) -> None:
+def test_report_json_contains_no_times_of_the_run(stored: StoredBuild) -> None:
     one = result(stored, proofs(NOT_RUN))
     assert report_json(PLAN, [one]) == report_json(PLAN, [replace(one, seconds=0.1, reused=True)])
+
+
+def test_junit_has_a_suite_for_each_build_and_each_of_its_cells(stored: StoredBuild) -> None:
+    refused = result(stored, proofs(PASSED, NOT_RUN, linkage=FAILED, reason="no symbol"))
+    broken = replace(result(None, error=BuildError("no nvcc", stage="compile")), build=build("other"))
+    suites = ElementTree.fromstring(build_junit([refused, broken]).partition("?>")[2])
+    assert {
+        suite.get("name", ""): [suite.get(key) for key in ("tests", "failures", "skipped")] for suite in suites
+    } == {
+        str(build()): ["2", "0", "0"],
+        f"{build()} in {CELLS[0]}": ["2", "1", "0"],
+        f"{build()} in {CELLS[1]}": ["1", "0", "1"],
+        f"{build()} in {CELLS[2]}": ["0", "0", "0"],
+        str(build("other")): ["1", "1", "0"],
+        **{f"{build('other')} in {cell}": ["0", "0", "0"] for cell in CELLS},
+    }
+    messages = [failure.get("message") for failure in suites.iter("failure")]
+    assert messages == ["no symbol", "no nvcc"]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import Source
 from builder.matrix.plan import Build
-from builder.wheels.build import Toolchain
-from builder.wheels.record import Record
+from builder.records.build_record import BuildRecord
+from builder.records.cache_statistics import CacheStatistics
+from builder.records.cuda_sources import CudaSources
+from builder.records.record import Record
+from builder.records.toolchain import Toolchain
 from tests.unit.matrix import make
 
 BUILD = Build(
@@ -26,23 +28,43 @@ BUILD = Build(
     platform=Platform.LINUX_X86_64,
     serves=(Cell(Torch(2, 11, 0), Cuda(13, 0), Python(3, 12)),),
 )
-PARTS = {
-    "c++": "g++ 12.2.0",
-    "nvcc": "13.0.88",
-    "packages": "nvidia-cuda-nvcc==13.0.88 torch==2.11.0",
-    "python": "3.12.1",
-}
+TOOLCHAIN = Toolchain(
+    executor="local",
+    python=Python(3, 12),
+    packages=("nvidia-cuda-nvcc==13.0.88", "torch==2.11.0"),
+    python_version="3.12.1",
+    cxx="g++ 12.2.0",
+    nvcc="13.0.88",
+)
 
 
 def record(
-    parts: Mapping[str, str] = MappingProxyType({}),
+    toolchain: Toolchain = TOOLCHAIN,
     *,
     source: Source | None = None,
     patches: tuple[Path, ...] = (),
     stand_in: bool = False,
 ) -> Record:
-    """A record of BUILD; `parts` are of the toolchain, beyond PARTS."""
+    """A record of BUILD."""
     changes: dict[str, Any] = {"source": source} if source else {}
     recipe = replace(make.recipe("ops"), patches=patches, env={"WITH_X": "1"}, requires=("numpy",), **changes)
-    toolchain = Toolchain("local", Python(3, 12), tuple(sorted({**PARTS, **parts}.items())))
     return Record.of(BUILD, recipe, toolchain, "5" * 64, stand_in=stand_in)
+
+
+def build_record(
+    wheel_record: Record | None = None,
+    *,
+    provided: frozenset[str] = frozenset(),
+    objects: CacheStatistics | None = None,
+) -> BuildRecord:
+    """What the store keeps beside a wheel with that record."""
+    return BuildRecord(
+        record=wheel_record or record(),
+        provided=provided,
+        jobs=2,
+        objects=objects,
+        cuda=CudaSources(1),
+        code="f" * 64,
+        started=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        seconds=60.4,
+    )

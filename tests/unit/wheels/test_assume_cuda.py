@@ -10,7 +10,7 @@ import pytest
 
 import builder.wheels
 from builder.matrix.axes import Python
-from builder.wheels.pythons import find_python
+from builder.wheels.toolchain.pythons import find_python
 
 SHIM = Path(builder.wheels.__file__).parent / "assume_cuda"
 #: The oldest Python a recipe may be built with, a newer one and this; a machine has not all of them.

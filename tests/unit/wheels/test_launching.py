@@ -1,4 +1,4 @@
-"""The scripts that put the object cache before the compilers, with a stand-in for sccache and the real g++."""
+"""The launchers in front of the compilers, with a substitute for sccache and the real g++."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from builder.images.files import templates
-from builder.wheels.object_cache import cache_variables, compiler_variables
-from builder.wheels.objects import read_objects
+from builder.code_digest import PACKAGE
+from builder.wheels.sccache.configure import TURNED_OFF, cache_enabled, cache_variables, compiler_variables
+from builder.wheels.sccache.stats import read_statistics
+from builder.wheels.scripts import script_command
 
-#: What is asked of it it writes down. `kind` decides the key of a compile: all of the text, or as ccache 4.11 has it,
-#: the text for the GPU, which lacks what is under `#ifndef __CUDA_ARCH__`.
+#: It writes down how often it compiles. `kind` decides the key of a compile: all of the text, or (`stale`, as in
+#: ccache 4.11) the text for the GPU, without the code under `#ifndef __CUDA_ARCH__`.
 SCCACHE = """#!/bin/sh
-"exec" "{python}" "$0" "$@"  # no space may stand in a first line's path; to Python this is a string
+"exec" "{python}" "$0" "$@"  # the path of a first line may have no space; to Python this line is a string
 import hashlib, os, re, shutil, socket, subprocess, sys
 from pathlib import Path
 kind, cache = {kind!r}, Path(os.environ["SCCACHE_DIR"])
@@ -49,19 +50,25 @@ else:
     shutil.copy(kept, asked[asked.index("-o") + 1])
 """
 
-TELL = '#!/bin/sh\nprintf \'%s\\n\' "$0" "$PATH" "$@"\n'
+PRINT = '#!/bin/sh\nprintf \'%s\\n\' "$0" "$PATH" "$@"\n'
+
+
+START = (
+    "from builder.wheels.sccache.launchers.environment import CacheSettings as settings;"
+    "from builder.wheels.sccache.launchers.server import start; start(settings.from_environment())"
+)
 
 
 class Place:
-    """A build's folder with the object cache's scripts, and what is set for them."""
+    """A build's folder with its launchers, and the variables for them."""
 
     def __init__(self, folder: Path, path: str) -> None:
         self.folder = folder
-        self.kept = folder / "cache" / "kept"
-        self.objects, self.told = folder / "objects", folder / "told"
+        self.cache_dir = folder / "cache" / "kept"
+        self.objects, self.statistics_dir = folder / "objects", folder / "statistics"
         program = folder / "sccache"
         self.environ = {
-            **cache_variables(str(self.objects), str(self.told), str(self.kept), str(folder / "server")),
+            **cache_variables(str(self.objects), str(self.statistics_dir), str(self.cache_dir), str(folder / "server")),
             **compiler_variables(
                 str(self.objects),
                 toolkit=str(folder / "toolkit"),
@@ -79,9 +86,14 @@ class Place:
         program.write_text(text)
         program.chmod(0o755)
 
-    def script(self, *words: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run objects.sh."""
-        argv = ["sh", str(templates() / "objects.sh"), *words]
+    def start(self, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Lay out the launchers and start the server, as a container does before the build."""
+        argv = [sys.executable, "-c", START]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env={**self.environ, **(env or {})})
+
+    def run(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        """Run a command with the compiler cache, as the local executor does."""
+        argv = [*script_command(sys.executable, PACKAGE.parent, "with-compiler-cache"), *command]
         return subprocess.run(argv, capture_output=True, text=True, check=False, env={**self.environ, **(env or {})})
 
     def tool(self, *argv: str) -> subprocess.CompletedProcess[str]:
@@ -97,7 +109,7 @@ def place() -> Iterator[Place]:
         made = Place(Path(folder), os.environ["PATH"])
         nvcc = made.folder / "toolkit" / "bin" / "nvcc"
         nvcc.parent.mkdir(parents=True)
-        nvcc.write_text(TELL)
+        nvcc.write_text(PRINT)
         nvcc.chmod(0o755)
         (made.folder / "toolkit" / "include").mkdir()
         yield made
@@ -105,15 +117,15 @@ def place() -> Iterator[Place]:
 
 @pytest.fixture
 def laid_out(place: Place) -> Place:
-    """With a server, and an sccache that tells what it is asked."""
-    place.sccache(TELL.replace('"$0" ', ""))
-    place.script("start")
+    """With a socket, and an sccache that prints its arguments."""
+    place.sccache(PRINT.replace('"$0" ', ""))
+    place.start()
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(place.environ["SCCACHE_SERVER_UDS"])
     return place
 
 
-def test_a_compile_goes_through_the_cache_to_the_real_compiler(laid_out: Place) -> None:
+def test_a_compile_calls_the_real_compiler_through_sccache(laid_out: Place) -> None:
     path, real, *arguments = laid_out.tool("g++", "-c", "a b.cpp", "-D", 'S="it\'s"', "").stdout.split("\n")[:-1]
     assert real == f"{laid_out.objects}/compilers/g++"
     assert os.path.realpath(real) == os.path.realpath(shutil.which("g++") or "")
@@ -124,7 +136,7 @@ def test_a_compile_goes_through_the_cache_to_the_real_compiler(laid_out: Place) 
     )
 
 
-def test_what_is_no_compile_does_not(laid_out: Place) -> None:
+def test_calls_that_do_not_compile_skip_sccache(laid_out: Place) -> None:
     assert "Free Software Foundation" in laid_out.tool("g++", "--version").stdout
     assert laid_out.tool("nvcc", "-dlink", "a.o").stdout.startswith(f"{laid_out.objects}/toolkit/bin/nvcc\n")
 
@@ -136,10 +148,103 @@ def test_without_a_server_the_launcher_is_the_compiler(laid_out: Place) -> None:
     assert "absent.cpp" in failed.stderr
 
 
-def test_an_option_of_nvcc_keeps_its_value(laid_out: Place) -> None:
+def test_an_option_of_nvcc_is_joined_with_its_value(laid_out: Place) -> None:
     asked = ["-cudart", "shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad", "false", "-o", "k.o", "-std"]
-    told = laid_out.tool("nvcc", *asked).stdout.split("\n")[2:-1]
-    assert told == ["-cudart=shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad=false", "-o", "k.o", "-std"]
+    arguments = laid_out.tool("nvcc", *asked).stdout.split("\n")[2:-1]
+    assert arguments == ["-cudart=shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad=false", "-o", "k.o", "-std"]
+
+
+def nvcc_arguments(laid_out: Place, *asked: str, **variables: str) -> list[str]:
+    """The arguments that a call of nvcc reaches sccache or nvcc with."""
+    laid_out.environ = {**laid_out.environ, **variables}
+    return laid_out.tool("nvcc", *asked).stdout.split("\n")[2:-1]
+
+
+@pytest.mark.parametrize("threads", ["-t 4", "-t=4", "-t4", "--threads 4", "--threads=4"])
+def test_nvcc_starts_one_compiler_at_a_time(laid_out: Place, threads: str, tmp_path: Path) -> None:
+    rest = ["-c", "k.cu", "-Xcompiler", "-t", "-arch=sm_80"]
+    assert nvcc_arguments(laid_out, *threads.split(), *rest) == rest
+    options = tmp_path / "options"
+    options.write_text(f'-DX="a b"\n{threads} -O3\n')
+    _, changed = nvcc_arguments(laid_out, "-optf", str(options))
+    assert Path(changed).read_text().split() == ['-DX="a', 'b"', "-O3"]
+    assert nvcc_arguments(laid_out, f"--options-file={options}") == [f"--options-file={changed}"]
+    plain = tmp_path / "plain"
+    plain.write_text("-O3 -DT=-t4")
+    assert nvcc_arguments(laid_out, "-optf", str(plain)) == ["-optf", str(plain)]
+
+
+PLAN = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_90,code=compute_90"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "kept"),
+    [
+        (
+            "-gencode arch=compute_80,code=sm_80 -gencode=arch=compute_86,code=[sm_86,compute_86] -O3 -c k.cu",
+            "-O3 -c k.cu",
+        ),
+        ("--generate-code arch=compute_80,code=sm_80 --generate-code=arch=compute_70,code=sm_70 -c k.cu", "-c k.cu"),
+        ("-arch=compute_80 -code=sm_80,compute_80 -c k.cu", "-c k.cu"),
+        ("-arch sm_80 -c k.cu -Xptxas -arch=sm_80", "-c k.cu -Xptxas -arch=sm_80"),
+        ("--gpu-architecture native --gpu-code sm_86 -c k.cu", "-c k.cu"),
+        ("-arch=all-major k.cu -o k", "k.cu -o k"),
+        ("-dlink -arch=sm_80 a.o", "-dlink a.o"),
+        ("-c k.cu", "-c k.cu"),
+    ],
+)
+def test_the_plans_architectures_replace_those_of_the_source(laid_out: Place, asked: str, kept: str) -> None:
+    plan = {"BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN)}
+    assert nvcc_arguments(laid_out, *asked.split(), **plan) == [*kept.split(), *PLAN]
+    Path(laid_out.environ["SCCACHE_SERVER_UDS"]).unlink()  # without the compiler cache
+    timed = ["-time", f"{laid_out.statistics_dir}/nvcc.csv"]
+    made = nvcc_arguments(laid_out, *asked.split())
+    assert [word for word in made if word not in timed] == [*kept.split(), *PLAN]
+
+
+@pytest.mark.parametrize(
+    "asked", ["--version", "-ptx k.cu -arch=sm_80", "-cubin -arch sm_80 k.cu", "-shared a.o -o a.so"]
+)
+def test_a_call_that_makes_no_code_for_the_wheel_keeps_its_architecture(laid_out: Place, asked: str) -> None:
+    plan = {"BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN)}
+    assert nvcc_arguments(laid_out, *asked.split(), **plan) == asked.split()
+
+
+def test_architectures_in_files_and_variables_are_replaced_too(laid_out: Place, tmp_path: Path) -> None:
+    nvcc = laid_out.folder / "toolkit" / "bin" / "nvcc"
+    nvcc.write_text('#!/bin/sh\nprintf "%s\\n" "$NVCC_PREPEND_FLAGS" "$NVCC_APPEND_FLAGS" "$@"\n')
+    Path(laid_out.environ["SCCACHE_SERVER_UDS"]).unlink()
+    options = tmp_path / "options"
+    options.write_text('-I"/a b" -gencode "arch=compute_80, code=sm_80"\n-arch\nsm_80 -O3')
+    laid_out.environ |= {
+        "BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN),
+        "NVCC_PREPEND_FLAGS": "-objtemp -Xcompiler -ffile-prefix-map=/a-t=.",
+        "NVCC_APPEND_FLAGS": "-gencode arch=compute_80,code=sm_80 -lineinfo --threads 8",
+    }
+    before, after, *made = laid_out.tool("nvcc", "-c", "k.cu", "-optf", str(options)).stdout.split("\n")[:-1]
+    assert before.split() == ["-objtemp", "-Xcompiler", "-ffile-prefix-map=/a-t=."]
+    assert after.split() == ["-lineinfo"]
+    assert made[:3] == ["-c", "k.cu", "-optf"]
+    assert made[4:6] == PLAN
+    assert Path(made[3]).read_text().split() == ['-I"/a', 'b"', "-O3"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "cached"),
+    [
+        ("-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90,code=[sm_90,compute_90]", True),
+        ("-gencode arch=compute_90a,code=sm_90a", True),
+        ("-gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_80,code=sm_86", False),
+        ("-gencode=arch=compute_80,code=[sm_80,sm_86]", False),
+        ("-arch=compute_80 -code=sm_80,sm_86", False),
+    ],
+)
+def test_gpus_that_share_a_virtual_architecture_are_compiled_without_sccache(
+    laid_out: Place, asked: str, cached: bool
+) -> None:
+    called = laid_out.tool("nvcc", "-c", "k.cu", *asked.split()).stdout.split("\n")
+    assert (called[1] == f"{laid_out.objects}/whole/nvcc") is cached
+    assert (called[0] == f"{laid_out.objects}/toolkit/bin/nvcc") is not cached
 
 
 @pytest.mark.parametrize(
@@ -150,84 +255,86 @@ def test_an_option_of_nvcc_keeps_its_value(laid_out: Place) -> None:
         "-c k.cu -MMD -MP -MT k.o -MF a.d -o other.o",
     ],
 )
-def test_no_list_of_a_kernel_s_headers_is_asked_for(laid_out: Place, tmp_path: Path, asked: str) -> None:
+def test_nvcc_is_not_asked_for_the_list_of_a_kernel_s_headers(laid_out: Place, tmp_path: Path, asked: str) -> None:
     listed = tmp_path / "a.d"
-    told = laid_out.tool("nvcc", *asked.replace("a.d", str(listed)).split()).stdout.split("\n")[2:-1]
-    assert told == ["-c", "k.cu", "-o", "other.o" if "other" in asked else "k.o"]
-    assert listed.read_text() == "k.o:\n", "what ninja and make look for is there"
+    arguments = laid_out.tool("nvcc", *asked.replace("a.d", str(listed)).split()).stdout.split("\n")[2:-1]
+    assert arguments == ["-c", "k.cu", "-o", "other.o" if "other" in asked else "k.o"]
+    assert listed.read_text() == "k.o:\n", "ninja and make find the file they look for"
 
 
 @pytest.mark.parametrize(
     "asked", ["-MD -c k.cu -o k.o", "-MD -MF absent/a.d -c k.cu -o k.o", "-MD -MF a$b.d -c k.cu -o k.o"]
 )
-def test_a_list_that_cannot_be_written_here_is_left_to_nvcc(laid_out: Place, asked: str) -> None:
+def test_nvcc_writes_a_list_that_the_launcher_cannot_write(laid_out: Place, asked: str) -> None:
     assert laid_out.tool("nvcc", *asked.split()).stdout.split("\n")[2:-1] == asked.split()
 
 
-def promised(laid_out: Place, *asked: str, **told: str) -> list[str]:
-    """What a compile in a source tree is asked, where all headers but the tree's own are known to stay."""
+def in_source_tree(laid_out: Place, *asked: str, **variables: str) -> list[str]:
+    """The arguments that a compile in a source tree reaches sccache with; the digest covers all headers outside."""
     source = laid_out.folder / "source"
     source.mkdir(exist_ok=True)
-    place = {"BUILDFARM_PLACE": "here", "BUILDFARM_SOURCE": str(source), "BUILDFARM_PREFIX": "/py"}
-    laid_out.environ = {**laid_out.environ, **place, **told}
+    place = {"BUILDFARM_HEADERS_DIGEST": "here", "BUILDFARM_SOURCE": str(source), "BUILDFARM_PREFIX": "/py"}
+    laid_out.environ = {**laid_out.environ, **place, **variables}
     argv = [str(laid_out.objects / "launch" / "g++"), "-c", "a.cpp", *asked]
     done = subprocess.run(argv, cwd=source, env=laid_out.environ, capture_output=True, text=True, check=True)
     return done.stdout.split("\n")[4:-1]
 
 
-def test_the_names_in_the_source_tree_are_in_the_key(laid_out: Place) -> None:
+def test_the_file_names_in_the_source_tree_are_in_the_key(laid_out: Place) -> None:
     source = laid_out.folder / "source"
-    first = promised(laid_out)
+    first = in_source_tree(laid_out)
     assert first[-2] == "-idirafter"
-    assert Path(first[-1]).is_dir(), "so that no compiler warns of it"
+    assert Path(first[-1]).is_dir(), "an absent folder would make compilers warn"
     (source / "build").mkdir()
     for name in ("a.o", "build/a.d", "build/.ninja_log", "build/.tmpX1y2"):
         (source / name).touch()
-    assert promised(laid_out) == first, "what compilers make is no header"
+    assert in_source_tree(laid_out) == first, "output of compilers is not a header"
     (source / "new.h").touch()
-    second = promised(laid_out)
+    second = in_source_tree(laid_out)
     assert second != first
     (source / "link").symlink_to("one")
-    third = promised(laid_out)
+    third = in_source_tree(laid_out)
     (source / "link").unlink()
-    (source / "link").symlink_to("another")
-    assert len({*map(tuple, (first, second, third, promised(laid_out)))}) == 4
+    (source / "link").symlink_to("two")
+    assert len({*map(tuple, (first, second, third, in_source_tree(laid_out)))}) == 4
 
 
 @pytest.mark.parametrize(
     "asked",
     ["-I/tmp/made", "-isystem /home/me", "-isystem/home/me", "-I ../up", "-include x.h", "@more", "-B/x", "/tmp/b.cpp"],
 )
-def test_headers_from_elsewhere_are_looked_for_each_time(laid_out: Place, asked: str) -> None:
-    assert "-idirafter" not in promised(laid_out, *asked.split())
+def test_direct_mode_is_off_with_headers_from_other_folders(laid_out: Place, asked: str) -> None:
+    assert "-idirafter" not in in_source_tree(laid_out, *asked.split())
 
 
 @pytest.mark.parametrize("name", ["CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH"])
-def test_and_those_of_a_variable(laid_out: Place, name: str) -> None:
-    assert "-idirafter" not in promised(laid_out, **{name: "/tmp/made"})
+def test_direct_mode_is_off_with_header_folders_in_a_variable(laid_out: Place, name: str) -> None:
+    assert "-idirafter" not in in_source_tree(laid_out, **{name: "/tmp/made"})
 
 
 @pytest.mark.parametrize("asked", ["-Ihere", "-I/py/include", "-isystem /usr/include", "-iquote inc", "-o a.o -O2"])
-def test_headers_of_the_place_and_its_tree_are_known(laid_out: Place, asked: str) -> None:
-    assert promised(laid_out, *asked.split())[-2] == "-idirafter"
+def test_direct_mode_is_on_with_headers_that_the_digest_or_the_tree_covers(laid_out: Place, asked: str) -> None:
+    assert in_source_tree(laid_out, *asked.split())[-2] == "-idirafter"
 
 
-def test_the_key_of_a_whole_kernel_is_new_each_time(laid_out: Place) -> None:
-    _, whole, *asked = laid_out.tool("nvcc", "-c", "k.cu").stdout.split("\n")[:-1]
+def test_the_key_of_a_complete_kernel_is_new_each_time(laid_out: Place) -> None:
+    _, server_nvcc, *asked = laid_out.tool("nvcc", "-c", "k.cu").stdout.split("\n")[:-1]
     assert asked == ["-c", "k.cu"]
 
-    def said(*words: str) -> str:
-        return subprocess.run([whole, *words], capture_output=True, text=True, check=True, env=laid_out.environ).stdout
+    def output(*words: str) -> str:
+        return subprocess.run(
+            [server_nvcc, *words], capture_output=True, text=True, check=True, env=laid_out.environ
+        ).stdout
 
     key = ["-x", "cu", "k.cu", "-E", "-Xcompiler=-P"]
-    assert len(said(*key).split()) == 1
-    assert said(*key) != said(*key)
-    assert said("-E", "k.cu").split("\n")[0] == f"{laid_out.objects}/toolkit/bin/nvcc", "all else nvcc answers"
-    assert said("-E", "k.cu").split("\n")[-3:-1] == ["-E", "k.cu"]
+    assert len(output(*key).split()) == 1
+    assert output(*key) != output(*key)
+    assert output("-E", "k.cu").split("\n")[0] == f"{laid_out.objects}/toolkit/bin/nvcc", "nvcc gets all other calls"
+    assert output("-E", "k.cu").split("\n")[-3:-1] == ["-E", "k.cu"]
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "kept"),
     [
         ("-Wsign-compare -DNDEBUG -g -fwrapv -O3 -Wall", "-Wsign-compare -DNDEBUG -g -O3 -Wall"),
         ("-fno-strict-overflow -Wsign-compare -DNDEBUG -g -O3 -Wall", "-Wsign-compare -DNDEBUG -g -O3 -Wall"),
@@ -235,29 +342,29 @@ def test_the_key_of_a_whole_kernel_is_new_each_time(laid_out: Place) -> None:
     ],
     ids=["3.11", "3.12", "3.10"],
 )
-def test_python_s_own_flags_are_the_same_for_all(laid_out: Place, flags: str, told: str) -> None:
-    said = laid_out.tool("gcc", *flags.split(), "-c", "a.c").stdout.split("\n")[2:-1]
-    assert said == ["-fno-strict-overflow", "-Wno-unused-result", *told.split(), "-c", "a.c"]
+def test_python_s_own_flags_are_the_same_for_all(laid_out: Place, flags: str, kept: str) -> None:
+    output = laid_out.tool("gcc", *flags.split(), "-c", "a.c").stdout.split("\n")[2:-1]
+    assert output == ["-fno-strict-overflow", "-Wno-unused-result", *kept.split(), "-c", "a.c"]
 
 
 @pytest.mark.parametrize("flags", ["-O2", "-fwrapv -fno-wrapv", "-fstrict-overflow -fwrapv", "-fwrapv -Wunused-result"])
-def test_somebody_s_own_flags_stay_as_they_are(laid_out: Place, flags: str) -> None:
+def test_other_flags_stay_as_they_are(laid_out: Place, flags: str) -> None:
     assert laid_out.tool("gcc", *flags.split(), "-c", "a.c").stdout.split("\n")[2:-1] == [*flags.split(), "-c", "a.c"]
 
 
-def test_the_toolkit_is_the_real_one_but_for_nvcc(laid_out: Place) -> None:
+def test_the_toolkit_is_the_real_one_except_for_nvcc(laid_out: Place) -> None:
     home = Path(laid_out.environ["CUDA_HOME"])
     assert (home / "include").resolve() == (laid_out.folder / "toolkit" / "include").resolve()
     assert not (home / "bin" / "nvcc").is_symlink()
 
 
-def test_a_recipe_s_own_compiler_is_behind_the_cache_too(place: Place) -> None:
+def test_a_recipe_s_own_compiler_gets_a_launcher_too(place: Place) -> None:
     other = place.folder / "bin" / "gcc-77"
     other.parent.mkdir()
-    other.write_text(TELL)
+    other.write_text(PRINT)
     other.chmod(0o755)
     place.environ |= {"CC": "gcc-77", "PATH": f"{place.environ['PATH']}:{other.parent}"}
-    place.script("start")
+    place.start()
     assert (place.objects / "compilers" / "gcc-77").resolve() == other.resolve()
     assert (place.objects / "compilers" / "gcc").resolve() != other.resolve()
     assert (place.objects / "launch" / "gcc-77").is_file()
@@ -273,59 +380,86 @@ def fake(kind: str) -> str:
     return SCCACHE.format(python=sys.executable, kind=kind)
 
 
-def test_a_sound_cache_is_tried_once_and_used(without_nvcc: Place) -> None:
+def test_a_sound_cache_is_tested_once_and_used(without_nvcc: Place) -> None:
     without_nvcc.sccache(fake("sound"))
     for _ in range(2):
-        done = without_nvcc.script("wrap", "sh", "-c", 'test -S "$SCCACHE_SERVER_UDS"')
+        done = without_nvcc.run("sh", "-c", 'test -S "$SCCACHE_SERVER_UDS"')
         assert (done.returncode, done.stdout) == (0, "")
-        assert not Path(without_nvcc.environ["SCCACHE_SERVER_UDS"]).exists(), "its server is gone afterwards"
-    assert (without_nvcc.kept / "started").read_text() == "xx"
-    assert (without_nvcc.kept / "compiles").read_text() == "xx", "the check compiles twice, the first time only"
+        assert not Path(without_nvcc.environ["SCCACHE_SERVER_UDS"]).exists(), "the server is stopped afterwards"
+    assert (without_nvcc.cache_dir / "started").read_text() == "xx"
+    assert (without_nvcc.cache_dir / "compiles").read_text() == "xx", (
+        "the self-test compiles twice, only in the first run"
+    )
 
 
-def test_a_cache_that_gives_back_an_old_object_is_not_used(without_nvcc: Place) -> None:
+def test_a_cache_that_returns_an_old_object_is_not_used(without_nvcc: Place) -> None:
     without_nvcc.sccache(fake("stale"))
     for _ in range(2):
-        done = without_nvcc.script("wrap", "sh", "-c", 'test ! -e "$SCCACHE_SERVER_UDS" && exit 7')
+        done = without_nvcc.run("sh", "-c", 'test ! -e "$SCCACHE_SERVER_UDS" && exit 7')
         assert done.returncode == 7, "the build goes on without it"
         assert "old object for a changed source" in done.stdout
-    assert (without_nvcc.kept / "compiles").read_text() == "xx"
-    assert "old object" in (without_nvcc.told / "refused").read_text()
+    assert (without_nvcc.cache_dir / "compiles").read_text() == "xx"
+    assert "old object" in (without_nvcc.statistics_dir / "refused").read_text()
 
 
-def test_another_release_of_the_compiler_is_tried_anew(without_nvcc: Place) -> None:
+def test_a_different_release_of_the_compiler_is_tested_again(without_nvcc: Place) -> None:
     without_nvcc.sccache(fake("sound"))
-    without_nvcc.script("wrap", "true")
+    without_nvcc.run("true")
     other = without_nvcc.folder / "g++"
     other.write_text('#!/bin/sh\n[ "$1" != --version ] || exec echo 99\nexec g++ "$@"\n')
     other.chmod(0o755)
-    without_nvcc.script("wrap", "true", env={"BUILDFARM_CXX": str(other)})
-    assert (without_nvcc.kept / "compiles").read_text() == "xxxx"
+    without_nvcc.run("true", env={"BUILDFARM_CXX": str(other)})
+    assert (without_nvcc.cache_dir / "compiles").read_text() == "xxxx"
 
 
-def test_a_server_that_does_not_start_fails_the_cache_and_not_the_build(without_nvcc: Place) -> None:
+def test_a_build_goes_on_when_the_server_does_not_start(without_nvcc: Place) -> None:
     without_nvcc.sccache(fake("broken"))
-    done = without_nvcc.script("wrap", "sh", "-c", "exit 3")
+    done = without_nvcc.run("sh", "-c", "exit 3")
     assert done.returncode == 3
-    assert done.stdout == "note: no object cache: sccache: error: no such bucket\n"
+    assert done.stdout == "note: the compiler cache is not used: sccache: error: no such bucket\n"
 
 
-def test_no_sccache_at_all_fails_the_cache_and_not_the_build(without_nvcc: Place) -> None:
-    done = without_nvcc.script("wrap", "true")
+def test_a_build_goes_on_without_sccache(without_nvcc: Place) -> None:
+    done = without_nvcc.run("true")
     assert done.returncode == 0
-    assert "not found" in done.stdout
+    assert done.stdout.startswith("note: the compiler cache is not used: ")
+    assert "No such file" in done.stdout
 
 
-def test_a_build_ended_by_a_signal_is_told_as_one(without_nvcc: Place) -> None:
+def test_a_build_that_a_signal_ends_ends_by_the_same_signal(without_nvcc: Place) -> None:
     without_nvcc.sccache(fake("sound"))
-    assert without_nvcc.script("wrap", "sh", "-c", "kill -9 $$").returncode == -9
+    assert without_nvcc.run("sh", "-c", "kill -9 $$").returncode == -9
 
 
-def test_a_source_that_no_cache_sees_whole_is_told_as_the_reason(place: Place) -> None:
+def test_an_unsafe_source_is_the_reason_in_the_statistics(place: Place) -> None:
     place.sccache("#!/bin/sh\nexit 0\n")
-    reason = "blob.S takes a file in with .incbin, which no cache sees"
-    done = place.script("start", env={"SCCACHE_NO_CACHE": "1", "BUILDFARM_OBJECTS_REFUSED": reason})
+    reason = "blob.S includes a file with .incbin"
+    done = place.start(env={"SCCACHE_NO_CACHE": "1", "BUILDFARM_CACHE_REFUSED": reason})
     assert done.returncode == 0, done.stderr
-    told = read_objects(place.told, "/src")
-    assert told is not None
-    assert told.sentence() == f"object cache not used: {reason}"
+    statistics = read_statistics(place.statistics_dir, "/src")
+    assert statistics is not None
+    assert statistics.sentence() == f"compiler cache not used: {reason}"
+
+
+def test_without_the_compiler_cache_no_server_starts(without_nvcc: Place) -> None:
+    without_nvcc.sccache(fake("sound"))
+    command = 'test ! -e "$SCCACHE_SERVER_UDS" && command -v g++'
+    done = without_nvcc.run("sh", "-c", command, env={"BUILDFARM_CACHE_DISABLED": TURNED_OFF})
+    assert (done.returncode, done.stdout) == (0, f"{without_nvcc.objects}/launch/g++\n"), "the launchers decide bytes"
+    assert not without_nvcc.cache_dir.exists()
+    statistics = read_statistics(without_nvcc.statistics_dir, "/src")
+    assert statistics is not None
+    assert statistics.sentence() == "compiler cache not used: it is turned off"
+
+
+@pytest.mark.parametrize(
+    ("value", "enabled"), [(None, True), ("", True), ("1", True), ("0", False), ("off", False), ("False", False)]
+)
+def test_a_variable_turns_the_compiler_cache_off(value: str | None, enabled: bool) -> None:
+    assert cache_enabled({} if value is None else {"BUILDFARM_COMPILER_CACHE": value}) is enabled
+
+
+def test_the_server_s_statistics_are_kept(without_nvcc: Place) -> None:
+    without_nvcc.sccache(fake("sound"))
+    without_nvcc.run("true")
+    assert (without_nvcc.statistics_dir / "stats.json").read_text() == "{}\n"

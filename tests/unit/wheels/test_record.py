@@ -5,13 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builder.errors import UsageError
+from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import GitSource, SdistSource
-from builder.wheels.record import Record, read_record
+from builder.records.build_record import BuildRecord
+from builder.records.cache_statistics import CacheOutcome, CacheStatistics, SourceFile
+from builder.records.record import RecipeSettings, Record, read_record
+from builder.records.toolchain import Toolchain
 from tests.unit.wheels import make_record
 
 INSIDE = "ops-1.0.dist-info/buildfarm.json"
@@ -30,7 +35,7 @@ def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
     record = make_record.record(stand_in=True)
     assert read_record(wheel_with(tmp_path, json.dumps(record.to_json()))) == record
     assert record.build == make_record.BUILD
-    assert record.settings["env"] == {"WITH_X": "1"}
+    assert record.settings.env == {"WITH_X": "1"}
     assert record.stand_in
 
 
@@ -38,7 +43,7 @@ def test_the_source_is_named_without_a_place_or_a_password(tmp_path: Path) -> No
     patch = tmp_path / "01-fix.patch"
     patch.write_text("--- a\n")
     git = GitSource("https://user:secret@example.org/ops.git", "c" * 40, "python")
-    source = make_record.record(source=git, patches=(patch,)).source
+    source = make_record.record(source=git, patches=(patch,)).source.to_json()
     assert source == {
         "kind": "git",
         "url": "https://***@example.org/ops.git",
@@ -48,7 +53,7 @@ def test_the_source_is_named_without_a_place_or_a_password(tmp_path: Path) -> No
         "patches": [{"name": "01-fix.patch", "sha256": hashlib.sha256(b"--- a\n").hexdigest()}],
     }
     sdist = make_record.record(source=SdistSource("ops", "1.0", "AB" * 32)).source
-    assert (sdist["kind"], sdist["sha256"]) == ("sdist", "ab" * 32)
+    assert (sdist.kind, sdist.origin) == ("sdist", SdistSource("ops", "1.0", "ab" * 32))
     assert "/farm" not in json.dumps(make_record.record().to_json())
 
 
@@ -63,7 +68,7 @@ def test_the_source_is_named_without_a_place_or_a_password(tmp_path: Path) -> No
     ],
 )
 def test_a_wheel_that_does_not_say_is_refused(tmp_path: Path, text: str | None) -> None:
-    with pytest.raises(UsageError, match="does not say how it was made"):
+    with pytest.raises(UsageError, match="cannot tell how the wheel was made"):
         read_record(wheel_with(tmp_path, text))
 
 
@@ -76,11 +81,72 @@ def test_what_is_no_wheel_is_said(tmp_path: Path) -> None:
 
 def test_every_setting_of_the_digest_is_in_the_record() -> None:
     """What changes a build's digest must be known to make it again."""
-    assert set(make_record.record().settings) == {
+    assert set(make_record.record().settings.to_json()) == {
         "env",
         "assume_cuda",
         "cibuildwheel_skip",
         "build_requires",
         "requires",
     }
+    used = replace(make_record.record().settings, override_architectures=True)
+    assert used.to_json()["override_architectures"] is True, "in the record only where it is used"
+    assert RecipeSettings.from_json(used.to_json()) == used
     assert Record.from_json(make_record.record().to_json()).to_json() == make_record.record().to_json()
+
+
+def test_every_part_of_a_toolchain_has_its_key_and_an_absent_part_has_none() -> None:
+    """The keys are inside wheels: a changed one would make every rebuilt wheel differ."""
+    toolchain = Toolchain(
+        executor="docker",
+        python=Python(3, 12),
+        packages=("ninja==1.12", "torch==2.11.0"),
+        python_version="3.12.1",
+        cxx="g++ 12.2.0",
+        cc="gcc",
+        nvcc="",
+        stand_in_for=Cuda(12, 1),
+        uv="1",
+        cibuildwheel="2",
+        auditwheel="3",
+        cyclonedx="4",
+        patchelf="5",
+        zlib="6",
+        sccache="7",
+        scripts="8",
+        image="9",
+        base="10",
+        base_id="11",
+        base_digest="12",
+    )
+    parts = {
+        "auditwheel": "3",
+        "base": "10",
+        "base digest": "12",
+        "base id": "11",
+        "c++": "g++ 12.2.0",
+        "cc": "gcc",
+        "cibuildwheel": "2",
+        "cyclonedx-python-lib": "4",
+        "image": "9",
+        "nvcc": "",
+        "packages": "ninja==1.12 torch==2.11.0",
+        "patchelf": "5",
+        "python": "3.12.1",
+        "sccache": "7",
+        "scripts": "8",
+        "stands in for": "CUDA 12.1",
+        "uv": "1",
+        "zlib": "6",
+    }
+    record = make_record.record(toolchain)
+    assert json.dumps(record.to_json()["toolchain"]) == json.dumps(parts)
+    assert Record.from_json(record.to_json()) == record
+    bare = Toolchain(executor="local", python=Python(3, 12))
+    assert make_record.record(bare).to_json()["toolchain"] == {"packages": ""}
+    assert Record.from_json(make_record.record(bare).to_json()).toolchain == bare
+
+
+def test_what_the_store_keeps_is_read_back_as_it_was() -> None:
+    objects = CacheStatistics((SourceFile("csrc/a.cu", "CUDA", CacheOutcome.REUSED),))
+    for kept in (make_record.build_record(), make_record.build_record(objects=objects, provided=frozenset({"a.so"}))):
+        assert BuildRecord.from_json(json.loads(json.dumps(kept.to_json()))) == kept

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from email import message_from_bytes
 from functools import partial
 from pathlib import Path
@@ -22,11 +23,12 @@ import pytest
 from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildError
-from builder.wheels import relabel
-from builder.wheels.elf import read_elf
-from builder.wheels.record import read_record
-from builder.wheels.relabel import Label, relabel_metadata, relabelled_version
-from builder.wheels.repair import provided_libraries, repair
+from builder.matrix.axes import Cuda
+from builder.records.record import read_record
+from builder.wheelfile.elf import read_elf
+from builder.wheels.repair import relabel
+from builder.wheels.repair.relabel import Label, relabel_metadata, relabelled_version
+from builder.wheels.repair.repair import provided_libraries, repair
 from tests.unit.wheels import make_record
 
 LINUX = f"linux_{platform.machine()}"
@@ -281,7 +283,7 @@ def test_repairing_twice_changes_nothing(libraries: Path, mend: Repair, tmp_path
 
 
 def test_the_wheel_says_what_made_it_and_what_is_in_it(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    record = make_record.record({"nvcc": "12.4.131", "stands in for": "CUDA 12.1"})
+    record = make_record.record(replace(make_record.TOOLCHAIN, nvcc="12.4.131", stand_in_for=Cuda(12, 1)))
     once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "other.so"}), record=record)
     assert read_record(once) == record
     sbom = json.loads(read(once, ".dist-info/sboms/buildfarm.cdx.json"))
@@ -434,7 +436,7 @@ def test_the_list_of_grafted_libraries_names_this_wheel(tmp_path: Path) -> None:
 
 def test_a_wheel_without_a_library_is_refused(mend: Repair, tmp_path: Path) -> None:
     raw = make_wheel(tmp_path / "raw", {"my_ext/__init__.py": ""}, name="my_ext-1.0-py3-none-any.whl")
-    with pytest.raises(BuildError, match="holds no library") as caught:
+    with pytest.raises(BuildError, match="contains no library") as caught:
         mend(raw)
     assert caught.value.stage == "repair"
     assert not list((tmp_path / "out").glob("*"))
@@ -448,7 +450,7 @@ def test_a_library_that_is_nowhere_is_named(
     monkeypatch.setenv("LD_LIBRARY_PATH", str(libraries / "other"))
     monkeypatch.setenv("AUDITWHEEL_LD_LIBRARY_PATH", str(libraries / "other"))
     raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "lost.so"})
-    with pytest.raises(BuildError, match=r"it needs libother\.so\.2, which neither this machine") as caught:
+    with pytest.raises(BuildError, match=r"the wheel needs libother\.so\.2, which neither this machine") as caught:
         mend(raw)
     assert caught.value.log == tmp_path / "log"
     assert "libother.so.2" in (tmp_path / "log").read_text()
@@ -458,14 +460,16 @@ def test_a_library_that_is_nowhere_is_named(
 def test_excludes_come_from_what_is_provided(libraries: Path, mend: Repair, tmp_path: Path) -> None:
     """Without the NVIDIA packages the CUDA runtime is a library like any other: nowhere."""
     raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": libraries / "torch.so"})
-    with pytest.raises(BuildError, match=r"it needs libcudart\.so\.13"):
+    with pytest.raises(BuildError, match=r"the wheel needs libcudart\.so\.13"):
         mend(raw, provided=frozenset({"libtorch_cpu.so"}))
 
 
 @pytest.mark.parametrize(
     ("platform_tag", "says"),
     [
-        pytest.param("manylinux_2_5_x86_64", r"promises manylinux_2_5_x86_64, the audit finds", id="too much"),
+        pytest.param(
+            "manylinux_2_5_x86_64", r"the file name has the tag manylinux_2_5_x86_64, but the audit", id="too much"
+        ),
         pytest.param("any", "could not be audited: ", id="no platform at all"),
     ],
 )
@@ -480,7 +484,7 @@ def test_a_promise_that_the_final_file_does_not_keep_is_refused(
         tag = platform_tag.replace("x86_64", platform.machine())
         return f"{true_name.rsplit('-', 1)[0]}-{tag}.whl", members
 
-    monkeypatch.setattr("builder.wheels.repair.relabel", boast)
+    monkeypatch.setattr("builder.wheels.repair.repair.relabel", boast)
     # Its symbol came with glibc 2.17 (or later, where another processor began with a later glibc).
     code = MODULE + '#include <time.h>\nextern "C" long at() { timespec t; return clock_gettime(0, &t); }\n'
     raw = make_wheel(tmp_path / "raw", {"my_ext/C.so": compile_library(tmp_path / "C.so", code)})
@@ -497,7 +501,7 @@ def test_a_run_path_that_cannot_be_removed_is_not_passed_on(
     broken.write_text('#!/bin/sh\n[ "$1" = --version ] && exec echo patchelf 0.18.0\necho no room >&2\nexit 1\n')
     broken.chmod(0o755)
     library = compile_library(tmp_path / "C.so", MODULE, "-Wl,-rpath,/build/lib")
-    monkeypatch.setattr("builder.wheels.repair._tools", lambda: {"PATH": f"{broken.parent}:/usr/bin:/bin"})
+    monkeypatch.setattr("builder.wheels.repair.repair._tools", lambda: {"PATH": f"{broken.parent}:/usr/bin:/bin"})
     with pytest.raises(BuildError, match="could not remove a run path: no room"):
         mend(make_wheel(tmp_path / "raw", {"my_ext/C.so": library}))
     assert not list((tmp_path / "out").iterdir())
@@ -506,9 +510,9 @@ def test_a_run_path_that_cannot_be_removed_is_not_passed_on(
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        pytest.param("torn", "the wheel cannot be read", id="torn file"),
-        pytest.param("no version", "METADATA cannot be read: it has no Version", id="no version"),
-        pytest.param("bad version", "METADATA cannot be read: ", id="bad version"),
+        pytest.param("torn", "this wheel cannot be read", id="torn file"),
+        pytest.param("no version", "METADATA of the wheel is invalid: no Version", id="no version"),
+        pytest.param("bad version", "METADATA of the wheel is invalid: ", id="bad version"),
         pytest.param("foreign", "auditwheel failed: ", id="library of no known processor"),
     ],
 )

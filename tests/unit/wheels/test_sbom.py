@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import pytest
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from builder.matrix.axes import Cuda
 from builder.matrix.config import GitSource, SdistSource
-from builder.wheels.elf import Elf
-from builder.wheels.record import Record
-from builder.wheels.sbom import Linked, make_sbom
+from builder.records.record import Record
+from builder.wheelfile.elf import Elf
+from builder.wheels.repair.sbom import Linked, make_sbom
 from tests.unit.wheels import make_record
 
 NAME = "ops-1.0+cu130.torch211-cp312-cp312-manylinux_2_28_x86_64.whl"
@@ -52,7 +54,7 @@ def test_the_validator_sees_a_fault() -> None:
 
 
 def test_it_names_the_wheel_and_what_made_it() -> None:
-    data = sbom(make_record.record({"uv": "0.13.9"}))
+    data = sbom(make_record.record(replace(make_record.TOOLCHAIN, uv="0.13.9")))
     wheel = data["metadata"]["component"]
     assert (wheel["name"], wheel["version"]) == ("ops", "1.0+cu130.torch211")
     assert wheel["purl"].startswith("pkg:pypi/ops@1.0%2Bcu130.torch211?file_name=ops-1.0")
@@ -107,25 +109,26 @@ def test_source_and_patches_are_the_wheels_pedigree(tmp_path: Path) -> None:
 
 
 def test_the_base_image_is_named_by_digest() -> None:
-    parts = {
-        "base": "nvidia/cuda:13.0.2-devel-rockylinux8",
-        "base digest": "sha256:" + "e" * 64,
-        "image": "buildfarm/x:1",
-    }
-    data = sbom(make_record.record(parts))
+    toolchain = replace(
+        make_record.TOOLCHAIN,
+        base="nvidia/cuda:13.0.2-devel-rockylinux8",
+        base_digest="sha256:" + "e" * 64,
+        image="buildfarm/x:1",
+    )
+    data = sbom(make_record.record(toolchain))
     base = said(data, "nvidia/cuda:13.0.2-devel-rockylinux8")
     assert (base["type"], base["hashes"]) == ("container", [{"alg": "SHA-256", "content": "e" * 64}])
     assert said(data, "buildfarm/x:1")["role"] == "rendered image"
 
 
 def test_a_stand_in_is_said() -> None:
-    wheel = sbom(make_record.record({"stands in for": "CUDA 12.1"}))["metadata"]["component"]
+    wheel = sbom(make_record.record(replace(make_record.TOOLCHAIN, stand_in_for=Cuda(12, 1))))["metadata"]["component"]
     assert {"name": "buildfarm:stands-in-for", "value": "CUDA 12.1"} in wheel["properties"]
 
 
 def test_the_same_facts_give_the_same_bytes_and_others_another_number() -> None:
     one, two = sbom(make_record.record()), sbom(make_record.record())
     assert one == two
-    other = sbom(make_record.record({"uv": "0.13.10"}))
+    other = sbom(make_record.record(replace(make_record.TOOLCHAIN, uv="0.13.10")))
     assert one["serialNumber"] != other["serialNumber"]
     assert one["metadata"]["timestamp"] == "1980-01-01T00:00:00+00:00"

@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import BuildError
 from builder.matrix.models import RecipeModel
-from builder.wheels.upstream import PARTS, OwnTests, Upstream, read_upstream
+from builder.wheels.cibuildwheel.upstream import PARTS, Upstream, UpstreamTests, read_upstream
 
 CP311 = "cp311-manylinux_x86_64"
 
@@ -67,7 +67,7 @@ def table(lines: str) -> str:
     return f"[tool.cibuildwheel]\n{lines}\n"
 
 
-def test_a_source_that_says_nothing_asks_for_nothing(tmp_path: Path, read: Callable[..., Upstream]) -> None:
+def test_a_source_without_settings(tmp_path: Path, read: Callable[..., Upstream]) -> None:
     assert read_upstream(tmp_path, CP311) == Upstream()
     assert read("[tool.ruff]\n") == Upstream()
     assert read(table("")) == Upstream()
@@ -85,7 +85,7 @@ def test_everything_is_resolved_for_the_build(read: Callable[..., Upstream]) -> 
     )
     assert got.config_settings == "cmake.define.X='a b' y=1 y=2"
     assert got.frontend_args == ("--config-setting=q=1",)
-    assert got.tests == OwnTests(
+    assert got.tests == UpstreamTests(
         command="pytest {project}/tests && true",
         before="echo before",
         sources=("tests", "a b/data"),
@@ -93,10 +93,10 @@ def test_everything_is_resolved_for_the_build(read: Callable[..., Upstream]) -> 
         extras="more,most",
         environment=(("QUIET", '"1"'),),
     )
-    assert got.words == ()
+    assert got.notes == ()
 
 
-def test_an_override_holds_for_the_builds_it_selects(read: Callable[..., Upstream]) -> None:
+def test_an_override_applies_to_the_builds_it_selects(read: Callable[..., Upstream]) -> None:
     other = read(FULL, "cp39-manylinux_x86_64")
     assert other.before_all == "of another build"
     assert ("WITH_X", '"3"') not in other.environment
@@ -104,16 +104,18 @@ def test_an_override_holds_for_the_builds_it_selects(read: Callable[..., Upstrea
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_each_part_can_be_left_out(read: Callable[..., Upstream], part: str) -> None:
-    whole, less = read(FULL), read(FULL, skip=(part,))
+def test_each_part_can_be_skipped(read: Callable[..., Upstream], part: str) -> None:
+    complete, reduced = read(FULL), read(FULL, skip=(part,))
     name = {"build-frontend": "frontend_args", "test": "tests"}.get(part, part.replace("-", "_"))
-    differing = {field for field in Upstream.__dataclass_fields__ if getattr(whole, field) != getattr(less, field)}
+    differing = {
+        field for field in Upstream.__dataclass_fields__ if getattr(complete, field) != getattr(reduced, field)
+    }
     assert differing == {name}
-    assert not getattr(less, name)
+    assert not getattr(reduced, name)
     assert read(FULL, skip=("all",)) == Upstream()
 
 
-def test_the_recipes_key_names_the_same_parts() -> None:
+def test_the_recipes_key_allows_the_same_parts() -> None:
     (item,) = get_args(RecipeModel.model_fields["cibuildwheel_skip"].annotation)
     assert set(get_args(item)) == {"all", *PARTS}
 
@@ -128,11 +130,11 @@ def test_the_recipes_key_names_the_same_parts() -> None:
         ('before-build = "pip install yumex"', False),
     ],
 )
-def test_who_needs_to_be_root(read: Callable[..., Upstream], lines: str, *, root: bool) -> None:
+def test_which_commands_need_root(read: Callable[..., Upstream], lines: str, *, root: bool) -> None:
     assert read(table(lines)).needs_root is root
 
 
-def test_test_skip_is_the_authors_word(read: Callable[..., Upstream]) -> None:
+def test_test_skip_is_respected(read: Callable[..., Upstream]) -> None:
     lines = 'test-command = "pytest"\ntest-skip = "cp311-* *-musllinux*"'
     assert read(table(lines)).tests is None
     assert read(table(lines), "cp312-manylinux_x86_64").tests is not None
@@ -147,16 +149,14 @@ def test_test_skip_is_the_authors_word(read: Callable[..., Upstream]) -> None:
         ('build = "cp312-*"\nskip = "*_x86_64"', "`skip` and `build`"),
     ],
 )
-def test_a_build_the_source_would_not_make_is_made_with_a_word(
-    read: Callable[..., Upstream], lines: str, named: str
-) -> None:
-    (word,) = read(table(lines)).words
-    assert f"the source's own {named} in" in word
-    assert CP311 in word
-    assert read(table('skip = "pp* *-musllinux*"\narchs = ["auto", "aarch64"]')).words == ()
+def test_a_build_that_the_source_excludes_gets_a_note(read: Callable[..., Upstream], lines: str, named: str) -> None:
+    (note,) = read(table(lines)).notes
+    assert f"ignored {named} in the source's" in note
+    assert CP311 in note
+    assert read(table('skip = "pp* *-musllinux*"\narchs = ["auto", "aarch64"]')).notes == ()
 
 
-def test_what_the_farm_decides_is_left_aside_with_a_word(read: Callable[..., Upstream]) -> None:
+def test_settings_that_buildfarm_decides_get_a_note(read: Callable[..., Upstream]) -> None:
     text = table(
         'manylinux-x86_64-image = "quay.io/x"\nmanylinux-i686-image = "y"\n'
         'environment-pass = ["HOME"]\n'
@@ -166,29 +166,29 @@ def test_what_the_farm_decides_is_left_aside_with_a_word(read: Callable[..., Ups
         '[[tool.cibuildwheel.overrides]]\nselect = "cp39-*"\ncontainer-engine = "podman"\n'
     )
     got = read(text)
-    (word,) = got.words
-    assert word == (
-        "the source's own `manylinux-x86_64-image`, `environment-pass`, `repair-wheel-command`, `audit-command`,"
-        " `build-frontend (--no-cache-dir)` in [tool.cibuildwheel] are left aside:"
-        " the farm decides the image, the environment, the repair, the audit, the front end"
+    (note,) = got.notes
+    assert note == (
+        "ignored `manylinux-x86_64-image`, `environment-pass`, `repair-wheel-command`, `audit-command`,"
+        " `build-frontend (--no-cache-dir)` in the source's [tool.cibuildwheel]:"
+        " buildfarm decides the image, the environment, the repair, the audit, the front end"
     )
     assert got.environment == ()
     assert got.frontend_args == ()
 
 
 def test_options_of_uv_are_passed_on(read: Callable[..., Upstream]) -> None:
-    words = '["--config-setting", "a=1", "-C", "b=2", "--config-settings=c=3", "--offline"]'
-    got = read(table(f'build-frontend = {{name = "uv", args = {words}}}'))
+    options = '["--config-setting", "a=1", "-C", "b=2", "--config-settings=c=3", "--offline"]'
+    got = read(table(f'build-frontend = {{name = "uv", args = {options}}}'))
     assert got.frontend_args == (
         "--config-setting=a=1",
         "--config-setting=b=2",
         "--config-setting=c=3",
         "--offline",
     )
-    assert got.words == ()
+    assert got.notes == ()
 
 
-def test_the_hosts_variables_say_nothing(read: Callable[..., Upstream], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_host_are_ignored(read: Callable[..., Upstream], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CIBW_BEFORE_ALL", "of the host")
     monkeypatch.setenv("CIBW_TEST_COMMAND", "of the host")
     monkeypatch.setenv("HOST_SECRET", "hush")
@@ -196,8 +196,8 @@ def test_the_hosts_variables_say_nothing(read: Callable[..., Upstream], monkeypa
     assert read(table("")) == Upstream()
 
 
-def test_what_is_left_aside_cannot_stop_the_build(read: Callable[..., Upstream]) -> None:
-    """Images and groups of older releases, files that are not there: cibuildwheel itself would refuse each."""
+def test_ignored_settings_cannot_fail_the_build(read: Callable[..., Upstream]) -> None:
+    """Images and groups of older releases, missing files: cibuildwheel itself would refuse each of them."""
     got = read(
         table(
             'manylinux-x86_64-image = "manylinux2010"\nmusllinux-x86_64-image = "musllinux_1_1"\n'
@@ -209,7 +209,7 @@ def test_what_is_left_aside_cannot_stop_the_build(read: Callable[..., Upstream])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (table('before-al = "x"'), "'before-al' not supported in a config file. Perhaps you meant 'before-all'"),
         (table('environment = "A=$("'), "Malformed environment"),
@@ -221,10 +221,12 @@ def test_what_is_left_aside_cannot_stop_the_build(read: Callable[..., Upstream])
         ("[tool.cibuildwheel", "cannot read"),
     ],
 )
-def test_what_cannot_be_read_says_where_and_what_to_do(read: Callable[..., Upstream], text: str, said: str) -> None:
+def test_unreadable_settings_are_reported_with_place_and_hint(
+    read: Callable[..., Upstream], text: str, message: str
+) -> None:
     with pytest.raises(BuildError) as caught:
         read(text)
-    assert said in caught.value.sentence
+    assert message in caught.value.sentence
     assert caught.value.stage == "environment"
     assert caught.value.where == "pyproject.toml"
     assert "`cibuildwheel_skip: [all]`" in caught.value.hints[0]

@@ -37,7 +37,7 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
     --mount=type=secret,id=network,target=/run/secrets/network,mode=0444 \
     --mount=type=cache,id=buildfarm-dnf-rockylinux8,target=/var/cache/dnf,sharing=locked \
     if [ -f /run/secrets/network ]; then . /run/secrets/network; fi; \
-    dnf install -y --disablerepo='cuda*' --setopt=keepcache=1 --setopt=install_weak_deps=0 \
+    dnf install -y --refresh --disablerepo='cuda*' --setopt=keepcache=1 --setopt=install_weak_deps=0 \
       ${SSL_CERT_FILE:+"--setopt=sslcacert=$SSL_CERT_FILE"} \
       findutils git-core gcc-toolset-14-gcc-c++ make which
 ENV PATH=/opt/rh/gcc-toolset-14/root/usr/bin:${PATH}

@@ -1,0 +1,77 @@
+"""Every check of a wheel: its name, and what a passed one shows."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+from builder.gate.check_table import CHECKS
+
+
+class Check(StrEnum):
+    """The name of a check. [Checks](checks.md) lists all names."""
+
+    # The members have the order in which reports show them.
+    meaning: str
+    """What a passed check shows, one sentence."""
+
+    def __new__(cls, value: str, meaning: str = "") -> Self:
+        """A member; a check of the op gate takes its meaning from the gate's table."""
+        member = str.__new__(cls, value)
+        member._value_ = value
+        member.meaning = meaning or CHECKS[value].meaning
+        return member
+
+    # Static checks, which read the wheel file.
+    PAYLOAD = "payload", "The wheel contains a shared library, and GPU code if it is a CUDA extension."
+    TAGS = (
+        "tags",
+        "File name and WHEEL have the same tags. The libraries use no glibc symbol newer than the manylinux tag.",
+    )
+    METADATA = (
+        "metadata",
+        "Name, version, torch requirement and Python requirement agree with the file name and the recipe.",
+    )
+    GRAFTED = "grafted", "The wheel bundles no library of torch, CUDA or the NVIDIA driver."
+    ABI3 = "abi3", "The libraries of a wheel with an abi3 tag use only the limited API of the tagged Python."
+    STABLE = (
+        "stable-abi",
+        "The libraries of a stable-ABI wheel use only C functions (shims) that the oldest torch of the wheel has.",
+    )
+    LINKAGE = (
+        "linkage",
+        "Every undefined symbol of the wheel's libraries is defined by a library in the cell.",
+    )
+    DEVICE_CODE = (
+        "device-code",
+        "Each library with GPU code contains SASS for every architecture of the build, and PTX for each `+PTX`.",
+    )
+    # In the cell's environment.
+    IMPORT = "import", "The wheel can be installed and imported in the cell's environment."
+    # The op gate's, in the cell's environment.
+    OPS = "ops"
+    LOADED = "loaded"
+    DISPATCH = "dispatch"
+    IMPORT_ORDER = "import-order"
+    VALUES = "values"
+    GRADIENTS = "gradients"
+    LAYOUTS = "layouts"
+    EDGES = "edges"
+    REPEAT = "repeat"
+    MEMORY = "memory"
+    OPCHECK = "opcheck"
+    FAKE = "fake"
+    DEVICES = "devices"
+    EXPORT = "export"
+    COMPILE = "compile"
+    # Checks of the op gate on a GPU.
+    GPU_VALUES = "gpu-values"
+    GPU_STREAM = "gpu-stream"
+    GPU_GRAPH = "gpu-graph"
+    GPU_DEVICE = "gpu-device"
+    GPU_SANITIZER = "gpu-sanitizer"
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the check needs a GPU."""
+        return self.value.startswith("gpu-")

@@ -1,0 +1,44 @@
+"""`buildfarm add`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.cli.options import (
+    JsonOption,
+    MatrixOption,
+    NewCudaOption,
+    NewPythonOption,
+    NewTorchOption,
+    SourceArgument,
+    StoreOption,
+    examples,
+    selection,
+)
+from builder.cli.output import print_data
+from builder.log import print_warning
+
+EXAMPLES = examples(
+    "buildfarm add torch-scatter==2.1.2",
+    "buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0",
+    "buildfarm add ./my_extension",
+)
+
+
+def add(
+    source: SourceArgument,
+    torch: NewTorchOption = None,
+    cuda: NewCudaOption = None,
+    python: NewPythonOption = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a recipe for a source and add it to matrix.yaml. Reads the source; runs nothing of it, builds nothing."""
+    from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
+    from builder.recipes.added import added_json, added_text, next_steps  # noqa: PLC0415
+
+    if matrix.exists() and (torch or cuda or python):
+        print_warning(f"--torch, --cuda and --python have no effect: {matrix} exists and keeps its versions")
+    added = run_add(AddOptions(source, matrix, selection(torch, cuda, python, None), store))
+    print_data(added_json(added) if as_json else added_text(added) + next_steps(added))

@@ -1,0 +1,132 @@
+"""`buildfarm build`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from builder.cli.options import (
+    ArchOption,
+    BuildDryRunOption,
+    BuildSourceArgument,
+    CudaOption,
+    DistOption,
+    ExecutorName,
+    ExecutorOption,
+    ExtOption,
+    ImageOption,
+    JobsOption,
+    JsonOption,
+    JunitOption,
+    MatrixOption,
+    NoCompilerCacheOption,
+    NoPullOption,
+    NoPythonDownloadsOption,
+    PythonOption,
+    QuietOption,
+    ReproveOption,
+    StandInOption,
+    StoreOption,
+    TorchOption,
+    VerboseOption,
+    architectures,
+    examples,
+    selection,
+)
+from builder.cli.output import print_data
+from builder.errors import Exit
+from builder.log import print_error, print_line, set_verbosity
+from builder.matrix.config import Selection
+from builder.matrix.load import load_matrix
+from builder.matrix.plan import Plan
+from builder.publish.plan_text import dry_run_json, dry_run_text
+from builder.result import BuildResult
+
+EXAMPLES = examples(
+    "buildfarm build --torch 2.2 --cuda 12.1",
+    "buildfarm build --torch 2.11 --cuda 13.0 --python 3.12",
+    "buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0",
+    "buildfarm build --ext ms_deform_attn --executor docker --jobs 8",
+)
+
+
+def build(
+    source: BuildSourceArgument = None,
+    torch: TorchOption = None,
+    cuda: CudaOption = None,
+    python: PythonOption = None,
+    ext: ExtOption = None,
+    arch: ArchOption = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    executor: ExecutorOption = ExecutorName.AUTO,
+    image: ImageOption = None,
+    no_pull: NoPullOption = False,
+    jobs: JobsOption = None,
+    stand_in: StandInOption = False,
+    no_compiler_cache: NoCompilerCacheOption = False,
+    no_python_downloads: NoPythonDownloadsOption = False,
+    reprove: ReproveOption = False,
+    dry_run: BuildDryRunOption = False,
+    dist: DistOption = Path("dist"),
+    junit: JunitOption = None,
+    store: StoreOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the selected wheels, prove them in their cells, and put them into dist/ with an index for pip and uv."""
+    from builder.commands.building import build as verb  # noqa: PLC0415 - loads slowly; `plan` does not need it
+
+    set_verbosity(quiet=quiet, verbose=verbose)
+    archs = architectures(arch)  # before a recipe is written: it may raise
+    ext = [*(ext or ()), *_added(source, matrix, selection(torch, cuda, python, None), store)]
+    options = verb.BuildOptions(
+        matrix=matrix,
+        select=selection(torch, cuda, python, ext),
+        archs=archs,
+        executor=str(executor),
+        image=image,
+        pull=not no_pull,
+        jobs=jobs,
+        stand_in=stand_in,
+        compiler_cache=not no_compiler_cache,
+        python_downloads=not no_python_downloads,
+        reprove=reprove,
+        store=store,
+        dist=dist.absolute(),
+    )
+    if dry_run:
+        return print_data((dry_run_json if as_json else dry_run_text)(verb.dry_run(options)))
+    planned, results = verb.run_build(options)
+    _print(matrix, dist, planned, results, junit, as_json=as_json)
+    raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
+
+
+def _print(
+    matrix: Path, dist: Path, planned: Plan, results: Sequence[BuildResult], junit: Path | None, *, as_json: bool
+) -> None:
+    """Print the errors and the result; write the JUnit file."""
+    from builder.publish.build_text import build_text, distinct_errors  # noqa: PLC0415
+    from builder.publish.report import build_junit, report_json  # noqa: PLC0415
+    from builder.store import write_atomic  # noqa: PLC0415
+
+    for error, builds in distinct_errors(results):
+        print_error(error, who=builds)
+    if junit:
+        write_atomic(junit.absolute(), build_junit(results).encode())
+    torch_index = load_matrix(matrix).torch_index
+    print_data(report_json(planned, results) if as_json else build_text(dist, planned, results, torch_index))
+
+
+def _added(source: str | None, matrix: Path, select: Selection, store: Path | None) -> list[str]:
+    """Add the source, if any, to the project; print what was found to stderr; return the name of the extension."""
+    if not source:
+        return []
+    from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
+    from builder.recipes.added import added_text  # noqa: PLC0415
+
+    added = run_add(AddOptions(source, matrix, select, store))
+    print_line(added_text(added).rstrip())
+    return [added.recipe.name]

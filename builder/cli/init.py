@@ -1,0 +1,36 @@
+"""`buildfarm init`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.cli.options import (
+    FolderArgument,
+    JsonOption,
+    NameOption,
+    NewCudaOption,
+    NewPythonOption,
+    NewTorchOption,
+    examples,
+    selection,
+)
+from builder.cli.output import print_data
+
+EXAMPLES = examples("buildfarm init my_project", "buildfarm init --torch 2.11 --cuda 13.0 --python 3.12")
+
+
+def init(
+    folder: FolderArgument = Path(),
+    name: NameOption = None,
+    torch: NewTorchOption = None,
+    cuda: NewCudaOption = None,
+    python: NewPythonOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Start a project: a small extension that works, or one around the only .cu file of the folder."""
+    from builder.commands.init.init import InitOptions, run_init  # noqa: PLC0415 - loads slowly
+    from builder.recipes.started import started_json, started_text  # noqa: PLC0415
+
+    started = run_init(InitOptions(folder, name, selection(torch, cuda, python, None)))
+    extension = started.extension
+    print_data(started_json(folder, extension) if as_json else started_text(folder, extension, started.axes))

@@ -1,0 +1,268 @@
+"""The options and arguments of the command line, with their help texts; what they select."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.errors import UsageError
+from builder.matrix.axes import Arch
+from builder.matrix.config import Selection
+
+
+def examples(*commands: str) -> str:
+    """The end of a help page: each command on a line of its own."""
+    return "\n\n".join(["Examples:", *commands])
+
+
+class SmokeExecutor(StrEnum):
+    """Where `smoke` runs the ops of a wheel."""
+
+    LOCAL = "local"
+    DOCKER = "docker"
+
+
+class ExecutorName(StrEnum):
+    """Where `build` compiles."""
+
+    AUTO = "auto"
+    LOCAL = "local"
+    DOCKER = "docker"
+
+
+TorchOption = Annotated[
+    list[str] | None,
+    typer.Option("--torch", metavar="VERSION", help="PyTorch release or series: 2.11.0 or 2.11. Repeatable."),
+]
+CudaOption = Annotated[
+    list[str] | None, typer.Option("--cuda", metavar="VERSION", help="CUDA version: 13.0 or cu130. Repeatable.")
+]
+PythonOption = Annotated[
+    list[str] | None, typer.Option("--python", metavar="VERSION", help="Python version: 3.12 or cp312. Repeatable.")
+]
+ExtOption = Annotated[
+    list[str] | None, typer.Option("--ext", metavar="NAME", help="Extension, by the name in its recipe. Repeatable.")
+]
+ArchOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        metavar="ARCH",
+        help="GPU architecture: 9.0 or 9.0+PTX. Repeatable. Replaces `archs` of the matrix and the recipes.",
+    ),
+]
+NewTorchOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--torch",
+        metavar="VERSION",
+        help="PyTorch of a new matrix.yaml. Default: the newest that fits --cuda and --python. Repeatable.",
+    ),
+]
+NewCudaOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cuda",
+        metavar="VERSION",
+        help="CUDA of a new matrix.yaml. Default: that of the torch wheel on the package index, else the newest of this"
+        " torch. Repeatable.",
+    ),
+]
+NewPythonOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--python",
+        metavar="VERSION",
+        help="Python of a new matrix.yaml. Default: the Python that runs buildfarm if this torch has a wheel for it,"
+        " else the newest that has one. Repeatable.",
+    ),
+]
+_SOURCE = (
+    "NAME==VERSION or NAME on the package index; URL of a git repository, optionally with @BRANCH, @TAG or"
+    " @COMMIT and #subdirectory=DIR; or a folder."
+)
+SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
+BuildSourceArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="SOURCE",
+        help=f"First add this source, as `buildfarm add` does, then build only it. {_SOURCE}",
+    ),
+]
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder of the project. It is created if it does not exist.")
+]
+NameOption = Annotated[
+    str | None,
+    typer.Option("--name", metavar="NAME", help="Name of the extension. Default: that of the .cu file or the folder."),
+]
+MatrixOption = Annotated[
+    Path, typer.Option("--matrix", metavar="FILE", help="The file that lists torch, CUDA, Python and the extensions.")
+]
+StoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        metavar="DIR",
+        help="Folder for finished builds, proofs and environments. Default: BUILDFARM_STORE, else the user's cache.",
+    ),
+]
+ImageOption = Annotated[
+    str | None,
+    typer.Option(
+        "--image",
+        metavar="IMAGE",
+        help="Base image of all cells. Replaces the default image and `image` of every entry under `images`.",
+    ),
+]
+NoPullOption = Annotated[
+    bool,
+    typer.Option("--no-pull", help="Use only base images that are on this machine; pull none from a registry."),
+]
+JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", metavar="N", min=1, help="Number of parallel compilers. Default: as many as cores and memory allow."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+BuildDryRunOption = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Print which wheels are already built and which would be compiled, and stop. With SOURCE, the recipe is"
+        " written nevertheless.",
+    ),
+]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Print no progress to stderr, only warnings and errors.")
+]
+VerboseOption = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Print every line of the programs that run, such as compilers.")
+]
+
+ExplainOption = Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")]
+DockerfilesOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the Dockerfiles.")]
+LockOption = Annotated[
+    bool,
+    typer.Option(
+        "--lock", help="First ask the registries for the digests of the base images, and write them to buildfarm.lock."
+    ),
+]
+ExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option(
+        "--executor",
+        help="auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
+        " index, else docker.",
+    ),
+]
+StandInOption = Annotated[
+    bool,
+    typer.Option(
+        "--stand-in",
+        help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel records it.",
+    ),
+]
+NoCompilerCacheOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-compiler-cache",
+        help="Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0.",
+    ),
+]
+NoPythonDownloadsOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-python-downloads",
+        help="Do not download Pythons that this machine lacks. Same as UV_PYTHON_DOWNLOADS=never.",
+    ),
+]
+ReproveOption = Annotated[
+    bool,
+    typer.Option(
+        "--reprove", help="Run every check of the selected wheels again, also checks that passed or failed before."
+    ),
+]
+DistOption = Annotated[
+    Path, typer.Option("--dist", metavar="DIR", help="Folder for the wheels, report.json and the index.")
+]
+WheelArgument = Annotated[Path, typer.Argument(metavar="WHEEL", help="A wheel that buildfarm built.")]
+VerifyOption = Annotated[
+    bool, typer.Option("--verify", help="Compare both wheels bit by bit. If they differ, exit with 1.")
+]
+RebuiltOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the rebuilt wheel.")]
+WheelsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WHEEL",
+        help="File, URL or NAME==VERSION. Default: the wheels in --dist and the official wheels that recipes name.",
+    ),
+]
+IndexOption = Annotated[
+    str, typer.Option("--index", metavar="URL", help="Package index to ask first for NAME==VERSION.")
+]
+HereOption = Annotated[
+    bool,
+    typer.Option(
+        "--here",
+        help="Test the extensions of the matrix that are installed in the current environment, with its torch.",
+    ),
+]
+PackOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--pack",
+        metavar="FILE",
+        help="Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python FILE`.",
+    ),
+]
+SmokeExecutorOption = Annotated[
+    SmokeExecutor,
+    typer.Option(
+        "--executor",
+        help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
+    ),
+]
+SmokeDistOption = Annotated[
+    Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
+]
+CasesDistOption = Annotated[
+    Path,
+    typer.Option(
+        "--dist", metavar="DIR", help="Folder with wheels. The newest wheel of the store or of this folder is used."
+    ),
+]
+CasesOutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Write the draft to FILE, also if FILE exists. Default: cases.py in the folder of the recipe. Without"
+        " --out, a cases.py that exists is not changed.",
+    ),
+]
+JunitOption = Annotated[
+    Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")
+]
+
+
+def selection(
+    torch: list[str] | None, cuda: list[str] | None, python: list[str] | None, ext: list[str] | None
+) -> Selection:
+    """Return the selection that these options make."""
+    return Selection(tuple(torch or ()), tuple(cuda or ()), tuple(python or ()), tuple(ext or ()))
+
+
+def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
+    """Parse GPU architectures; values may be separated by commas or semicolons. Raises UsageError."""
+    texts = [part for text in arch or () for part in text.replace(",", ";").split(";") if part]
+    if arch and not texts:
+        raise UsageError("names no GPU architecture; write one such as 9.0 or 9.0+PTX", where="--arch")
+    try:
+        return tuple(sorted({Arch.parse(text) for text in texts}))
+    except UsageError as error:
+        raise UsageError(error.sentence, where="--arch", hints=error.hints) from None

@@ -1,0 +1,125 @@
+"""`buildfarm smoke`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from builder.cli.options import (
+    CudaOption,
+    ExtOption,
+    HereOption,
+    IndexOption,
+    JsonOption,
+    JunitOption,
+    MatrixOption,
+    NoPullOption,
+    NoPythonDownloadsOption,
+    PackOption,
+    PythonOption,
+    QuietOption,
+    SmokeDistOption,
+    SmokeExecutor,
+    SmokeExecutorOption,
+    StoreOption,
+    TorchOption,
+    VerboseOption,
+    WheelsArgument,
+    examples,
+    selection,
+)
+from builder.cli.output import print_data
+from builder.errors import Exit, MissingToolError, UsageError
+from builder.log import print_line, set_verbosity
+from builder.matrix.compat import and_list
+from builder.proof import Verdict
+from builder.result import SmokeResult
+
+EXAMPLES = examples(
+    "buildfarm smoke dist/NAME.whl --python 3.12",
+    "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
+    "buildfarm smoke --here --ext NAME",
+    "buildfarm smoke --ext NAME --pack gate.pyz",
+)
+
+#: Parameters that have an effect with --pack and with --here; `executor` is checked before.
+_PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "executor", "quiet", "verbose"})
+_HERE_OPTIONS = frozenset({"here", "ext", "matrix", "executor", "junit", "as_json", "quiet", "verbose"})
+
+
+def smoke(
+    context: typer.Context,
+    wheels: WheelsArgument = None,
+    torch: TorchOption = None,
+    cuda: CudaOption = None,
+    python: PythonOption = None,
+    ext: ExtOption = None,
+    matrix: MatrixOption = Path("matrix.yaml"),
+    index: IndexOption = "",
+    here: HereOption = False,
+    pack: PackOption = None,
+    executor: SmokeExecutorOption = SmokeExecutor.LOCAL,
+    no_pull: NoPullOption = False,
+    no_python_downloads: NoPythonDownloadsOption = False,
+    dist: SmokeDistOption = Path("dist"),
+    store: StoreOption = None,
+    junit: JunitOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run every op of a wheel in its cells; check values, gradients, fake kernels, import order and GPU behaviour."""
+    from builder.commands.smoke import smoke as verb  # noqa: PLC0415 - see `build`
+    from builder.commands.smoke.smoke_here import smoke_here  # noqa: PLC0415
+    from builder.publish.smoke_text import smoke_json, smoke_junit, smoke_text  # noqa: PLC0415
+    from builder.store import write_atomic  # noqa: PLC0415
+
+    set_verbosity(quiet=quiet, verbose=verbose)
+    select = selection(torch, cuda, python, ext)
+    if (here or pack) and executor is SmokeExecutor.DOCKER:
+        raise UsageError("cannot be combined with --here or --pack: they start no container", where="--executor docker")
+    if pack:
+        _refuse_others(context, "--pack", "it runs no check", _PACK_OPTIONS)
+        file = verb.pack_gate(matrix, select, pack)
+        print_line(f"wrote {file}; run it where torch and the wheel are installed: python {file.name}")
+        return
+    if here:
+        _refuse_others(context, "--here", "it tests what is installed", _HERE_OPTIONS)
+        results = smoke_here(matrix, select)
+    else:
+        options = verb.SmokeOptions(
+            matrix, tuple(wheels or ()), select, index, dist, store, str(executor), not no_pull, not no_python_downloads
+        )
+        results = list(verb.run_smoke(options))
+    if junit:
+        write_atomic(junit.absolute(), smoke_junit(results).encode())
+    print_data(smoke_json(results) if as_json else smoke_text(results))
+    raise typer.Exit(int(_exit(results)))
+
+
+def _refuse_others(context: typer.Context, option: str, reason: str, allowed: frozenset[str]) -> None:
+    """Raise UsageError if the command line has parameters that this option ignores."""
+    ignored = [
+        "WHEEL" if parameter.name == "wheels" else parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in allowed and _is_given(context, str(parameter.name))
+    ]
+    if ignored:
+        raise UsageError(f"cannot be combined with {and_list(ignored)}: {reason}", where=option)
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _exit(results: Sequence[SmokeResult]) -> Exit:
+    """The exit code of a run; raises MissingToolError when no check ran."""
+    verdicts = {proof.verdict for result in results for proof in result.proofs}
+    if verdicts == {Verdict.NOT_RUN}:
+        raise MissingToolError(
+            "no check could run in any of these cells", hints=["read the reasons in the output above"]
+        )
+    return Exit.FAILED if Verdict.FAILED in verdicts else Exit.OK

@@ -1,0 +1,1 @@
+"""One package for each command, with the steps of the command in order."""

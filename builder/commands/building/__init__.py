@@ -1,0 +1,1 @@
+"""`buildfarm build`: the order of the builds, the choice of an executor, the run."""

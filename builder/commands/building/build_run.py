@@ -1,0 +1,167 @@
+"""The builds of one run: each is compiled or found in the store, then proven in the cells it serves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+
+from builder.commands.building.build_order import BuildOrder
+from builder.commands.building.earlier_builds import EarlierBuilds
+from builder.commands.building.preflight import Parallelism, preflight
+from builder.errors import BuildfarmError
+from builder.log import print_warning
+from builder.matrix.compat import and_list
+from builder.matrix.config import Recipe
+from builder.matrix.plan import Build
+from builder.process import Interrupted, kill_all
+from builder.progress.display import Progress
+from builder.proof import Verdict
+from builder.proofs.cells.prover import WheelProver
+from builder.records.toolchain import Toolchain
+from builder.result import BuildResult
+from builder.store import Store, StoredBuild, work_name
+from builder.wheels.job import CompileJob, Executor, build_digest
+from builder.wheels.make import make_wheel
+from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
+
+
+class BuildRun:
+    """Builds the wheels of one run, several at a time."""
+
+    def __init__(
+        self,
+        store: Store,
+        executor: Executor,
+        prover: WheelProver,
+        recipes: Mapping[str, Recipe],
+        *,
+        jobs: int | None = None,
+        stand_in: bool = False,
+    ) -> None:
+        """Take what all builds of the run share.
+
+        `jobs` is the number of parallel compilers of the run (None: as cores and memory allow). `stand_in` says whether
+        a CUDA toolkit of another minor was accepted.
+        """
+        self._store = store
+        self._executor = executor
+        self._prover = prover
+        self._recipes = recipes
+        self._jobs = jobs
+        self._stand_in = stand_in
+        self._source_cache = store.root / "sources"
+        self._progress = Progress()
+        self._earlier = EarlierBuilds(store)
+        self._parallelism = Parallelism()
+        self._order = BuildOrder(())
+
+    def build_all(self, builds: Sequence[Build]) -> list[BuildResult]:
+        """Build and prove each build once; the results have the order of `builds`.
+
+        Raises what `preflight` raises, before anything starts. A build that fails is a result with its error.
+        """
+        missing = [build for build in builds if not self.is_stored(build)]
+        self._parallelism = preflight(missing, self._recipes, self._executor, self._store, self._jobs)
+        self._order = BuildOrder(missing if self._executor.shares_objects else ())
+        with self._progress.shown(), ThreadPoolExecutor(self._parallelism.builds) as pool:
+            futures = {pool.submit(self._run_one, build): build for build in self._order.ordered(builds)}
+            try:
+                results = {futures[future]: future.result() for future in as_completed(futures)}
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                kill_all()
+                raise
+        return [results[build] for build in builds]
+
+    def is_stored(self, build: Build) -> bool:
+        """Whether the store has this build, as far as this is known without making an environment or an image."""
+        try:
+            toolchain = self._executor.known_toolchain(build, self._recipes[build.extension])
+            return toolchain is not None and self._store.take(self._digest(build, toolchain)) is not None
+        except BuildfarmError:  # the preflight reports it, with all other problems
+            return False
+
+    def _digest(self, build: Build, toolchain: Toolchain) -> str:
+        recipe = self._recipes[build.extension]
+        return build_digest(build, recipe, toolchain, source_digest(recipe, cache=self._source_cache))
+
+    def _run_one(self, build: Build) -> BuildResult:
+        """Build and prove; afterwards the builds that wait for this one go on, even after an error."""
+        try:
+            return self._build_and_prove(build)
+        finally:
+            self._order.release(build)
+
+    def _build_and_prove(self, build: Build) -> BuildResult:
+        """One build from its recipe to its proofs; an error becomes the result, and the other builds go on."""
+        name, started = str(build), time.monotonic()
+        log = self._store.log(name)
+        self._progress.start(name, log)
+        toolchain: Toolchain | None = None
+        stored: StoredBuild | None = None
+        try:
+            self._progress.stage(name, "resolve")
+            recipe = self._recipes[build.extension]
+            toolchain = self._executor.toolchain(build, recipe, log=log)
+            stored = self._store.take(self._digest(build, toolchain))
+            reused = stored is not None
+            if stored is None:
+                with self._order.compiling(build):
+                    stored = self._compile(build, recipe, toolchain, log)
+            proofs = self._prover.prove(
+                stored, build, recipe, log=log, stage=lambda text: self._progress.stage(name, text)
+            )
+        except BuildfarmError as error:
+            self._progress.finish(name, f"failed: {error}")
+            seconds = time.monotonic() - started
+            return BuildResult(build, stored, error, reused=False, seconds=seconds, toolchain=toolchain)
+        except Interrupted:
+            self._progress.finish(name, "failed: interrupted")
+            raise
+        failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
+        outcome = f"failed: {failed[0].check}" if failed else "already built" if reused else "built"
+        self._progress.finish(name, outcome)
+        seconds = time.monotonic() - started
+        return BuildResult(
+            build, stored, None, reused=reused, seconds=seconds, toolchain=toolchain, proofs=tuple(proofs), log=log
+        )
+
+    def _compile(self, build: Build, recipe: Recipe, toolchain: Toolchain, log: Path) -> StoredBuild:
+        """Make the wheel and add it to the store; only once, even if several buildfarm processes share the store."""
+        name = str(build)
+        with self._store.lock(f"source-{name}", wait=False) as free:
+            if not free:
+                self._progress.stage(name, "waiting for another buildfarm process that makes the same wheel")
+        with self._store.work(f"source-{name}") as scratch:
+            self._progress.stage(name, "fetch")
+            (scratch / "src").mkdir()
+            source = prepare_source(recipe, scratch / "src", cache=self._source_cache)
+            digest = build_digest(build, recipe, toolchain, source.digest)  # of the copy: files may change meanwhile
+            with self._store.work(work_name(digest)) as work:
+                if stored := self._store.take(digest):  # the other process made it
+                    return stored
+                (scratch / "src").rename(work / "src")
+                stored = self._make(build, recipe, toolchain, log, source.digest, digest, work)
+        if changed := changed_files(recipe, source):
+            print_warning(
+                f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
+                " content, and the next run builds it again. List files that are not source in .gitignore."
+            )
+        return stored
+
+    def _make(
+        self, build: Build, recipe: Recipe, toolchain: Toolchain, log: Path, source: str, digest: str, work: Path
+    ) -> StoredBuild:
+        """Compile and repair in `work`, which holds the source, and add the wheel to the store."""
+        name = str(build)
+        log.write_bytes(b"")
+        jobs = self._order.jobs(build, builds=self._parallelism.builds, jobs=self._parallelism.jobs)
+        owner = self._store.owner(work_name(digest))
+        job = CompileJob(build, recipe, toolchain, work / "src", work, log, jobs, digest, owner)
+        self._progress.expect(name, self._earlier.estimate(job, source), self._executor.compiler_calls(job))
+        wheel, record = make_wheel(
+            job, source, self._executor, lambda text: self._progress.stage(name, text), stand_in=self._stand_in
+        )
+        return self._store.add(digest, wheel, record)

@@ -1,0 +1,110 @@
+"""Which executor compiles the builds of a run: this machine, or containers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from builder.errors import BuildfarmError, MissingToolError
+from builder.images.chooser import ImageChooser
+from builder.images.registry.lock import lock_path, read_lock
+from builder.images.registry.reference import read_mirrors
+from builder.log import print_line
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule, Matrix
+from builder.matrix.plan import Build
+from builder.wheels.job import Executor
+from builder.wheels.local import LocalExecutor
+from builder.wheels.sccache.configure import cache_enabled
+from builder.wheels.toolchain.environments import Environments
+
+if TYPE_CHECKING:
+    from builder.wheels.cibuildwheel.executor import DockerExecutor
+
+
+def choose_executor(
+    wanted: str,
+    matrix: Matrix,
+    builds: Sequence[Build],
+    environments: Environments,
+    *,
+    stand_in: bool = False,
+    packages: Sequence[str] = (),
+    compiler_cache: bool = True,
+    pull: bool = True,
+    check_images: bool = True,
+) -> Executor:
+    """The executor with the name `wanted`; `auto` takes local if it can get the toolkits, else docker.
+
+    Args:
+        wanted: `auto`, `local` or `docker`.
+        matrix: names the base images and mirrors; buildfarm.lock beside its file pins the images.
+        builds: what the executor must be able to compile.
+        environments: makes the Python environments of builds.
+        stand_in: whether a CUDA toolkit of another minor is accepted.
+        packages: exact requirements to build with, instead of the ones that the recipes resolve to.
+        compiler_cache: whether compilers run through sccache; BUILDFARM_COMPILER_CACHE=0 turns it off as well.
+        pull: whether base images that are not on this machine may be pulled.
+        check_images: whether `auto` makes sure that the base images are on this machine or can be pulled.
+
+    Raises MissingToolError when neither executor can compile the builds.
+
+    """
+    compiler_cache = compiler_cache and cache_enabled()
+    local = LocalExecutor(environments, stand_in=stand_in, packages=packages, compiler_cache=compiler_cache)
+    not_here = local.toolkit_problems(builds) if wanted == "auto" else []
+    if wanted == "local" or (wanted == "auto" and not not_here):
+        if wanted == "auto":
+            print_line("executor: local (the CUDA toolkit is on this machine or on the package index)")
+        return local
+    docker = _docker_executor(
+        matrix, environments, stand_in=stand_in, packages=packages, compiler_cache=compiler_cache, pull=pull
+    )
+    if wanted == "auto":
+        print_line(f"executor: docker ({not_here[0].sentence})")
+        if check_images and (problems := docker.image_problems(builds)):
+            raise _neither(not_here, problems)
+    return docker
+
+
+def _docker_executor(
+    matrix: Matrix,
+    environments: Environments,
+    *,
+    stand_in: bool,
+    packages: Sequence[str],
+    compiler_cache: bool,
+    pull: bool,
+) -> DockerExecutor:
+    # The Docker SDK and jinja2 load slowly, and a local run does not need them.
+    from builder.images.engine import Engine  # noqa: PLC0415
+    from builder.wheels.cibuildwheel.executor import DockerExecutor  # noqa: PLC0415
+
+    chooser = ImageChooser(matrix, Compat.load(), read_lock(lock_path(matrix.path)), stand_in=stand_in)
+    engine = Engine(read_mirrors(matrix.registries), may_pull=pull)
+    return DockerExecutor(
+        environments, environments.store, chooser, engine=engine, packages=packages, compiler_cache=compiler_cache
+    )
+
+
+def _neither(not_here: Sequence[BuildfarmError], problems: Sequence[BuildfarmError]) -> MissingToolError:
+    """One error for builds that can be compiled neither on this machine nor in a container, with all solutions."""
+    here, container = ("; ".join(str(problem) for problem in found) for found in (not_here, problems))
+    hints = [hint for problem in (*problems, *not_here) for hint in problem.hints if "--executor" not in hint]
+    return MissingToolError(
+        f"neither this machine nor a container can compile these builds. This machine: {here}. Container: {container}",
+        hints=[
+            *dict.fromkeys(hints),
+            "or pass `--image NAME` with a base image that is on this machine",
+            "or run the command on a machine with Docker, where `--executor docker` needs no CUDA toolkit",
+        ],
+    )
+
+
+def override_base_image(matrix: Matrix, image: str | None) -> Matrix:
+    """The matrix with `image` as base image of every cell; the other settings of its `images:` stay."""
+    if image is None:
+        return matrix
+    rules = (*matrix.images, ImageRule("*", ""))
+    return replace(matrix, images=tuple(replace(rule, image=image) for rule in rules))

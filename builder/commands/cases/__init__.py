@@ -1,0 +1,1 @@
+"""`buildfarm cases`: drafts a cases.py from a finished wheel."""

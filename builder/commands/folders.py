@@ -1,0 +1,54 @@
+"""The two folders a user names, the store and `dist/`: checked before anything is built."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+
+from builder.errors import UsageError
+from builder.store import RUN, Store, default_store
+
+#: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store.
+_UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
+
+
+def open_store(root: Path | None, *, run: bool = True) -> Store:
+    """Open the store at `root`, or the user's default store; raises UsageError when it cannot be used.
+
+    `run`: the command builds or checks wheels; `store prune` then keeps what it uses.
+    """
+    root = (root or default_store()).expanduser().absolute()
+    hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
+    if found := _UNQUOTED.search(str(root)):
+        raise UsageError(
+            f"the path of the store contains {found[0]!r}, which breaks the ninja files that torch writes",
+            where=str(root),
+            hints=[f"{hint}; sources and --dist may have any path"],
+        )
+    try:
+        store = Store(root)
+        if run:
+            store.use(RUN)
+    except OSError as error:
+        raise UsageError(f"cannot use this store: {error.strerror}", where=str(root), hints=[hint]) from None
+    return store
+
+
+def check_dist(dist: Path) -> None:
+    """Create `dist` and write a temporary file to it; raises UsageError when that fails.
+
+    A new `dist` gets a .gitignore, as from `uv build`: inside a source folder, it is then no part of the source.
+    """
+    try:
+        if not dist.is_dir():
+            dist.mkdir(parents=True)
+            (dist / ".gitignore").write_text("*\n")
+        with tempfile.TemporaryFile(dir=dist):
+            pass
+    except OSError as error:
+        raise UsageError(
+            f"cannot write wheels to this folder: {error.strerror}",
+            where=str(dist),
+            hints=["name a different folder with `--dist DIR`"],
+        ) from None

@@ -1,0 +1,1 @@
+"""`buildfarm init`: starts a project with a new extension."""

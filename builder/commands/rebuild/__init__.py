@@ -1,0 +1,1 @@
+"""`buildfarm rebuild`: builds a wheel again and compares it."""

@@ -1,0 +1,147 @@
+"""`buildfarm rebuild`: build a wheel again from the record inside it, and compare both wheels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.commands.building.executor_choice import choose_executor, override_base_image
+from builder.commands.building.preflight import preflight
+from builder.commands.folders import open_store
+from builder.commands.rebuild.rebuild_checks import check_source, check_toolchain, find_recipe, with_recorded_parts
+from builder.errors import BuildfarmError, UsageError
+from builder.hashing import sha256_of
+from builder.log import print_line
+from builder.matrix.config import Matrix, Recipe
+from builder.matrix.load import load_matrix
+from builder.progress.display import Progress
+from builder.publish.provenance import recorded_code_version
+from builder.records.record import Record, read_record
+from builder.result import RebuildResult
+from builder.store import Store, write_atomic
+from builder.wheelfile.diff import differences
+from builder.wheels.build_dir import clear_abandoned
+from builder.wheels.job import CompileJob, Executor, code_version
+from builder.wheels.make import make_wheel
+from builder.wheels.sources.prepare import prepare_source
+from builder.wheels.toolchain.environments import Environments
+
+
+@dataclass(frozen=True)
+class RebuildOptions:
+    """The options of one `buildfarm rebuild`.
+
+    Attributes:
+        wheel: the wheel to build again.
+        matrix: the file matrix.yaml; its recipe with the name of the wheel's extension gives the source.
+        image: base image instead of the ones in the matrix, or None.
+        pull: whether base images that are not on this machine may be pulled.
+        jobs: number of parallel compilers, or None for a number that fits cores and memory.
+        python_downloads: whether uv may download the Python of the build if this machine lacks it.
+        store: its folder, or None for the user's default store.
+        out: the folder for the rebuilt wheel, or None.
+
+    """
+
+    wheel: Path
+    matrix: Path = Path("matrix.yaml")
+    image: str | None = None
+    pull: bool = True
+    jobs: int | None = None
+    python_downloads: bool = True
+    store: Path | None = None
+    out: Path | None = None
+
+
+def run_rebuild(options: RebuildOptions) -> RebuildResult:
+    """Build a wheel again and compare; neither the wheel nor the finished builds of the store are changed.
+
+    Raises:
+        UsageError: the wheel has no record, or the matrix has no recipe for it.
+        MissingToolError: the source, the packages or a part of the toolchain differs here or is unavailable.
+        BuildError: the build fails here.
+
+    """
+    record = read_record(options.wheel)
+    if options.out and options.out.resolve() == options.wheel.resolve().parent:
+        raise UsageError("the new wheel would overwrite this wheel", where="--out", hints=["name a different folder"])
+    matrix = override_base_image(load_matrix(options.matrix), options.image)
+    recipe = find_recipe(record, matrix)
+    store = open_store(options.store)
+    store.clear_abandoned()
+    clear_abandoned()
+    check_source(record, recipe, store.root / "sources")
+    _report_code_version(options.wheel)
+    environments = Environments(store, matrix.torch_index, python_downloads=options.python_downloads)
+    executor = _recorded_executor(record, matrix, environments, pull=options.pull)
+    jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
+    sha256 = sha256_of(options.wheel)
+    with store.work(f"rebuild-{sha256[:16]}") as work:
+        wheel = _build_again(record, recipe, executor, store, work, jobs)
+        found = differences(options.wheel, wheel)
+        if options.out:
+            target = options.out.absolute() / wheel.name
+            write_atomic(target, wheel.read_bytes())
+            print_line(f"wrote {target}")
+        return RebuildResult(options.wheel.name, sha256, sha256_of(wheel), tuple(found))
+
+
+def _report_code_version(wheel: Path) -> None:
+    """Print whether a different version of buildfarm's build code built the wheel: it may still make an equal wheel."""
+    recorded = recorded_code_version(wheel)
+    if not recorded:
+        print_line(
+            "cannot tell which version of buildfarm built the wheel: there is no provenance file next to the wheel"
+        )
+    elif recorded != code_version():
+        print_line("a different version of buildfarm built the wheel; the rebuilt wheel may still be equal")
+
+
+def _recorded_executor(record: Record, matrix: Matrix, environments: Environments, *, pull: bool) -> Executor:
+    """The recorded executor, with the recorded packages, and on this machine with sccache only if it was used."""
+    toolchain = record.toolchain
+    return choose_executor(
+        toolchain.executor,
+        matrix,
+        [record.build],
+        environments,
+        stand_in=record.stand_in,
+        packages=toolchain.packages,
+        compiler_cache=toolchain.executor != "local" or toolchain.sccache is not None,
+        pull=pull,
+    )
+
+
+def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Store, work: Path, jobs: int) -> Path:
+    """The rebuilt wheel, in `work`; raises MissingToolError when the toolchain is not the recorded one."""
+    name = f"rebuild-{record.build}"
+    log, progress = store.log(name), Progress()
+    log.write_bytes(b"")
+    with progress.shown():
+        progress.start(name, log)
+        try:
+            here = executor.toolchain(record.build, recipe, log=log)
+            check_toolchain(record.toolchain, here)
+            job = CompileJob(
+                record.build,
+                recipe,
+                with_recorded_parts(here, record.toolchain),
+                work / "src",
+                work,
+                log,
+                jobs,
+                work.name,
+                store.owner(work.name),
+                reuse=False,  # with objects of the first build the comparison would prove nothing
+            )
+            progress.stage(name, "fetch")
+            job.source.mkdir()
+            source = prepare_source(recipe, job.source, cache=store.root / "sources").digest
+            wheel, _ = make_wheel(
+                job, source, executor, lambda text: progress.stage(name, text), stand_in=record.stand_in
+            )
+        except BuildfarmError as error:
+            progress.finish(name, f"failed: {error}")
+            raise
+        progress.finish(name, "built")
+    return wheel

@@ -1,0 +1,1 @@
+"""`buildfarm smoke`: finds the wheels and the cells, and runs the checks."""

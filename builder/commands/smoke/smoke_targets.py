@@ -1,0 +1,195 @@
+"""Which wheels `smoke` tests, with the cases of which recipe, and in which cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from builder.errors import NothingSelectedError, UsageError
+from builder.log import print_warning
+from builder.matrix.axes import Cell
+from builder.matrix.compat import Compat
+from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
+from builder.matrix.load import did_you_mean
+from builder.matrix.plan import served_cells
+from builder.wheelfile.compatibility import is_compatible
+from builder.wheelfile.facts import WheelFacts, read_facts
+from builder.wheels.sources.official_wheel import download_wheel, fetch_wheel
+
+_CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
+
+
+@dataclass(frozen=True)
+class SmokeTarget:
+    """One wheel to test.
+
+    Attributes:
+        wheel: the file.
+        sha256: of the file, hex.
+        recipe: its cases are run.
+        cells: where they are run.
+
+    """
+
+    wheel: Path
+    sha256: str
+    recipe: Recipe
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class TargetFinder:
+    """Finds wheels to test, with their recipes and cells.
+
+    Attributes:
+        matrix: its cells are candidates.
+        recipes: all recipes of the matrix.
+        select: limits cells and, where no wheel is named, extensions.
+        cache: folder for downloaded wheels.
+        index: URL of a package index to ask before the default one, or empty.
+
+    """
+
+    matrix: Matrix
+    recipes: Sequence[Recipe]
+    select: Selection
+    cache: Path
+    index: str = ""
+
+    def find(self, wheels: Sequence[str], dist: Path) -> list[SmokeTarget]:
+        """The named wheels, or by default the wheels of `dist` and the official wheels that recipes name.
+
+        Raises UsageError for an argument that names no wheel, NothingSelectedError when no wheel fits a selected cell.
+        """
+        targets = [target for text in wheels for target in self._named(text)] if wheels else self._default(dist)
+        for target in targets:
+            if not target.cells:
+                print_warning(f"{target.wheel.name} fits none of the selected cells")
+        fitting = [target for target in targets if target.cells]
+        if not fitting:
+            raise NothingSelectedError(
+                "there is no wheel for any of the selected cells",
+                where=str(self.matrix.path),
+                hints=["name a wheel, or run `buildfarm build` with the same selection first"],
+            )
+        return fitting
+
+    def _default(self, dist: Path) -> list[SmokeTarget]:
+        selected_recipes(self.recipes, self.select)  # raises UsageError for an unknown extension
+        names = {canonicalize_name(name) for name in self.select.extensions}
+        targets = [
+            self._from_file(wheel)
+            for wheel in sorted(dist.glob("*.whl"))
+            if not names or canonicalize_name(wheel.name.split("-")[0]) in names
+        ]
+        for recipe, cells in served_cells(self.matrix, self.recipes, self.select, Compat.load()):
+            if isinstance(recipe.source, WheelSource):
+                targets += self._from_index(recipe.source.project, recipe.source.version, recipe, cells)
+        return targets
+
+    def _named(self, text: str) -> list[SmokeTarget]:
+        """What one argument names: a URL, a file, or a project and its version."""
+        if re.match(r"https?://", text):
+            return [self._from_file(download_wheel(text, cache=self.cache))]
+        if text.endswith(".whl") or "/" in text:
+            if not Path(text).is_file():
+                raise UsageError("there is no such wheel", where=text)
+            return [self._from_file(Path(text))]
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            raise UsageError("is not a wheel: give a file, a URL or NAME==VERSION", where=text) from None
+        exact = re.fullmatch(r"==([^*]+)", str(requirement.specifier))
+        if exact is None:
+            raise UsageError(
+                "give one exact version, as NAME==VERSION, because a proof applies to one wheel", where=text
+            )
+        recipe = self._recipe_of(requirement.name)
+        return self._from_index(requirement.name, exact[1], recipe, self._selected_cells(recipe))
+
+    def _from_file(self, wheel: Path) -> SmokeTarget:
+        facts = read_facts(wheel)
+        recipe = self._recipe_of(facts.name)
+        cells = [
+            cell
+            for cell in self._selected_cells(recipe)
+            if is_compatible(wheel.name, cell.python, any_glibc=True) and _accepts(facts, cell)
+        ]
+        return SmokeTarget(wheel, facts.sha256, _with_imports(recipe, facts), tuple(cells))
+
+    def _from_index(self, project: str, version: str, recipe: Recipe, cells: Sequence[Cell]) -> list[SmokeTarget]:
+        """The wheels of a project for the Pythons of these cells; one wheel may serve several Pythons."""
+        index = [self.index] if self.index else []
+        cells_of: dict[Path, list[Cell]] = {}
+        for python, group in groupby(sorted(cells, key=lambda cell: cell.python), key=lambda cell: cell.python):
+            wheel = fetch_wheel(project, version, python, cache=self.cache, index=index)
+            cells_of.setdefault(wheel, []).extend(group)
+        targets = []
+        for wheel, candidates in cells_of.items():
+            facts = read_facts(wheel)
+            fitting = tuple(sorted(cell for cell in candidates if _accepts(facts, cell)))
+            targets.append(SmokeTarget(wheel, facts.sha256, _with_imports(recipe, facts), fitting))
+        return targets
+
+    def _selected_cells(self, recipe: Recipe) -> list[Cell]:
+        """The selected cells that the recipe supports."""
+        select = Selection(self.select.torch, self.select.cuda, self.select.python)
+        return [cell for _, cells in served_cells(self.matrix, [recipe], select, Compat.load()) for cell in cells]
+
+    def _recipe_of(self, name: str) -> Recipe:
+        """The recipe for a wheel of this name: with `--ext` the selected recipe, otherwise the recipe of this name.
+
+        Without such a recipe an empty one: no cases, and no imports (they are read from the wheel).
+        """
+        selected = selected_recipes(self.recipes, self.select)
+        if len(self.select.extensions) == 1:
+            return selected[0]
+        for recipe in selected:
+            if canonicalize_name(recipe.name) == canonicalize_name(name):
+                return recipe
+        if self.select.extensions:
+            raise UsageError(
+                f"the wheel is of {name}, but no --ext names {name}",
+                where=" ".join(f"--ext {each}" for each in self.select.extensions),
+                hints=["pass exactly one --ext. Its cases then run on every wheel, whatever the wheel's name"],
+            )
+        nowhere = Path("/nonexistent")
+        return Recipe(name=name, version="0", folder=nowhere, source=PathSource(nowhere), cuda="optional")
+
+
+def selected_recipes(recipes: Sequence[Recipe], select: Selection) -> list[Recipe]:
+    """The recipes of the selected extensions, or all; raises UsageError for an extension without a recipe."""
+    by_name = {recipe.name: recipe for recipe in recipes}
+    for name in select.extensions:
+        if name not in by_name:
+            raise UsageError(f"no extension is named {name!r}{did_you_mean(name, list(by_name))}", where="--ext")
+    return [recipe for recipe in recipes if not select.extensions or recipe.name in select.extensions]
+
+
+def _with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
+    """The recipe; where it names no imports, they are the top-level packages of the wheel."""
+    if recipe.imports:
+        return recipe
+    packages = {name.split("/")[0] for name in facts.files if name.endswith("/__init__.py") and name.count("/") == 1}
+    if not packages:
+        raise UsageError(
+            "contains no Python package to import", where=facts.filename, hints=["write a recipe with `imports`"]
+        )
+    return replace(recipe, imports=tuple(sorted(packages)))
+
+
+def _accepts(facts: WheelFacts, cell: Cell) -> bool:
+    """Whether the wheel is for the torch and the CUDA of a cell, by its METADATA and the libraries it needs."""
+    for text in facts.requires_dist:
+        requirement = Requirement(text)
+        if canonicalize_name(requirement.name) == "torch" and not requirement.specifier.contains(str(cell.torch)):
+            return False
+    needed = (name for library in facts.libraries for name in library.needed)
+    runtimes = {match[1] for name in needed if (match := _CUDA_RUNTIME.match(name))}
+    return not runtimes or str(cell.cuda.major) in runtimes

@@ -1,0 +1,194 @@
+"""The checks of the op gate: name, column title, meaning, and how each one runs. Standard library only, no torch.
+
+Every other list of checks derives from `CHECKS`: the tasks, the columns of the table, and `builder.proof.Check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check of the gate.
+
+    Attributes:
+        name: the name in reports and for `--check`.
+        title: the heading of its column, at most 8 letters, so that a row with every CPU check fits 120 columns.
+        meaning: what a passed check shows, in one sentence.
+        function: `module:function` in `builder.gate.checks`, called as `(context, case) -> list of outcomes`, or as
+            `(context)` if `per_extension`; "" for a check that the scheduler itself decides.
+        device: "cpu" runs on the CPU (on CUDA for an op without a CPU kernel); "cuda" needs a GPU; "none" executes no
+            kernel and runs on any machine.
+        heap_checks: whether it runs under glibc's heap checks.
+        edges: "with" runs edge cases too, "without" skips them, "only" runs nothing else.
+        per_extension: one task for the extension instead of one for each case.
+        time_factor: its time limit as a multiple of the limit in the spec.
+        cost: tasks of a check with a higher cost start earlier, so that the run does not end with the slowest.
+
+    """
+
+    name: str
+    title: str
+    meaning: str
+    function: str = ""
+    device: str = "cpu"
+    heap_checks: bool = False
+    edges: str = "with"
+    per_extension: bool = False
+    time_factor: float = 1.0
+    cost: int = 0
+
+
+_TABLE = (
+    Check(
+        "ops",
+        "ops",
+        "Every dispatcher op, every pybind function and every public callable of the modules listed in `PUBLIC` in "
+        "cases.py has a case.",
+    ),
+    Check("loaded", "libs", "The imports of the recipe load every shared library of the wheel."),
+    Check(
+        "dispatch",
+        "keys",
+        "Every op has a kernel for each dispatch key listed under `libraries` in the recipe; if the recipe lists "
+        "none, for each device of its cases.",
+        "dispatch:dispatch",
+        device="none",
+        per_extension=True,
+    ),
+    Check(
+        "import-order",
+        "order",
+        "torch, the extension and the `companions` can be imported in different orders, and then an op runs.",
+    ),
+    Check(
+        "values",
+        "value",
+        "Results agree with the reference or the invariant of the case, in every dtype that the case lists.",
+        "values:values",
+        edges="without",
+    ),
+    Check(
+        "gradients",
+        "grad",
+        "Gradients agree with the reference and, if the case asks for gradcheck, with finite differences.",
+        "gradients:gradients",
+    ),
+    Check(
+        "layouts",
+        "layout",
+        "Non-contiguous inputs and output gradients give the same results as contiguous ones.",
+        "layouts:layouts",
+        edges="without",
+    ),
+    Check(
+        "edges",
+        "edge",
+        "Empty inputs and batches of one element give the expected results.",
+        "values:edges",
+        edges="only",
+    ),
+    Check(
+        "repeat",
+        "repeat",
+        "Repeated runs give the same bits, on the devices that the case lists in `deterministic`.",
+        "memory:repeat",
+        edges="without",
+    ),
+    Check(
+        "memory",
+        "mem",
+        "The op does not access memory outside its tensors, and results do not depend on uninitialised memory.",
+        "memory:memory",
+        heap_checks=True,
+        cost=1,
+    ),
+    Check(
+        "opcheck",
+        "opchk",
+        "torch.library.opcheck passes: schema, autograd registration, fake tensors, AOT dispatch.",
+        "compile_export:opcheck",
+        time_factor=2.0,
+        cost=2,
+    ),
+    Check(
+        "fake",
+        "fake",
+        "The fake kernel returns the same shapes, dtypes, strides and devices as the real kernel.",
+        "fake_tensor:fake",
+    ),
+    Check(
+        "devices",
+        "device",
+        "Under FakeTensorMode the op refuses tensors on two devices, except where the case allows them.",
+        "fake_tensor:devices",
+        device="none",
+        edges="without",
+    ),
+    Check(
+        "export",
+        "export",
+        "torch.export captures the op with fixed and with dynamic shapes, and the program gives the same results.",
+        "compile_export:export",
+        edges="without",
+        time_factor=2.0,
+        cost=3,
+    ),
+    Check(
+        "compile",
+        "comp",
+        "torch.compile(fullgraph=True) gives the same results and gradients, with static and with dynamic shapes.",
+        "compile_export:compiled",
+        edges="without",
+        time_factor=2.0,
+        cost=4,
+    ),
+    Check(
+        "gpu-values",
+        "g:value",
+        "Results on CUDA agree with the reference or the invariant of the case, and with the CPU kernel.",
+        "gpu:values",
+        device="cuda",
+    ),
+    Check(
+        "gpu-stream",
+        "g:stream",
+        "Kernels run on the current CUDA stream.",
+        "gpu:stream",
+        device="cuda",
+        edges="without",
+    ),
+    Check(
+        "gpu-graph",
+        "g:graph",
+        "A CUDA graph captures the op, and a replay with other inputs gives the right results.",
+        "gpu:graph",
+        device="cuda",
+        edges="without",
+    ),
+    Check(
+        "gpu-device",
+        "g:device",
+        "The op works on a second GPU while the first GPU is the current device. Needs two GPUs.",
+        "gpu:second_device",
+        device="cuda",
+        edges="without",
+    ),
+    Check(
+        "gpu-sanitizer",
+        "g:sanit",
+        "compute-sanitizer's memcheck reports no errors.",
+        "sanitizer:sanitizer",
+        device="cuda",
+        edges="without",
+        time_factor=4.0,
+    ),
+)
+
+#: The checks by name, in the order in which reports show them.
+CHECKS: Mapping[str, Check] = {check.name: check for check in _TABLE}
+
+#: The checks that run as tasks, in the order in which their tasks start.
+TASK_CHECKS = tuple(sorted((check for check in _TABLE if check.function), key=lambda check: -check.cost))

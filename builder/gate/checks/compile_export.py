@@ -1,0 +1,260 @@
+"""The checks "opcheck", "export" and "compile": an op in exported and compiled programs.
+
+The cases decide which sizes must stay dynamic: if a case of the same op with the same constants has a different size in
+a dimension, an export must not fix that dimension. torch's compiler specialises on the sizes 0 and 1 by design, so
+only sizes from 2 on are compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.gate.case import Case
+from builder.gate.checks.calls import CallModule, same_up_to_sizes, tensor_function
+from builder.gate.context import Context, compare, flatten, iter_tensors, sentence
+from builder.gate.outcome import Outcome
+from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
+
+_RELEASE = release_of(torch.__version__)
+_NAME = "{}.{}".format(*_RELEASE)
+#: Before 2.4 torch.export is a strict prototype: an error of it does not mean that the op is wrong.
+_PROTOTYPE = _RELEASE < (2, 4)
+_BACKEND = "aot_eager"  # traces without code generation, so it needs no C++ compiler and no Triton
+#: Modules that the first compilation with gradients imports, which takes seconds.
+_LAZY = ("torch._functorch.partitioners", "torch._inductor.lowering", "torch.testing._internal.optests")
+#: Where torch's message ends and its general advice begins.
+_CHATTER = re.compile(
+    r"The error above occurred|\(unhinted|Hint: |For more information|Developer debug context"
+    r"|Set TORCH\w+|Set torch\._dynamo\.config"  # <= 2.6, 2.0
+)
+#: Advice by pattern of torch's message.
+_ADVICE = (
+    (r"fake impl|UnsupportedOperatorException|with fake tensors", "register a fake with torch.library.register_fake"),
+    (r"data-dependent|DataDependent|Tensor\.item", "do not read a tensor's data, or move that code into an op"),
+    (r"graph break|Unsupported|graph_break", "move the code that cannot be traced into an op with a fake kernel"),
+    (r"ConstraintViolation|[Ss]pecializ|Guard failed: .*size", "keep sizes symbolic: no int() and no branch on a size"),
+)
+
+
+def warm_up() -> None:
+    """Import and build what the first compilation needs, which takes seconds, before the fork server forks.
+
+    Runs no op of an extension and computes no gradient: autograd would start threads, which a fork does not survive.
+    torch's inductor registers ops when it is imported, so call this before recording registered ops.
+    """
+    with contextlib.suppress(Exception):  # if this torch cannot compile, the checks report it
+        torch.compile(lambda x: x.sin() * 2, backend=_BACKEND, fullgraph=True, dynamic=True)(torch.ones(2, 3))
+        torch._dynamo.reset()
+    for name in _LAZY:
+        with contextlib.suppress(Exception):
+            importlib.import_module(name)
+
+
+def opcheck(context: Context, case: Case) -> list[Outcome]:
+    """The check "opcheck": `torch.library.opcheck` tests schema, autograd, fake tensors and dynamic AOT dispatch.
+
+    It supports only dispatcher ops: a Python callable has no outcome.
+    """
+    op = context.overload(case)
+    if op is None:
+        return []  # a Python callable
+    if not hasattr(torch.library, "opcheck"):
+        return [context.not_run("opcheck", case, "torch.library.opcheck needs torch 2.4 or newer")]
+    found = torch.library.opcheck(op, context.arguments(case), dict(case.kwargs), raise_exception=False)
+    failures = {name: result for name, result in found.items() if result != "SUCCESS"}
+    if list(failures) == ["test_aot_dispatch_dynamic"] and _returns_nan(context, case):
+        reason = "test_aot_dispatch_dynamic cannot compare NaN, and the result has NaN; the other tests pass"
+        return [context.not_run("opcheck", case, reason)]
+    if not failures:
+        return [context.passed("opcheck", case, f"{len(found)} tests")]
+    # One outcome for each failed test, because the causes differ.
+    return [
+        context.failed(
+            "opcheck", case, f"opcheck's {name} fails: {_one_line(error)}", test=name, message=str(error)[:4000]
+        )
+        for name, error in failures.items()
+    ]
+
+
+def _returns_nan(context: Context, case: Case) -> bool:
+    results = flatten(context.call(case, context.arguments(case, grad=False)))
+    return any(bool(one.isnan().any()) for one in results if one.is_floating_point() or one.is_complex())
+
+
+def export(context: Context, case: Case) -> list[Outcome]:
+    """The check "export": torch.export (non-strict) with fixed, then with dynamic sizes; the programs are run."""
+    if _RELEASE < (2, 1):
+        return [context.not_run("export", case, "torch.export needs torch 2.1 or newer")]
+    context.step("export with fixed sizes")
+    try:
+        failure = _export_once(context, case, None, [case])[0]
+    except UnsupportedByTorchError as unsupported:
+        return [context.not_run("export", case, str(unsupported))]
+    if failure:
+        return [context.failed("export", case, f"with fixed sizes, {failure}")]
+    automatic = getattr(getattr(torch.export, "Dim", None), "AUTO", None)
+    if automatic is None:
+        return [context.not_run("export", case, "fixed sizes pass; testing dynamic sizes needs torch 2.6 or newer")]
+    first, others = same_up_to_sizes(context, case)
+    if first is not case:
+        return [context.passed("export", case, f"fixed sizes; dynamic sizes with the case '{first.name}'")]
+    context.step("export with dynamic sizes")
+    others = [one for one in others if not one.edge]
+    failure, free = _export_once(context, case, automatic, [case, *others])
+    if failure:
+        return [context.failed("export", case, f"with dynamic sizes, {failure}", free=free)]
+    return [context.passed("export", case, f"{len(free)} dynamic sizes, {len(others)} other cases", free=free)]
+
+
+def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Case]) -> tuple[str, list[str]]:  # noqa: ANN401
+    """Return what is wrong or "", and the sizes that the export left dynamic. Raises UnsupportedByTorchError."""
+    args = context.arguments(case, grad=False)
+    tensors = [tensor for _, tensor in iter_tensors(args)]
+    names = [str(path) for path, _ in iter_tensors(args)]
+    dimensions = [{at: dimension for at, size in enumerate(tensor.shape) if size > 1} for tensor in tensors]
+    module = CallModule(tensor_function(context, case, args))
+    try:
+        dynamic = {} if dimension is None else {"dynamic_shapes": {"tensors": dimensions}}
+        program = torch.export.export(module, (tensors,), **dynamic, **({} if _PROTOTYPE else {"strict": False}))
+    except Exception as error:
+        if _PROTOTYPE:
+            raise UnsupportedByTorchError(f"torch.export (torch {_NAME}) raises {_one_line(error)}") from error
+        return f"torch.export raises {_one_line(error)}", []
+    free = _free_dimensions(program, len(tensors)) if dimension is not None else [set()] * len(tensors)
+    dynamic_names = [f"dimension {at} of {name}" for name, dims in zip(names, free) for at in sorted(dims)]
+    if dimension is not None and any(dimensions) and not dynamic_names:
+        return (
+            "torch.export fixes every size: keep sizes symbolic in the fake kernel, no int() and no branch on them",
+            dynamic_names,
+        )
+    for run in runs:
+        others = [tensor for _, tensor in iter_tensors(context.arguments(run, grad=False))]
+        for name, one, other, dims in zip(names, tensors, others, free):
+            for at, (size, wanted) in enumerate(zip(one.shape, other.shape)):
+                if size != wanted and min(size, wanted) > 1 and at not in dims:
+                    return (
+                        f"torch.export fixes dimension {at} of {name} at {size}, but it is {wanted} in the case "
+                        f"'{run.name}': keep the size symbolic in the fake kernel, no int() and no branch on it",
+                        dynamic_names,
+                    )
+        if _meets_zero_or_one(tensors, others):
+            continue
+        try:
+            answer = program.module()(others)
+        except Exception as error:
+            if _PROTOTYPE:
+                raise UnsupportedByTorchError(
+                    f"the program exported by torch {_NAME} raises {_one_line(error)}"
+                ) from error
+            return f"the exported program raises {_one_line(error)} for the case '{run.name}'", dynamic_names
+        failure = _different(context, run, answer)
+        if failure:
+            return f"for the case '{run.name}', {failure}", dynamic_names
+    return "", dynamic_names
+
+
+def compiled(context: Context, case: Case) -> list[Outcome]:
+    """The check "compile": torch.compile(fullgraph=True), forward and backward, with static, then dynamic sizes."""
+    try:
+        torch._dynamo.eval_frame.check_if_dynamo_supported()
+    except RuntimeError as error:
+        return [context.not_run("compile", case, sentence(error))]
+    first, others = same_up_to_sizes(context, case)
+    for dynamic, runs in ((False, [case]), (True, [case, *others])):
+        if dynamic and first is not case:
+            return [context.passed("compile", case, f"static; dynamic with the case '{first.name}'")]
+        kind = "dynamic" if dynamic else "static"
+        context.step(f"compile, {kind}")
+        torch._dynamo.reset()
+        args = context.arguments(case)
+        call = torch.compile(tensor_function(context, case, args), backend=_BACKEND, fullgraph=True, dynamic=dynamic)
+        for run in runs:
+            try:
+                failure = _compiled_once(context, run, call)
+            except UnsupportedByTorchError as unsupported:
+                return [
+                    context.not_run(
+                        "compile", case, f"static sizes pass; {unsupported}" if dynamic else str(unsupported)
+                    )
+                ]
+            if failure:
+                other = "" if run is case else f" for the case '{run.name}'"
+                return [context.failed("compile", case, f"{kind}{other}: {failure}")]
+    return [context.passed("compile", case, f"static, dynamic over {1 + len(others)} cases")]
+
+
+def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor]], Any]) -> str:
+    """Return what is wrong or "". Raises UnsupportedByTorchError."""
+    tensors = [tensor for _, tensor in iter_tensors(context.arguments(case))]
+    try:
+        answer = call(tensors)
+    except Exception as error:  # noqa: BLE001 (dynamo may raise anything)
+        raise_if_unsupported("compile", _RELEASE, error)
+        return f"torch.compile(fullgraph=True) raises {_one_line(error)}"
+    failure = _different(context, case, answer)
+    if failure:
+        return failure
+    args = context.arguments(case)
+    try:
+        expected = _gradients([tensor for _, tensor in iter_tensors(args)], context.call(case, args))
+    except Exception:  # noqa: BLE001 (the check "gradients" reports it)
+        return ""
+    try:
+        gradients = _gradients(tensors, answer)
+    except Exception as error:  # noqa: BLE001
+        raise_if_unsupported("compile", _RELEASE, error)
+        return f"the compiled backward raises {_one_line(error)}"
+    return compare(gradients, expected, case, context.dtype(case), "the compiled gradient") or ""
+
+
+def _gradients(tensors: Sequence[Tensor], answer: Any) -> list[Tensor]:  # noqa: ANN401
+    """Return the gradients of the sum of all results with respect to the tensors that require them."""
+    inputs = [tensor for tensor in tensors if tensor.requires_grad]
+    outputs = [tensor for tensor in flatten(answer) if tensor.requires_grad]
+    if not inputs or not outputs:
+        return []
+    found = torch.autograd.grad(outputs, inputs, [torch.ones_like(one) for one in outputs], allow_unused=True)
+    return [torch.zeros_like(one) if gradient is None else gradient for one, gradient in zip(inputs, found)]
+
+
+def _different(context: Context, case: Case, answer: Any) -> str:  # noqa: ANN401
+    """Return how the traced result differs from the op's own, or ""; "" also for an op that is not deterministic."""
+    if context.device not in case.deterministic:
+        return ""
+    expected = context.call(case, context.arguments(case))
+    return compare(answer, expected, case, context.dtype(case), "the traced result") or ""
+
+
+def _meets_zero_or_one(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether a size differs and is 0 or 1 in one case: a program exported for the other size does not accept it."""
+    sizes = [both for one, other in zip(tensors, others) for both in zip(one.shape, other.shape)]
+    return any(size != wanted and min(size, wanted) < 2 for size, wanted in sizes)
+
+
+def _free_dimensions(program: Any, count: int) -> list[set[int]]:  # noqa: ANN401
+    """Return for each tensor the dimensions whose size is dynamic in the exported program."""
+    given = set(program.graph_signature.user_inputs)
+    values = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder" and node.name in given]
+    free = [{at for at, size in enumerate(value.shape) if _is_free(size)} for value in values]
+    return free + [set()] * (count - len(free))
+
+
+def _is_free(size: Any) -> bool:  # noqa: ANN401
+    # A size that the fake kernel turned into a number is still a symbol here, with a guard on its value.
+    return isinstance(size, torch.SymInt) and size.node.maybe_as_int() is None
+
+
+def _one_line(error: BaseException) -> str:
+    """Return an exception in one line, with advice if there is some."""
+    while str(error).lstrip().startswith("from user code:") and error.__cause__ is not None:
+        error = error.__cause__  # torch 2.0 puts the location here and the message into the causes
+    message = _CHATTER.split(sentence(error))[0].strip().removesuffix("Explanation:").rstrip()
+    advice = next((advice for pattern, advice in _ADVICE if re.search(pattern, message)), "")
+    return f"{message}: {advice}" if advice else message

@@ -1,0 +1,111 @@
+"""The check "dispatch": ops have kernels for the claimed dispatch keys. Runs no op and needs no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from builder.gate.context import Context
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
+
+#: Keys of kernels that serve every backend by calling other ops; they do not show that a backend is supported.
+_COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+_SHOWN = ("CPU", "CUDA", "Meta", "Autograd", "AutogradCPU", "AutogradCUDA", "AutocastCPU", "AutocastCUDA", *_COMPOSITE)
+
+
+def dispatch(context: Context) -> list[Outcome]:
+    """The check "dispatch": an outcome for each claimed library that is not loaded, and for each discovered op."""
+    outcomes = [_library(stem) for stem in sorted(context.spec.libraries) if not _is_loaded(stem)]
+    claimed = sorted({key for keys in context.spec.libraries.values() for key in keys})
+    for op in context.ops:
+        if "::" in op:
+            outcomes.append(_op(op, _keys(context, op, claimed)))
+        else:
+            reason = "the op is a Python callable, which has no kernels in the dispatcher to check"
+            outcomes.append(Outcome("dispatch", op, "", NOT_RUN, reason))
+    spaces = {op.partition("::")[0] for op in context.ops if "::" in op}
+    for op in _dangling():
+        if op.partition("::")[0] in spaces:
+            reason = "a kernel is registered, but no schema: the library that defines the op is not loaded"
+            outcomes.append(Outcome("dispatch", op, "", FAILED, reason))
+    return outcomes
+
+
+def _keys(context: Context, op: str, claimed: list[str]) -> list[str]:
+    """Return the keys that the recipe's libraries, or else the cases, claim, without devices that the cases exclude."""
+    cases = [case for case in context.cases if case.op in (op, op.partition(".")[0])]
+    if not cases:
+        return claimed
+    devices = {device.upper() for case in cases for device in case.devices}
+    return [key for key in claimed or sorted(devices) if key in devices or key not in ("CPU", "CUDA")]
+
+
+def _op(op: str, keys: list[str]) -> Outcome:
+    registered = [key for key in _SHOWN if has_kernel(op, key)]
+    composite = [key for key in _COMPOSITE if key in registered]
+    unknown = []
+    for key in keys:
+        if key == "CUDA" and torch.version.cuda is None:
+            unknown.append("this torch is a CPU build, so the extension may have left out its CUDA kernels")
+        elif has_kernel(op, key):
+            continue
+        elif composite or _computed(op, key):
+            if key != "CPU":  # for the CPU the check "values" tests it
+                unknown.append(
+                    f"a composite kernel covers {key} but does not prove that the op works there: run the gate on a GPU"
+                )
+        else:
+            reason = (
+                f"no kernel for {key}: a call raises \"Could not run '{op}' with arguments from the '{key}' backend\"; "
+                f"registered: {', '.join(registered) or 'none'}. "
+                + ("Build the library with the CUDA sources. " if key == "CUDA" else "")
+                + "List the module that loads the library under `imports`"
+            )
+            return Outcome("dispatch", op, "", FAILED, reason, evidence={"registered": registered, "claimed": keys})
+    evidence = {"registered": registered, "claimed": keys}
+    if unknown:
+        return Outcome("dispatch", op, "", NOT_RUN, unknown[0], evidence=evidence)
+    if not keys:
+        reason = "nothing to check: neither `libraries` in the recipe nor a case claims a dispatch key for this op"
+        return Outcome("dispatch", op, "", NOT_RUN, reason, evidence=evidence)
+    return Outcome("dispatch", op, "", PASSED, ", ".join(keys), evidence=evidence)
+
+
+def has_kernel(op: str, key: str) -> bool:
+    """Whether a kernel is registered for the op at exactly this dispatch key."""
+    try:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op, key))
+    except RuntimeError:  # a key this torch does not know
+        return False
+
+
+def _computed(op: str, key: str) -> bool:
+    try:
+        return bool(torch._C._dispatch_has_computed_kernel_for_dispatch_key(op, key))
+    except (AttributeError, RuntimeError):
+        return False
+
+
+def _dangling() -> list[str]:
+    try:
+        text = torch._C._dispatch_find_dangling_impls()
+    except (AttributeError, RuntimeError):
+        return []
+    return sorted(
+        {line.split(":", 1)[1].strip() for one in text for line in one.splitlines() if line.startswith("name:")}
+    )
+
+
+def _library(stem: str) -> Outcome:
+    if torch.version.cuda is None:
+        reason = f"the import does not load the library {stem}, perhaps because this torch is a CPU build"
+        return Outcome("dispatch", "", "", NOT_RUN, reason)
+    reason = f"the import does not load the library {stem}, so its ops are missing"
+    return Outcome("dispatch", "", "", FAILED, reason)
+
+
+def _is_loaded(stem: str) -> bool:
+    """Whether a library with this stem is loaded, e.g. _C.abi3.so or _C.cpython-312-x86_64-linux-gnu.so for _C."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    return any(line.rpartition("/")[2].partition(".")[0] == stem for line in lines if line.endswith(".so"))

@@ -1,0 +1,261 @@
+"""The checks "fake" and "devices": an op under FakeTensorMode, compared with its real result, and on fake CUDA tensors.
+
+A fake tensor has only size, strides, dtype and device, so "cuda:0" needs no GPU. For a Meta kernel, and for an op
+composed of torch's own ops, FakeTensorMode compares the devices; with `register_fake` the fake kernel must do it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from builder.gate.case import Case
+from builder.gate.context import Context, TensorPath, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.outcome import Outcome
+from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
+
+_RELEASE = release_of(torch.__version__)
+
+#: Errors about devices: torch up to 2.12, torch since 2.13, and messages of ops.
+_OF_DEVICES = re.compile(
+    r"Unhandled FakeTensor Device Propagation|all tensors to be on the same device"  # <= 2.12, >= 2.13
+    r"|\bdevices?\b|\bcuda\b|\bcpu\b|\bgpu\b",
+    re.IGNORECASE,
+)
+#: Raised for an op without a fake kernel; torch 2.0 has no special exception for this.
+_UNSUPPORTED = getattr(fake_tensor, "UnsupportedOperatorException", NotImplementedError)
+#: torch 2.0 would call the real kernel if there is no fake kernel, and the comparison would always pass.
+_MODE = {"allow_fallback_kernels": False} if _UNSUPPORTED is NotImplementedError else {}
+#: Errors of a fake kernel that initialises CUDA.
+_NO_DRIVER = re.compile(r"NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA driver|cudaGetDevice", re.IGNORECASE)
+
+
+def fake(context: Context, case: Case) -> list[Outcome]:
+    """The check "fake": the fake kernel returns tensors of the same number, shape, dtype, strides and device.
+
+    For every dtype, with contiguous inputs and, unless the case has `contiguous_only`, with reversed strides; then with
+    fake CUDA tensors, whose results must be on CUDA too.
+    """
+    compared = 0
+    for dtype in case.dtypes:
+        for layout, change in _layouts(case):
+            args = map_tensors(context.arguments(case, dtype, grad=False), change)
+            name = str(dtype).replace("torch.", "") + layout
+            context.step(f"fake, {name}")
+            try:
+                with torch.no_grad():
+                    real = [_described(tensor) for tensor in flatten(context.call(case, args))]
+            except Exception as error:  # noqa: BLE001 (an op may raise anything)
+                if layout:
+                    continue  # the check "layouts" reports it
+                return [context.failed("fake", case, f"with {name} the real op raises {sentence(error)}")]
+            try:
+                failure = _compare(context, case, args, real, context.device)
+                if failure is None and "cuda" in case.devices and context.device != "cuda":
+                    failure = _compare(context, case, args, [{**one, "strides": None} for one in real], "cuda:0")
+            except UnsupportedByTorchError as unsupported:
+                return [context.not_run("fake", case, str(unsupported))]
+            if failure is not None:
+                return [context.failed("fake", case, f"with {name}: {failure}", real=[_text(one) for one in real])]
+            compared += 1
+    return [context.passed("fake", case, f"{compared} comparisons")]
+
+
+def devices(context: Context, case: Case) -> list[Outcome]:
+    """The check "devices": one tensor argument on the CPU, the others on fake CUDA, must raise an error about devices.
+
+    An argument in `mixed_devices` must be accepted, and the result must be on CUDA. 0-dimensional tensors are skipped:
+    torch accepts them on any device.
+    """
+    args = context.arguments(case, device="cpu", grad=False)
+    movable = [path for path, tensor in iter_tensors(args) if tensor.dim() > 0]
+    bound = [path for path in movable if path.position not in case.mixed_devices]
+    if len(bound) == 1:
+        movable.remove(bound[0])  # with this one on the CPU the call runs on the CPU
+    if "cuda" not in case.devices or not movable or len(movable) + len(bound) < 2:
+        return []  # no CUDA kernel, or only one tensor with dimensions
+    try:
+        _call(context, case, args, lambda _: "cuda:0")
+    except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        return [
+            context.not_run(
+                "devices",
+                case,
+                f"the fake kernel also fails with all tensors on CUDA (see the check 'fake'): {sentence(error)}",
+            )
+        ]
+    answers: dict[str, str] = {}
+    failures = []
+    for path in movable:
+        context.step(f"devices, {path} on the CPU")
+        try:
+            failure, answers[str(path)] = _one_on_cpu(context, case, args, path)
+        except UnsupportedByTorchError as unsupported:
+            return [context.not_run("devices", case, str(unsupported))]
+        failures += [failure] if failure else []
+    if failures:
+        return [context.failed("devices", case, "; ".join(failures), answers=answers)]
+    return [context.passed("devices", case, f"{len(movable)} arguments", answers=answers)]
+
+
+def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorPath) -> tuple[str, str]:
+    """Return what is wrong or "", and what the op returned or raised. Raises UnsupportedByTorchError."""
+    name = _name_of(context, case, path)
+    mixed = path.position in case.mixed_devices
+    try:
+        result = _call(context, case, args, lambda here: "cpu" if here == path else "cuda:0")
+    except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        message = sentence(error)
+        if mixed:
+            raise_if_unsupported("devices", _RELEASE, error)
+            return f"with {name} on the CPU, which the case allows, the op raises {message}", message
+        if _OF_DEVICES.search(message):
+            return "", message
+        return f"with {name} on the CPU the op raises an error that does not mention devices: {message}", message
+    devices = sorted({str(tensor.device) for tensor in flatten(result)})
+    returned = f"returns {', '.join(devices) + ' tensors' if devices else 'no tensor'}"
+    if not mixed:
+        return (
+            f"the fake kernel accepts {name} on the CPU although the other tensors are on CUDA, and {returned}: reject "
+            "such a call with torch._check or, if the op supports it, list the argument in mixed_devices",
+            returned,
+        )
+    if any(one != "cuda:0" for one in devices):
+        return (
+            f"with {name} on the CPU, which the case allows, the fake kernel {returned}: create the tensors on cuda:0",
+            returned,
+        )
+    return "", returned
+
+
+def _name_of(context: Context, case: Case, path: TensorPath) -> str:
+    """Return the argument's name in the schema, or its position."""
+    overload = context.overload(case)
+    if overload is None:
+        return str(path)
+    names = [argument.name for argument in overload._schema.arguments]
+    if path.position >= len(names):
+        return str(path)
+    return f"'{names[path.position]}'" + ("" if path.item is None else f"[{path.item}]")
+
+
+def _layouts(case: Case) -> Iterator[tuple[str, Callable[[TensorPath, Tensor], Tensor]]]:
+    yield "", lambda _, tensor: tensor
+    if not case.contiguous_only:
+        yield " and reversed strides", lambda _, tensor: _reversed_strides(tensor)
+
+
+def _reversed_strides(tensor: Tensor) -> Tensor:
+    order = list(range(tensor.dim()))[::-1]
+    return tensor.permute(order).contiguous().permute(order)
+
+
+def _call(context: Context, case: Case, args: Sequence[Any], device: Callable[[TensorPath], str]) -> Any:  # noqa: ANN401
+    """Call the op with fake tensors like these on the given devices."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), **_MODE)  # with a ShapeEnv the size of a result may depend on data
+
+    def faked(path: TensorPath, tensor: Tensor) -> Tensor:
+        shape = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+        return FakeTensor(mode, shape, torch.device(device(path)))
+
+    fakes = map_tensors(args, faked)
+    with mode, torch.no_grad():
+        return context.call(case, fakes)
+
+
+def _compare(
+    context: Context, case: Case, args: Sequence[Any], real: Sequence[dict[str, Any]], device: str
+) -> str | None:
+    """Return what is wrong with the fake kernel's result on this device as a sentence, or None.
+
+    Raises UnsupportedByTorchError.
+    """
+    target = torch.device("cuda:0" if device == "cuda" else device)
+    where = f"with fake inputs on {target}, " if str(target) != context.device else ""
+    try:
+        results = flatten(_call(context, case, args, lambda _: str(target)))
+    except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        raise_if_unsupported("fake", _RELEASE, error)
+        return _raised(error, where)
+    if len(results) != len(real):
+        return f"{where}the fake kernel returns {len(results)} tensors, the real kernel {len(real)}"
+    for index, (tensor, want) in enumerate(zip(results, real)):
+        name = "" if len(real) == 1 else f" for tensor {index}"
+        have = _described(tensor)
+        if not _same_shape(have["shape"], want["shape"]):
+            return f"{where}the fake kernel returns shape {have['shape']}{name}, the real kernel {want['shape']}"
+        if have["dtype"] != want["dtype"]:
+            return (
+                f"{where}the fake kernel returns {have['dtype']}{name}, the real kernel {want['dtype']}: "
+                "set dtype= in the fake kernel"
+            )
+        if want["strides"] is not None and not _same_strides(have, want):
+            return (
+                f"{where}the fake kernel returns strides {have['strides']}{name}, the real kernel {want['strides']}: "
+                "use new_empty_strided in the fake kernel, or make the real result contiguous and use new_empty"
+            )
+        # The real kernel did not run on CUDA: with every input on CUDA the result must be there too.
+        expected = want["device"] if not where else str(target)
+        if have["device"] != expected:
+            return (
+                f"{where}the fake kernel returns a tensor on {have['device']}{name}; it must be on {expected}: "
+                "use new_empty of an input"
+            )
+    return None
+
+
+def _raised(error: Exception, where: str) -> str:
+    message = sentence(error)
+    if isinstance(error, _UNSUPPORTED):
+        return f"there is no fake kernel ({message}): register one with torch.library.register_fake"
+    data = isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
+    if data or "data-dependent" in message:
+        return (
+            f"{where}the fake kernel reads data of a fake tensor ({message}): use only sizes, or "
+            "torch.library.get_ctx().new_dynamic_size()"
+        )
+    if _NO_DRIVER.search(message):
+        return f"{where}the fake kernel initialises CUDA; use only shapes: {message}"
+    return f"{where}the fake kernel raises an exception: {message}"
+
+
+def _described(tensor: Tensor) -> dict[str, Any]:
+    """Return what a fake kernel must compute; sizes that depend on data stay symbols."""
+    return {
+        "shape": tuple(tensor.shape),
+        "dtype": str(tensor.dtype).replace("torch.", ""),
+        "strides": tuple(tensor.stride()) if tensor.layout == torch.strided else (),
+        "device": str(tensor.device),
+    }
+
+
+def _text(described: dict[str, Any]) -> str:
+    return "{dtype}{shape} strides {strides} on {device}".format(**described)
+
+
+def _same_shape(have: Sequence[Any], want: Sequence[int]) -> bool:
+    # A symbol matches any size.
+    return len(have) == len(want) and all(one == other for one, other in zip(have, want) if _is_number(one))
+
+
+def _same_strides(have: dict[str, Any], want: dict[str, Any]) -> bool:
+    if 0 in want["shape"]:
+        return True  # a tensor without elements
+    both = zip(have["strides"], want["strides"], want["shape"])
+    return all(one == other for one, other, size in both if size > 1 and _is_number(one))
+
+
+def _is_number(size: Any) -> bool:  # noqa: ANN401
+    return isinstance(size, int) and not isinstance(size, torch.SymInt)

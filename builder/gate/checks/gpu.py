@@ -1,0 +1,270 @@
+"""The checks that need a GPU: CUDA against the CPU, streams, graphs, a second GPU.
+
+Each runs in a forked child on a machine with a GPU: the scheduler calls `where` first to find out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.gate.case import Case, Make
+from builder.gate.checks.values import one_dtype
+from builder.gate.context import Context, compare, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.outcome import Outcome
+from builder.gate.system import nvidia
+
+#: Delay of the inputs of the stream check in GPU clock cycles: 0.1 s at 2 GHz. Preparing the launches of an op that has
+#: run before takes a hundredth of that.
+_DELAY = 200_000_000
+_OVERWRITTEN = 77  # a number that no case expects
+
+
+def where(context: Context) -> dict[str, Any]:  # noqa: ARG001
+    """Return `gpus`, a dict of facts for each GPU; if there is none, also the reason `no_gpu`."""
+    rows = nvidia.smi()
+    count, error = _count()
+    if not count:
+        return {"gpus": [], "no_gpu": nvidia.why_no_gpu(torch.version.cuda, error, rows)}
+    gpus = []
+    for number in range(count):
+        properties = torch.cuda.get_device_properties(number)
+        row = nvidia.row_of(rows, number, properties.name, str(getattr(properties, "uuid", "")))
+        capability = (properties.major, properties.minor)
+        gpus.append(nvidia.gpu_facts(properties.name, capability, properties.total_memory, row))
+    return {"gpus": gpus}
+
+
+def _count() -> tuple[int, str]:
+    """Return the number of GPUs that torch can use, and torch's error message or ""."""
+    if torch.version.cuda is None:
+        return 0, ""
+    try:
+        # is_available returns False for every error; this call distinguishes an old driver from no driver.
+        return torch._C._cuda_getDeviceCount(), ""
+    except (RuntimeError, AttributeError) as error:
+        return 0, sentence(error)
+
+
+@dataclass(frozen=True)
+class Results:
+    """The result of one call: its tensors, and the gradients of the inputs that require one."""
+
+    results: list[Tensor]
+    gradients: list[Tensor]
+
+
+def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Sequence[Tensor] | None = None) -> Results:
+    """Call the op, and its backward if an input requires a gradient and the case claims gradients."""
+    results = flatten(context.call(case, args))
+    leaves = _gradient_inputs(case, args)
+    ends = [tensor for tensor in results if tensor.requires_grad]
+    if not leaves or not ends:
+        return Results(results, [])
+    if cotangents is None:
+        cotangents = cotangents_of(results)
+    found = torch.autograd.grad(ends, leaves, list(cotangents), allow_unused=True)
+    gradients = [torch.zeros_like(leaf) if one is None else one for one, leaf in zip(found, leaves)]
+    return Results([tensor.detach() for tensor in results], gradients)
+
+
+def _gradient_inputs(case: Case, args: Sequence[Any]) -> list[Tensor]:
+    if "gradients" in case.not_claimed:
+        return []
+    return [tensor for _, tensor in iter_tensors(args) if tensor.requires_grad]
+
+
+def cotangents_of(results: Sequence[Tensor]) -> list[Tensor]:
+    """Return an output gradient for each differentiable result: the same numbers on every device."""
+    ends = [tensor for tensor in results if tensor.requires_grad]
+    return [Make(str(end.device), end.dtype, seed=i + 1).randn(*end.shape) for i, end in enumerate(ends)]
+
+
+def difference(case: Case, dtype: torch.dtype, have: Results, want: Results, other: str) -> str | None:
+    """Return how two results differ as a sentence, or None; `other` names the second one."""
+    failure = compare(have.results, want.results, case, dtype)
+    if failure:
+        return f"{failure}; the expected values are those of {other}"
+    if len(have.gradients) != len(want.gradients):
+        return (
+            f"{len(have.gradients)} inputs have gradients here, but {len(want.gradients)} in the comparison ({other})"
+        )
+    for number, (one, two) in enumerate(zip(have.gradients, want.gradients)):
+        failure = compare(one, two, case, dtype, f"gradient {number}")
+        if failure:
+            return f"{failure}; the expected values are those of {other}"
+    return None
+
+
+def values(context: Context, case: Case) -> list[Outcome]:
+    """The check "gpu-values": every dtype on CUDA against the reference or invariant, and against the CPU kernel."""
+    errors: dict[str, float] = {}
+    for dtype in case.dtypes:
+        name = str(dtype).replace("torch.", "")
+        context.step(name)
+        failure = one_dtype(context, case, dtype, errors) or _against_cpu(context, case, dtype)
+        if failure:
+            return [context.failed("gpu-values", case, f"{name}: {failure}", errors=errors)]
+    compared = case.reference is not None or case.invariant is not None or "cpu" in case.devices
+    if not compared:
+        return [
+            context.not_run(
+                "gpu-values",
+                case,
+                "nothing to compare with: the case has no reference or invariant, and the op has no CPU kernel",
+            )
+        ]
+    figure = f"{len(case.dtypes)} dtype{'s' if len(case.dtypes) > 1 else ''}"
+    worst = f", max error {max(errors.values()):.2g}" if errors else ""
+    return [context.passed("gpu-values", case, figure + worst, errors=errors)]
+
+
+def _against_cpu(context: Context, case: Case, dtype: torch.dtype) -> str | None:
+    # An op with an invariant may give a different result in each call; its invariant was already checked.
+    if "cpu" not in case.devices or case.invariant is not None:
+        return None
+    on_cpu = execute(context, case, context.arguments(case, dtype, "cpu"))
+    on_cuda = execute(context, case, context.arguments(case, dtype, "cuda"))
+    torch.cuda.synchronize()
+    return difference(case, dtype, on_cuda, on_cpu, "the CPU")
+
+
+def stream(context: Context, case: Case) -> list[Outcome]:
+    """The check "gpu-stream": on a side stream whose inputs arrive late, so other streams read zeros."""
+    dtype = context.dtype(case)
+    # Made first: copying numbers to the GPU may wait for the stream, and so hide a backward on the wrong stream.
+    cotangents = cotangents_of(flatten(context.call(case, context.arguments(case, dtype))))
+    expected = execute(context, case, context.arguments(case, dtype), cotangents)
+    ready = context.arguments(case, dtype)
+    late = map_tensors(ready, lambda _, tensor: torch.zeros_like(tensor).requires_grad_(tensor.requires_grad))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        # Run once without delay: a first launch loads the kernel and waits for the device, which hides a wrong stream.
+        execute(context, case, context.arguments(case, dtype), cotangents)
+    torch.cuda.synchronize()
+    arrived = torch.cuda.Event()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(_DELAY)
+        _fill(late, ready)
+        arrived.record()
+        have = execute(context, case, late, cotangents)
+        waited = arrived.query()
+        # Copied on this stream now, so that a kernel on a different stream that ends later does not count.
+        have = Results([one.clone() for one in have.results], [one.clone() for one in have.gradients])
+    torch.cuda.synchronize()
+    failure = _difference_or_invariant(case, dtype, have, expected, ready, "the default stream")
+    if failure:
+        hint = "launch kernels on at::cuda::getCurrentCUDAStream() (stable ABI: aoti_torch_get_current_cuda_stream)"
+        return [
+            context.failed(
+                "gpu-stream",
+                case,
+                f"on a non-default stream whose earlier kernels still write the inputs, {failure}: {hint}",
+            )
+        ]
+    return [context.passed("gpu-stream", case, "the op waits for the stream before it returns" if waited else "")]
+
+
+def _fill(target: Sequence[Any], source: Sequence[Any]) -> None:
+    with torch.no_grad():
+        for (_, into), (_, out_of) in zip(iter_tensors(target), iter_tensors(source)):
+            into.copy_(out_of)
+
+
+def _difference_or_invariant(
+    case: Case, dtype: torch.dtype, have: Results, want: Results, args: Sequence[Any], other: str
+) -> str | None:
+    if case.invariant is None:
+        return difference(case, dtype, have, want, other)
+    try:
+        case.invariant(have.results[0] if len(have.results) == 1 else tuple(have.results), *args)
+    except AssertionError as error:
+        return f"the invariant does not hold: {' '.join(str(error).split()) or 'its assert in cases.py has no message'}"
+    return None
+
+
+def graph(context: Context, case: Case) -> list[Outcome]:
+    """The check "gpu-graph": captured once, outputs overwritten, then replayed with other inputs."""
+    dtype = context.dtype(case)
+    static, other = context.arguments(case, dtype), _other_arguments(case, dtype)
+    if not _same_signature(static, other):
+        return [
+            context.not_run(
+                "gpu-graph",
+                case,
+                "the case cannot be replayed with other inputs: its shapes or non-tensor arguments depend on the seed",
+            )
+        ]
+    expected = execute(context, case, _other_arguments(case, dtype))
+    cotangents = cotangents_of(_warm_up(context, case, static))
+    captured = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(captured):
+            have = execute(context, case, static, cotangents)
+    except RuntimeError as error:
+        hint = "Do not synchronise. Do not read device data on the host. Allocate memory only through torch"
+        return [context.failed("gpu-graph", case, f"cannot be captured: {sentence(error)}. {hint}")]
+    # Outputs first, then inputs: an in-place op returns one of its inputs.
+    for tensor in [*have.results, *have.gradients]:
+        if tensor.is_cuda:
+            tensor.detach().fill_(_OVERWRITTEN)
+    _fill(static, other)
+    captured.replay()
+    torch.cuda.synchronize()
+    failure = _difference_or_invariant(case, dtype, have, expected, other, "a call without a graph")
+    if failure:
+        return [context.failed("gpu-graph", case, f"after a replay with other inputs, {failure}")]
+    return [context.passed("gpu-graph", case)]
+
+
+def _other_arguments(case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return the case's arguments with a different seed."""
+    return tuple(case.inputs(Make("cuda", dtype, seed=1)))
+
+
+def _warm_up(context: Context, case: Case, args: Sequence[Any]) -> list[Tensor]:
+    """Call the op on a side stream three times before a capture, as torch's documentation of graphs requires."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            execute(context, case, args)
+        results = flatten(context.call(case, args))
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+    return results
+
+
+def _same_signature(one: Sequence[Any], two: Sequence[Any]) -> bool:
+    """Whether tensors have the same shapes and dtypes, and the other arguments are equal."""
+    shapes = [[(path, tensor.shape, tensor.dtype) for path, tensor in iter_tensors(args)] for args in (one, two)]
+    plain = [[arg for arg in args if not list(iter_tensors([arg]))] for args in (one, two)]
+    return shapes[0] == shapes[1] and plain[0] == plain[1]
+
+
+def second_device(context: Context, case: Case) -> list[Outcome]:
+    """The check "gpu-device": inputs on cuda:1 while cuda:0 is the current device."""
+    if torch.cuda.device_count() < 2:
+        return [context.not_run("gpu-device", case, "this machine has one GPU, but the check needs two")]
+    dtype = context.dtype(case)
+    torch.cuda.set_device(0)
+    expected = execute(context, case, context.arguments(case, dtype, "cuda:0"))
+    args = context.arguments(case, dtype, "cuda:1")
+    have = execute(context, case, args)
+    torch.cuda.synchronize(1)
+    failure = _difference_or_invariant(case, dtype, have, expected, args, "cuda:0")
+    current = torch.cuda.current_device()
+    if current != 0:
+        failure = f"the op changes the current device from cuda:0 to cuda:{current}"
+    devices = {f"cuda:{tensor.get_device()}" for tensor in have.results if tensor.is_cuda}
+    if devices - {"cuda:1"}:
+        failure = f"the result is on {', '.join(sorted(devices))}, the inputs are on cuda:1"
+    if failure:
+        hint = "make the tensors' device current during the call (c10::cuda::CUDAGuard, torch::stable's DeviceGuard)"
+        return [context.failed("gpu-device", case, f"{failure}: {hint}")]
+    return [context.passed("gpu-device", case)]

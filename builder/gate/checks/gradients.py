@@ -1,0 +1,173 @@
+"""The check "gradients": against the reference in every floating dtype, and against finite differences in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.gate.case import Case
+from builder.gate.checks.dispatch import has_kernel
+from builder.gate.context import Context, compare, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.outcome import Outcome
+
+
+def gradients(context: Context, case: Case) -> list[Outcome]:
+    """The check "gradients"; no outcome if a different case of the op covers it, or the op has no gradient."""
+    if not requires_gradient(context, case):
+        return _not_required(context, case)
+    if not _comparable(case):
+        if any(_comparable(other) and requires_gradient(context, other) for other in _same_op(context, case)):
+            return []
+        return [
+            context.not_run(
+                "gradients",
+                case,
+                "nothing to compare gradients with: the case has neither a reference nor gradcheck=True",
+            )
+        ]
+    figures = []
+    if case.reference is not None:
+        floating = [dtype for dtype in case.dtypes if dtype.is_floating_point or dtype.is_complex]
+        for dtype in floating:
+            name = str(dtype).replace("torch.", "")
+            context.step(f"{name}, backward")
+            failure = _against_reference(context, case, dtype)
+            if failure:
+                return [context.failed("gradients", case, f"{name}: {failure}")]
+        figures += [f"{len(floating)} dtype{'s' if len(floating) > 1 else ''}"] if floating else []
+    if case.gradcheck and context.device == "cpu":
+        context.step("gradcheck in float64")
+        failure = _gradcheck(context, case)
+        if failure:
+            return [context.failed("gradients", case, failure)]
+        figures.append("gradcheck")
+    if not figures:  # no dtype has gradients, or gradcheck needs a CPU kernel
+        return [context.not_run("gradients", case, "there is nothing to compare with: add a reference to the case")]
+    return [context.passed("gradients", case, ", ".join(figures))]
+
+
+def requires_gradient(context: Context, case: Case) -> bool:
+    """Whether an input of the case requires a gradient."""
+    return any(tensor.requires_grad for _, tensor in iter_tensors(context.arguments(case)))
+
+
+def _comparable(case: Case) -> bool:
+    return case.reference is not None or case.gradcheck
+
+
+def _same_op(context: Context, case: Case) -> list[Case]:
+    return [other for other in context.cases if other.op == case.op]
+
+
+def _not_required(context: Context, case: Case) -> list[Outcome]:
+    """Handle an op that registers a gradient although no case has an input with `grad=True`; once for each op.
+
+    The op passes if its backward raises, as the backward of a backward may. A gradient that no case tests is "not run".
+    """
+    same = _same_op(context, case)
+    if case is not same[0] or any(requires_gradient(context, other) for other in same) or not _registers(context, case):
+        return []
+    given = context.arguments(case)
+    args = map_tensors(given, lambda _, one: one.detach().requires_grad_() if one.is_floating_point() else one)
+    inputs = leaves(args)
+    outputs = differentiable(context.call(case, args))
+    if not outputs:
+        return []
+    context.step("backward of an op whose cases require no gradient")
+    try:
+        backward(outputs, inputs, seeds(outputs))
+    except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        return [
+            context.passed("gradients", case, f"no case requires a gradient, and backward raises {sentence(error)}")
+        ]
+    reason = "the op registers a gradient, but no case tests it: make an input with grad=True"
+    return [context.not_run("gradients", case, reason)]
+
+
+def _registers(context: Context, case: Case) -> bool:
+    """Whether the dispatcher has a gradient formula for the op."""
+    op = context.overload(case)
+    return op is not None and any(has_kernel(op.name(), key) for key in ("Autograd", "AutogradCPU", "AutogradCUDA"))
+
+
+def leaves(args: Sequence[Any]) -> list[Tensor]:
+    """Return the tensors that require a gradient, in order."""
+    return [tensor for _, tensor in iter_tensors(args) if tensor.requires_grad]
+
+
+def differentiable(result: Any) -> list[Tensor]:  # noqa: ANN401
+    """Return the tensors of a result that require a gradient."""
+    return [tensor for tensor in flatten(result) if tensor.requires_grad]
+
+
+def seeds(outputs: Sequence[Tensor]) -> list[Tensor]:
+    """Return an output gradient for each output: random numbers, the same for the same shapes."""
+    generator = torch.Generator().manual_seed(1)
+    return [
+        torch.randn(one.shape, dtype=torch.float64, generator=generator).to(one.device, one.dtype) for one in outputs
+    ]
+
+
+def backward(outputs: Sequence[Tensor], inputs: Sequence[Tensor], given: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of each input, zeros for an unused input.
+
+    Call `leaves` before the op: a tensor that the op writes into requires a gradient afterwards.
+    """
+    found = torch.autograd.grad(list(outputs), list(inputs), list(given), allow_unused=True)
+    return [torch.zeros_like(leaf) if one is None else one for one, leaf in zip(found, inputs)]
+
+
+def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str | None:
+    theirs = context.arguments(case, dtype)
+    their_leaves = leaves(theirs)
+    expected = flatten(context.expected(case, theirs))
+    if not any(one.requires_grad for one in expected):
+        return "the result of the reference has no gradient, but inputs require one: use differentiable operations"
+    ours = context.arguments(case, dtype)
+    our_leaves = leaves(ours)
+    names = [str(path) for path, tensor in iter_tensors(ours) if tensor.requires_grad]
+    actual = flatten(context.call(case, ours))
+    if len(actual) != len(expected):
+        return f"the op returns {len(actual)} tensors, the reference returns {len(expected)}"
+    for index, (one, other) in enumerate(zip(actual, expected)):
+        if other.requires_grad and not one.requires_grad:
+            return f"result {index} has no gradient: use torch.library.register_autograd or autograd.Function"
+    positions = [i for i, one in enumerate(actual) if one.requires_grad and expected[i].requires_grad]
+    outputs, wanted = [actual[i] for i in positions], [expected[i] for i in positions]
+    given = seeds(outputs)
+    try:
+        found = backward(outputs, our_leaves, given)
+    except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        return f"backward raises {sentence(error)}"
+    if context.device == "cuda":
+        torch.cuda.synchronize()
+    wanted_gradients = backward(wanted, their_leaves, [one.to(like.dtype) for one, like in zip(given, wanted)])
+    for name, one, other in zip(names, found, wanted_gradients):
+        failure = compare(one, other, case, dtype, subject=f"the gradient of {name}", scaled=True)
+        if failure:
+            return failure
+    return None
+
+
+def _gradcheck(context: Context, case: Case) -> str | None:
+    args = context.arguments(case, torch.float64)
+    inputs = leaves(args)
+
+    def function(*changed: Tensor) -> tuple[Tensor, ...]:
+        given = iter(changed)
+        result = context.call(case, map_tensors(args, lambda _, old: next(given) if old.requires_grad else old))
+        return tuple(differentiable(result))
+
+    if not function(*inputs):
+        return "no result has a gradient: use torch.library.register_autograd or autograd.Function"
+    try:
+        # The check "repeat" tests determinism.
+        torch.autograd.gradcheck(function, inputs, nondet_tol=float("inf"))
+    except torch.autograd.gradcheck.GradcheckError as error:
+        return f"gradcheck: {' '.join(str(error).split())[:400]}"
+    except Exception as error:  # noqa: BLE001 (an op may raise anything)
+        return f"gradcheck: the op raises {sentence(error)}"
+    return None

@@ -1,0 +1,123 @@
+"""The checks "memory" and "repeat": no access outside a tensor, no uninitialised memory, the same bits in every run."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.gate.case import Case
+from builder.gate.checks.gradients import backward, differentiable, leaves, seeds
+from builder.gate.checks.guard_pages import GuardPages, bits
+from builder.gate.context import Context, detached, map_tensors
+from builder.gate.outcome import Outcome
+from builder.gate.system import malloc_checks
+
+#: Byte that fills fresh memory (a huge negative and a tiny number), and whether the guard page is after an input.
+_ROUNDS = ((0xFE, True), (0x01, False))
+#: Threads, so that a race between threads shows.
+_THREADS = 4
+
+
+def repeat(context: Context, case: Case) -> list[Outcome]:
+    """The check "repeat": three runs in one process, with several threads, give the same bits."""
+    if context.device not in case.deterministic:
+        return [
+            context.not_run(
+                "repeat",
+                case,
+                f"two runs may differ: the case says that the op is not deterministic on {context.device}",
+            )
+        ]
+    torch.set_num_threads(_THREADS)
+    context.step("first run")
+    first = _all_bits(context, case, plain_arguments)
+    context.step("second run")
+    second = _all_bits(context, case, plain_arguments)
+    # One call in between: a result that alternates between two values would be the same in every second run.
+    context.call(case, context.arguments(case, grad=False))
+    context.step("third run")
+    third = _all_bits(context, case, plain_arguments)
+    for name, one in first.items():
+        if second[name] != one or third[name] != one:
+            reason = (
+                f"{name}: two runs with the same input give different bits: "
+                "the op reads uninitialised memory or has a race"
+            )
+            advice = "if the op is not meant to be deterministic, leave this device out of `deterministic` in the case"
+            return [context.failed("repeat", case, f"{reason} ({advice})")]
+    return [context.passed("repeat", case, bits=first)]
+
+
+def memory(context: Context, case: Case) -> list[Outcome]:
+    """The check "memory": under glibc's heap checks, with inputs beside guard pages and fresh memory filled."""
+    # The same number as in "repeat", whose bits are compared with these: with fewer threads a matrix product sums in a
+    # different order.
+    torch.set_num_threads(_THREADS)
+    context.step("testing the heap checks")
+    if not (malloc_checks.heap_checks_work() and malloc_checks.fill_with(_ROUNDS[0][0])):
+        reason = "glibc's heap checks do not work on this machine: they missed a write past an allocation"
+        return [context.not_run("memory", case, reason)]
+    pages = GuardPages()
+    found = [_run_between_guards(context, case, pages, fill, at_end) for fill, at_end in _ROUNDS]
+    different = [name for name, one in found[0].items() if found[1][name] != one]
+    if not different:
+        malloc_checks.stop_filling()
+        return [context.passed("memory", case, bits=found[0])]
+    # Run the first round again: if its result differs now, the cause is not memory, and "repeat" reports it.
+    again = _run_between_guards(context, case, pages, *_ROUNDS[0])
+    malloc_checks.stop_filling()
+    if again != found[0] or "cpu" not in case.deterministic:
+        return [
+            context.not_run(
+                "memory", case, "repeated runs differ, so the effect of uninitialised memory cannot be tested"
+            )
+        ]
+    reason = f"{different[0]}: the result depends on uninitialised memory: part of the result is never written"
+    return [context.failed("memory", case, f"{reason}; write every element, or allocate with zeros")]
+
+
+def _run_between_guards(context: Context, case: Case, pages: GuardPages, fill: int, at_end: bool) -> dict[str, str]:
+    """Return the bits of all results with fresh memory filled and every input directly beside a guard page."""
+
+    def arguments(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
+        return map_tensors(context.arguments(case, dtype), lambda _, tensor: pages.copy(tensor, at_end=at_end))
+
+    malloc_checks.fill_with(fill)
+    found = _all_bits(context, case, arguments, f", with a guard page {'after' if at_end else 'before'} every input")
+    gc.collect()  # glibc checks memory when it is freed
+    return found
+
+
+def plain_arguments(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return the case's own arguments."""
+    return context.arguments(case, dtype)
+
+
+def _all_bits(context: Context, case: Case, arguments: Any, how: str = "") -> dict[str, str]:  # noqa: ANN401
+    """Return the bits of the results and of the gradients by dtype."""
+    found: dict[str, str] = {}
+    for dtype in case.dtypes:
+        name = str(dtype).replace("torch.", "")
+        context.step(f"{name}{how}")
+        args = arguments(context, case, dtype)
+        with torch.no_grad():
+            result = context.call(case, detached(args))
+        found[name] = bits(result)
+        del result
+        if any(tensor.requires_grad for tensor in _tensors(args)) and "gradients" not in case.not_claimed:
+            context.step(f"{name}, backward{how}")
+            inputs = leaves(args)
+            outputs = differentiable(context.call(case, args))
+            if outputs:
+                found[f"{name} backward"] = bits(backward(outputs, inputs, seeds(outputs)))
+            del outputs
+    return found
+
+
+def _tensors(args: Any) -> list[Tensor]:  # noqa: ANN401
+    found: list[Tensor] = []
+    map_tensors(args, lambda _, tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return found

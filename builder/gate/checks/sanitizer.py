@@ -1,0 +1,89 @@
+"""The check "gpu-sanitizer": a case in its own process under compute-sanitizer's memcheck."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from builder.gate.case import Case
+from builder.gate.checks.gpu import execute
+from builder.gate.context import Context
+from builder.gate.imports.cases_file import load_cases
+from builder.gate.outcome import Outcome, Spec
+from builder.gate.system import nvidia
+
+#: Time limit as a multiple of the limit in the spec; below the `time_factor` of the check, which kills the task.
+_TIME_FACTOR = 3.0
+
+_PROGRAM = """\
+import sys
+root, number = sys.argv[1:]
+sys.path.insert(0, root)
+from builder.gate.checks.sanitizer import run_case
+run_case(root, int(number))
+"""
+
+
+def sanitizer(context: Context, case: Case) -> list[Outcome]:
+    """The check "gpu-sanitizer"."""
+    program = nvidia.find_sanitizer()
+    if program is None:
+        reason = "compute-sanitizer is not installed (it is part of the CUDA toolkit)"
+        return [context.not_run("gpu-sanitizer", case, reason)]
+    root = Path(__file__).resolve().parents[3]
+    number = next(i for i, one in enumerate(context.cases) if one is case)
+    command = nvidia.sanitizer_command(program, [sys.executable, "-I", "-c", _PROGRAM, str(root), str(number)])
+    # torch's caching allocator splits large blocks. Without it every tensor is an allocation that memcheck knows.
+    environment = {**os.environ, "PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
+    seconds = context.spec.seconds * _TIME_FACTOR
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        reason = f"the case does not end within {seconds:g} s under compute-sanitizer"
+        return [context.not_run("gpu-sanitizer", case, reason)]
+    return [_outcome(context, case, run.returncode, run.stdout + run.stderr)]
+
+
+def _outcome(context: Context, case: Case, status: int, text: str) -> Outcome:
+    report = nvidia.read_sanitizer(text)
+    if report.errors:
+        first = report.findings[0] if report.findings else "see the evidence"
+        reason = f"compute-sanitizer finds {report.errors} error{'s' if report.errors > 1 else ''}: {first}"
+        return context.failed("gpu-sanitizer", case, reason, report=text[-20000:])
+    if report.errors is None:
+        last = next((line for line in reversed(text.splitlines()) if line.strip()), f"status {status}")
+        reason = f"compute-sanitizer does not work on this machine: {last}"
+        return context.not_run("gpu-sanitizer", case, reason, report=text[-4000:])
+    if status:
+        last = next((line for line in reversed(text.splitlines()) if line.strip() and not line.startswith("=")), "")
+        reason = f"exits with status {status} under compute-sanitizer: {last}"
+        return context.failed("gpu-sanitizer", case, reason, report=text[-20000:])
+    return context.passed("gpu-sanitizer", case, "0 errors")
+
+
+def run_case(root: str, number: int) -> None:
+    """Run one case on CUDA in each of its dtypes, without comparing results. Runs under the sanitizer.
+
+    Raises:
+        SystemExit: cases.py cannot be loaded.
+
+    """
+    spec = json.loads(Path(root, "spec.json").read_text(encoding="utf-8"))
+    for module in spec["imports"]:
+        importlib.import_module(module)
+    file = load_cases(Path(root))
+    if file.problem:
+        raise SystemExit(file.problem)
+    cases = file.cases
+    context = Context(Spec(**spec), cases, "cuda")
+    for dtype in cases[number].dtypes:
+        execute(context, cases[number], context.arguments(cases[number], dtype))
+        torch.cuda.synchronize()

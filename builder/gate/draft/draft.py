@@ -1,0 +1,184 @@
+"""Drafts the cases of an extension: imports it, finds its ops and functions, and tries each one."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from builder.gate import discover
+from builder.gate.context import sentence
+from builder.gate.draft.functions import public_functions
+from builder.gate.draft.guesses import Guess, source
+from builder.gate.draft.refine import facts_about, with_different_sizes
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft
+from builder.gate.draft.search import Found, Search
+from builder.gate.draft.signatures import STR, Parameter, Signature, signature_of
+from builder.gate.draft.trial import TrialProcess
+from builder.gate.imports.cases_file import CasesFile, load_cases
+from builder.gate.outcome import Spec
+from builder.gate.processes.fork_server import PRELOAD
+from builder.gate.system import rlimits
+
+_FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
+
+
+def draft(root: Path, spec: Spec) -> Drafts:
+    """Return the drafts of every op and function without a case."""
+    for name in PRELOAD:  # torch's own ops that an import registers late are not the extension's
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    where = discover.where()
+    recorder = discover.RegistrationRecorder(spec.imports)
+    for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
+        try:
+            with recorder:
+                importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 (SystemExit is an import error too)
+            return Drafts(where, f"import {name} raises {discover.one_line(error)}")
+    loaded = load_cases(root) if spec.has_cases else CasesFile()
+    if loaded.problem:
+        return Drafts(where, loaded.problem)
+    ops = discover.ops(recorder, loaded.public)
+    functions = [one for one in public_functions(spec.imports, ops) if one not in ops]
+    covered = {*(case.op for case in loaded.cases), *loaded.not_claimed}
+    wanted = [op for op in [*ops, *functions] if not covered & {op, _without_overload(op)}]
+    drafts = [replace(one, required=one.op in ops) for one in _in_processes(wanted, spec.jobs)]
+    called = {one.op for one in drafts if one.state == CALLED}
+    public = [name for name in spec.imports if _is_public(name, called)]
+    return Drafts(where, "", sorted(covered), public, drafts)
+
+
+def _without_overload(op: str) -> str:
+    return op.partition(".")[0] if "::" in op else op
+
+
+def _is_public(module: str, called: set[str]) -> bool:
+    """Whether every public callable of the module has a case, so that PUBLIC may list the module."""
+    callables = set(discover.public_callables(module))
+    return bool(callables) and callables <= called
+
+
+def _in_processes(ops: Sequence[str], jobs: int) -> list[OpDraft]:
+    """Draft the ops in several processes; return the drafts in the order of the ops."""
+    rlimits.become_subreaper()
+    with tempfile.TemporaryDirectory() as folder:
+        parent, pids = os.getpid(), []
+        for job in range(max(1, min(jobs, len(ops)))):
+            pid = os.fork()
+            if pid == 0:
+                status = 1
+                try:
+                    rlimits.exit_with_parent(parent)
+                    os.chdir(folder)
+                    for number in range(job, len(ops), jobs):
+                        text = json.dumps(asdict(draft_op(ops[number])))
+                        Path(folder, f"{number}.json").write_text(text, encoding="utf-8")
+                    status = 0
+                finally:
+                    os._exit(status)
+            pids.append(pid)
+        for pid in pids:
+            os.waitpid(pid, 0)
+        return [_read(Path(folder, f"{number}.json"), op) for number, op in enumerate(ops)]
+
+
+def _read(path: Path, op: str) -> OpDraft:
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return OpDraft(op, NOT_CALLED, "the process that tries this op ended")
+    return OpDraft(**{**data, "arguments": [Argument(**one) for one in data["arguments"]]})
+
+
+def draft_op(op: str) -> OpDraft:
+    """Return the draft of one op."""
+    try:
+        signature = signature_of(op)
+    except Exception as error:  # noqa: BLE001 (a lazy module may run any code)
+        return OpDraft(op, NOT_CALLED, f"its signature cannot be read: {sentence(error)}")
+    if signature is None:
+        reason = "its parameters are not known: it has no schema, no signature and no docstring that pybind11 wrote"
+        return OpDraft(op, NOT_CALLED, reason)
+    if any(one.kind == STR and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
+        reason = "an argument is the name of a file, and a draft neither reads nor writes files"
+        return OpDraft(op, NOT_CALLED, reason, signature.text)
+    tried = _try(op, signature, "cpu")
+    if tried.state == CUDA_ONLY and torch.cuda.is_available():
+        on_cuda = _try(op, signature, "cuda")
+        tried = on_cuda if on_cuda.state == CALLED else tried
+    return tried
+
+
+def _try(op: str, signature: Signature, device: str) -> OpDraft:
+    process = TrialProcess(op, signature.parameters, device)
+    try:
+        found = Search(signature.parameters, process).run()
+        facts: dict[str, Any] = {}
+        candidate = found.candidate
+        if found.called:
+            candidate, fact = with_different_sizes(process, candidate, found.fact)
+            facts = {**fact, **facts_about(process, op, candidate)}
+    finally:
+        process.close()
+    return OpDraft(
+        op,
+        CALLED if found.called else CUDA_ONLY if found.only_cuda else NOT_CALLED,
+        _reason(found),
+        signature.text,
+        _arguments(signature, candidate, facts.get("grad", [])),
+        found.calls,
+        facts.get("result", []),
+        facts.get("contiguous_only", False),
+        [] if "::" in op else facts.get("changed", []),
+        facts.get("untraced", ""),
+        device,
+        remark=facts.get("remark", ""),
+    )
+
+
+def _reason(found: Found) -> str:
+    if found.called:
+        return ""
+    error = " ".join(found.error.split())[:200]
+    if found.only_cuda:
+        return f"the op has no CPU kernel: {error}"
+    return f"none of {found.calls} calls succeeded; one of the last errors: {error}"
+
+
+def _arguments(signature: Signature, candidate: Sequence[Guess], grad: Sequence[int]) -> list[Argument]:
+    """Return the arguments without the last ones that have their default value."""
+    pairs = list(zip(signature.parameters, candidate))
+    last = max((at for at, pair in enumerate(pairs) if not pair[0].keyword and not _is_default(*pair)), default=-1)
+    arguments: list[Argument] = []
+    for at, (one, guess) in enumerate(pairs):
+        if guess[0] == "omitted" or (_is_default(one, guess) and (one.keyword or at > last)):
+            continue
+        keyword = one.keyword or len(arguments) < at
+        arguments.append(Argument(one.name, source(guess, grad=at in grad), keyword))
+    return arguments
+
+
+def _is_default(parameter: Parameter, guess: Guess) -> bool:
+    return parameter.has_default and guess in (("omitted",), ("value", parameter.default))
+
+
+def main(root: Path, spec: Spec, answer: Path | None) -> int:
+    """Write the drafts as JSON to `answer`, or print them; return the exit status."""
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"  # torch counts GPUs without a context, which a fork cannot use
+    text = json.dumps(draft(root, spec).to_json(), indent=1)
+    if answer:
+        answer.write_text(text + "\n", encoding="utf-8")
+    else:
+        sys.stdout.write(text + "\n")
+    return 0

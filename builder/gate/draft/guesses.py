@@ -1,0 +1,209 @@
+"""Guesses: values for one parameter that a draft tries, and how cases.py makes them.
+
+A guess is a tuple of plain data, so that it can be hashed and sent to another process as JSON:
+
+    ("tensor", dtype, shape, content)   dtype "float" is the dtype under test; content is a key of CONTENTS
+    ("tensors", guess, guess, ...)      a list of tensors
+    ("value", value)                    a number, bool, string or None, or a tuple that becomes a list
+    ("dtype",), ("device",)             those under test
+    ("omitted",)                        the argument is not given: its default is no plain value
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.gate.case import Make
+from builder.gate.draft import signatures
+from builder.gate.draft.signatures import Parameter
+
+Guess = tuple[Any, ...]
+
+#: Every dimension has this size at first: sizes that must agree then agree.
+SIZE = 4
+
+_DTYPES = ("float", "int64", "int32", "bool", "uint8", "float64")
+#: randn: normally distributed; rand: between 0 and 1; range: 0, 1, 2 ... in each row, which is a valid index, a sorted
+#: index, a pointer of CSR and a box; ones, zeros: one number.
+CONTENTS = ("randn", "rand", "range", "ones", "zeros")
+
+_INDEX = re.compile(
+    r"(^|_)(idx|inds?|indices|index|indexes|ptr|indptr|rowptr|colptr|row|col|rows|cols|labels?|targets?|assign\w*|ids?|"
+    r"batch|batch_\w|perm|cluster|lengths?|seq_?lens?|order|start|seed\w*|argmax|argmin|arg_\w+|edge_index|map(ping)?)"
+    r"(_\w)?$|index|indices|ptr(_|$)|offsets$"
+)
+_BOXES = re.compile(r"box|rois?$|dets?$|proposals?|anchors?|regions?")
+_MASK = re.compile(r"mask|valid|flags?$")
+_UNIT = re.compile(r"prob|score|alpha|opacit|pseudo|ratio|attn|attention|conf")
+
+#: Likely ranks of tensors by name; the others start with two dimensions.
+_RANKS = (
+    (re.compile(r"^bias|^scores?$|batch$|^ptr|indptr|rowptr|colptr|lengths?$|seq_?lens?|^row$|^col$|_batch"), 1),
+    (re.compile(r"image|img|feature_?map|^input$|^inp$|^fmap|grid|^offset$|^mask$|volume"), 4),
+)
+#: Likely numbers by name, most likely first.
+_INTEGERS = (
+    (re.compile(r"^dims?$|^axis$|_dim$"), (0, -1, 1, 2)),
+    (re.compile(r"pad"), (0, 1, 2)),
+    (re.compile(r"stride|dilation|group|factor|step|scale|degree|order|iter|repeat|worker|thread"), (1, 2, 4)),
+    (re.compile(r"kernel|window|radius"), (3, 1, 2)),
+    (re.compile(r"pool|sampl|output_size|out_size"), (2, 1, SIZE)),
+)
+_OTHER_INTEGERS = (SIZE, 1, 0, 2, 3, -1)
+_STRINGS = ("sum", "mean", "max", "none", "bilinear", "nearest", "zeros", "constant", "relu", "linear")
+
+
+def first_guess(parameter: Parameter) -> Guess:
+    """Return the most likely value for a parameter."""
+    return next(alternatives(parameter))
+
+
+def alternatives(parameter: Parameter, numbers: Sequence[int] = ()) -> Iterator[Guess]:
+    """Yield values for a parameter, the most likely first; `numbers` come from an error message."""
+    name = parameter.name.lower()
+    if parameter.has_default and _plain(parameter.default):
+        value = tuple(parameter.default) if isinstance(parameter.default, list) else parameter.default
+        yield ("value", value)
+    elif parameter.has_default:
+        yield ("omitted",)
+    elif parameter.optional:
+        yield ("value", None)
+    kind = parameter.kind
+    if kind == signatures.OTHER:
+        yield from () if parameter.has_default and parameter.default is not None else _untyped(name, numbers)
+    elif kind in (signatures.TENSOR, signatures.TENSORS):
+        tensor = _first_tensor(name)
+        yield from [("tensors", tensor, tensor), ("tensors", tensor)] if kind == signatures.TENSORS else [tensor]
+    elif kind in (signatures.DTYPE, signatures.DEVICE):
+        yield (kind,)
+    else:
+        yield from (("value", value) for value in _values(kind, name, numbers))
+
+
+def _untyped(name: str, numbers: Sequence[int]) -> Iterator[Guess]:
+    """Yield values for a parameter of unknown type: a tensor, or an integer if the name is that of one."""
+    integers: list[Guess] = [("value", value) for value in _values(signatures.INT, name, numbers)]
+    is_number = any(pattern.search(name) for pattern, _ in _INTEGERS)
+    yield from integers[:3] if is_number else ()
+    yield _first_tensor(name)
+    yield from integers
+
+
+def _values(kind: str, name: str, numbers: Sequence[int]) -> Iterable[Any]:
+    likely = next((values for pattern, values in _INTEGERS if pattern.search(name)), _OTHER_INTEGERS)
+    integers = list(dict.fromkeys([*numbers, *likely, *_OTHER_INTEGERS]))
+    if kind == signatures.INT:
+        return integers
+    if kind == signatures.FLOAT:
+        return [1.0, 0.5, 0.0, 2.0, *map(float, numbers)]
+    if kind == signatures.BOOL:
+        return [False, True]
+    if kind == signatures.STR:
+        return _STRINGS
+    if kind == signatures.INTS:
+        return [(one,) * count for one in integers[:4] for count in (2, 1, 3)]
+    if kind == signatures.FLOATS:
+        return [(1.0,) * count for count in (2, 1, 3, 4)]
+    return [(False,) * count for count in (2, 1, 3)] if kind == signatures.BOOLS else [None]
+
+
+def _first_tensor(name: str) -> Guess:
+    rank = next((rank for pattern, rank in _RANKS if pattern.search(name)), 2)
+    if _BOXES.search(name):
+        return ("tensor", "float", (SIZE, 5 if "roi" in name else 4), "range")
+    if _INDEX.search(name):
+        return ("tensor", "int64", (SIZE,) * (rank if rank != 4 else 2), "range")
+    if _MASK.search(name):
+        return ("tensor", "float", (SIZE,) * rank, "rand")
+    return ("tensor", "float", (SIZE,) * rank, "rand" if _UNIT.search(name) else "randn")
+
+
+def tensor_variants(guess: Guess, numbers: Sequence[int]) -> Iterator[Guess]:
+    """Yield tensors that differ from this one in its rank, one size, its dtype or its content; likely ones first."""
+    _, dtype, shape, content = guess
+    for rank in sorted((1, 2, 3, 4, 5, 0, 6), key=lambda rank: abs(rank - len(shape))):
+        if rank != len(shape):
+            kept = shape[:rank] if rank < len(shape) else shape + (SIZE,) * (rank - len(shape))
+            yield ("tensor", dtype, kept, content)
+    for other in _DTYPES:
+        if other != dtype:
+            yield ("tensor", other, shape, _content(other, content))
+    sizes = list(dict.fromkeys([*(number for number in numbers if 0 < number <= 512), 1, 2, 3, 5, SIZE]))
+    for size in sizes:
+        for at in range(len(shape) - 1, -1, -1):
+            if shape[at] != size:
+                yield ("tensor", dtype, (*shape[:at], size, *shape[at + 1 :]), content)
+    for other in CONTENTS:
+        if other != content and (dtype.startswith("float") or other in ("range", "ones", "zeros")):
+            yield ("tensor", dtype, shape, other)
+
+
+def _content(dtype: str, content: str) -> str:
+    if dtype.startswith("float"):
+        return "randn" if content == "range" else content
+    return "range" if content in ("randn", "rand") else content
+
+
+def make(guess: Guess, maker: Make) -> Any:  # noqa: ANN401
+    """Return the value of a guess."""
+    kind = guess[0]
+    if kind == "value":
+        return list(guess[1]) if isinstance(guess[1], tuple) else guess[1]
+    if kind == "tensors":
+        return [make(one, maker) for one in guess[1:]]
+    if kind != "tensor":
+        return maker.dtype if kind == "dtype" else torch.device(maker.device)
+    return _tensor(guess, maker)
+
+
+def _tensor(guess: Guess, maker: Make) -> Tensor:
+    _, dtype, shape, content = guess
+    if content in ("randn", "rand"):
+        made = getattr(maker, content)(*shape)
+        return made if dtype == "float" else made.to(getattr(torch, dtype))
+    data = filled(shape, content)
+    return maker.tensor(data) if dtype == "float" else maker.integers(data, getattr(torch, dtype))
+
+
+def filled(shape: Sequence[int], content: str) -> Tensor:
+    """Return a tensor of integers: 0, 1, 2 ... along the last dimension, or ones or zeros."""
+    if content != "range" or not shape:
+        return torch.full(tuple(shape), int(content == "ones"))
+    return torch.arange(shape[-1]).expand(tuple(shape))
+
+
+def source(guess: Guess, *, grad: bool = False) -> str:
+    """Return the expression that makes the value in cases.py; `grad` is for floating-point tensors."""
+    kind = guess[0]
+    if kind == "value":
+        return repr(list(guess[1]) if isinstance(guess[1], tuple) else guess[1])
+    if kind == "tensors":
+        return f"[{', '.join(source(one, grad=grad) for one in guess[1:])}]"
+    if kind != "tensor":
+        return "make.dtype" if kind == "dtype" else "torch.device(make.device)"
+    _, dtype, shape, content = guess
+    sizes = ", ".join(map(str, shape))
+    wanted = grad and dtype == "float"
+    if content in ("randn", "rand"):
+        inner = ", ".join([*map(str, shape), *(["grad=True"] if wanted else [])])
+        return f"make.{content}({inner})" + ("" if dtype == "float" else f".to(torch.{dtype})")
+    if content == "range" and len(shape) == 1 and shape[0] <= 8:
+        data = str(list(range(shape[0])))
+    elif content == "range" and shape:
+        data = f"torch.arange({shape[-1]}).expand({sizes})"
+    else:
+        data = f"torch.{'ones' if content == 'ones' else 'zeros'}({sizes or '()'})"
+    if dtype == "float":
+        return f"make.tensor({data}{', grad=True' if wanted else ''})"
+    return f"make.integers({data}{'' if dtype == 'int64' else f', torch.{dtype}'})"
+
+
+def _plain(value: Any) -> bool:  # noqa: ANN401
+    if isinstance(value, (list, tuple)):
+        return all(isinstance(one, (bool, int, float, str)) for one in value)
+    return value is None or isinstance(value, (bool, int, float, str))

@@ -1,0 +1,70 @@
+"""What is found out about an op after a call succeeded: sizes that differ, gradients, layouts, a fake kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from builder.gate.draft.guesses import SIZE, Guess
+from builder.gate.draft.search import Candidate
+from builder.gate.draft.trial import TrialProcess
+
+#: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
+_SIZES = (5, 3, 6, 2, 7, 3)
+
+
+def with_different_sizes(
+    process: TrialProcess, candidate: Candidate, fact: dict[str, Any]
+) -> tuple[Candidate, dict[str, Any]]:
+    """Return the arguments with sizes that differ, as far as the op accepts them, and what the call returned."""
+    for changed in _patterns(candidate):
+        if changed != candidate:
+            trial = process.call("plain", changed)
+            if not trial.error:
+                return changed, trial.fact
+    return candidate, fact
+
+
+def _patterns(candidate: Candidate) -> Iterator[Candidate]:
+    """Yield the arguments with other sizes, counted from the first dimension, from the last, or in one of them."""
+    ranks = range(1 + max((len(guess[2]) for guess in candidate if guess[0] == "tensor"), default=0))
+    for from_end in (False, True):
+        yield _resized(candidate, dict(enumerate(_SIZES)), from_end)
+    for position in ranks:
+        for from_end in (False, True):
+            yield _resized(candidate, {position: _SIZES[min(position, 1)]}, from_end)
+
+
+def _resized(candidate: Candidate, sizes: dict[int, int], from_end: bool) -> Candidate:
+    def resized(guess: Guess) -> Guess:
+        if guess[0] == "tensors":
+            return ("tensors", *map(resized, guess[1:]))
+        if guess[0] != "tensor":
+            return guess
+        rank = len(guess[2])
+        where = [rank - 1 - at if from_end else at for at in range(rank)]
+        shape = tuple(sizes.get(at, old) if old == SIZE else old for at, old in zip(where, guess[2]))
+        return ("tensor", guess[1], shape, guess[3])
+
+    return tuple(map(resized, candidate))
+
+
+def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[str, Any]:
+    """Return what the case must say besides the inputs: `grad`, `remark`, `contiguous_only`, `untraced`."""
+    has_tensor = any(one[0] in ("tensor", "tensors") for one in candidate)
+    if not has_tensor:
+        return {"grad": [], "contiguous_only": False, "untraced": "the op has no tensor argument"}
+    gradient = process.call("gradient", candidate)
+    strided = process.call("strided", candidate)
+    fake = process.call("fake", candidate)
+    untraced = ""
+    if "::" not in op and fake.error:
+        untraced = f"torch cannot trace the function: with fake tensors it raises {fake.error}"
+    elif fake.error:
+        untraced = f"no fake kernel: with fake tensors the op raises {fake.error}"
+    return {
+        "grad": gradient.fact or [],
+        "remark": f"no gradient: {gradient.error}" if gradient.error else "",
+        "contiguous_only": "contiguous" in strided.error,
+        "untraced": " ".join(untraced.split())[:200],
+    }

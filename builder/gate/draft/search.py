@@ -1,0 +1,141 @@
+"""Searches arguments that an op accepts: calls it, reads the error, changes one argument, calls it again.
+
+The search is best-first. A message that no call produced before means that the arguments passed one more test of the
+op, so the changes of these arguments are tried first.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.gate.draft import guesses, hints, signatures
+from builder.gate.draft.guesses import Guess
+from builder.gate.draft.hints import Hints
+from builder.gate.draft.signatures import Parameter
+from builder.gate.draft.trial import Trial, TrialProcess
+
+#: Limits of the search for one op.
+SECONDS, CALLS, CRASHES = 20.0, 6000, 150
+#: Calls without a new message after which the search ends.
+_STAGNANT = 1500
+#: Costs of ranks that few ops take.
+_RANKS = {0: 1.5, 5: 0.6, 6: 1.5}
+
+Candidate = tuple[Guess, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The result of a search.
+
+    Attributes:
+        candidate: the arguments that the op accepted; if there are none, the first guess.
+        called: whether the op accepted the arguments.
+        only_cuda: whether the op says that it has no CPU kernel.
+        error: the message of the last test that a call reached, if no call succeeded.
+        calls: the number of calls.
+        fact: what the successful call returned.
+
+    """
+
+    candidate: Candidate
+    called: bool
+    only_cuda: bool = False
+    error: str = ""
+    calls: int = 0
+    fact: dict[str, Any] = field(default_factory=dict)
+
+
+class Search:
+    """The search for one op."""
+
+    def __init__(self, parameters: Sequence[Parameter], process: TrialProcess) -> None:
+        self._parameters, self._process = parameters, process
+        self._queue: list[tuple[float, int, Candidate, str]] = []
+        self._seen: set[Candidate] = set()
+        self._messages: set[str] = set()
+        self._kinds: dict[str, int] = {}
+        self._order = itertools.count()
+
+    def run(self) -> Found:
+        """Search until a call succeeds or a limit is reached."""
+        first = tuple(guesses.first_guess(one) for one in self._parameters)
+        self._push(0.0, first, "")
+        deadline, calls, crashes = time.monotonic() + SECONDS, 0, 0
+        best, last = 1.0, "every call ends the process"
+        progress = 0  # the call with the latest new message
+        while self._queue and calls - progress < _STAGNANT and time.monotonic() < deadline:
+            if calls >= CALLS or crashes >= CRASHES:
+                break
+            priority, _, candidate, _ = heapq.heappop(self._queue)
+            trial = self._process.call("plain", candidate)
+            calls += 1
+            if not trial.error:
+                return Found(candidate, called=True, calls=calls, fact=trial.fact)
+            if hints.only_cuda(trial.error):
+                return Found(candidate, called=False, only_cuda=True, error=trial.error, calls=calls)
+            crashes += trial.crashed
+            base, new = self._expand(priority, candidate, trial)
+            progress = calls if new else progress
+            if base < best and not trial.crashed:
+                best, last = base, trial.error
+        return Found(first, called=False, error=last, calls=calls)
+
+    def _expand(self, priority: float, candidate: Candidate, trial: Trial) -> tuple[float, bool]:
+        """Queue the changes of a candidate; return their priority and whether its message is new."""
+        kind = hints.kind_of(trial.error)
+        new_kind, new = kind not in self._kinds, trial.error not in self._messages
+        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        self._messages.add(trial.error)
+        base = priority + (0.0 if new else 3.0)
+        if new_kind and not trial.crashed:
+            base = priority - 2.5
+        # A crash says nothing about the argument that caused it.
+        hint = Hints() if trial.crashed else hints.read(trial.error, self._parameters)
+        for cost, changed in self._changes(candidate, hint):
+            self._push(base + cost, changed, kind)
+        return base, new_kind
+
+    def _push(self, priority: float, candidate: Candidate, kind: str) -> None:
+        if candidate not in self._seen:
+            self._seen.add(candidate)
+            heapq.heappush(self._queue, (priority, next(self._order), candidate, kind))
+
+    def _changes(self, candidate: Candidate, hint: Hints) -> Iterator[tuple[float, Candidate]]:
+        for at, parameter in enumerate(self._parameters):
+            named = 0.0 if not hint.names else -0.5 if parameter.name in hint.names else 1.5
+            for cost, guess in _variants(parameter, candidate[at], hint):
+                yield 1.0 + named + cost, (*candidate[:at], guess, *candidate[at + 1 :])
+
+
+def _variants(parameter: Parameter, guess: Guess, hint: Hints) -> Iterator[tuple[float, Guess]]:
+    """Yield other values for one argument with their costs; the message makes some of them cheap."""
+    for number, other in enumerate(guesses.alternatives(parameter, hint.numbers)):
+        wanted = other[0] == "value" and (other[1] in hint.numbers) and not isinstance(other[1], bool)
+        yield 0.1 * number - 0.5 * wanted, other
+    if parameter.kind == signatures.STR:
+        yield from ((-0.5, ("value", word)) for word in hint.words)
+    if guess[0] == "tensor":
+        for number, other in enumerate(guesses.tensor_variants(guess, hint.numbers)):
+            yield _cost(guess, other, hint) + 0.02 * number, other
+    elif guess[0] == "tensors":
+        for number, other in enumerate(guesses.tensor_variants(guess[1], hint.numbers)):
+            for count in (2, 1, 3):
+                yield _cost(guess[1], other, hint) + 0.02 * number + 0.1 * count, ("tensors", *[other] * count)
+
+
+def _cost(old: Guess, new: Guess, hint: Hints) -> float:
+    """Return how unlikely this change is after the message, between -1 and 1."""
+    if old[1] != new[1]:
+        return -0.8 if new[1] in hint.dtypes else 1.5
+    if len(old[2]) != len(new[2]):
+        return -0.8 if len(new[2]) in hint.ranks else _RANKS.get(len(new[2]), 0.2)
+    if old[2] != new[2]:
+        changed = next(size for one, size in zip(old[2], new[2]) if one != size)
+        return -0.6 if changed in hint.numbers else 0.3
+    return 0.5

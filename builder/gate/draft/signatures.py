@@ -1,0 +1,190 @@
+"""The parameters of an op: from its schema, from the docstring of a pybind function, or from a Python signature."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from builder.gate.context import resolve
+
+#: Kinds of values that a draft can make.
+TENSOR, TENSORS, INT, FLOAT, BOOL, STR, INTS, FLOATS, BOOLS, DTYPE, DEVICE, OTHER = (
+    "tensor",
+    "tensors",
+    "int",
+    "float",
+    "bool",
+    "str",
+    "ints",
+    "floats",
+    "bools",
+    "dtype",
+    "device",
+    "other",
+)
+
+_KINDS = (
+    (r"list tensor|tensor list|sequence tensor|iterable tensor|tuple tensor|tensor\[\d*\]", TENSORS),
+    (r"tensor", TENSOR),
+    (r"(list|sequence|tuple|vector|iterable) (supports)?(sym)?int|(sym)?int\[\d*\]|size", INTS),
+    (r"(list|sequence|tuple|vector|iterable) (supports)?float|float\[\d*\]", FLOATS),
+    (r"(list|sequence|tuple|vector|iterable) bool|bool\[\d*\]", BOOLS),
+    (r"scalartype|dtype", DTYPE),
+    (r"device", DEVICE),
+    (r"bool", BOOL),
+    (r"(supports)?float|double|scalar|number", FLOAT),
+    (r"(supports)?int", INT),
+    (r"str", STR),
+)
+_NO_DEFAULT = inspect.Parameter.empty
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of an op.
+
+    Attributes:
+        name: as the schema or the signature calls it.
+        kind: one of the kinds above.
+        optional: whether None is accepted.
+        default: its default value; `has_default` says whether there is one.
+        keyword: whether it must be given by name.
+        written: whether the schema says that the op writes to it.
+
+    """
+
+    name: str
+    kind: str
+    optional: bool = False
+    default: Any = None
+    has_default: bool = False
+    keyword: bool = False
+    written: bool = False
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The parameters of an op, and the text that shows them in the draft."""
+
+    text: str
+    parameters: Sequence[Parameter]
+
+
+def signature_of(op: str) -> Signature | None:
+    """Return the signature of `namespace::name.overload` or of a dotted path; None if it is not known."""
+    found = resolve(op)
+    if isinstance(found, torch._ops.OpOverloadPacket):
+        found = getattr(found, found.overloads()[0])
+    schema = getattr(found, "_schema", None) or getattr(found, "schema", None)
+    if schema is not None:
+        return _of_schema(schema)
+    if inspect.isbuiltin(found) or type(found).__name__ in {"builtin_function_or_method", "nb_func"}:
+        return _of_docstring(found)
+    return _of_python(found)
+
+
+def takes_tensor(signature: Signature) -> bool:
+    """Whether a parameter is a tensor or a list of tensors, or may be one because its type is not declared."""
+    kinds = {one.kind for one in signature.parameters if one.kind != OTHER or not one.has_default}
+    return bool(kinds & {TENSOR, TENSORS, OTHER})
+
+
+def _of_schema(schema: Any) -> Signature:  # noqa: ANN401
+    parameters = []
+    for argument in schema.arguments:
+        text = str(argument.type)
+        alias = argument.alias_info
+        parameters.append(
+            Parameter(
+                argument.name,
+                _kind(text),
+                text.startswith("Optional[") or text.endswith("?"),
+                argument.default_value,
+                argument.has_default_value(),
+                argument.kwarg_only,
+                alias is not None and alias.is_write,
+            )
+        )
+    return Signature(str(schema), parameters)
+
+
+def _of_docstring(function: Callable[..., Any]) -> Signature | None:
+    """Read `name(input: torch.Tensor, dim: int = 0) -> torch.Tensor`, which pybind11 writes as the first line."""
+    for line in (function.__doc__ or "").splitlines():
+        found = re.match(r"\s*(?:\d+\. )?(\w+)\((.*)\)\s*(->.*)?$", line)
+        if found and found[2].strip() not in {"*args, **kwargs", ""}:
+            parts = [part for part in _split(found[2]) if part not in {"*", "/"}]
+            return Signature(line.strip(), [_of_text(number, part) for number, part in enumerate(parts)])
+        if found and not found[2].strip():
+            return Signature(line.strip(), [])
+    return None
+
+
+def _of_text(number: int, part: str) -> Parameter:
+    declared, _, default = (text.strip() for text in part.partition("="))
+    name, _, kind = (text.strip() for text in declared.partition(":"))
+    optional = "Optional" in kind or "| None" in kind
+    value = {"None": None, "True": True, "False": False}.get(default, _number(default))
+    return Parameter(name or f"arg{number}", _kind(kind or "tensor"), optional, value, bool(default))
+
+
+def _number(text: str) -> Any:  # noqa: ANN401
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return text.strip("'\"")
+
+
+def _of_python(function: Callable[..., Any]) -> Signature | None:
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+    parameters = []
+    for one in signature.parameters.values():
+        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+            continue
+        has_default = one.default is not _NO_DEFAULT
+        text = "" if one.annotation is _NO_DEFAULT else str(getattr(one.annotation, "__name__", one.annotation))
+        text = str(one.annotation) if "[" in str(one.annotation) else text
+        kind = _kind(text) if text else _kind_of_value(one.default) if has_default else OTHER
+        optional = "Optional" in text or "None" in text
+        default = one.default if has_default else None
+        parameters.append(Parameter(one.name, kind, optional, default, has_default, one.kind == one.KEYWORD_ONLY))
+    name = getattr(function, "__name__", "")
+    return Signature(f"{name}{signature}", parameters)
+
+
+def _kind(text: str) -> str:
+    plain = text.lower().replace("optional", "").replace("| none", "").replace("?", "")
+    plain = re.sub(r"\b(torch|at|typing|collections|abc|c10|std|_c)\b", "", plain)
+    flat = " ".join(re.sub(r"[^\w\[\]]", " ", plain).split())
+    spaced = " ".join(re.sub(r"[^\w]", " ", plain).split())
+    for pattern, kind in _KINDS:
+        if re.search(rf"(?<!\w)({pattern})", flat) or re.search(rf"(?<!\w)({pattern})(?!\w)", spaced):
+            return kind
+    return OTHER
+
+
+def _kind_of_value(value: Any) -> str:  # noqa: ANN401
+    kinds = ((bool, BOOL), (int, INT), (float, FLOAT), (str, STR))
+    return next((kind for type_, kind in kinds if isinstance(value, type_)), OTHER)
+
+
+def _split(text: str) -> Iterator[str]:
+    """Split at commas outside of brackets."""
+    depth, start = 0, 0
+    for at, letter in enumerate(text):
+        depth += (letter in "[(<") - (letter in "])>")
+        if letter == "," and not depth:
+            yield text[start:at].strip()
+            start = at + 1
+    if text[start:].strip():
+        yield text[start:].strip()

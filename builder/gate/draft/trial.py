@@ -1,0 +1,235 @@
+"""Calls an op with guesses in a separate process, which may crash or hang; the caller then starts another one."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from builder.gate.case import Make
+from builder.gate.checks.guard_pages import GuardPages, digest
+from builder.gate.context import flatten, iter_tensors, map_tensors, resolve, sentence
+from builder.gate.draft import guesses
+from builder.gate.draft.guesses import Guess
+from builder.gate.draft.signatures import Parameter
+from builder.gate.system import rlimits
+
+#: Limits of one call. Inputs are tiny: an op that needs more time hangs.
+CALL_SECONDS = 5.0
+MEMORY = 2 << 30
+#: The value of an argument that is not given.
+OMITTED = object()
+#: Seconds between the end of a process's pipe and the end of the process.
+_END_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The result of one call: `error` is empty if it succeeded, and `fact` is what the call returned."""
+
+    error: str = ""
+    fact: Any = None
+    crashed: bool = False
+
+
+class TrialProcess:
+    """A process that calls one op again and again, and is started again when a call ends it."""
+
+    def __init__(self, op: str, parameters: Sequence[Parameter], device: str = "cpu") -> None:
+        self._op, self._parameters, self._device = op, parameters, device
+        self._pid = 0
+        self._write = self._read = -1
+
+    def call(self, step: str, candidate: Sequence[Guess]) -> Trial:
+        """Run a step of STEPS with these arguments; a crash or a time-out is an error of the call."""
+        if not self._pid:
+            self._start()
+        os.write(self._write, json.dumps([step, candidate]).encode() + b"\n")
+        line, late = self._line(time.monotonic() + CALL_SECONDS * (20 if self._device == "cuda" else 1))
+        if line is None:
+            return Trial(self._end(late), crashed=True)
+        error, fact = json.loads(line)
+        return Trial(error, fact)
+
+    def close(self) -> None:
+        """End the process."""
+        if self._pid:
+            self._end(late=True)
+
+    def _line(self, deadline: float) -> tuple[bytes | None, bool]:
+        """Return the answer, or None and whether the time is over; else the process has ended."""
+        data = b""
+        while not data.endswith(b"\n"):
+            ready, _, _ = select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                return None, True
+            part = os.read(self._read, 1 << 16)
+            if not part:
+                return None, False
+            data += part
+        return data, False
+
+    def _end(self, late: bool) -> str:
+        """Kill the process if it still runs, and return how it ended."""
+        deadline = time.monotonic() + (0 if late else _END_SECONDS)
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        while not pid and time.monotonic() < deadline:
+            time.sleep(0.005)
+            pid, status = os.waitpid(self._pid, os.WNOHANG)
+        rlimits.kill_group(self._pid)
+        if not pid:
+            os.waitpid(self._pid, 0)
+        for descriptor in (self._write, self._read):
+            os.close(descriptor)
+        self._pid = 0
+        if late or not pid:
+            return f"the call did not end within {CALL_SECONDS:.0f} s"
+        if os.WIFSIGNALED(status):
+            return f"the call ends the process with {signal.Signals(os.WTERMSIG(status)).name}"
+        return "the call ends the process"
+
+    def _start(self) -> None:
+        commands, self._write = os.pipe()
+        self._read, answers = os.pipe()
+        parent = os.getpid()
+        self._pid = os.fork()
+        if self._pid:
+            os.close(commands)
+            os.close(answers)
+            return
+        try:
+            os.setsid()
+            rlimits.exit_with_parent(parent)
+            os.close(self._write)
+            os.close(self._read)
+            _silence()
+            torch.set_num_threads(1)
+            if self._device == "cpu":
+                rlimits.limit_added_memory(MEMORY)
+            _serve(self._op, self._parameters, self._device, commands, answers)
+        finally:
+            os._exit(1)
+
+
+def _silence() -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nothing, descriptor)
+
+
+def _serve(op: str, parameters: Sequence[Parameter], device: str, commands: int, answers: int) -> None:
+    """Answer each line until the pipe closes."""
+    caller = Caller(resolve(op), parameters, device)
+    with os.fdopen(commands, encoding="utf-8") as lines:
+        for line in lines:
+            step, candidate = json.loads(line)
+            try:
+                answer = ["", getattr(caller, step)(_tuples(candidate))]
+            except BaseException as error:  # noqa: BLE001 (an op may raise anything)
+                answer = [sentence(error, 1500), None]
+            os.write(answers, json.dumps(answer, default=str).encode() + b"\n")
+
+
+def _tuples(data: Any) -> Any:  # noqa: ANN401
+    return tuple(_tuples(one) for one in data) if isinstance(data, list) else data
+
+
+class Caller:
+    """Calls one op. Each public method is a step that returns JSON data or raises."""
+
+    def __init__(self, function: Callable[..., Any], parameters: Sequence[Parameter], device: str) -> None:
+        self._function, self._parameters, self._device = function, parameters, device
+        self._guard = GuardPages()
+
+    def plain(self, candidate: Sequence[Guess]) -> dict[str, Any]:
+        """Call it with inputs between guard pages; return facts about the result."""
+        values = self._values(candidate)
+        before = [digest(tensor) for _, tensor in iter_tensors(values)]
+        changed: set[int] = set()
+        for at_end in (True, False):
+            guarded = map_tensors(values, lambda _, one: self._guard.copy(one, at_end=at_end))  # noqa: B023
+            with torch.no_grad():
+                result = self._call(guarded)
+            after = [(path.position, digest(tensor)) for path, tensor in iter_tensors(guarded)]
+            changed |= {position for (position, new), old in zip(after, before) if new != old}
+        tensors = flatten(result)
+        if any(one.numel() > 1 << 22 for one in tensors) or (tensors and not any(one.numel() for one in tensors)):
+            raise ValueError("the result has no elements, or millions: the arguments are not typical")
+        shown = [f"{str(one.dtype).replace('torch.', '')} {tuple(one.shape)}" for one in tensors]
+        return {"result": shown, "changed": sorted(changed), "type": type(result).__name__}
+
+    def gradient(self, candidate: Sequence[Guess]) -> list[int]:
+        """Return the positions of the arguments for which a gradient can be computed.
+
+        Raises ValueError if the gradient depends on uninitialised memory.
+        """
+        plain = self._gradients(candidate)
+        torch.use_deterministic_algorithms(True, warn_only=True)  # fills new memory with NaN, since torch 2.2
+        try:
+            filled = self._gradients(candidate)
+        finally:
+            torch.use_deterministic_algorithms(False)
+        if any(bool((one.isnan() & ~plain[position].isnan()).any()) for position, one in filled.items()):
+            raise ValueError("with these inputs the gradient depends on uninitialised memory")
+        return sorted(plain)
+
+    def _gradients(self, candidate: Sequence[Guess]) -> dict[int, Tensor]:
+        """Return the gradient of each argument by its position; of a list, the last one."""
+        values = map_tensors(self._values(candidate), lambda _, one: _leaf(one))
+        outputs = [one for one in flatten(self._call(values)) if one.requires_grad]
+        leaves = [(path.position, one) for path, one in iter_tensors(values) if one.requires_grad]
+        if not outputs or not leaves:
+            return {}
+        seeds = [torch.ones_like(one) for one in outputs]
+        found = torch.autograd.grad(outputs, [one for _, one in leaves], seeds, allow_unused=True)
+        return {position: one for (position, _), one in zip(leaves, found) if one is not None}
+
+    def strided(self, candidate: Sequence[Guess]) -> bool:
+        """Call it with inputs that are not contiguous."""
+        self._call(map_tensors(self._values(candidate), lambda _, one: _strided(one)))
+        return True
+
+    def fake(self, candidate: Sequence[Guess]) -> bool:
+        """Call it with fake tensors, which have no data."""
+        from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: PLC0415 (slow, and needed once)
+        from torch.fx.experimental.symbolic_shapes import ShapeEnv  # noqa: PLC0415
+
+        with FakeTensorMode(shape_env=ShapeEnv()) as mode, torch.no_grad():
+            self._call(map_tensors(self._values(candidate), lambda _, one: mode.from_tensor(one)))
+        return True
+
+    def _values(self, candidate: Sequence[Guess]) -> list[Any]:
+        maker = Make(self._device, torch.float32)
+        return [OMITTED if guess[0] == "omitted" else guesses.make(guess, maker) for guess in candidate]
+
+    def _call(self, values: Sequence[Any]) -> Any:  # noqa: ANN401
+        given: list[Any] = []
+        named: dict[str, Any] = {}
+        for number, (one, value) in enumerate(zip(self._parameters, values)):
+            if value is OMITTED:
+                continue
+            if one.keyword or len(given) < number:
+                named[one.name] = value
+            else:
+                given.append(value)
+        result = self._function(*given, **named)
+        if self._device == "cuda":
+            torch.cuda.synchronize()
+        return result
+
+
+def _leaf(tensor: Tensor) -> Tensor:
+    return tensor.detach().requires_grad_() if tensor.is_floating_point() else tensor
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    wide = torch.stack([tensor, tensor], dim=-1)
+    return wide[..., 0]

@@ -1,0 +1,86 @@
+"""Reads a recipe's cases.py: CASES, PUBLIC and NOT_CLAIMED."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.gate.case import Case
+from builder.gate.context import CaseError, resolve, sentence
+from builder.gate.discover import one_line
+
+
+@dataclass(frozen=True)
+class CasesFile:
+    """The content of a cases.py.
+
+    Attributes:
+        cases: CASES.
+        public: PUBLIC, modules whose public functions need a case.
+        not_claimed: NOT_CLAIMED, ops without a case and the reason for each.
+        problem: what is wrong with the file, as a sentence, or "".
+
+    """
+
+    cases: Sequence[Case] = ()
+    public: Sequence[str] = ()
+    not_claimed: Mapping[str, str] = field(default_factory=dict)
+    problem: str = ""
+
+
+def load_cases(root: Path) -> CasesFile:
+    """Import cases.py from the folder of the gate."""
+    if not (root / "cases.py").is_file():
+        return CasesFile(problem="cases.py is missing: write one that defines CASES, a list of builder.gate.Case")
+    try:
+        module = importlib.import_module("cases")
+    except BaseException as error:  # noqa: BLE001 (SystemExit is an error too)
+        at = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == root]
+        line = f", line {at[-1].lineno}" if at and not isinstance(error, SyntaxError) else ""
+        return CasesFile(problem=f"cases.py cannot be imported{line}: {one_line(error)}")
+    for name, kind in (("CASES", list), ("PUBLIC", list), ("NOT_CLAIMED", dict)):
+        value: Any = getattr(module, name, kind())
+        if not isinstance(value, (kind, tuple) if kind is list else kind):
+            return CasesFile(problem=f"{name} of cases.py is a {type(value).__name__}: it must be a {kind.__name__}")
+    cases = tuple(getattr(module, "CASES", ()))
+    public = tuple(getattr(module, "PUBLIC", ()))
+    not_claimed = dict(getattr(module, "NOT_CLAIMED", {}))
+    return CasesFile(cases, public, not_claimed, _problem(cases, not_claimed))
+
+
+def _problem(cases: Sequence[Any], not_claimed: Mapping[Any, Any]) -> str:
+    wrong = next((one for one in cases if not isinstance(one, Case)), None)
+    if wrong is not None:
+        return f"CASES of cases.py contains a {type(wrong).__name__}: every item must be a builder.gate.Case"
+    for op, reason in not_claimed.items():
+        if not isinstance(op, str) or not isinstance(reason, str) or not reason.strip():
+            return f"NOT_CLAIMED of cases.py gives no reason for {op}: write why the op has no case"
+    if not cases and not not_claimed:
+        return "cases.py has no cases: it must define CASES, a list of builder.gate.Case"
+    return ""
+
+
+def case_facts(number: int, case: Case, imported: bool) -> dict[str, Any]:
+    """Return the fields of `tasks.CaseFacts` for a case."""
+    missing = "the extension does not import"
+    if imported:
+        try:
+            resolve(case.op)
+            missing = ""
+        except CaseError as error:
+            missing = str(error)
+        except Exception as error:  # noqa: BLE001 (a lazy module may run any code here)
+            missing = f"looking up {case.op} raises {sentence(error)}"
+    return {
+        "number": number,
+        "op": case.op,
+        "name": case.name,
+        "edge": case.edge,
+        "devices": list(case.devices),
+        "not_claimed": dict(case.not_claimed),
+        "missing": missing,
+    }

@@ -1,0 +1,1 @@
+"""The scheduler of the op gate and the processes that run its checks."""

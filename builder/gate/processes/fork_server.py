@@ -1,0 +1,237 @@
+"""The fork server: imports torch, the extension and its cases once, runs no op, and forks a child for each task.
+
+The scheduler starts it with two pipes. It reads a JSON line for each command and writes one for each event:
+
+    {"fork": id, "check", "function", "case": n | null, "device", "memory": bytes, "task_dir"}   start a task
+    {"kill": id, "signal": n}                                                                    signal its child
+    {"event": "importing", "what"}, {"event": "where", "where"}, {"event": "ready", ...}         start-up
+    {"event": "started", "id", "pid"}, {"event": "ended", "id", "status"}                        a child
+
+It never initialises CUDA, starts no thread and never blocks on a child, so it always obeys a "kill". When the command
+pipe closes, because the scheduler has ended in any way, it kills every child and exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.gate import discover
+from builder.gate.check_table import TASK_CHECKS
+from builder.gate.checks import compile_export
+from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
+from builder.gate.imports.libraries import installed_libraries
+from builder.gate.outcome import Spec
+from builder.gate.processes import worker
+from builder.gate.system import malloc_checks, rlimits
+
+#: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
+PRELOAD = (
+    "torch",
+    "torch.library",
+    "torch.autograd.gradcheck",
+    "torch._subclasses.fake_tensor",
+    "torch._dynamo",
+    "torch._dynamo.backends.debugging",
+    "torch._functorch.aot_autograd",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.export",
+    "torch.testing._internal.optests",
+)
+
+#: Seconds to wait for killed processes at the end.
+_KILL_SECONDS = 2.0
+
+
+@dataclass
+class ForkServer:
+    """The loop: reads commands, forks and reaps children, writes events.
+
+    Attributes:
+        loaded: what the children inherit.
+        commands: file descriptor of the command pipe.
+        events: file descriptor of the event pipe.
+
+    """
+
+    loaded: worker.LoadedExtension
+    commands: int
+    events: int
+
+    def __post_init__(self) -> None:
+        self._children: dict[int, int] = {}  # pid to task id
+        self._pending = b""
+
+    def run(self) -> None:
+        """Serve until the command pipe closes."""
+        rlimits.become_subreaper()
+        wake_read, wake_write = os.pipe()
+        for end in (wake_read, wake_write, self.commands):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # without a handler there is no wake-up
+        self._inherited = (wake_read, wake_write, self.commands, self.events)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.commands, selectors.EVENT_READ)
+            selector.register(wake_read, selectors.EVENT_READ)
+            while True:
+                ready = {key.fd for key, _ in selector.select()}
+                if wake_read in ready:
+                    with contextlib.suppress(BlockingIOError):
+                        os.read(wake_read, 4096)
+                self._reap()
+                if self.commands in ready:
+                    for command in self._read_commands():
+                        if command is None:
+                            self._kill_all()
+                            return
+                        self._execute(command)
+
+    def _read_commands(self) -> Iterator[dict[str, Any] | None]:
+        """Yield the commands that have arrived; None at the end of the pipe."""
+        try:
+            data = os.read(self.commands, 1 << 16)
+        except BlockingIOError:
+            return
+        if not data:
+            yield None
+            return
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        for line in lines:
+            yield json.loads(line)
+
+    def _execute(self, command: dict[str, Any]) -> None:
+        if "kill" in command:
+            for pid, task in self._children.items():
+                if task == command["kill"]:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, command["signal"])
+            return
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for end in self._inherited:
+                os.close(end)
+            worker.run_child(self.loaded, worker.TaskRequest.from_json(command), parent)  # does not return
+        self._children[pid] = command["fork"]
+        send_event(self.events, event="started", id=command["fork"], pid=pid)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                # WNOWAIT leaves the zombie in place, so that its pid, which is its group's id, cannot be reused yet.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            task = self._children.pop(ended.si_pid, None)
+            if task is not None:
+                rlimits.kill_group(ended.si_pid)
+            _, status = os.waitpid(ended.si_pid, 0)
+            if task is not None:
+                self._kill_orphans()
+                send_event(self.events, event="ended", id=task, status=status)
+
+    def _kill_orphans(self) -> None:
+        """Kill processes that a task left outside its process group; as subreaper we are their parent now."""
+        for pid in rlimits.children():
+            if pid not in self._children:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def _kill_all(self) -> None:
+        for pid in self._children:
+            rlimits.kill_group(pid)
+        # Descendants become our children only when their parent is gone, so repeat until none is left.
+        deadline = time.monotonic() + _KILL_SECONDS
+        while time.monotonic() < deadline:
+            for pid in rlimits.children():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                    time.sleep(0.01)
+            except ChildProcessError:
+                return
+
+
+def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
+    """Write one event; if the scheduler has ended, the closed command pipe shows it."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(events, json.dumps(event, default=str).encode() + b"\n")
+
+
+def load(root: Path, spec: Spec, events: int, heap_checks: bool) -> tuple[worker.LoadedExtension, dict[str, Any]]:
+    """Import everything and send an event before each import; return it, and the facts for the scheduler.
+
+    An exception of the extension's import or of cases.py becomes an entry of the fact `errors`.
+    """
+
+    def importing(what: str) -> None:
+        send_event(events, event="importing", what=what)
+
+    importing("torch")
+    _preload(heap_checks)
+    facts: dict[str, Any] = {"imported": True, "cases": [], "ops": [], "errors": []}
+    send_event(events, event="where", where=discover.where())
+    recorder = discover.RegistrationRecorder(spec.imports)
+    for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
+        importing(name)
+        try:
+            with recorder:
+                importlib.import_module(name)
+        except BaseException as error:  # noqa: BLE001 (SystemExit and KeyboardInterrupt are import errors too)
+            facts["imported"] = False
+            facts["errors"].append(f"import {name} raises {discover.one_line(error)}")
+    # Before cases.py, which may import more of the extension than its users do.
+    facts["libraries"] = installed_libraries(spec.name)
+    importing("cases.py")
+    file = load_cases(root) if spec.has_cases else CasesFile()
+    if file.problem:
+        facts["errors"].append(file.problem)
+    ops = discover.ops(recorder, file.public)
+    facts["ops"] = ops
+    facts["cases"] = [case_facts(number, case, facts["imported"]) for number, case in enumerate(file.cases)]
+    facts["not_claimed"], facts["cases_problem"] = dict(file.not_claimed), file.problem
+    facts["threads"] = rlimits.threads(os.getpid())
+    return worker.LoadedExtension(spec, file.cases, tuple(ops), heap_checks), facts
+
+
+def _preload(heap_checks: bool) -> None:
+    """Import torch and the checks. Under the heap checks nothing is traced, so torch's compiler is not imported."""
+    for name in PRELOAD[:1] if heap_checks else PRELOAD:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    for module in sorted({one.function.partition(":")[0] for one in TASK_CHECKS if one.heap_checks or not heap_checks}):
+        importlib.import_module(f"builder.gate.checks.{module}")
+    if heap_checks:
+        malloc_checks.heap_checks_work()
+    else:
+        compile_export.warm_up()
+
+
+def main(root: str, commands: int, events: int, heap_checks: bool) -> None:
+    """Import everything, send "ready", serve. Started by `spawn.fork_server_command`; `root` is on the path."""
+    spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
+    loaded, facts = load(Path(root), spec, events, heap_checks)
+    # A garbage collection in a child would touch, and so copy, every page of torch: freeze what exists now.
+    gc.collect()
+    gc.freeze()
+    # From here on the end of the pipe shows that the scheduler is gone, in time to kill the children's children too.
+    rlimits.survive_parent()
+    send_event(events, event="ready", **facts)
+    ForkServer(loaded, commands, events).run()
+    os._exit(0)  # without the exit handlers of the imported modules

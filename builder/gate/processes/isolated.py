@@ -1,0 +1,31 @@
+"""Runs a function that starts processes itself in a process of its own, because a fork server's child must not."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import traceback
+from pathlib import Path
+
+from builder.gate.outcome import Spec
+from builder.gate.processes.journal import JOURNAL, Journal
+from builder.gate.system import rlimits
+
+
+def main(root: str, function: str, task_dir: str) -> None:
+    """Call `module:function` of `builder.gate.checks` with (spec, root); write its outcomes to the journal."""
+    rlimits.exit_with_parent(os.getppid())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
+    spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
+    journal = Journal(str(Path(task_dir, JOURNAL)))
+    module, _, name = function.partition(":")
+    try:
+        for outcome in getattr(importlib.import_module(f"builder.gate.checks.{module}"), name)(spec, Path(root)):
+            journal.outcome(outcome)
+    except Exception:  # noqa: BLE001 (the scheduler reports the traceback from the log)
+        traceback.print_exc()
+        sys.exit(1)
+    journal.end()

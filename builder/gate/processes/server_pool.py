@@ -1,0 +1,92 @@
+"""The plain fork server and the one under glibc's heap checks: starting, restarting, reading events, closing."""
+
+from __future__ import annotations
+
+import os
+import selectors
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from builder.gate.processes.spawn import ForkServerProcess, heap_check_environment, plain_environment
+
+#: How often a fork server that one of its tasks killed is restarted.
+RESTARTS = 6
+
+
+class ServerPool:
+    """Up to two fork servers; the parameter `heap_checks` says which one is meant.
+
+    Attributes:
+        servers: the current process of each server that was started.
+        no_heap_checks: the reason if the heap checks are not available, or "".
+
+    """
+
+    def __init__(self, command: Callable[[int, int, bool], list[str]], new_dir: Callable[[], Path]) -> None:
+        """`command(commands, events, heap_checks)` returns a server's arguments, `new_dir()` an empty directory."""
+        self.servers: dict[bool, ForkServerProcess] = {}
+        self.no_heap_checks = ""
+        self._command, self._new_dir = command, new_dir
+        self._starts = {False: 0, True: 0}
+        self._selector = selectors.DefaultSelector()
+
+    def start(self, *, heap_checks: bool) -> None:
+        """Start a server, or set `no_heap_checks`."""
+        environment = heap_check_environment(os.environ) if heap_checks else plain_environment(os.environ)
+        if isinstance(environment, str):
+            self.no_heap_checks = environment
+            return
+        self._starts[heap_checks] += 1
+        server = ForkServerProcess(
+            lambda commands, events: self._command(commands, events, heap_checks), self._new_dir(), environment
+        )
+        self.servers[heap_checks] = server
+        self._selector.register(server.events, selectors.EVENT_READ, heap_checks)
+
+    def restart(self, *, heap_checks: bool) -> bool:
+        """Start a server again unless it was restarted RESTARTS times; return whether it was started."""
+        if self._starts[heap_checks] > RESTARTS:
+            return False
+        self.start(heap_checks=heap_checks)
+        return True
+
+    def is_first(self, *, heap_checks: bool) -> bool:
+        """Whether the current process of this server is its first."""
+        return self._starts[heap_checks] == 1
+
+    def ready(self) -> list[tuple[bool, ForkServerProcess]]:
+        """Return the servers that accept tasks, the one under the heap checks first: its tasks are slow."""
+        return [(one, self.servers[one]) for one in (True, False) if one in self.servers and self.servers[one].ready]
+
+    def importing(self) -> list[tuple[bool, ForkServerProcess]]:
+        """Return the servers that are still importing."""
+        return [(key, one) for key, one in self.servers.items() if not one.closed and one.facts is None]
+
+    def poll(self, seconds: float) -> Iterator[tuple[bool, ForkServerProcess, list[dict[str, Any]] | None]]:
+        """Wait at most this long; yield the new events of each server, None instead of events if it has ended."""
+        for key, _ in self._selector.select(seconds):
+            heap_checks = bool(key.data)
+            server = self.servers[heap_checks]
+            if not server.closed:  # the caller may have closed it because of an event of the other server
+                yield heap_checks, server, server.read()
+
+    def wait(self, server: ForkServerProcess) -> int:
+        """Wait for a server that has ended; return its wait status."""
+        self._selector.unregister(server.events)
+        server.popen.wait()
+        server.closed = True
+        return server.ended() or 0
+
+    def stop(self, *, heap_checks: bool) -> None:
+        """Kill a server if it runs."""
+        server = self.servers.get(heap_checks)
+        if server and not server.closed:
+            self._selector.unregister(server.events)
+            server.close(0)
+
+    def close(self) -> None:
+        """End the servers and their children."""
+        for server in self.servers.values():
+            server.close()
+        self._selector.close()

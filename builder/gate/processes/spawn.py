@@ -1,0 +1,200 @@
+"""Starts and ends the processes of the scheduler: the fork servers, and the process that tries import orders.
+
+Every process has its own session, so Ctrl-C reaches only the scheduler, which then ends the others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from builder.gate.system import rlimits
+from builder.gate.system.exit_status import tail
+
+_DEBUG_LIBRARY = "libc_malloc_debug.so.0"
+
+#: Sets up the parent-death signal and the crash handlers before it imports torch, which takes seconds and may crash.
+_FORK_SERVER = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from builder.gate.system import crash, rlimits
+rlimits.exit_with_parent(int(sys.argv[5]))
+crash.install_crash_handlers()
+from builder.gate.processes.fork_server import main
+main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "heap-checks")
+"""
+
+
+def fork_server_command(root: Path, commands: int, events: int, heap_checks: bool) -> list[str]:
+    """Return the command line of a fork server."""
+    kind = "heap-checks" if heap_checks else "plain"
+    return [*_python(), "-c", _FORK_SERVER, str(root), str(commands), str(events), kind, str(os.getpid())]
+
+
+def isolated_command(root: Path, function: str, task_dir: Path) -> list[str]:
+    """Return the command line that runs a function `(spec, root) -> outcomes` in a process without torch."""
+    code = "import sys; sys.path.insert(0, sys.argv[1])\n"
+    code += "from builder.gate.processes.isolated import main; main(*sys.argv[1:])"
+    return [*_python(), "-c", code, str(root), function, str(task_dir)]
+
+
+def _python() -> list[str]:
+    return [sys.executable, "-I", "-X", "faulthandler"]
+
+
+def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for every process: no threads at import, no CUDA context when torch counts GPUs."""
+    return {**environment, "OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "LIBC_FATAL_STDERR_": "1"}
+
+
+def heap_check_environment(environment: Mapping[str, str]) -> dict[str, str] | str:
+    """Return the environment with glibc's heap checks, or the reason why they are not available."""
+    version = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else None
+    found = re.match(r"glibc (\d+)\.(\d+)", version or "")
+    if not found:
+        return "the heap checks need glibc, which is not the C library of this machine"
+    checked = {**plain_environment(environment), "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "1"}
+    if (int(found.group(1)), int(found.group(2))) < (2, 34):
+        return checked
+    # Since 2.34 the checks are in a separate library in the folder of libc.
+    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()}
+    for libc in sorted(path for path in libraries if re.fullmatch(r"libc(\.so\.6|-[\d.]+\.so)", Path(path).name)):
+        library = Path(libc).with_name(_DEBUG_LIBRARY)
+        if library.is_file():
+            before = environment.get("LD_PRELOAD")
+            checked["LD_PRELOAD"] = f"{library}:{before}" if before else str(library)
+            return checked
+    return (
+        f"glibc's heap checks are not installed: {_DEBUG_LIBRARY} is not in the folder of libc (Debian: package libc6)"
+    )
+
+
+class Process:
+    """A process in its own session, with a directory for its files."""
+
+    def __init__(
+        self, command: Sequence[str], task_dir: Path, environment: Mapping[str, str], fds: Sequence[int] = ()
+    ) -> None:
+        self.task_dir = task_dir
+        self.started = time.monotonic()
+        with (task_dir / "log").open("wb") as log:
+            self.popen = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={
+                    **environment,
+                    "TMPDIR": str(task_dir),
+                },  # deleted with the directory
+                cwd=task_dir,
+                pass_fds=tuple(fds),
+                start_new_session=True,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id, which is also the id of its group."""
+        return self.popen.pid
+
+    def ended(self) -> int | None:
+        """Return its wait status, or None while it runs."""
+        code = self.popen.poll()
+        return None if code is None else (-code if code < 0 else code << 8)
+
+    def log(self) -> str:
+        """Return the last 64 KiB of its output."""
+        return tail(self.task_dir / "log", 1 << 16)
+
+    def terminate(self, patience: float = 2.0) -> None:
+        """Send SIGTERM, so that it can end its processes in other groups; after `patience` seconds SIGKILL."""
+        if self.popen.poll() is None:
+            self.popen.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(patience)
+        self.kill()
+
+    def kill(self) -> None:
+        """Send SIGKILL to its group."""
+        if self.popen.returncode is None:
+            rlimits.kill_group(self.pid)
+            self.popen.wait()
+
+
+class ForkServerProcess(Process):
+    """A fork server from the scheduler's side: sends commands, reads events."""
+
+    def __init__(self, command: Any, task_dir: Path, environment: Mapping[str, str]) -> None:  # noqa: ANN401
+        """Start it; `command(commands, events)` returns its arguments, with the descriptors of its pipe ends."""
+        commands_read, self._commands = os.pipe()
+        self.events, events_write = os.pipe()
+        os.set_blocking(self.events, False)
+        try:
+            argv = command(commands_read, events_write)
+            super().__init__(argv, task_dir, environment, (commands_read, events_write))
+        finally:
+            os.close(commands_read)
+            os.close(events_write)
+        self._pending = b""
+        self.importing = "torch"
+        self.facts: dict[str, Any] | None = None
+        self.closed = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it has imported everything and accepts tasks."""
+        return self.facts is not None and not self.closed
+
+    def send_command(self, **command: Any) -> None:  # noqa: ANN401
+        """Send a command; if the server has ended, the event pipe shows it."""
+        with contextlib.suppress(BrokenPipeError, OSError):
+            os.write(self._commands, json.dumps(command).encode() + b"\n")
+
+    def read(self) -> list[dict[str, Any]] | None:
+        """Return the events that have arrived; None at the end of the pipe."""
+        try:
+            data = os.read(self.events, 1 << 16)
+        except BlockingIOError:
+            return []
+        if not data:
+            return None
+        *lines, self._pending = (self._pending + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self, patience: float = 2.0) -> None:
+        """End it and its children: close its pipe, wait `patience` seconds if it serves, then send SIGKILL."""
+        if self.closed:
+            return
+        self.closed = True
+        os.close(self._commands)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.popen.wait(patience if self.facts is not None else 0)
+        self.kill()
+        os.close(self.events)
+
+
+def terminate_as_interrupt() -> None:
+    """Raise Interrupted on SIGTERM, SIGHUP and SIGINT, so that `finally` blocks end every process."""
+
+    def interrupt(number: int, _frame: object) -> None:
+        raise Interrupted(number)
+
+    for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        signal.signal(one, interrupt)
+
+
+class Interrupted(BaseException):
+    """A signal asked the gate to end; `number` is the signal."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number

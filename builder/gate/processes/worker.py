@@ -1,0 +1,175 @@
+"""The forked child: limits itself, runs one check, writes the outcomes to its journal, and exits without clean-up."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import importlib
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from builder.gate.case import Case
+from builder.gate.context import CaseError, Context, sentence
+from builder.gate.outcome import FAILED, PASSED, Outcome, Spec
+from builder.gate.processes.journal import JOURNAL, LOG, STACK, Journal
+from builder.gate.system import crash, rlimits
+from builder.gate.system.exit_status import format_bytes
+
+_COPIES_SECONDS = 1.0
+_NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|CUDA out of memory|Cannot allocate memory", re.IGNORECASE)
+_REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
+
+
+@dataclass(frozen=True)
+class LoadedExtension:
+    """What every child of a fork server inherits."""
+
+    spec: Spec
+    cases: Sequence[Case]
+    ops: Sequence[str]
+    heap_checks: bool
+
+
+@dataclass(frozen=True)
+class TaskRequest:
+    """A task as the worker receives it.
+
+    Attributes:
+        check: a key of CHECKS, or "where", whose function returns facts instead of outcomes.
+        function: `module:function` in `builder.gate.checks`.
+        case: the index of the case, None for the extension.
+        device: "cpu" or "cuda".
+        memory: bytes of address space that the task may add; 0 for no limit.
+        task_dir: its directory, which exists.
+
+    """
+
+    check: str
+    function: str
+    case: int | None
+    device: str
+    memory: int
+    task_dir: str
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> TaskRequest:
+        """Read a "fork" command; the fork server itself uses the other keys."""
+        return cls(**{field.name: data[field.name] for field in fields(cls)})
+
+
+def run_child(loaded: LoadedExtension, request: TaskRequest, parent: int) -> None:
+    """Run the task in this child and exit. Does not return."""
+    status = 1
+    try:
+        os.setsid()
+        rlimits.exit_with_parent(parent)
+        _redirect_output(request.task_dir)
+        status = run_task(loaded, request)
+    except BaseException:  # noqa: BLE001 (nothing may return to the loop of the fork server)
+        traceback.print_exc()
+    finally:
+        os._exit(status)
+
+
+def _redirect_output(task_dir: str) -> None:
+    """Read standard input from /dev/null, write standard output and error to the task's log."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    log = os.open(str(Path(task_dir, LOG)), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(nothing, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(nothing)
+    os.close(log)
+
+
+def run_task(loaded: LoadedExtension, request: TaskRequest) -> int:
+    """Run the check within its limits; return the exit status. An exception of the check becomes an outcome."""
+    # This file stays open until the process ends: a crash handler cannot open it.
+    stack = open(Path(request.task_dir, STACK), "wb", buffering=0)  # noqa: SIM115, PTH123
+    crash.install_crash_handlers(stack.fileno())
+    faulthandler.register(signal.SIGUSR1, stack, all_threads=True, chain=False)
+    journal = Journal(str(Path(request.task_dir, JOURNAL)))
+    gc.disable()  # a collection would touch, and so copy, every inherited page
+    torch.set_num_threads(1)
+    rlimits.limit_added_memory(request.memory)
+    began = time.perf_counter()
+    result = _call_check(loaded, request, journal)
+    _wait_for_copies()
+    # If the op closed standard output, a flush at exit would fail and look like an error of the task.
+    with contextlib.suppress(OSError, ValueError):
+        sys.stdout.flush()
+    if isinstance(result, dict):
+        journal.facts(result)
+    else:
+        seconds = (time.perf_counter() - began) / max(len(result), 1)
+        for outcome in result:
+            journal.outcome(replace(outcome, seconds=outcome.seconds or round(seconds, 3)))
+    journal.end()
+    return 0
+
+
+def _call_check(loaded: LoadedExtension, request: TaskRequest, journal: Journal) -> list[Outcome] | dict[str, Any]:
+    """Return what the check's function returns: outcomes, or facts."""
+    module, _, name = request.function.partition(":")
+    context = Context(loaded.spec, loaded.cases, request.device, loaded.heap_checks, loaded.ops, journal.step)
+    case = None if request.case is None else loaded.cases[request.case]
+    result: list[Outcome] | dict[str, Any]
+    try:
+        function = getattr(importlib.import_module(f"builder.gate.checks.{module}"), name)
+        result = function(context) if case is None else function(context, case)
+    except BaseException as error:  # noqa: BLE001 (an op may raise anything, SystemExit too)
+        rlimits.remove_memory_limit()
+        result = [_outcome_of_exception(request, case, error, journal.last_step)]
+    if isinstance(result, list) and not _output_is_log(request.task_dir):
+        reason = "closes or replaces standard output or standard error: the calling program loses its output"
+        result = [*(one for one in result if one.verdict != PASSED), _failed(request, case, reason)]
+    return result
+
+
+def _wait_for_copies() -> None:
+    """If the op has forked, give the copy of this process time to write to the journal."""
+    own = Path("/proc/self/cmdline").read_bytes()
+    deadline = time.monotonic() + _COPIES_SECONDS
+    for pid in rlimits.children():
+        with contextlib.suppress(OSError):
+            while Path(f"/proc/{pid}/cmdline").read_bytes() == own and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+
+def _output_is_log(task_dir: str) -> bool:
+    try:
+        log = Path(task_dir, LOG).stat()
+        return all(os.path.samestat(os.fstat(fd), log) for fd in (1, 2)) and not sys.stdout.closed
+    except OSError:
+        return False
+
+
+def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseException, step: str) -> Outcome:
+    text = str(error)
+    if isinstance(error, CaseError):
+        return _failed(request, case, text)
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
+        requested = _REQUESTED.search(text)
+        amount = format_bytes(int(requested.group(1))) if requested else "too much memory"
+        reason = f"allocates {amount}" + (
+            f"; the limit for a case is {format_bytes(request.memory)}" if request.memory else ""
+        )
+    else:
+        reason = f"raises {sentence(error)}"
+    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
+    return _failed(request, case, reason + (f" (step: {step})" if step else ""), traceback=trace)
+
+
+def _failed(request: TaskRequest, case: Case | None, reason: str, **evidence: Any) -> Outcome:  # noqa: ANN401
+    return Outcome(request.check, case.op if case else "", case.name if case else "", FAILED, reason, evidence=evidence)

@@ -1,0 +1,1 @@
+"""Facts from the operating system and the GPU driver: exit status, limits, crashes, GPUs."""

@@ -1,0 +1,179 @@
+"""Writes Python and native stacks at a fatal signal without a debugger, and parses them.
+
+`install_crash_handlers` chains two handlers: faulthandler writes the Python stack and raises the signal again, then our
+handler calls glibc's `backtrace` to write the native stack. This needs no torch, so unlike torch's own
+`_set_print_stack_traces_on_fatal_signal` it also works before torch is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from builder.gate.system.exit_status import ProcessExit
+
+_FATAL = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_HEADING = "Native stack (innermost first):"
+_DEPTH = 96
+#: Seconds after which SIGALRM kills a handler that hangs, e.g. because the crash holds malloc's lock.
+_SECONDS = 10
+#: Bytes of the signal stack: after a stack overflow a handler cannot run on the thread's own stack.
+_STACK_BYTES = 1 << 20
+
+_FRAME = re.compile(r"^(?P<library>.+?)(?:\((?P<symbol>[^()+]*)(?:\+(?P<offset>0x[0-9a-f]+))?\))? ?\[0x[0-9a-f]+\]$")
+_FATAL_LINE = re.compile(r"^Fatal Python error: (Segmentation fault|Aborted|Bus error|Floating|Illegal)", re.MULTILINE)
+_SIGNALS = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Floating": signal.SIGFPE,
+    "Illegal": signal.SIGILL,
+}
+_PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+#: Runtime libraries in which a crash happens although a different library caused it.
+_RUNTIME = re.compile(r"^(libc|libpthread|libm|libstdc\+\+|libgcc_s|linux-vdso|ld-linux[\w-]*|libc_malloc\w+)[.-]")
+
+#: Keeps the handlers and their stack alive as long as the process.
+_KEPT: list[Any] = []
+
+
+class _SignalStack(ctypes.Structure):
+    _fields_ = (("pointer", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of a native stack: its library, its function if the library names it, and its offset."""
+
+    library: str
+    symbol: str
+    offset: str
+
+    def __str__(self) -> str:
+        name = PurePath(self.library).name
+        return f"{demangle_symbol(self.symbol)} of {name}" if self.symbol else f"{self.offset or '?'} of {name}"
+
+
+def install_crash_handlers(fd: int = 2) -> None:
+    """Make a fatal signal write the Python and the native stack to `fd` before it kills the process.
+
+    Call it in the main thread; `fd` must stay open. Without glibc only the Python stack is written. Python code writes
+    the native stack, so a crash in a thread without the interpreter's lock waits for the thread that holds it, and
+    forever if that thread joins the crashed one: the process needs a time limit. The Python stack is written first.
+    """
+    faulthandler.disable()  # the handler installed last is called first, and that must be faulthandler
+    with contextlib.suppress(AttributeError, OSError):
+        _write_native_stack(fd)
+    faulthandler.enable(fd)
+    if _KEPT:
+        memory = ctypes.create_string_buffer(_STACK_BYTES)
+        stack = _SignalStack(ctypes.addressof(memory), 0, _STACK_BYTES)
+        ctypes.PyDLL(None).sigaltstack(ctypes.byref(stack), None)
+        _KEPT.append(memory)
+
+
+def _write_native_stack(fd: int) -> None:
+    libc = ctypes.PyDLL(None)  # PyDLL keeps the interpreter's lock, so no other Python thread runs meanwhile
+    libc.signal.restype, libc.signal.argtypes = ctypes.c_void_p, (ctypes.c_int, ctypes.c_void_p)
+    frames = (ctypes.c_void_p * _DEPTH)()
+    backtrace, symbols, write = libc.backtrace, libc.backtrace_symbols_fd, libc.write
+    restore, alarm = libc.signal, libc.alarm
+    heading = f"\n{_HEADING}\n".encode()
+    alarmed, aborted, size = int(signal.SIGALRM), int(signal.SIGABRT), len(heading)
+    backtrace(frames, _DEPTH)  # the first call loads libgcc_s, which a handler must not do
+
+    def handle(number: int) -> None:
+        restore(alarmed, None)
+        alarm(_SECONDS)
+        restore(number, None)  # restores the default action, which runs when the handler returns
+        depth = backtrace(frames, _DEPTH)
+        if number == aborted:
+            # These are return addresses. If a call to abort() or throw is the last instruction of a function, the
+            # return address belongs to the next function. For other signals the innermost address is exact.
+            for index in range(depth):
+                frames[index] = (frames[index] or 1) - 1
+        write(fd, heading, size)
+        symbols(frames, depth, fd)
+
+    handler = ctypes.PYFUNCTYPE(None, ctypes.c_int)(handle)
+    for number in _FATAL:
+        restore(number, ctypes.cast(handler, ctypes.c_void_p))
+    _KEPT.extend((handler, frames, heading))
+
+
+def native_stack(stderr: str) -> list[Frame]:
+    """Return the frames that the crash handler wrote, innermost first; empty if it wrote none."""
+    _, found, text = stderr.rpartition(_HEADING)
+    frames: list[Frame] = []
+    for line in text.strip().splitlines() if found else ():
+        match = _FRAME.match(line.strip())
+        if match is None:
+            break
+        frames.append(Frame(match["library"], match["symbol"] or "", match["offset"] or ""))
+    # The handlers' frames end at the last trampoline of the C library: one for our handler, one for faulthandler.
+    trampoline = next((frame for frame in frames if _is_libc(frame) and "backtrace" not in frame.symbol), None)
+    if trampoline is None:
+        return frames
+    return frames[len(frames) - frames[::-1].index(trampoline) :]
+
+
+def _is_libc(frame: Frame) -> bool:
+    return PurePath(frame.library).name.startswith(("libc.so", "libc-", "libpthread"))
+
+
+def crash_frame(stderr: str) -> Frame | None:
+    """Return the innermost native frame outside the C and C++ runtimes, or None."""
+    frames = native_stack(stderr)
+    own = (frame for frame in frames if not _RUNTIME.match(PurePath(frame.library).name))
+    return next(own, frames[0] if frames else None)
+
+
+def fatal_signal(status: int, stderr: str) -> int:
+    """Return the signal that killed a process, or 0; the signal faulthandler wrote counts before the wait status."""
+    line = _FATAL_LINE.search(stderr)
+    if line and status:
+        return int(_SIGNALS[line.group(1)])
+    return os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0
+
+
+def describe_exit(status: int, stderr: str) -> str:
+    """Return how a process ended, to follow what it was doing in a sentence.
+
+    `status` is a wait status of `os.waitpid`; `stderr` is the output, with the stacks of `install_crash_handlers` if
+    the process called it. Example: "dies with SIGSEGV (a segmentation fault) in f of libf.so, at load (plugin.py:12)".
+    """
+    number = fatal_signal(status, stderr)
+    text = ProcessExit(number or status, log=stderr).sentence()
+    frame, python = crash_frame(stderr), _PYTHON_FRAME.search(stderr) if number else None
+    if number and frame:
+        text += f" in {frame}"
+    if python:
+        text += f", at {python.group(3)} ({PurePath(python.group(1)).name}:{python.group(2)})"
+    return text
+
+
+def demangle_symbol(symbol: str) -> str:
+    """Return the C++ name of a mangled symbol, or the symbol itself if it cannot be demangled."""
+    if not symbol.startswith("_Z"):
+        return symbol
+    try:
+        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
+    except (AttributeError, OSError):
+        return symbol
+    demangle.restype = ctypes.c_void_p
+    status = ctypes.c_int(0)
+    found = demangle(symbol.encode(), None, None, ctypes.byref(status))
+    if not found or status.value:
+        return symbol
+    text = ctypes.cast(found, ctypes.c_char_p).value or b""
+    libc = ctypes.CDLL(None)
+    libc.free.argtypes = (ctypes.c_void_p,)
+    libc.free(found)
+    return text.decode("utf-8", "replace")

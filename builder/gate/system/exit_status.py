@@ -1,0 +1,144 @@
+"""Describes how a process ended: signal or exit status, exceeded limit, message of the C library, last step."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+#: Messages of glibc's allocator when its own data is overwritten.
+_HEAP = re.compile(
+    r"(free\(\): [\w ,()+/-]+|double free or corruption[^\n]*|malloc(?:_consolidate)?\(\): [\w ,()+/-]+"
+    r"|realloc\(\): [\w ,()+/-]+|corrupted (?:size vs\. prev_size|double-linked list)[^\n]*"
+    r"|munmap_chunk\(\): [\w ,()]+)"
+)
+_TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+)'(?:\s+what\(\):\s*([^\n]*))?")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+_TAIL = 4000
+
+_PLAIN = {
+    "SIGSEGV": "a segmentation fault",
+    "SIGBUS": "a bus error",
+    "SIGILL": "an instruction that this CPU does not support",
+    "SIGFPE": "an integer division by zero or overflow",
+    "SIGABRT": "abort()",
+    "SIGKILL": "killed by the kernel when memory ran out, or by a different process",
+}
+
+
+@dataclass(frozen=True)
+class ProcessExit:
+    """How one process ended.
+
+    Attributes:
+        status: wait status of `os.waitpid`.
+        limit: the limit it was killed for: "", "time", "memory" or "output".
+        allowed: that limit as text: "60 s", "4.0 GiB".
+        step: the step it began last.
+        log: the end of its output.
+        stack: the Python stack, followed by the native one.
+        frame: the native function that crashed, as text.
+
+    """
+
+    status: int
+    limit: str = ""
+    allowed: str = ""
+    step: str = ""
+    log: str = ""
+    stack: str = ""
+    frame: str = ""
+
+    def sentence(self) -> str:
+        """Return a sentence without a full stop, to follow the name of an op or an import."""
+        return self._what() + (f" (step: {self.step})" if self.step else "")
+
+    def _what(self) -> str:
+        if self.limit == "time":
+            return f"does not end within {self.allowed}: it loops or deadlocks, or the inputs are too large"
+        if self.limit == "memory":
+            return f"uses more than {self.allowed} of memory, the limit of a case: allocate less, or use smaller inputs"
+        if self.limit == "output":
+            return f"prints more than {self.allowed}: remove the output"
+        if os.WIFSIGNALED(self.status):
+            return self._signal(signal_name(os.WTERMSIG(self.status)))
+        code = os.WEXITSTATUS(self.status)
+        return f"calls exit({code}): remove this call"
+
+    def _signal(self, name: str) -> str:
+        heap = _HEAP.search(self.log)
+        if name == "SIGABRT" and heap:
+            return (
+                f"writes outside an allocation, or frees memory twice: glibc aborts with '{heap.group(1).strip()}'; "
+                "look for an index out of range"
+            )
+        thrown = _TERMINATE.search(self.log)
+        if name == "SIGABRT" and thrown:
+            what = f" ({thrown.group(2).strip()})" if thrown.group(2) else ""
+            if "bad_alloc" in thrown.group(1):
+                return f"allocates more memory than allowed and does not catch {thrown.group(1)}{what}"
+            return f"dies of an uncaught C++ exception: {thrown.group(1)}{what}"
+        plain = _PLAIN.get(name)
+        return f"dies with {name}" + (f" ({plain})" if plain else "") + (f" in {self.frame}" if self.frame else "")
+
+    def evidence(self) -> dict[str, Any]:
+        """Return the details as JSON data."""
+        found: dict[str, Any] = {}
+        if os.WIFSIGNALED(self.status):
+            found["signal"] = signal_name(os.WTERMSIG(self.status))
+        else:
+            found["exit"] = os.WEXITSTATUS(self.status)
+        if self.limit:
+            found["limit"] = self.limit
+        if self.step:
+            found["step"] = self.step
+        if self.stack.strip():
+            found["stack"] = self.stack[-2 * _TAIL :]
+        frame = _FRAME.search(self.stack)
+        if frame:
+            found["frame"] = f"{frame.group(1)}:{frame.group(2)} in {frame.group(3)}"
+        if self.log.strip():
+            found["printed"] = self.log[-_TAIL:]
+        return found
+
+
+def exception_line(lines: Sequence[str]) -> str:
+    """Return the first line of the exception that ended a Python program, from its output; "" without output.
+
+    The message may have more lines, so the last line of the output need not name the exception.
+    """
+    starts = [number for number, line in enumerate(lines) if line.startswith("Traceback (most recent call last)")]
+    after = [line for line in lines[starts[-1] + 1 :] if line and not line[0].isspace()] if starts else []
+    return after[0] if after else lines[-1] if lines else ""
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal: SIGSEGV for 11."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def tail(path: Path, size: int = _TAIL) -> str:
+    """Return the last `size` bytes of a file as text; "" if it cannot be read. The file may be large or binary."""
+    try:
+        with path.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - size))
+            return file.read().decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def format_bytes(number: float) -> str:
+    """Return a number of bytes as text: "100.0 GiB" for 107374182400."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number < 1024:
+            return f"{number:.0f} {unit}"
+        number /= 1024
+    return f"{number:.1f} GiB"

@@ -1,0 +1,90 @@
+"""Limits of a process: it ends with its parent, its memory is limited, and its descendants can be killed.
+
+Linux and the standard library only. If the kernel lacks a feature, the limit is missing and nothing is raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def exit_with_parent(parent: int) -> None:
+    """Let the kernel kill this process when its parent ends; exit now if the parent is not `parent` any more."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def survive_parent() -> None:
+    """Undo `exit_with_parent`."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+
+
+def become_subreaper() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def children() -> list[int]:
+    """Return the pids of the children of the main thread; empty if the kernel does not list them."""
+    pid = os.getpid()
+    try:
+        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except OSError:
+        return []
+
+
+def _kibibytes(pid: int, name: str) -> int | None:
+    try:
+        for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith(name):
+                return int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+def resident(pid: int) -> int | None:
+    """Return the resident anonymous memory of a process in bytes; None if it has ended."""
+    amount = _kibibytes(pid, "RssAnon:")
+    return None if amount is None else amount * 1024
+
+
+def threads(pid: int) -> int:
+    """Return the number of threads of a process; 1 if unknown."""
+    return _kibibytes(pid, "Threads:") or 1
+
+
+def limit_added_memory(extra: int) -> None:
+    """Limit the address space to its current size plus `extra` bytes (0: no limit), and disable core files."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    size = _kibibytes(os.getpid(), "VmSize:")
+    if extra and size:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = size * 1024 + extra
+        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+def remove_memory_limit() -> None:
+    """Undo `limit_added_memory`, so that a process that reached the limit can report it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
+
+
+def kill_group(leader: int) -> None:
+    """Send SIGKILL to a process group; does nothing if it has ended."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)

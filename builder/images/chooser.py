@@ -1,0 +1,169 @@
+"""Chooses what images are made of: from a build or a cell to a base image, a compiler and a Python.
+
+Pure; the facts about toolkits, distributions and manylinux images come from compat.yaml.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping, Sequence
+
+from builder.errors import UsageError
+from builder.images.specs import NVIDIA_REPOSITORY, TOOLS_PYTHON, BuildImage, PythonSource, RuntimeImage
+from builder.matrix.axes import Cell, Cuda, Platform, Python
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule, Matrix
+from builder.matrix.facts.image_table import Distribution
+from builder.matrix.plan import Build
+
+
+class ImageChooser:
+    """Chooses the base image, the compiler and the Python of every image. The same input gives the same images."""
+
+    def __init__(self, matrix: Matrix, compat: Compat, lock: Mapping[str, str], *, stand_in: bool = False) -> None:
+        """`lock` has digests of base images; a base image without one is used by its tag.
+
+        `stand_in` allows an undeclared stand-in: a toolkit of the cell's major version and a different minor version.
+        """
+        self._rules = matrix.images
+        self._compat = compat
+        self._lock = lock
+        self._stand_in = stand_in
+
+    def build_image(self, build: Build) -> BuildImage:
+        """The image for a build. Raises UsageError when no known base image has a supported compiler."""
+        rule = self._rule([str(cell) for cell in build.serves])
+        gcc_range = self._compat.gcc_range(build.torch, build.cuda)
+        system: Distribution | None
+        if rule:
+            base, system = rule.image, self._compat.images.distribution_of(rule.image)
+            gcc_range = self._limited_by_toolkit(gcc_range, rule, build)
+        else:
+            base, system = self._build_base(build.cuda, gcc_range)
+        gcc = system.newest_gcc(*gcc_range) if system else None
+        if system and gcc is None:
+            raise UsageError(
+                f"{system.name} has gcc {', '.join(map(str, system.gcc))}; torch {build.torch} with CUDA"
+                f" {build.cuda} needs gcc {gcc_range[0]} to {gcc_range[1]}",
+                where=f"images, {base}",
+                hints=["name an image of a different distribution under `images:` in matrix.yaml"],
+            )
+        return BuildImage(
+            base=self._pinned(base),
+            cuda=build.cuda,
+            platform=build.platform,
+            distribution=system,
+            gcc=gcc,
+            gcc_range=(gcc, gcc) if gcc else gcc_range,
+            toolkit=self._toolkit(rule, build),
+            any_minor=self._stand_in,
+            tools=self._tools(rule, build.platform),
+            pythons=self._python(build.pythons, rule, build.platform),
+        )
+
+    def _limited_by_toolkit(self, gcc_range: tuple[int, int], rule: ImageRule, build: Build) -> tuple[int, int]:
+        """The gcc versions that also suit the toolkit a rule declares. Raises UsageError for a different major."""
+        if not rule.toolkit:
+            return gcc_range
+        if rule.toolkit.major != build.cuda.major:
+            raise UsageError(
+                f"a toolkit of CUDA {rule.toolkit} cannot stand in for CUDA {build.cuda}: the major versions differ",
+                where=f"images, {rule.image}",
+                hints=["narrow the pattern of `cells`, or name a different image for these cells"],
+            )
+        # torch checks the compiler against the cell's CUDA, nvcc against its own version.
+        oldest, newest = self._compat.gcc_range(build.torch, rule.toolkit)
+        return max(gcc_range[0], oldest), min(gcc_range[1], newest)
+
+    def rule_name(self, build: Build) -> str:
+        """The rule of `images:` that names a build's images, for error messages; empty without a rule."""
+        rule = self._rule([str(cell) for cell in build.serves])
+        return f"images, cells {rule.cells}" if rule else ""
+
+    def _toolkit(self, rule: ImageRule | None, build: Build) -> Cuda | None:
+        """CUDA version of the base image's toolkit, from its name or rule. None: nvcc comes from the package index.
+
+        The package index has no nvcc before CUDA 13.0, so for these versions the base image must have the toolkit.
+        """
+        if rule is None or rule.toolkit:
+            return rule.toolkit if rule else build.cuda
+        nvidia = rule.image.rpartition("/")[2].startswith(f"cuda:{build.cuda}.")
+        manylinux = self._compat.images.cuda_manylinux(build.cuda, build.platform)
+        known = nvidia or rule.image.partition("@")[0] == manylinux
+        return build.cuda if known or build.cuda < self._compat.first_packaged_toolkit else None
+
+    def runtime_image(self, cell: Cell) -> RuntimeImage:
+        """The image to run a cell in. Raises UsageError when no base image or no Python is known for the cell."""
+        rule = self._rule([str(cell)])
+        base = (rule.runtime or rule.image) if rule else self._runtime_base(cell.cuda)
+        return RuntimeImage(
+            base=self._pinned(base),
+            cell=cell,
+            packages=self._compat.cell_requirements(cell.torch, cell.cuda),
+            tools=self._tools(rule, cell.platform),
+            pythons=self._python((cell.python,), rule, cell.platform, base),
+        )
+
+    def _runtime_base(self, cuda: Cuda) -> str:
+        """NVIDIA's small image with the newest glibc, so that wheels built with any older glibc can be installed."""
+        systems = self._compat.toolkit(cuda).images.systems()
+        for system in reversed(self._compat.images.distributions):
+            if system.name in systems:
+                return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-base-{system.name}"
+        raise UsageError(
+            f"buildfarm knows no image of NVIDIA for CUDA {cuda}",
+            where="images",
+            hints=[f"under `images:` in matrix.yaml, set `runtime` to a base image for the cells of CUDA {cuda}"],
+        )
+
+    def _build_base(self, cuda: Cuda, gcc_range: tuple[int, int]) -> tuple[str, Distribution]:
+        """NVIDIA's image with the oldest glibc whose distribution has a suitable compiler.
+
+        The image has the newest patch release of the CUDA version, even if torch was built with an older one: patch
+        releases fix the compiler without changing interfaces, and one image for all cells is one download.
+        """
+        systems = self._compat.toolkit(cuda).images.systems()
+        for system in self._compat.images.distributions:
+            if system.name in systems and system.newest_gcc(*gcc_range):
+                return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-devel-{system.name}", system
+        raise UsageError(
+            f"buildfarm knows no image of NVIDIA for CUDA {cuda} with gcc {gcc_range[0]} to {gcc_range[1]}",
+            where="images",
+            hints=[f"name a base image for the cells of CUDA {cuda} under `images:` in matrix.yaml"],
+        )
+
+    def _python(
+        self, wanted: Sequence[Python], rule: ImageRule | None, platform: Platform, base: str = ""
+    ) -> PythonSource:
+        """The first of these Pythons that an image has. `base` is the base image, by default the rule's image."""
+        base = base or (rule.image if rule else "")
+        for python in wanted:
+            if image := self._image_with(python, rule, platform):
+                return PythonSource(python, None if image == base else self._pinned(image))
+        raise UsageError(
+            f"buildfarm knows no manylinux image that has Python {' or '.join(map(str, wanted))}",
+            where="images",
+            hints=["under `images:` in matrix.yaml, set `pythons` to an image that has this Python"],
+        )
+
+    def _tools(self, rule: ImageRule | None, platform: Platform) -> PythonSource:
+        """The image to install the tools in; the base image if it has Pythons."""
+        image = self._image_with(TOOLS_PYTHON, rule, platform)
+        if image is None:  # an error in compat.yaml
+            raise UsageError(f"buildfarm knows no manylinux image that has Python {TOOLS_PYTHON}", where="compat.yaml")
+        return PythonSource(TOOLS_PYTHON, self._pinned(image))
+
+    def _image_with(self, python: Python, rule: ImageRule | None, platform: Platform) -> str | None:
+        images = self._compat.images
+        if rule and rule.pythons:
+            return rule.pythons
+        if rule and "manylinux" in rule.image.rpartition("/")[2] and python in images.current_pythons:
+            return rule.image  # images of pypa and NVIDIA have Pythons where cibuildwheel expects them
+        return images.pythons_image(python, platform)
+
+    def _rule(self, cells: Sequence[str]) -> ImageRule | None:
+        """The first rule of `images:` whose pattern matches one of the cells."""
+        return next((rule for rule in self._rules if fnmatch.filter(cells, rule.cells)), None)
+
+    def _pinned(self, image: str) -> str:
+        return f"{image}@{self._lock[image]}" if image in self._lock else image

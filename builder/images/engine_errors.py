@@ -1,0 +1,118 @@
+"""Errors of the Docker engine, of its SDK and of `docker buildx build`, as buildfarm's own errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import requests
+from docker.errors import APIError, DockerException
+
+from builder.errors import BuildError, BuildfarmError, MissingToolError
+
+#: Errors that the SDK raises, and those of the HTTP library below it that it lets through.
+SDK_ERRORS = (DockerException, requests.exceptions.RequestException)
+
+LOCAL_EXECUTOR_HINT = "or use `--executor local`, which needs no container engine"
+
+#: Error lines of a build step, which begin with the step's number and time: those of pip, apt, dnf and of the checks
+#: in the Dockerfile. Second, BuildKit's own error lines, which repeat the complete command of the step.
+_ERROR_LINES = re.compile(r"#\d+ [\d.]+ (?:ERROR|E|[Ee]rror): (.+)"), re.compile(r"(?:#\d+ )?(?:ERROR|error): (.+)")
+
+#: How the programs of a build step report a missing network.
+_NO_NETWORK = re.compile(
+    r"Failed to establish a new connection|Failed to resolve|Temporary failure resolving|Could not resolve"
+    r"|Name or service not known|Network is unreachable|Unable to connect to|Could not connect to"
+    r"|Connection (?:refused|reset|aborted|broken|failed|timed out)|[Rr]ead timed out|Remote end closed connection"
+    r"|error sending request|dns error|error reading a body from connection|Curl error \((?:6|7|28|56)\)"
+)
+
+#: How the programs of a build step report a server whose certificate they do not trust: dnf, apt, pip, uv.
+_UNTRUSTED = re.compile(r"SSL peer certificate|[Cc]ertificate verif|CERTIFICATE_VERIFY_FAILED|invalid peer certificate")
+
+#: A retry of pip; only a line with `total=0` means that pip gave up.
+_RETRY = re.compile(r"Retrying \(Retry\(total=(\d+),")
+
+#: How programs and the engine report a full disk.
+NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
+
+
+@contextmanager
+def translate_sdk_errors(activity: str = "") -> Iterator[None]:
+    """Raise SDK errors of the body as MissingToolError: the engine refused the request or stopped answering.
+
+    `activity` completes the sentence about an engine that stopped answering: `while a container was started`.
+    """
+    try:
+        yield
+    except SDK_ERRORS as error:
+        raise MissingToolError(_sentence(error, activity), where="docker", hints=[LOCAL_EXECUTOR_HINT]) from error
+
+
+def reason(error: Exception) -> str:
+    """The useful part of an SDK error: the engine's message, or the innermost of the nested connection errors."""
+    if isinstance(error, APIError) and error.explanation:
+        return str(error.explanation)
+    message = str(error)
+    nested = [single or double for single, double in re.findall(r"'([^']+)'\)|\"([^\"]+)\"\)", message)]
+    innermost = nested[-1] if nested else message
+    return re.sub(r".*(?:\w+Connection\w*\([^)]*\)|<[^>]*>): |\[Errno -?\d+\] ", "", innermost)
+
+
+def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> BuildfarmError:
+    """The error for a failed `docker buildx build` that printed these lines; `log` holds them.
+
+    MissingToolError when the network is missing, otherwise BuildError.
+    """
+    hints = [f"the full output is in {log}"]
+    errors = [[found[1] for line in lines if (found := pattern.match(line))] for pattern in _ERROR_LINES]
+    last = next((found[-1][:300] for found in errors if found), "buildx gave no reason")
+    if any(NO_SPACE.search(line) for line in lines):
+        return BuildError(
+            "the image could not be built: the disk of the Docker engine is full",
+            stage="environment",
+            log=log,
+            where=tag,
+            hints=["`docker system df` shows what uses the disk", *hints],
+        )
+    if untrusted := next((line for line in lines if _UNTRUSTED.search(line)), ""):
+        return MissingToolError(
+            f"the image could not be built because a server's certificate is not trusted: {_without_step(untrusted)}",
+            where=tag,
+            hints=["set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA", *hints],
+        )
+    if message := _network_error(lines):
+        return MissingToolError(
+            f"the image could not be built because the network cannot be reached: {message}",
+            where=tag,
+            hints=[
+                "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) and the proxy variables to hosts that a container can reach",
+                *hints,
+            ],
+        )
+    return BuildError(f"the image could not be built: {last}", stage="environment", log=log, where=tag, hints=hints)
+
+
+def _sentence(error: Exception, activity: str) -> str:
+    if activity and isinstance(error, requests.exceptions.ConnectionError):
+        return f"the Docker engine stopped answering {activity}: {reason(error)}"
+    return f"the Docker engine refused: {reason(error)}"
+
+
+def _network_error(lines: Sequence[str]) -> str:
+    """The first message about a missing network, or the empty string."""
+    for line in lines:
+        if found := _NO_NETWORK.search(line):
+            retry = _RETRY.search(line)
+            if retry is None:
+                return _without_step(line)
+            if retry[1] == "0":
+                return f"{found[0]} ({line.rpartition(': ')[2].strip()})"
+    return ""
+
+
+def _without_step(line: str) -> str:
+    """A line of buildx without the number and time of its step, and without the mark of an error."""
+    return re.sub(r"^#\d+ (?:[\d.]+ )?(?:W: |E: |ERROR: |Err:\S+ |\s*- )?", "", line).strip()[:300]

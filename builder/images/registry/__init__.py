@@ -1,0 +1,1 @@
+"""Registries: image names, mirrors, digests (buildfarm.lock), sizes, and pulling base images with progress."""

@@ -1,0 +1,115 @@
+"""What a registry says about an image, over HTTP: the digest of a tag and the size. Needs no engine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import replace
+
+import requests
+from docker import auth
+
+from builder.errors import MissingToolError
+from builder.images.network import ca_bundle
+from builder.images.registry.reference import Reference
+from builder.matrix.axes import Platform
+
+#: Timeout of one request to a registry, seconds.
+TIMEOUT = 20
+
+#: Timeout of a request for a size, which is only information: the engine may reach a registry that this process cannot.
+SIZE_TIMEOUT = 5
+
+#: The index of all platforms comes before the manifest of one platform, because a lock is valid for all platforms.
+_ACCEPT = ", ".join(
+    (
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+
+
+def find_digest(image: str) -> str:
+    """The current digest (`sha256:…`) of a tag in its registry.
+
+    Raises:
+        MissingToolError: the registry does not answer, refuses the request, or does not have the tag.
+
+    """
+    return "sha256:" + hashlib.sha256(_manifest(image, TIMEOUT)).hexdigest()
+
+
+def find_size(image: str, platform: Platform) -> int:
+    """The size of an image's compressed layers in bytes, which is what a pull downloads at most.
+
+    Raises:
+        MissingToolError: the registry does not answer, refuses the request, or does not have the image.
+
+    """
+    try:
+        manifest = json.loads(_manifest(image, SIZE_TIMEOUT))
+        if "manifests" in manifest:  # an index of platforms
+            machine = "amd64" if platform is Platform.LINUX_X86_64 else "arm64"
+            (digest, *_) = [m["digest"] for m in manifest["manifests"] if m["platform"]["architecture"] == machine]
+            manifest = json.loads(_manifest(replace(Reference.parse(image), digest=digest).name, SIZE_TIMEOUT))
+        return sum(int(layer["size"]) for layer in manifest["layers"])
+    except (ValueError, KeyError, TypeError):
+        raise _unknown(image, "the registry sent a manifest without the sizes of the layers") from None
+
+
+def _manifest(image: str, timeout: float) -> bytes:
+    """The manifest of an image, or the index of its platforms, as the registry sent it."""
+    reference = Reference.parse(image)
+    with requests.Session() as session:
+        session.verify = str(ca_bundle())
+        session.headers["Accept"] = _ACCEPT
+        try:
+            answer = session.get(reference.url, timeout=timeout)
+            if answer.status_code == requests.codes.unauthorized:
+                session.headers["Authorization"] = _authorization(session, reference, answer)
+                answer = session.get(reference.url, timeout=timeout)
+        except (requests.RequestException, ValueError) as error:
+            raise _unknown(image, f"the registry {reference.registry} does not answer ({_reason(error)})") from None
+    if answer.status_code == requests.codes.not_found:
+        raise _unknown(image, f"the registry {reference.registry} has no such image")
+    if answer.status_code != requests.codes.ok:
+        raise _unknown(image, f"the registry {reference.registry} refuses the request with HTTP {answer.status_code}")
+    computed = "sha256:" + hashlib.sha256(answer.content).hexdigest()
+    if answer.headers.get("Docker-Content-Digest", computed) != computed:
+        raise _unknown(image, f"the digest that the registry {reference.registry} sent does not match the manifest")
+    return bytes(answer.content)
+
+
+def _authorization(session: requests.Session, reference: Reference, refusal: requests.Response) -> str:
+    """The Authorization header: a token from the realm that the registry names, or the password of `docker login`."""
+    login = auth.load_config().resolve_authconfig(reference.registry)
+    password = (login["username"], login["password"]) if login and login.get("username") else None
+    challenge = refusal.headers.get("WWW-Authenticate", "")
+    fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
+    if not challenge.lower().startswith("bearer ") or "realm" not in fields:
+        return _basic(password) if password else ""
+    query = {"scope": f"repository:{reference.repository}:pull"}
+    if "service" in fields:
+        query["service"] = fields["service"]
+    answer = session.get(fields["realm"], params=query, auth=password, timeout=TIMEOUT)
+    token = answer.json() if answer.ok else {}
+    return f"Bearer {token.get('token') or token.get('access_token') or ''}"
+
+
+def _basic(password: tuple[str, str]) -> str:
+    request = requests.Request("GET", "http://localhost", auth=password).prepare()
+    return str(request.headers["Authorization"])
+
+
+def _reason(error: Exception) -> str:
+    """The innermost message of nested connection errors."""
+    message = re.sub(r"[\"')]+$", "", str(error))
+    return message.rpartition(": ")[2] or type(error).__name__
+
+
+def _unknown(image: str, sentence: str) -> MissingToolError:
+    hints = ["a private registry needs `docker login`; a proxy needs HTTPS_PROXY and SSL_CERT_FILE"]
+    return MissingToolError(sentence, where=image, hints=hints)

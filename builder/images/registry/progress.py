@@ -1,0 +1,95 @@
+"""Progress of a pull: the events of the engine, counted in bytes, and how they are shown."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from rich.filesize import decimal
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+from builder.log import console, print_line
+
+#: Without a terminal, a line is printed at this interval, seconds.
+LINE_SECONDS = 10.0
+
+
+class PullProgress:
+    """How much of an image was downloaded, from the events that the engine sends for each layer."""
+
+    def __init__(self, size: int | None) -> None:
+        """`size` is the size of all layers in bytes, or None: then only the layers that have begun are counted."""
+        self._size = size
+        self._status: dict[str, str] = {}
+        self._bytes: dict[str, tuple[int, int]] = {}
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take one event into account."""
+        layer, status = event.get("id"), str(event.get("status", ""))
+        if not layer or status.startswith("Pulling from"):
+            return
+        self._status[layer] = status
+        if status == "Downloading":
+            detail = event.get("progressDetail") or {}
+            self._bytes[layer] = int(detail.get("current", 0)), int(detail.get("total", 0))
+        elif layer in self._bytes and status in ("Verifying Checksum", "Download complete"):
+            self._bytes[layer] = (self._bytes[layer][1],) * 2
+
+    @property
+    def downloaded(self) -> int:
+        """Bytes of the layers that have arrived."""
+        return sum(current for current, _ in self._bytes.values())
+
+    @property
+    def total(self) -> int:
+        """Bytes of all layers."""
+        return max(self._size or 0, sum(total for _, total in self._bytes.values()))
+
+    @property
+    def phase(self) -> str:
+        """What the engine does now: `downloading`, `unpacking`, or `retrying in 5 seconds`."""
+        states = self._status.values()
+        if retries := [status for status in states if status.startswith("Retrying")]:
+            return retries[-1].lower()
+        if any(status in ("Pulling fs layer", "Downloading", "Waiting") for status in states):
+            return "downloading"
+        return "unpacking" if states else "asking the registry"
+
+
+@contextmanager
+def shown(image: str, progress: PullProgress) -> Iterator[None]:
+    """Show a pull while the body runs: a bar on a terminal, else single lines; at the end what was pulled."""
+    started, stop = time.monotonic(), threading.Event()
+    # Only one live display at a time: a pull in another thread belongs to a build, whose line is already live.
+    live = console.is_terminal and threading.current_thread() is threading.main_thread()
+    thread = threading.Thread(target=_bar if live else _lines, args=(image, progress, stop), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    print_line(f"pulled {image} ({decimal(progress.total)}, {_clock(started)})")
+
+
+def _lines(image: str, progress: PullProgress, stop: threading.Event) -> None:
+    started = time.monotonic()
+    while not stop.wait(LINE_SECONDS):
+        amount = f"{decimal(progress.downloaded)} of {decimal(progress.total)}"
+        print_line(f"{image}: {amount}, {progress.phase} ({_clock(started)})")
+
+
+def _bar(image: str, progress: PullProgress, stop: threading.Event) -> None:
+    columns = TextColumn("{task.description}"), BarColumn(12), DownloadColumn(), TransferSpeedColumn()
+    with Progress(*columns, TextColumn("{task.fields[phase]}"), console=console, transient=True) as bar:
+        task = bar.add_task(image.rpartition("/")[2], total=None, phase="")
+        while not stop.wait(0.25):
+            bar.update(task, completed=progress.downloaded, total=progress.total or None, phase=progress.phase)
+
+
+def _clock(started: float) -> str:
+    seconds = int(time.monotonic() - started)
+    return f"{seconds // 60}:{seconds % 60:02d}"

@@ -1,0 +1,108 @@
+"""Pulls an image through the Docker engine, with progress, and turns what went wrong into one sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import closing
+from typing import Any
+
+import requests
+from docker import DockerClient, auth
+
+from builder.errors import MissingToolError
+from builder.images.engine_errors import NO_SPACE, SDK_ERRORS, reason
+from builder.images.registry.progress import PullProgress, shown
+from builder.images.registry.reference import VARIABLE, Reference
+from builder.process import raise_if_interrupted
+
+#: Time without an event of the engine after which a pull has failed, seconds. The engine itself waits forever for a
+#: connection that is still open but sends nothing.
+SILENCE_TIMEOUT = 180
+
+_AGAIN = "run the command again: images that are complete are not pulled again"
+
+_NOT_FOUND = re.compile(r"manifest unknown|manifest for .* not found|name unknown|not found: manifest", re.IGNORECASE)
+_DENIED = re.compile(r"unauthorized|no basic auth|access denied|denied:|forbidden", re.IGNORECASE)
+_LIMITED = re.compile(r"toomanyrequests|rate limit|too many requests", re.IGNORECASE)
+_NETWORK = re.compile(
+    r"dial tcp|no such host|connection (?:refused|reset)|timeout|unexpected EOF|\bEOF\b|network is unreachable"
+    r"|Client\.Timeout|server misbehaving|proxyconnect|x509|tls:|HTTP response to HTTPS client"
+)
+
+
+class UnreachableRegistryError(MissingToolError):
+    """The connection to a registry failed, so that other pulls from it will fail too."""
+
+
+def pull_image(client: DockerClient, image: str, source: str, size: int | None) -> None:
+    """Pull an image from `source`, its own name or its name in a mirror; `size` is that of its layers, if it is known.
+
+    On an interrupt the connection is closed, and the engine stops the download. Raises MissingToolError.
+    """
+    progress = PullProgress(size)
+    try:
+        with shown(image, progress), closing(_request(client, source)) as answer:
+            if not answer.ok:
+                raise pull_error(image, source, str(answer.json().get("message", answer.text)))
+            for line in answer.iter_lines(chunk_size=None):
+                raise_if_interrupted()
+                event: dict[str, Any] = json.loads(line) if line else {}
+                if "error" in event:
+                    raise pull_error(image, source, str(event["error"]))
+                progress.add(event)
+    except SDK_ERRORS as error:
+        if "timed out" in str(error):
+            raise pull_error(image, source, f"timeout: nothing arrived for {SILENCE_TIMEOUT} seconds") from None
+        raise MissingToolError(
+            f"the Docker engine stopped answering while it pulled an image: {reason(error)}",
+            where=image,
+            hints=["restart the Docker engine", _AGAIN],
+        ) from None
+
+
+def _request(client: DockerClient, image: str) -> requests.Response:
+    """The answer of the engine, which streams its events. The SDK's own `pull` waits forever and cannot be stopped."""
+    reference = Reference.parse(image)
+    registry, _ = auth.resolve_repository_name(f"{reference.registry}/{reference.repository}")
+    login = auth.get_config_header(client.api, registry)
+    answer: requests.Response = client.api.post(
+        f"{client.api.base_url}/v{client.api.api_version}/images/create",
+        params={
+            "fromImage": f"{reference.registry}/{reference.repository}",
+            "tag": reference.digest or reference.tag,
+        },
+        headers={"X-Registry-Auth": login} if login else {},
+        stream=True,
+        timeout=SILENCE_TIMEOUT,
+    )
+    return answer
+
+
+def pull_error(image: str, source: str, message: str) -> MissingToolError:
+    """The error for a pull of an image from `source` that failed with this message of the engine."""
+    wanted, own = Reference.parse(source), Reference.parse(image).registry
+    registry, name = wanted.registry, wanted.name.partition("/")[2]
+    another = "a mirror" if source == image else "a different mirror"
+    mirror = f"or name {another} of {own} under `registries:` in matrix.yaml or in {VARIABLE}"
+    message = " ".join(message.split())
+    if NO_SPACE.search(message):
+        sentence = "the disk of the Docker engine is full"
+        hints = ["`docker system df` shows what uses the disk", _AGAIN]
+    elif _LIMITED.search(message):
+        sentence = f"the registry {registry} refuses more pulls for now"
+        hints = [f"log in with `docker login {registry}`, or wait", mirror]
+    elif _NOT_FOUND.search(message):
+        sentence = f"the registry {registry} does not have {name}"
+        hints = ["copy the image to the registry, or name a different image under `images:` in matrix.yaml"]
+    elif _DENIED.search(message):
+        sentence = f"the registry {registry} requires a login for {name}, or does not have it"
+        hints = [f"log in with `docker login {registry}`", mirror]
+    elif _NETWORK.search(message):
+        hints = [_AGAIN, "behind a proxy, the Docker engine needs proxy settings of its own", mirror]
+        return UnreachableRegistryError(
+            f"the connection to the registry {registry} failed ({message})", where=image, hints=hints
+        )
+    else:
+        sentence, hints = f"the Docker engine cannot pull this image: {message}", [_AGAIN, mirror]
+    return MissingToolError(sentence, where=image, hints=hints)

@@ -1,0 +1,108 @@
+"""Image names, and the mirrors that images are taken from: `registries:` in matrix.yaml or BUILDFARM_REGISTRIES."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from builder.errors import UsageError
+from builder.matrix.models.fields import MIRROR_PATTERN, REGISTRY_PATTERN
+
+#: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`. An entry
+#: takes precedence over the entry of matrix.yaml for the same registry.
+VARIABLE = "BUILDFARM_REGISTRIES"
+
+_DOCKER_HUB = "docker.io"
+
+#: Host that serves the API of Docker Hub.
+_DOCKER_HUB_API = "registry-1.docker.io"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """An image name, parsed as Docker does: `ubuntu` is `docker.io`, `library/ubuntu`, `latest`.
+
+    Attributes:
+        registry: host of the registry, with its port.
+        repository: path in the registry.
+        tag: the tag; `latest` if the name has neither a tag nor a digest.
+        digest: the digest (`sha256:…`), or empty.
+
+    """
+
+    registry: str
+    repository: str
+    tag: str
+    digest: str = ""
+
+    @classmethod
+    def parse(cls, image: str) -> Reference:
+        """Parse an image name; this does not fail, because the registry or Docker refuses an invalid name."""
+        name, _, digest = image.partition("@")
+        first, _, rest = name.partition("/")
+        named = bool(rest) and ("." in first or ":" in first or first == "localhost")
+        registry, path = (first, rest) if named else (_DOCKER_HUB, name)
+        if registry == _DOCKER_HUB_API:
+            registry = _DOCKER_HUB
+        repository, _, tag = path.partition(":")
+        if registry == _DOCKER_HUB and "/" not in repository:
+            repository = f"library/{repository}"
+        return cls(registry, repository, tag or ("" if digest else "latest"), digest)
+
+    @property
+    def name(self) -> str:
+        """The complete name, `registry.example/team/cuda:12`."""
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@{self.digest}" if self.digest else ""
+        return f"{self.registry}/{self.repository}{tag}{digest}"
+
+    @property
+    def url(self) -> str:
+        """URL of the manifest. As in Docker, a registry on this machine is used without TLS."""
+        host = _DOCKER_HUB_API if self.registry == _DOCKER_HUB else self.registry
+        scheme = "http" if _on_this_machine(host.partition(":")[0]) else "https"
+        return f"{scheme}://{host}/v2/{self.repository}/manifests/{self.digest or self.tag}"
+
+
+class Mirrors:
+    """The mirrors of registries: from a host to the host and path that has copies of its images."""
+
+    def __init__(self, mirrors: Mapping[str, str] | None = None) -> None:
+        """`mirrors` maps `docker.io` to `registry.example/mirror`."""
+        self._mirrors = dict(mirrors or {})
+
+    def locate(self, image: str) -> str:
+        """The name under which an image is pulled: the same name, or its name in the mirror of its registry."""
+        reference = Reference.parse(image)
+        mirror = self._mirrors.get(reference.registry)
+        if mirror is None:
+            return image
+        return replace(reference, registry=mirror).name
+
+
+def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.environ) -> Mirrors:
+    """The mirrors of matrix.yaml with those of BUILDFARM_REGISTRIES. Raises UsageError if the variable is invalid."""
+    mirrors = dict(declared)
+    for entry in environ.get(VARIABLE, "").split():
+        registry, _, mirror = entry.partition("=")
+        if not re.fullmatch(REGISTRY_PATTERN, registry) or not re.fullmatch(MIRROR_PATTERN, mirror):
+            raise UsageError(
+                f"{entry!r} is not a mirror of a registry",
+                where=VARIABLE,
+                hints=[
+                    "write host=mirror without `https://`; separate two mirrors by a space:"
+                    " docker.io=registry.example/hub quay.io=registry.example/quay"
+                ],
+            )
+        mirrors[registry] = mirror
+    return Mirrors(mirrors)
+
+
+def _on_this_machine(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,1 @@
+"""The contents of compat.yaml as frozen dataclasses."""

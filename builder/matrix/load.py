@@ -1,0 +1,209 @@
+"""Load matrix.yaml and extension.yaml into `Matrix` and `Recipe`, and plan them. No other module reads these files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from builder.errors import UsageError
+from builder.gate.acceptance import Accept
+from builder.matrix.axes import Arch
+from builder.matrix.compat import Compat
+from builder.matrix.config import (
+    RECIPE,
+    AbiRule,
+    AcceptRule,
+    Exclude,
+    GitSource,
+    ImageRule,
+    Matrix,
+    PathSource,
+    Recipe,
+    SdistSource,
+    Selection,
+    Source,
+    WheelSource,
+)
+from builder.matrix.config_errors import key_path, validate
+from builder.matrix.models import AcceptModel, MatrixModel, RecipeModel, SourceModel
+from builder.matrix.plan import Plan, make_plan
+from builder.matrix.yaml_document import Document, Key, read_document
+
+
+def read_plan(path: Path, select: Selection, archs: tuple[Arch, ...] = ()) -> tuple[Matrix, dict[str, Recipe], Plan]:
+    """Read matrix.yaml and its recipes, and plan the selection; return the matrix, the recipes by name, and the plan.
+
+    `archs`, unless empty, replace the GPU architectures of the matrix and of the recipes.
+
+    Raises:
+        UsageError: a file or the selection is wrong.
+        NothingSelectedError: no cell is left of the selection.
+
+    """
+    matrix = load_matrix(path)
+    recipes = load_recipes(matrix)
+    if archs:
+        matrix = replace(matrix, archs=archs)
+        recipes = tuple(replace(recipe, archs=()) for recipe in recipes)
+    plan = make_plan(matrix, recipes, select, Compat.load())
+    return matrix, {recipe.name: recipe for recipe in recipes}, plan
+
+
+def load_matrix(path: Path) -> Matrix:
+    """Read matrix.yaml. `load_recipes` reads the recipes it lists.
+
+    Raises:
+        UsageError: the first error in the file, with its position; the hints are the other errors.
+
+    """
+    document = read_document(path)
+    model = validate(document, MatrixModel)
+    return Matrix(
+        path=path,
+        torch=tuple(sorted(set(model.torch))),
+        cuda=tuple(sorted(set(model.cuda))),
+        python=tuple(sorted(set(model.python))),
+        archs=tuple(sorted(set(model.archs))),
+        platforms=tuple(sorted(set(model.platforms))),
+        extensions=_extension_folders(document, model.extensions),
+        exclude=tuple(
+            Exclude(
+                reason=e.reason,
+                torch=e.torch or "",
+                cuda=e.cuda,
+                python=e.python,
+                extension=e.extension or "",
+            )
+            for e in model.exclude
+        ),
+        images=tuple(
+            ImageRule(rule.cells, rule.image, rule.pythons or "", rule.runtime or "", rule.toolkit)
+            for rule in model.images
+        ),
+        registries=dict(model.registries),
+        torch_index=model.torch_index,
+    )
+
+
+def load_recipe(folder: Path) -> Recipe:
+    """Read the extension.yaml of a folder.
+
+    Raises:
+        UsageError: the first error in the file, with its position; the hints are the other errors.
+
+    """
+    document = read_document(folder / RECIPE)
+    model = validate(document, RecipeModel)
+    home = folder.resolve()
+    return Recipe(
+        name=model.name,
+        version=model.version,
+        summary=model.summary,
+        folder=home,
+        source=_source(document, home, model.source),
+        patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
+        abi=tuple(AbiRule(rule.abi, rule.torch) for rule in model.abi),
+        cuda=model.cuda,
+        env=dict(model.env),
+        build_requires=tuple(model.build_requires),
+        requires=tuple(model.requires),
+        assume_cuda=model.assume_cuda,
+        override_architectures=model.override_architectures,
+        archs=tuple(sorted(set(model.archs))),
+        python=model.python,
+        imports=tuple(model.imports),
+        needs_first=tuple(model.needs_first),
+        accepts=tuple(_accept_rule(entry) for entry in model.accepts),
+        companions=tuple(model.companions),
+        libraries={stem: tuple(keys) for stem, keys in model.libraries.items()},
+        seconds_per_case=model.seconds_per_case,
+        memory_per_job=model.memory_per_job,
+        cibuildwheel_skip=tuple(sorted(set(model.cibuildwheel_skip))),
+    )
+
+
+def _accept_rule(model: AcceptModel) -> AcceptRule:
+    entry = Accept(str(model.check), model.reason, model.op, tuple(model.order), model.cell)
+    return AcceptRule(entry, Version(model.until) if model.until else None)
+
+
+def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
+    """Read the recipe of every extension of a matrix, sorted by name.
+
+    Raises:
+        UsageError: a recipe is wrong, two recipes have the same name, or an `exclude` names no extension.
+
+    """
+    recipes = sorted((load_recipe(folder) for folder in matrix.extensions), key=lambda r: (r.name, r.folder))
+    homes: dict[str, Recipe] = {}
+    for recipe in recipes:
+        first = homes.setdefault(canonicalize_name(recipe.name), recipe)
+        if first is not recipe:
+            raise UsageError(
+                f"two extensions are named {recipe.name}: {first.folder.name} and {recipe.folder.name}",
+                where=str(matrix.path),
+                hints=[f"change `name` in the {RECIPE} of one of them"],
+            )
+    names = [recipe.name for recipe in recipes]
+    for i, exclude in enumerate(matrix.exclude):
+        if exclude.extension and exclude.extension not in names:
+            raise UsageError(
+                f"`exclude[{i}].extension`: no extension is named {exclude.extension!r}"
+                + did_you_mean(exclude.extension, names),
+                where=str(matrix.path),
+            )
+    return tuple(recipes)
+
+
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """Return `; did you mean `python`?` if one of the words is similar, else empty text."""
+    near = get_close_matches(word, words, n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, ...]:
+    home = document.path.parent.resolve()
+    folders: dict[Path, int] = {}
+    for i, text in enumerate(texts):
+        folder, key = (home / text).resolve(), ("extensions", i)
+        if not (folder / RECIPE).is_file():
+            missing = f"there is no {RECIPE} in {text}" if folder.is_dir() else f"there is no folder {text}"
+            siblings = [
+                str(p.parent.relative_to(home))
+                for p in sorted(folder.parent.glob(f"*/{RECIPE}"))
+                if p.is_relative_to(home)
+            ]
+            raise _error_at(document, key, missing + did_you_mean(text, siblings))
+        if folder in folders:
+            raise _error_at(document, key, f"the folder {text} is listed twice")
+        folders[folder] = i
+    return tuple(folders)
+
+
+def _source(document: Document, home: Path, model: SourceModel) -> Source:
+    if model.sdist and model.version and model.sha256:
+        return SdistSource(model.sdist, model.version, model.sha256)
+    if model.git and model.revision:
+        return GitSource(model.git, model.revision, model.subdirectory or "")
+    if model.wheel and model.version:
+        return WheelSource(model.wheel, model.version)
+    return PathSource(_within(document, home, model.path or ".", ("source", "path"), file=False))
+
+
+def _within(document: Document, home: Path, text: str, key: Key, *, file: bool) -> Path:
+    """Return the absolute path; raise UsageError if it does not exist or, with links resolved, leaves the folder."""
+    path = (home / text).resolve()
+    if not path.is_relative_to(home):
+        raise _error_at(document, key, f"{text!r} is outside of the recipe's folder; copy it into {home.name}")
+    if not (path.is_file() if file else path.is_dir()):
+        raise _error_at(document, key, f"there is no {'file' if file else 'folder'} {text!r} in {home.name}")
+    return path
+
+
+def _error_at(document: Document, key: Key, sentence: str) -> UsageError:
+    return UsageError(f"`{key_path(key)}`: {sentence}", where=document.where(key))

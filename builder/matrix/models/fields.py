@@ -1,0 +1,178 @@
+"""The values that keys of matrix.yaml and extension.yaml may have: how each is parsed and what editors accept.
+
+The annotated types at the end are the fields of `builder.matrix.models`. A value that cannot be parsed raises
+ValueError with one sentence, which `builder.matrix.config_errors` turns into an error at the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Annotated, TypeVar
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
+
+from builder.errors import UsageError
+from builder.matrix.axes import Arch, Cuda, Python, Torch
+from builder.matrix.compat import Compat
+
+T = TypeVar("T")
+
+#: Host of a container registry, with its port: docker.io.
+REGISTRY_PATTERN = r"[A-Za-z0-9.-]+(:[0-9]+)?"
+#: Host and path of a mirror of a registry: registry.example/mirror.
+MIRROR_PATTERN = REGISTRY_PATTERN + r"(/[a-z0-9._-]+)*"
+
+_SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+
+def _parsed(parse: Callable[[str], T]) -> PlainValidator:
+    """Return a validator that calls one of our parsers; a UsageError of it becomes the error at the key."""
+
+    def read(value: object) -> T:
+        if not isinstance(value, str):
+            raise ValueError("must be one value, not a list or a mapping")
+        try:
+            return parse(value)
+        except UsageError as error:
+            raise ValueError(error.sentence) from None
+
+    return PlainValidator(read)
+
+
+def _json_schema(description: str, pattern: str) -> WithJsonSchema:
+    """Return the schema for editors. It accepts numbers, because an editor reads an unquoted 2.10 as a number."""
+    return WithJsonSchema({"type": ["string", "number"], "pattern": pattern, "description": description})
+
+
+def _matching(pattern: str, message: str) -> AfterValidator:
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value):
+            raise ValueError(f"{value!r} {message}")
+        return value
+
+    return AfterValidator(check)
+
+
+def _torch(text: str) -> Torch:
+    return Compat.load().resolve_torch(text)
+
+
+def _torch_text(text: str) -> str:
+    Compat.load().releases(text)
+    return text
+
+
+def _requirement(text: str) -> str:
+    try:
+        Requirement(text)
+    except InvalidRequirement:
+        raise ValueError(f"{text!r} is not a requirement; write it like setuptools>=77") from None
+    return text
+
+
+def _specifier(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError(f"{text!r} is not a version specifier; write it like >=2.10,<3") from None
+    return text
+
+
+def _version(text: str) -> str:
+    try:
+        version = Version(text)
+    except InvalidVersion:
+        raise ValueError(f"{text!r} is not a version; write it like 1.2.3") from None
+    if version.local:
+        raise ValueError(f"{text!r} has a local part (+{version.local}), which buildfarm adds itself")
+    return text
+
+
+def _size(text: str) -> int:
+    if not (m := re.fullmatch(r"(\d+(?:\.\d+)?) ?(KiB|MiB|GiB)", text)):
+        raise UsageError(f"{text!r} is not an amount of memory; write it like 2GiB or 512MiB")
+    return int(float(m[1]) * _SIZES[m[2]])
+
+
+def inside_tree(text: str) -> str:
+    """Refuse a path that leaves the source tree."""
+    if text.startswith("/") or ".." in PurePosixPath(text).parts:
+        raise ValueError(f"{text!r} must be a path inside the source tree")
+    return text
+
+
+def _none_is_empty(value: object) -> object:
+    """An environment variable without a value is set to empty text."""
+    return "" if value is None else value
+
+
+TorchRelease = Annotated[
+    Torch,
+    _parsed(_torch),
+    _json_schema(
+        "A torch series such as 2.11, which means its newest patch release, or a release such as 2.11.0.",
+        r"^\d+\.\d+(\.\d+)?$",
+    ),
+]
+TorchText = Annotated[
+    str,
+    _parsed(_torch_text),
+    _json_schema(
+        "A torch series such as 2.11, which means every release of it, or a release such as 2.11.0.",
+        r"^\d+\.\d+(\.\d+)?$",
+    ),
+]
+CudaVersion = Annotated[
+    Cuda,
+    _parsed(lambda text: Compat.load().resolve_cuda(text)),
+    _json_schema("A CUDA version such as 13.0 or cu130.", r"^(\d+\.\d+|cu\d{2,})$"),
+]
+PythonVersion = Annotated[
+    Python,
+    _parsed(lambda text: Compat.load().resolve_python(text)),
+    _json_schema("A Python version such as 3.12; 3.13t is free-threaded.", r"^(\d+\.\d+t?|cp\d{2,}t?)$"),
+]
+ArchName = Annotated[
+    Arch,
+    _parsed(Arch.parse),
+    _json_schema("A GPU architecture such as 9.0, 9.0a or 9.0+PTX.", r"^\d+\.\d[af]?(\+PTX)?$"),
+]
+VersionText = Annotated[str, AfterValidator(_version), WithJsonSchema({"type": ["string", "number"]})]
+Bytes = Annotated[int, _parsed(_size), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(KiB|MiB|GiB)$"})]
+Name = Annotated[
+    str,
+    _matching(r"[A-Za-z0-9_-]+", "is not a name for a wheel; use letters, digits, - and _"),
+    WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}),
+]
+EnvName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a name for an environment variable")]
+EnvText = Annotated[
+    str, BeforeValidator(_none_is_empty), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
+]
+Module = Annotated[str, _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "is not a module name; write it like torch_scatter")]
+Sha256 = Annotated[
+    str,
+    _matching(r"[0-9a-f]{64}", "is not a sha256: 64 digits 0-9 and a-f"),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{64}$"}),
+]
+Revision = Annotated[
+    str,
+    _matching(r"[0-9a-f]{40}", "is not a full commit hash: 40 digits 0-9 and a-f"),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9a-f]{40}$"}),
+]
+GitUrl = Annotated[
+    str,
+    _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git"),
+]
+RegistryHost = Annotated[str, _matching(REGISTRY_PATTERN, "is not the host of a registry; write it like docker.io")]
+MirrorLocation = Annotated[
+    str,
+    _matching(MIRROR_PATTERN, "is not a host with a path; write it like registry.example/mirror, without https://"),
+    WithJsonSchema({"type": "string", "pattern": f"^{MIRROR_PATTERN}$"}),
+]
+RequirementText = Annotated[str, AfterValidator(_requirement)]
+SpecifierText = Annotated[str, AfterValidator(_specifier)]

@@ -1,0 +1,277 @@
+"""The keys of extension.yaml: type, default, description and examples of each."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+
+from builder.check import Check
+from builder.matrix.axes import AbiClass
+from builder.matrix.config import MEMORY_PER_JOB, SECONDS_PER_CASE
+from builder.matrix.models.fields import (
+    ArchName,
+    Bytes,
+    EnvName,
+    EnvText,
+    GitUrl,
+    Module,
+    Name,
+    RequirementText,
+    Revision,
+    Sha256,
+    SpecifierText,
+    VersionText,
+    inside_tree,
+)
+from builder.matrix.models.strict import StrictModel
+
+
+class AbiModel(StrictModel):
+    """The ABI class of some torch releases."""
+
+    abi: AbiClass = Field(
+        alias="class",
+        description="What the binary depends on: `cpython` (torch series, CUDA and Python), `abi3` (torch series and"
+        " CUDA) or `stable` (CUDA major version only; needs torch 2.10 or later).",
+        examples=["stable"],
+    )
+    torch: SpecifierText = Field(
+        default="",
+        description="Version specifier of torch releases. Without this key, every release.",
+        examples=[">=2.10", ">=2.0,<2.10"],
+    )
+
+
+class SourceModel(StrictModel):
+    """Where the source is. Exactly one of `path`, `sdist`, `git` and `wheel` is required."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": [kind]} for kind in ("path", "sdist", "git", "wheel")]}
+    )
+
+    path: str | None = Field(
+        default=None,
+        description="A folder with the source, relative to the folder of this file. `.` is the folder of this file.",
+        examples=[".", "src"],
+    )
+    sdist: Name | None = Field(
+        default=None,
+        description="A project on the package index whose source distribution is built. Needs `version` and `sha256`.",
+        examples=["torch-scatter"],
+    )
+    version: VersionText | None = Field(
+        default=None, description="The exact version of the `sdist` or of the `wheel`.", examples=["2.1.2"]
+    )
+    sha256: Sha256 | None = Field(
+        default=None,
+        description="sha256 of the source distribution, in hex. buildfarm refuses a download with a different sha256.",
+        examples=["69b3aa435f2424ac6a1bfb6ff702da6eb73b33ca0db38fb26989c74159258e47"],
+    )
+    git: GitUrl | None = Field(
+        default=None,
+        description="URL of a git repository. Needs `revision`.",
+        examples=["https://github.com/example/extension.git"],
+    )
+    revision: Revision | None = Field(
+        default=None,
+        description="Full hash of the commit to build (40 hex digits); tags and branches are refused.",
+        examples=["0123456789abcdef0123456789abcdef01234567"],
+    )
+    subdirectory: Annotated[str, AfterValidator(inside_tree)] | None = Field(
+        default=None,
+        description="Folder of the source tree inside the git repository. Without this key, the top folder.",
+        examples=["python"],
+    )
+    wheel: Name | None = Field(
+        default=None,
+        description="A project on the package index whose official wheel is tested. Nothing is built. Needs `version`.",
+        examples=["torchvision"],
+    )
+
+    @model_validator(mode="after")
+    def _require_one_kind(self) -> SourceModel:
+        belongs = {
+            "path": (),
+            "sdist": ("version", "sha256"),
+            "git": ("revision", "subdirectory"),
+            "wheel": ("version",),
+        }
+        kinds = [kind for kind in belongs if getattr(self, kind)]
+        if len(kinds) != 1:
+            raise ValueError(f"must name exactly one of {', '.join(belongs)}; it names {' and '.join(kinds) or 'none'}")
+        needed = {"sdist": ("version", "sha256"), "git": ("revision",), "wheel": ("version",)}.get(kinds[0], ())
+        if missing := [key for key in needed if not getattr(self, key)]:
+            raise ValueError(f"{kinds[0]} also needs {' and '.join(missing)}")
+        own = belongs[kinds[0]]
+        others = dict.fromkeys(key for keys in belongs.values() for key in keys if key not in own)
+        if unused := [key for key in others if getattr(self, key)]:
+            raise ValueError(f"{' and '.join(unused)} cannot be combined with {kinds[0]}")
+        return self
+
+
+class AcceptModel(StrictModel):
+    """A finding that is known and does not refuse the wheel. Every key given here must match the finding."""
+
+    check: Check = Field(description="The check, as `build` and `smoke` print it.", examples=["import-order", "fake"])
+    reason: str = Field(
+        min_length=1,
+        description="Why the finding is accepted, one sentence. It is printed wherever the finding is.",
+        examples=["upstream needs torch first and documents it"],
+    )
+    op: str = Field(
+        default="",
+        description="The op, as the gate names it; for the check `loaded` the path of the library in the wheel. Without"
+        " this key, every op.",
+        examples=["my_ops::scale"],
+    )
+    order: list[Module] = Field(
+        default=[],
+        description="For the check `import-order`: a list of modules. The entry matches every import order in which"
+        " they come in this sequence. Without this key, every order.",
+        examples=[["my_ops", "torch"]],
+    )
+    cell: str = Field(
+        default="",
+        description="Pattern of cell names; `*` matches any text. Without this key, every cell.",
+        examples=["torch2.2.*-cp312"],
+    )
+    until: VersionText | None = Field(
+        default=None,
+        description="The first version of the extension for which this entry no longer counts.",
+        examples=["0.5.0"],
+    )
+
+
+def _rule_list(value: object) -> object:
+    """Expand `abi: cpython` to one rule for every torch release."""
+    return [{"class": value}] if isinstance(value, str) else value
+
+
+class RecipeModel(StrictModel):
+    """extension.yaml: one extension and how it is built."""
+
+    name: Name = Field(description="Distribution name of the wheel.", examples=["torch_scatter"])
+    version: VersionText = Field(
+        description="Version of the extension, without a local part: buildfarm adds one, such as +cu130.torch211.",
+        examples=["2.1.2"],
+    )
+    summary: str = Field(
+        default="", description="One line about the extension.", examples=["Scatter operations of PyTorch Geometric"]
+    )
+    source: SourceModel = Field(
+        description="Where the source is: a `path`, an `sdist`, a `git` repository or an official `wheel`.",
+        examples=[{"path": "."}, {"wheel": "torchvision", "version": "0.26.0"}],
+    )
+    patches: list[str] = Field(
+        default=[],
+        description="Patch files in the folder of this file. `patch -p1` applies them to the source, in this order.",
+        examples=[["fix-arch-flags.patch"]],
+    )
+    abi: Annotated[list[AbiModel], BeforeValidator(_rule_list, json_schema_input_type=AbiClass | list[AbiModel])] = (
+        Field(
+            min_length=1,
+            description="The ABI class, or a list of rules. The first rule whose specifier contains the torch release"
+            " decides. Cells of a torch release that no specifier contains are skipped.",
+            examples=["cpython", [{"class": "stable", "torch": ">=2.10"}, {"class": "cpython"}]],
+        )
+    )
+    cuda: Literal["required", "optional"] = Field(
+        default="required",
+        description="`required`: a wheel without GPU code fails the check `payload`. `optional`: the wheel may be CPU"
+        " only.",
+        examples=["optional"],
+    )
+    env: dict[EnvName, EnvText] = Field(
+        default={},
+        description="Environment variables of the build. A variable replaces the value that buildfarm sets. Compiler"
+        " flags are appended to buildfarm's value instead: `NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS` and each variable"
+        " such as `CFLAGS`, `CXXFLAGS`, `CPPFLAGS` or `LDFLAGS` (capital letters that end in `FLAGS`).",
+        examples=[{"FORCE_CUDA": "1"}],
+    )
+    build_requires: list[RequirementText] = Field(
+        default=[],
+        description="Requirements installed before the build. torch, ninja, setuptools, wheel and numpy are always"
+        " installed. The CUDA toolkit is installed if neither the image nor CUDA_HOME has one.",
+        examples=[["setuptools>=77", "wheel"]],
+    )
+    requires: list[RequirementText] = Field(
+        default=[],
+        description="Run-time requirements that buildfarm adds to the METADATA of the wheel.",
+        examples=[["numpy>=1.26"]],
+    )
+    assume_cuda: bool = Field(
+        default=False,
+        description="Make torch.cuda.is_available() return True during the build, for a setup.py that compiles CUDA"
+        " code only on a machine with a GPU.",
+        examples=[True],
+    )
+    override_architectures: bool = Field(
+        default=False,
+        description="Compile for the architectures of the plan although the source names others. buildfarm replaces"
+        " `-gencode`, `-arch` and `-code` in each call of nvcc, in its option files and in NVCC_APPEND_FLAGS. The"
+        " source is not changed.",
+        examples=[True],
+    )
+    cibuildwheel_skip: list[
+        Literal["all", "before-all", "before-build", "environment", "config-settings", "build-frontend", "test"]
+    ] = Field(
+        default=[],
+        description="Parts of the source's own [tool.cibuildwheel] table to ignore when buildfarm builds in a"
+        " container; `all` ignores the complete table.",
+        examples=[["test"]],
+    )
+    archs: list[ArchName] = Field(
+        default=[],
+        description="GPU architectures to compile for. Default: `archs` in matrix.yaml; if that is not set either, the"
+        " architectures of the torch wheels that the build is for.",
+        examples=[["8.0", "9.0+PTX"]],
+    )
+    python: SpecifierText = Field(
+        default="",
+        description="Version specifier of the Pythons that the extension supports. Without this key, every Python.",
+        examples=[">=3.10"],
+    )
+    imports: list[Module] = Field(
+        min_length=1,
+        description="Modules that must be importable from the installed wheel.",
+        examples=[["torch_scatter"]],
+    )
+    needs_first: list[Module] = Field(
+        default=[],
+        description="Modules that users must import before those of `imports`. The checks `import` and `import-order`,"
+        " and the op gate, import them first. Better: the package imports them itself.",
+        examples=[["torch"]],
+    )
+    accepts: list[AcceptModel] = Field(
+        default=[],
+        description="Findings that are known and do not refuse the wheel: failed checks, and remarks. They are reported"
+        " as accepted, with the reason, never as passed. An entry that matches no finding is reported.",
+        examples=[[{"check": "fake", "op": "my_ops::scale", "reason": "upstream registers no fake kernel"}]],
+    )
+    companions: list[RequirementText] = Field(
+        default=[],
+        description="Requirements installed after the import check, to test that torch, the extension and these"
+        " packages can be imported in different orders.",
+        examples=[["torchvision"]],
+    )
+    libraries: dict[str, list[str]] = Field(
+        default={},
+        description="Maps the name of each shared library, without its suffix, to the dispatch keys that the library"
+        " must register.",
+        examples=[{"_C": ["CPU"], "_C_cuda": ["CUDA"]}],
+    )
+    seconds_per_case: int = Field(
+        default=SECONDS_PER_CASE,
+        gt=0,
+        description="Time limit of one check with one case, in seconds. Slow checks get a multiple of it. A check that"
+        " fails because of the time limit runs again in the next `build`.",
+        examples=[300],
+    )
+    memory_per_job: Bytes = Field(
+        default=MEMORY_PER_JOB,
+        description="Memory that one compiler process needs at most. buildfarm runs only as many compilers in parallel"
+        " as the memory allows.",
+        examples=["768MiB", "3GiB"],
+        json_schema_extra={"default": "2GiB"},
+    )

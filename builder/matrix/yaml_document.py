@@ -1,0 +1,136 @@
+"""Read a YAML file as text, lists and mappings, with the position of every key for error messages."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from builder.errors import UsageError
+
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_NULL = "tag:yaml.org,2002:null"
+
+#: Line and column, both from 1.
+Position = tuple[int, int]
+
+#: Path of a value in the file, such as ("exclude", 0, "torch").
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed file.
+
+    Attributes:
+        path: path of the file, as given.
+        data: its mapping. Scalars are the text as written: `2.10` is "2.10", `yes` is "yes"; an empty value is None.
+        positions: position of each key and of each list item.
+
+    """
+
+    path: Path
+    data: dict[str, Any]
+    positions: dict[Key, Position]
+
+    def nearest_key(self, key: Sequence[str | int]) -> Key:
+        """Return the longest prefix of a key path that is in the file."""
+        prefix = tuple(key)
+        while prefix and prefix not in self.positions:
+            prefix = prefix[:-1]
+        return prefix
+
+    def where(self, key: Sequence[str | int]) -> str:
+        """Return the position of a key, or of the nearest key around it, as text: `matrix.yaml:12:5`."""
+        position = self.positions.get(self.nearest_key(key))
+        return ":".join([str(self.path), *map(str, position or ())])
+
+
+def read_document(path: Path) -> Document:
+    """Read one YAML file whose top level is a mapping.
+
+    Raises:
+        UsageError: the file is missing, is not UTF-8, is not YAML, is not a mapping, or holds a key twice.
+
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UsageError(
+            "there is no such file",
+            where=str(path),
+            hints=[
+                "`buildfarm init` starts a project with a small extension that works",
+                "`buildfarm add SOURCE` starts a project with an upstream source, such as torch-scatter==2.1.2",
+                "pass `--matrix FILE` for a file in a different place",
+            ],
+        ) from None
+    except IsADirectoryError:
+        raise UsageError("this is a folder, not a file", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise UsageError(f"this is not UTF-8 text (byte {error.start})", where=str(path)) from None
+    except OSError as error:
+        raise UsageError(f"the file cannot be read: {error.strerror}", where=str(path)) from None
+    try:
+        root = yaml.compose(text, Loader=_LOADER)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        problem = " ".join(part for part in (error.problem, error.context) if part)
+        raise UsageError(f"this is not valid YAML: {problem}", where=where) from None
+    except yaml.YAMLError as error:
+        problem = str(error).splitlines()[0]
+        raise UsageError(f"this is not valid YAML: {problem}", where=str(path)) from None
+    reader = _Reader(path)
+    data = reader.plain(root, ()) if root else {}
+    if not isinstance(data, dict):
+        raise UsageError("the file must be a mapping of keys, such as `torch: [2.11]`", where=str(path))
+    return Document(path, data, reader.positions)
+
+
+class _Reader:
+    """Turns YAML nodes into plain data and records the position of each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.positions: dict[Key, Position] = {}
+        self._open: list[yaml.Node] = []
+
+    def plain(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401  # text, list, mapping or None
+        if isinstance(node, yaml.ScalarNode):
+            return None if node.tag == _NULL and not node.style else node.value
+        if any(node is outer for outer in self._open):
+            raise UsageError("an alias is inside the value it refers to", where=self._where(node))
+        self._open.append(node)
+        try:
+            if isinstance(node, yaml.SequenceNode):
+                return [self._item(item, (*key, i)) for i, item in enumerate(node.value)]
+            return self._mapping(node, key)
+        finally:
+            self._open.pop()
+
+    def _item(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401
+        self._record(node, key)
+        return self.plain(node, key)
+
+    def _mapping(self, node: yaml.Node, key: Key) -> dict[Hashable, Any]:
+        mapping: dict[Hashable, Any] = {}
+        for name_node, value_node in node.value:
+            if not isinstance(name_node, yaml.ScalarNode):
+                raise UsageError("a key must be plain text", where=self._where(name_node))
+            name = name_node.value
+            if name in mapping:
+                first = self.positions[(*key, name)][0]
+                raise UsageError(f"key `{name}` is given twice, first on line {first}", where=self._where(name_node))
+            self._record(name_node, (*key, name))
+            mapping[name] = self.plain(value_node, (*key, name))
+        return mapping
+
+    def _record(self, node: yaml.Node, key: Key) -> None:
+        self.positions[key] = (node.start_mark.line + 1, node.start_mark.column + 1)
+
+    def _where(self, node: yaml.Node) -> str:
+        return f"{self.path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"

@@ -1,0 +1,195 @@
+"""Shows running builds: live lines on a terminal, single lines elsewhere, fold groups in GitHub Actions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from builder.build_log import complete_lines, log_size, text_since
+from builder.log import console, print_line, verbosity
+from builder.progress.file_count import FileCount
+from builder.progress.github import fold_group, in_github_actions
+
+#: Without a terminal, a line is printed at each stage and then at this interval: CI stops silent jobs.
+HEARTBEAT_SECONDS = 30.0
+#: How often the logs of running builds are read.
+READ_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """How long earlier builds of the same source took, in seconds, and how many source files they had."""
+
+    shortest: float
+    longest: float
+    files: int = 0
+
+    def text(self, elapsed: float) -> str:
+        """` of about 6:30`, to follow the elapsed time; a range if earlier builds differ by more than a quarter."""
+        if elapsed > self.longest * 1.25:
+            return f", earlier builds took {clock(self.longest)}"
+        if self.longest <= self.shortest * 1.25:
+            return f" of about {clock(self.longest)}"
+        return f" of {clock(self.shortest)} to {clock(self.longest)}"
+
+
+def clock(seconds: float) -> str:
+    """`1:02:03`, or `2:03` below one hour."""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}" if minutes >= 60 else f"{minutes}:{rest:02d}"
+
+
+@dataclass
+class _Line:
+    name: str
+    log: Path | None = None
+    stage: str = "waiting"
+    started: float = field(default_factory=time.monotonic)
+    printed: float = 0.0  # when the last line was printed
+    files: FileCount = field(default_factory=FileCount)
+    offset: int = 0  # of the part of the log that was read
+    begin: int = 0  # size of the log before this run, in bytes
+    calls: Path | None = None  # of the compiler launcher: the path of a source file in each line
+    calls_offset: int = 0
+    estimate: Estimate | None = None
+    compile_started: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.log is not None:
+            self.offset = self.begin = log_size(self.log)
+
+    def state(self) -> str:
+        """`compile 17 of 46: rasterize.cu (2:10 of about 6:30)`."""
+        now = time.monotonic()
+        elapsed = clock(now - self.started)
+        if self.estimate and self.compile_started:
+            elapsed += self.estimate.text(now - self.compile_started)
+        return " ".join(part for part in (self.stage, self.files.text(), f"({elapsed})") if part)
+
+    def read(self) -> list[str]:
+        """Read what the log and the launcher's file have gained; returns the new lines of the log."""
+        lines: list[str] = []
+        if self.log is not None:
+            before = self.offset
+            lines, self.offset = complete_lines(self.log, before)
+            if self.offset < before:
+                self.begin = 0  # the log was replaced
+        for line in lines:
+            self.files.read(line)
+        if self.calls is not None:
+            sources, self.calls_offset = complete_lines(self.calls, self.calls_offset)
+            for source in sources:
+                self.files.read_call(source)
+        return lines
+
+
+class Progress:
+    """Shows each build: name, stage, the files that are compiled, and the elapsed time.
+
+    Nothing is printed while `_lock` is held: rich draws the live lines at each print, and `__rich__` takes the lock.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, _Line] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def start(self, name: str, log: Path | None = None) -> None:
+        """Add a build; `log` is the file with the output of its programs."""
+        with self._lock:
+            self._lines[name] = _Line(name, log)
+
+    def expect(self, name: str, estimate: Estimate | None, calls: Path) -> None:
+        """Say how long the wheel of a build will take to make from now on, and where the launcher lists its calls."""
+        with self._lock:
+            line = self._lines[name]
+            line.estimate, line.calls, line.compile_started = estimate, calls, time.monotonic()
+            line.files.expected = estimate.files if estimate else 0
+
+    def stage(self, name: str, stage: str) -> None:
+        """Show the stage that a build has reached."""
+        with self._lock:
+            line = self._lines[name]
+            texts = self._read(line)
+            line.stage = stage
+            line.files = FileCount(line.files.expected)
+            if stage not in ("fetch", "environment", "compile"):
+                line.estimate = None
+            texts += self._state(line)
+        _print(texts)
+
+    def finish(self, name: str, outcome: str) -> None:
+        """Show the outcome of a build: `built`, `failed`, …"""
+        with self._lock:
+            line = self._lines.pop(name)
+            texts = self._read(line)
+        _print(texts)
+        if in_github_actions() and line.log and not (verbosity.quiet or verbosity.verbose):
+            fold_group(f"output of {name}", text_since(line.log, line.begin))
+        print_line(f"{name}: {outcome} in {clock(time.monotonic() - line.started)}")
+
+    def _state(self, line: _Line) -> list[str]:
+        """The line to print now: none on a terminal, which shows live lines."""
+        if console.is_terminal:
+            return []
+        line.printed = time.monotonic()
+        return [f"{line.name}: {line.state()}"]
+
+    def _read(self, line: _Line) -> list[str]:
+        """Read what the log has gained; return what `--verbose` prints of it."""
+        new = line.read()
+        return [f"{line.name} | {text}" for text in new] if verbosity.verbose else []
+
+    def _follow(self) -> None:
+        """Read the logs until the end, and print a line for each build whose last line is old."""
+        while not self._stop.wait(READ_SECONDS):
+            texts: list[str] = []
+            with self._lock:
+                for line in self._lines.values():
+                    texts += self._read(line)
+                    if line.printed and time.monotonic() - line.printed >= HEARTBEAT_SECONDS:
+                        texts += self._state(line)
+            _print(texts)
+
+    def __rich__(self) -> Table:
+        """Return the table that rich draws at each refresh: one line for each running build, two if it is too long."""
+        with self._lock:
+            rows = [(escape(line.name), escape(line.state())) for line in self._lines.values()]
+        table = Table.grid(padding=(0, 2))
+        if any(len(name) + len(state) + 4 > console.width for name, state in rows):
+            table.add_column(no_wrap=True, overflow="ellipsis")
+            for name, state in rows:
+                table.add_row(name)
+                table.add_row(f"  [cyan]{state}[/]")
+            return table
+        for name, state in rows:
+            table.add_row(name, f"[cyan]{state}[/]")
+        return table
+
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the builds while the body runs: live lines on a terminal, else single lines."""
+        follower = threading.Thread(target=self._follow, name="progress", daemon=True)
+        follower.start()
+        try:
+            if console.is_terminal and not verbosity.quiet:
+                with Live(self, console=console, refresh_per_second=4):
+                    yield
+            else:
+                yield
+        finally:
+            self._stop.set()
+            follower.join()
+
+
+def _print(texts: Iterable[str]) -> None:
+    for text in texts:
+        print_line(text)

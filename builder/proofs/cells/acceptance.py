@@ -1,0 +1,62 @@
+"""Applies the recipe's `accepts` to proofs, new ones and those in the store: a changed recipe needs no new run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from builder.gate.acceptance import accept, finding
+from builder.gate.outcome import Outcome
+from builder.matrix.config import Recipe
+from builder.proof import Proof, Verdict
+from builder.proofs.cells.op_gate import outcome_evidence, summary
+
+
+def judge(proofs: Sequence[Proof], recipe: Recipe) -> list[Proof]:
+    """Return the proofs with each finding that the recipe accepts marked, and no other."""
+    return [_judged(proof, recipe) for proof in proofs]
+
+
+def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
+    """Return a sentence for each entry of `accepts` that matches no finding of these proofs, or is past its `until`.
+
+    An entry whose check did not run in any of its cells is not reported.
+    """
+    sentences = []
+    for number, rule in enumerate(recipe.accepts):
+        name = f"`accepts[{number}]` (check {rule.entry.check})"
+        if rule.entry not in recipe.accepted:
+            sentences.append(
+                f"{name} counts only before version {rule.until}; this is version {recipe.version}: remove it"
+            )
+            continue
+        about = [proof for proof in proofs if rule.entry.concerns(str(proof.check), _cell(proof))]
+        used = any(accept(_outcomes(proof), [rule.entry], _cell(proof))[1] for proof in about)
+        if not used and any(proof.verdict is not Verdict.NOT_RUN or proof.remark for proof in about):
+            sentences.append(f"{name} matches no finding: remove it")
+    return sentences
+
+
+def _judged(proof: Proof, recipe: Recipe) -> Proof:
+    outcomes, used = accept(_outcomes(proof), recipe.accepted, _cell(proof))
+    if not used and proof.verdict is not Verdict.ACCEPTED:
+        return proof
+    evidence = {key: value for key, value in proof.evidence.items() if key not in ("accepted", "remark")}
+    if "outcomes" in proof.evidence:
+        verdict, reason = summary(outcomes)
+        return replace(proof, verdict=verdict, reason=reason, evidence=evidence | outcome_evidence(outcomes))
+    [one] = outcomes
+    more = {"accepted": one.accepted} if one.accepted else {}
+    return replace(proof, verdict=Verdict(one.verdict), evidence=evidence | more)
+
+
+def _outcomes(proof: Proof) -> list[Outcome]:
+    """The outcomes of a check of the gate; for any other check a single one. None of them is accepted."""
+    check = str(proof.check)
+    if "outcomes" not in proof.evidence:
+        return [finding(Outcome(check, "", "", str(proof.verdict), proof.reason))]
+    return [finding(Outcome(check=check, **one)) for one in proof.evidence["outcomes"]]
+
+
+def _cell(proof: Proof) -> str:
+    return str(proof.cell) if proof.cell else ""

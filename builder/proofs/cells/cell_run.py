@@ -1,0 +1,150 @@
+"""Prove one wheel in one cell: create the environment, install the wheel, import it, run the op gate."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.gate.outcome import Answer
+from builder.matrix.axes import Cell
+from builder.matrix.config import Recipe
+from builder.proof import Check, Proof, Verdict, now
+from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
+from builder.proofs.cells.op_gate import gate_not_run, gate_proofs
+from builder.proofs.static.symbol_table import SymbolTable
+from builder.store import Store, work_name
+from builder.wheels.toolchain.uv import DiskFullError, KilledError, UnsatisfiableError
+
+#: The gate uses every core: two gates at the same time would run into their time limits.
+_gate_lock = threading.Lock()
+
+#: Errors that mean the wheel does not install in its cell. Any other error means that this machine lacks something.
+_INSTALL_ERRORS: tuple[type[BuildfarmError], ...] = (UnsatisfiableError, BuildError)
+
+
+@dataclass(frozen=True)
+class CellRun:
+    """Results of one wheel in one cell.
+
+    Attributes:
+        symbols: what the libraries of the cell's torch export; None when there was no environment.
+        proofs: of the import and of every check of the op gate.
+        answer: the gate's full answer; None when the gate did not run.
+
+    """
+
+    symbols: SymbolTable | None
+    proofs: tuple[Proof, ...]
+    answer: Answer | None = None
+
+
+@dataclass(frozen=True)
+class CellRunner:
+    """Proves wheels in clean environments of cells.
+
+    Attributes:
+        store: its work folder holds each environment while it is in use.
+        cells: creates the environments.
+        log: file for the output of all programs.
+        stage: called with a short text when a step begins.
+
+    """
+
+    store: Store
+    cells: CellEnvironments
+    log: Path
+    stage: Callable[[str], None] = field(default=lambda _: None)
+
+    def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
+        """Install the wheel with the cell's own torch, import it and run the op gate.
+
+        Raises DiskFullError and KilledError: they say nothing about the wheel.
+        """
+        try:
+            # The cell's packages are installed first: a later failure is then caused by the wheel.
+            with self._environment(cell, sha256) as environment:
+                symbols = environment.symbols()
+                if reason := _install_failure(lambda: environment.install(wheel)):
+                    return CellRun(symbols, _import_failed(reason, {}, sha256, cell))
+                outcome = environment.try_import(recipe.modules)
+                if outcome.verdict is Verdict.FAILED:
+                    return CellRun(symbols, _import_failed(outcome.reason, outcome.evidence, sha256, cell))
+                imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
+                answer = self._run_gate(environment, cell, wheel, recipe)
+        except MissingToolError as error:
+            return not_run_in_cell(str(error), sha256, cell)
+        if isinstance(answer, str):
+            return CellRun(symbols, (imported, *gate_not_run(answer, sha256, cell)))
+        return CellRun(symbols, (imported, *gate_proofs(answer, sha256, cell)), answer)
+
+    def read_symbols(self, cell: Cell, sha256: str) -> CellRun:
+        """Read only the symbols of the cell's torch, for a wheel whose other checks in this cell are decided."""
+        try:
+            with self._environment(cell, sha256) as environment:
+                return CellRun(environment.symbols(), ())
+        except MissingToolError as error:
+            return CellRun(None, (_not_run(Check.LINKAGE, str(error), sha256, cell),))
+
+    @contextmanager
+    def _environment(self, cell: Cell, sha256: str) -> Iterator[CellEnvironment]:
+        self.stage(f"prove in {cell}")
+        name = f"prove-{work_name(sha256)}-{cell}"
+        with (
+            self.store.work(name) as folder,
+            self.cells.open(cell, folder, owner=self.store.owner(name), log=self.log) as environment,
+        ):
+            yield environment
+
+    def _run_gate(self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe) -> Answer | str:
+        # Install companions after the import check, which must pass without them.
+        _install_companions(recipe.companions, partial(environment.install, wheel))
+        with _gate_lock:
+            self.stage(f"run every op in {cell}")
+            try:
+                return environment.run_gate(recipe)
+            except MissingToolError as error:
+                return str(error)
+
+
+def _install_companions(companions: Sequence[str], install: Callable[[Sequence[str]], None]) -> None:
+    """Install as many companions as possible together. The gate reports the others as not run."""
+    errors = (MissingToolError, BuildError)
+    if not companions or not _install_failure(lambda: install(companions), errors):
+        return
+    installed: list[str] = []
+    for companion in companions if len(companions) > 1 else ():
+        more = [*installed, companion]
+        if not _install_failure(partial(install, more), errors):
+            installed = more
+
+
+def _install_failure(install: Callable[[], None], errors: tuple[type[BuildfarmError], ...] = _INSTALL_ERRORS) -> str:
+    """Return why installation failed, or "". Errors of other types than `errors` are raised."""
+    try:
+        install()
+    except (DiskFullError, KilledError):
+        raise
+    except errors as error:
+        return f"the wheel cannot be installed: {error.sentence}"
+    return ""
+
+
+def _import_failed(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) -> tuple[Proof, ...]:
+    """The import failed, so no check of the gate can run. That is settled, because the wheel does not change."""
+    failed = Proof(sha256, cell, Check.IMPORT, Verdict.FAILED, reason, evidence, now())
+    return failed, *gate_not_run("the wheel cannot be imported in this cell", sha256, cell, settled=True)
+
+
+def not_run_in_cell(reason: str, sha256: str, cell: Cell) -> CellRun:
+    """Every check of the cell as not run: this machine cannot provide the cell."""
+    proofs = [_not_run(check, reason, sha256, cell) for check in (Check.LINKAGE, Check.IMPORT)]
+    return CellRun(None, (*proofs, *gate_not_run(reason, sha256, cell)))
+
+
+def _not_run(check: Check, reason: str, sha256: str, cell: Cell) -> Proof:
+    return Proof(sha256, cell, check, Verdict.NOT_RUN, reason, {}, now())

@@ -1,0 +1,279 @@
+"""Environments of cells in containers: the cell's runtime image, with this machine's GPU if it has one.
+
+One container serves one wheel in one cell. It has a network while packages are installed, and none while the gate runs:
+an op needs no network to compute, and the code under test must not reach one. Load this module only when a container is
+needed: the Docker SDK takes a while to import.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import elftools
+
+from builder import errors
+from builder.build_log import log_size
+from builder.errors import BuildError, MissingToolError, UsageError
+from builder.gate.draft.result import Drafts
+from builder.gate.outcome import NOT_RUN, Answer
+from builder.gate.pack import pack
+from builder.images.chooser import ImageChooser
+from builder.images.container import (
+    CONTAINER_DIR,
+    GPU_REQUESTS,
+    OWNER_LABEL,
+    Container,
+    ContainerSpec,
+    NoGpuError,
+    RunResult,
+)
+from builder.images.engine import Engine
+from builder.images.image_build import ensure_image
+from builder.images.network import FIRST_INDEX, ca_bundle, ca_variables, index_variables
+from builder.images.registry.lock import lock_path, read_lock
+from builder.images.registry.reference import read_mirrors
+from builder.images.specs import RuntimeImage
+from builder.matrix.axes import Cell
+from builder.matrix.compat import Compat
+from builder.matrix.config import Matrix, Recipe
+from builder.proof import Check
+from builder.proofs.cells.driver import driver_version, gpu_here, too_old
+from builder.proofs.cells.import_check import (
+    IMPORT_SECONDS,
+    ImportOutcome,
+    hanging_import,
+    import_arguments,
+    judge_import,
+)
+from builder.proofs.cells.op_gate import DRAFT, T, read_answer, spec_of
+from builder.proofs.static import symbol_table
+from builder.proofs.static.symbol_table import SymbolTable
+from builder.resources import measure_resources
+from builder.store import Store
+from builder.wheelfile import elf, fatbin
+from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
+from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
+
+#: Paths in a rendered runtime image, and of the files mounted into it.
+_PYTHON, _UV, _CA, _CACHE = "/opt/cell/bin/python", "/run/buildfarm/uv", "/run/buildfarm/ca.pem", f"{CONTAINER_DIR}/uv"
+
+#: Reads the symbols of torch's libraries inside of the container, so that gigabytes need not be copied out.
+_READ_SYMBOLS = f"""\
+import json, pathlib, sys, sysconfig
+sys.path.insert(0, "{CONTAINER_DIR}/reader")
+from builder.proofs.static.symbol_table import collect_symbols
+table = collect_symbols(pathlib.Path(sysconfig.get_path("purelib")))
+pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json()))
+"""
+
+#: Imports torch once before the gate's time limits start, so that its files are read from the image's layers. The
+#: gate's processes import torch in parallel, which took more than their limit of three minutes on an overloaded machine
+#: with fuse-overlayfs (measured 2026-11).
+_GATE = (
+    f"{_PYTHON} -I -c 'import torch';"
+    f" {_PYTHON} -I -X faulthandler {CONTAINER_DIR}/gate --answer {CONTAINER_DIR}/gate/answer.json"
+)
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Whether a container requests this machine's GPU; if there is a GPU that it does not request, why."""
+
+    wanted: bool
+    why_not: str = ""
+
+
+def gpu_for(cell: Cell) -> Gpu:
+    """Decide whether a container of this cell requests the GPU; starts nothing."""
+    if not gpu_here():
+        return Gpu(wanted=False)
+    # NVIDIA's runtime does not start a container whose image requires a newer driver, and torch would find no GPU.
+    reason = too_old(driver_version(), cell.cuda)
+    return Gpu(wanted=not reason, why_not=reason)
+
+
+def container_environments(
+    matrix: Matrix, store: Store, environments: Environments, *, pull: bool = True
+) -> ContainerEnvironments:
+    """Create cells in containers with the images of a matrix; first removes containers that killed runs left.
+
+    `pull` is whether base images may be pulled. Raises MissingToolError when there is no container engine.
+    """
+    engine = Engine(read_mirrors(matrix.registries), may_pull=pull)
+    if problem := engine.problem():
+        raise problem
+    engine.mark_used(store)
+    engine.remove_orphans(store)
+    chooser = ImageChooser(matrix, Compat.load(), read_lock(lock_path(matrix.path)))
+    return ContainerEnvironments(engine, store, chooser, environments)
+
+
+class ContainerEnvironments:
+    """`CellEnvironments` in containers of the cells' runtime images."""
+
+    def __init__(self, engine: Engine, store: Store, chooser: ImageChooser, environments: Environments) -> None:
+        self._engine = engine
+        self._store = store
+        self._chooser = chooser
+        self._environments = environments
+
+    @contextmanager
+    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> Iterator[ContainerEnvironment]:
+        """Start a container of the cell's runtime image; builds the image when it does not exist."""
+        self._engine.remove_containers(owner)
+        image, spec = self._image(cell, owner, log)
+        gpu = gpu_for(cell)
+        for request in GPU_REQUESTS if gpu.wanted else ():
+            with self._engine.container(replace(spec, gpus=request)) as container:
+                try:
+                    container.run(["true"], log=log)
+                except NoGpuError as error:
+                    gpu = Gpu(wanted=False, why_not=gpu.why_not or error.sentence)
+                    continue
+                gpu = Gpu(wanted=True)
+                yield ContainerEnvironment(container, spec, image.packages, gpu, folder, log)
+                return
+        # As the engine's default runtime, NVIDIA's would act without a request and refuse an image for its driver.
+        plain = replace(spec, environment={**spec.environment, "NVIDIA_VISIBLE_DEVICES": "void"})
+        with self._engine.container(plain) as container:
+            yield ContainerEnvironment(container, plain, image.packages, gpu, folder, log)
+
+    def _image(self, cell: Cell, owner: str, log: Path) -> tuple[RuntimeImage, ContainerSpec]:
+        """The cell's runtime image, which exists afterwards, and how a container of it is started."""
+        try:
+            image = self._chooser.runtime_image(cell)
+        except UsageError as error:  # a problem of the configuration, which says nothing about the wheel
+            raise MissingToolError(error.sentence, where=error.where, hints=error.hints) from error
+        index = self._environments.torch_index(cell.torch, cell.cuda)
+        try:
+            tag = ensure_image(self._engine, self._store, image, log=log, index=index)
+        except BuildError as error:  # the image failed, not the wheel: there is no environment to prove it in
+            sentence = f"{error.sentence}; the full output is in {log}"
+            raise MissingToolError(sentence, where=image.name, hints=error.hints) from error
+        spec = ContainerSpec(
+            image=tag,
+            labels={OWNER_LABEL: owner},
+            environment=_variables(index),
+            bind_mounts={find_uv(): _UV, ca_bundle(): _CA},
+            volumes={PACKAGES_VOLUME: _CACHE},
+            memory=measure_resources().memory,
+        )
+        return image, spec
+
+
+@dataclass(frozen=True)
+class ContainerEnvironment:
+    """`CellEnvironment` in a container."""
+
+    _container: Container
+    _spec: ContainerSpec
+    _packages: tuple[str, ...]
+    _gpu: Gpu
+    _folder: Path
+    _log: Path
+
+    def symbols(self) -> SymbolTable:
+        """Read in the container, by the same code as on this machine."""
+        self._container.put(_reader(self._folder / "reader"), "reader")
+        result = self._step([_PYTHON, "-I", "-c", _READ_SYMBOLS])
+        symbols = self._container.get("symbols.json")
+        if result.status != 0 or symbols is None:
+            raise MissingToolError(
+                "the libraries of torch in the cell's image cannot be read",
+                where=self._spec.image,
+                hints=[*result.stderr.strip().splitlines()[-1:], f"the full output is in {self._log}"],
+            )
+        return SymbolTable.from_json(json.loads(symbols))
+
+    def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
+        """Install with this machine's uv, which is mounted into the container."""
+        inside = f"wheels/{wheel.name}"
+        self._container.put(wheel, inside)
+        wanted = [*self._packages, f"{CONTAINER_DIR}/{inside}", *companions]
+        start = log_size(self._log)
+        result = self._step([_UV, "pip", "install", "--no-config", "--python", _PYTHON, *wanted])
+        if result.status < 0:
+            raise KilledError(f"uv was killed by signal {-result.status}", stage="environment", log=self._log)
+        if result.status != 0:
+            index = self._spec.environment.get(FIRST_INDEX, "").split()
+            error = uv_error(self._log, start, wanted, index)
+            error.where = error.where or self._spec.image
+            raise error
+
+    def try_import(self, modules: Sequence[str]) -> ImportOutcome:
+        """Import in a fresh process of the container."""
+        self._step([_PYTHON, "-I", "-c", "import torch"])  # reads torch from the image's layers before the time limit
+        result = self._step([_PYTHON, *import_arguments(modules)], IMPORT_SECONDS)
+        if result.timed_out:
+            return hanging_import(modules)
+        outcome = judge_import(modules, result.status, result.stdout, result.stderr)
+        return replace(outcome, evidence={**outcome.evidence, "image": self._spec.image})
+
+    def run_gate(self, recipe: Recipe) -> Answer | str:
+        """Run the gate in the container without a network; without a GPU, each GPU check says why."""
+        answer = self._packed(recipe, (), Answer.from_json)
+        return answer if isinstance(answer, str) else in_container(answer, self._spec.image, self._gpu.why_not)
+
+    def draft_cases(self, recipe: Recipe) -> Drafts | str:
+        """Draft in the container without a network."""
+        return self._packed(recipe, DRAFT, Drafts.from_json)
+
+    def _packed(self, recipe: Recipe, arguments: Sequence[str], parse: Callable[[Any], T]) -> T | str:
+        gate = pack(self._folder / "gate", spec_of(recipe, measure_resources().cores), recipe.cases)
+        try:
+            self._container.put(gate, "gate")
+            self._container.go_offline()
+            result = self._step(["/bin/sh", "-c", " ".join([_GATE, *arguments])])
+            written = self._container.get("gate/answer.json")
+        except MissingToolError as error:
+            return error.sentence
+        return read_answer(written or b"", parse, result.status, self._log)
+
+    def _step(self, argv: Sequence[str], seconds: float | None = None) -> RunResult:
+        result = self._container.run(argv, log=self._log, timeout=seconds)
+        if result.out_of_memory:
+            raise MissingToolError(
+                f"the container ran out of memory: its limit was {self._spec.memory / 2**30:.1f} GiB,"
+                " which was all the free memory of this machine when the container was created",
+                hints=["close other programs, or use a machine with more memory"],
+            )
+        return result
+
+
+def in_container(answer: Answer, image: str, no_gpu: str) -> Answer:
+    """Add the image to the gate's answer; `no_gpu` replaces the gate's own reason for a missing GPU."""
+    where = {**answer.where, "image": image}
+    reason = where.get("no_gpu")
+    if not no_gpu or not reason:
+        return replace(answer, where=where)
+    outcomes = [
+        replace(one, reason=no_gpu)
+        if one.verdict == NOT_RUN and one.reason == reason and Check(one.check).on_gpu
+        else one
+        for one in answer.outcomes
+    ]
+    return replace(answer, where={**where, "no_gpu": no_gpu}, outcomes=outcomes)
+
+
+def _variables(torch_index: Sequence[str]) -> Mapping[str, str]:
+    """Variables for uv in the container: this machine's indexes, and PyTorch's own index first where needed."""
+    fixed = {"UV_CACHE_DIR": _CACHE, "UV_LINK_MODE": "copy", "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
+    return {**index_variables(index=torch_index), **ca_variables(_CA), **fixed}
+
+
+def _reader(folder: Path) -> Path:
+    """Copy `symbol_table` and the modules it imports to a folder, for a Python that has no buildfarm."""
+    for module in (errors, symbol_table, elf, fatbin):
+        file = Path(str(module.__file__))
+        target = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    shutil.copytree(Path(elftools.__file__).parent, folder / "elftools", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder

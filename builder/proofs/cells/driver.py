@@ -1,0 +1,48 @@
+"""NVIDIA's driver on this machine: whether it is loaded, its version, and whether it is new enough for a cell."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from builder.gate.system import nvidia
+from builder.matrix.axes import Cuda
+from builder.matrix.compat import Compat
+
+#: Device files that the driver creates: on Linux, and under WSL.
+_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
+_KERNEL = Path("/proc/driver/nvidia/version")
+
+
+def gpu_here() -> bool:
+    """Whether this machine has a GPU with its driver loaded."""
+    return any(node.exists() for node in _NODES)
+
+
+def driver_version() -> str:
+    """Version of the driver (`580.95.05`) from nvidia-smi or from the kernel module; empty when neither reports one."""
+    for row in nvidia.smi():
+        if version := row.get("driver_version"):
+            return version
+    try:
+        found = re.search(r"Kernel Module.*?\b(\d+(?:\.\d+)+)", _KERNEL.read_text(encoding="utf-8"))
+    except OSError:
+        return ""
+    return found[1] if found else ""
+
+
+def too_old(driver: str, cuda: Cuda) -> str:
+    """Why a driver cannot run programs of a CUDA version, or empty; an unknown version counts as new enough.
+
+    Within a CUDA major, every minor runs on the driver that the first minor requires (compat.yaml, `driver_floors`).
+    """
+    floor = Compat.load().toolkit(cuda).driver_floor
+    try:
+        older = Version(driver) < Version(floor)
+    except InvalidVersion:
+        return ""
+    needs = f"CUDA {cuda}, which needs {floor} or newer: update the driver"
+    return f"NVIDIA's driver {driver} here is too old for {needs}" if older else ""

@@ -1,0 +1,81 @@
+"""Why an import failed: the exception that the user sees, its cause, and what to change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+#: Messages of the dynamic linker and of Python that name the cause, wherever they are in a long message.
+_CAUSE = re.compile(
+    r"cannot open shared object file|undefined symbol|No module named|invalid ELF header|version `\w+' not found"
+)
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+#: Libraries that importing torch loads: torch's own, and those of CUDA that torch depends on.
+_LOADED_BY_TORCH = re.compile(r"(lib(?:c10|torch|shm|cu|nv|nccl)[\w-]*\.so[.\d]*): cannot open shared object file")
+_MOST = 300  # characters of one message
+
+
+@dataclass(frozen=True)
+class RaisedImport:
+    """An import that raised an exception, as the program of the import check reports it.
+
+    Attributes:
+        module: the module of the recipe whose import failed.
+        chain: type and message of the exception, then of its cause, and so on.
+
+    """
+
+    module: str
+    chain: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> RaisedImport:
+        """Read what the program printed."""
+        return cls(data["module"], tuple((str(kind), str(text)) for kind, text in data["chain"]))
+
+    def sentence(self) -> str:
+        """The exception, and the line that names its cause if the exception does not."""
+        shown = _headline(*self.chain[0])
+        cause = self._cause()
+        return f"import of {self.module} failed: {shown}" + (f"; the cause: {cause}" if cause not in shown else "")
+
+    def _cause(self) -> str:
+        """The first line that names a missing library, symbol or module, from the innermost exception outwards."""
+        for _, text in reversed(self.chain):
+            for line in text.splitlines():
+                if _CAUSE.search(line):
+                    return line.strip()[:_MOST]
+        return _headline(*self.chain[-1])
+
+    def hints(self, imports: Sequence[str]) -> list[str]:
+        """What to change; `imports` are the modules of the recipe."""
+        cause = self._cause()
+        own = {name.partition(".")[0] for name in imports}
+        if missing := _NO_MODULE.search(cause):
+            name = missing[1].partition(".")[0]
+            if name in own:
+                return [f"the wheel has no module {missing[1]}: add it to `packages` or `ext_modules` of its setup.py"]
+            return [
+                f"add the package that provides `{name}` to `install_requires` in the extension's setup.py, or to"
+                " `dependencies` in its pyproject.toml",
+                "or add it to `requires` in the recipe: buildfarm then adds the requirement to the wheel",
+            ]
+        if library := _LOADED_BY_TORCH.search(cause):
+            return needs_torch_first(library[1], self.module)
+        return []
+
+
+def needs_torch_first(library: str, module: str) -> list[str]:
+    """What to change if a module needs a library that only an earlier import of torch loads."""
+    package = module.partition(".")[0]
+    return [
+        f"importing torch loads {library}: add `import torch` at the top of {package}/__init__.py",
+        "or add `needs_first: [torch]` to the recipe, if users must import torch before this package",
+    ]
+
+
+def _headline(kind: str, text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return f"{kind}: {lines[0][:_MOST]}" if lines else kind

@@ -1,0 +1,217 @@
+"""Run the op gate in a cell's environment, and turn its answer into proofs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, TypedDict, TypeVar
+
+from builder.code_digest import OP_PROOFS, code_digest
+from builder.gate.check_table import CHECKS
+from builder.gate.draft.result import Drafts
+from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, Answer, Outcome, Spec
+from builder.gate.pack import REFERENCES, pack
+from builder.hashing import sha256_of
+from builder.matrix.axes import Cell
+from builder.matrix.config import Recipe
+from builder.process import kill_orphans, run
+from builder.proof import Check, Proof, Verdict, now
+from builder.proofs.static.claim import join_names
+
+T = TypeVar("T")
+
+
+class GateOptions(TypedDict):
+    """The options of `run_gate` and `run_drafts`."""
+
+    jobs: int
+    log: Path
+    owner: str
+
+
+#: The arguments of the gate that make it draft cases instead of running checks.
+DRAFT = ("--draft",)
+
+#: The gate's checks, in the order in which they are printed.
+GATE_CHECKS = tuple(Check(name) for name in CHECKS)
+
+
+def spec_of(recipe: Recipe, jobs: int) -> Spec:
+    """What the gate has to prove about an extension; `jobs` is the number of processes, 0 for the default."""
+    return Spec(
+        name=recipe.name,
+        imports=list(recipe.imports),
+        needs_first=list(recipe.needs_first),
+        accepts=[asdict(entry) for entry in recipe.accepted],
+        companions=list(recipe.companions),
+        libraries={stem: list(keys) for stem, keys in recipe.libraries.items()},
+        has_cases=recipe.cases is not None,
+        jobs=jobs,
+        seconds=float(recipe.seconds_per_case),
+    )
+
+
+def gate_basis(recipe: Recipe) -> list[str]:
+    """What the gate's verdicts depend on besides the wheel: code, settings of the recipe, contents of its cases.
+
+    `accepts` is not among them: `builder.proofs.cells.acceptance` applies it without a run of the gate.
+    """
+    files = [recipe.cases, *_references(recipe)] if recipe.cases else []
+    spec = replace(spec_of(recipe, 0), accepts=[])
+    return [code_digest(OP_PROOFS), json.dumps(spec.to_json()), *(sha256_of(file) for file in files)]
+
+
+def _references(recipe: Recipe) -> list[Path]:
+    """Every file that is copied with the cases, data included."""
+    found = sorted((recipe.folder / REFERENCES).rglob("*"))
+    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+
+
+def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Answer | str:
+    """Run the gate with this Python; return its answer, or a sentence on why there is none.
+
+    `folder` must not exist; the gate is copied there, works there and writes its answer there. Its table goes to the
+    log. No other run may use `owner` at the same time: an interrupted run kills every process that carries it.
+    """
+    status, written = _run_packed(interpreter, recipe, folder, (), jobs=jobs, log=log, owner=owner)
+    return read_answer(written, Answer.from_json, status, log)
+
+
+def run_drafts(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Drafts | str:
+    """Draft cases with this Python, like `run_gate`."""
+    status, written = _run_packed(interpreter, recipe, folder, DRAFT, jobs=jobs, log=log, owner=owner)
+    return read_answer(written, Drafts.from_json, status, log)
+
+
+def read_answer(written: bytes, parse: Callable[[Any], T], status: int, log: Path) -> T | str:
+    """Return the parsed answer of the gate, or a sentence on why there is none."""
+    try:
+        return parse(json.loads(written))
+    except (ValueError, KeyError, TypeError):
+        return f"the op gate exited with status {status} and wrote no results; its output is in {log}"
+
+
+def _run_packed(
+    interpreter: Path, recipe: Recipe, folder: Path, arguments: Sequence[str], *, jobs: int, log: Path, owner: str
+) -> tuple[int, bytes]:
+    """Run the packed gate; return its exit status and what it wrote."""
+    pack(folder, spec_of(recipe, jobs), recipe.cases)
+    answer, scratch = folder / "answer.json", folder / "tmp"
+    scratch.mkdir()
+    argv = [str(interpreter), "-I", "-X", "faulthandler", str(folder), "--answer", str(answer), *arguments]
+    try:
+        # A killed gate cannot clean up: its task directories are removed with the folder.
+        status = run(argv, log=log, owner=owner, env={**os.environ, "TMPDIR": str(scratch)})
+    except BaseException:  # Ctrl-C: the gate's processes have their own sessions and would continue
+        kill_orphans(owner)
+        raise
+    return status, answer.read_bytes() if answer.is_file() else b""
+
+
+def gate_proofs(answer: Answer, wheel: str, cell: Cell | None) -> list[Proof]:
+    """One proof for each check: failed if any case failed, passed only if every case passed.
+
+    A check that was not run for one op is not run, however many other ops passed.
+    """
+    return [_proof(answer, check, wheel, cell) for check in GATE_CHECKS]
+
+
+def gate_not_run(reason: str, wheel: str, cell: Cell | None, *, settled: bool = False) -> list[Proof]:
+    """Proofs of a gate that could not run; `settled` when the next run would have the same result."""
+    evidence = {"settled": True} if settled else {}
+    return [Proof(wheel, cell, check, Verdict.NOT_RUN, reason, evidence, now()) for check in GATE_CHECKS]
+
+
+def _proof(answer: Answer, check: Check, wheel: str, cell: Cell | None) -> Proof:
+    outcomes = [outcome for outcome in answer.outcomes if outcome.check == check]
+    verdict, reason = summary(outcomes)
+    # settled: the next run would have the same result: the cause is the recipe or this machine
+    evidence = {"where": answer.where, "settled": True, **outcome_evidence(outcomes)}
+    if any(outcome.evidence.get("limit") == "time" for outcome in outcomes if outcome.verdict == FAILED):
+        evidence["hints"] = ["the next run tries again; if the machine is slow, raise `seconds_per_case` in the recipe"]
+    return Proof(wheel, cell, check, verdict, reason, evidence, now())
+
+
+def summary(outcomes: Sequence[Outcome]) -> tuple[Verdict, str]:
+    """The verdict and the reason of a check, from its outcomes. A failed one decides, then an accepted one."""
+    by_verdict = {verdict: [one for one in outcomes if one.verdict == verdict] for verdict in Verdict}
+    if failed := by_verdict[Verdict.FAILED]:
+        return Verdict.FAILED, "; ".join(_sentences(failed))
+    if accepted := by_verdict[Verdict.ACCEPTED]:
+        return Verdict.ACCEPTED, "; ".join(_sentences(accepted))
+    if (not_run := by_verdict[Verdict.NOT_RUN]) or not outcomes:
+        return Verdict.NOT_RUN, _not_run_reason(outcomes, not_run)
+    return Verdict.PASSED, _passed_figure(outcomes)
+
+
+def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """The outcomes as evidence of a proof; `outcomes_of` in `builder.proofs.cells.acceptance` reads them."""
+    evidence: dict[str, Any] = {"outcomes": [_evidence(outcome) for outcome in outcomes]}
+    if reasons := dict.fromkeys(one.accepted for one in outcomes if one.accepted):
+        evidence["accepted"] = "; ".join(reasons)
+    if any(one.remark and one.verdict == NOT_RUN for one in outcomes):
+        evidence["remark"] = True
+    return evidence
+
+
+def _sentences(failed: Sequence[Outcome], most: int = 3) -> list[str]:
+    """Each cause once for each op, with the cases in which it showed."""
+    alike: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in failed:
+        alike.setdefault((outcome.op, outcome.cause), []).append(outcome)
+    return _first([f"{_name(group)}{group[0].reason}" for group in alike.values()], most)
+
+
+def _first(sentences: list[str], most: int = 3) -> list[str]:
+    return sentences[:most] + ([f"and {len(sentences) - most} more"] if len(sentences) > most else [])
+
+
+def _name(group: Sequence[Outcome]) -> str:
+    op, cases = group[0].op, list(dict.fromkeys(outcome.case for outcome in group if outcome.case))
+    if not op:
+        return f"{join_names(cases)}: " if group[0].remark and cases else ""
+    return f"{op} ({join_names(cases)}): " if cases else f"{op}: "
+
+
+def _not_run_reason(outcomes: Sequence[Outcome], not_run: Sequence[Outcome]) -> str:
+    """Why a check is not run: each reason once, with its ops."""
+    if not outcomes:
+        return "this check applies to no op and no case"
+    reasons: dict[str, list[str]] = {}
+    for outcome in not_run:
+        reasons.setdefault(outcome.reason, []).append(outcome.op)
+    if remarks := [one for one in not_run if one.remark]:
+        return "; ".join(_sentences(remarks))
+    if len(reasons) == 1 and len(not_run) == len(outcomes):
+        return not_run[0].reason
+    ran = len(outcomes) - len(not_run)
+    parts = [
+        f"{join_names(sorted(set(filter(None, ops))))}: {why}" if any(ops) else why for why, ops in reasons.items()
+    ]
+    return f"{ran} of {len(outcomes)} passed; {'; '.join(parts)}"
+
+
+def _passed_figure(outcomes: Sequence[Outcome]) -> str:
+    if len(outcomes) == 1:
+        return outcomes[0].reason
+    count = len({outcome.op for outcome in outcomes if outcome.op})
+    if not count:  # the check "loaded", whose cases are libraries
+        return join_names([outcome.case for outcome in outcomes])
+    ops = f"{count} op{'s' * (count != 1)}"
+    return f"{len(outcomes)} cases of {ops}" if any(outcome.case for outcome in outcomes) else ops
+
+
+def _evidence(outcome: Outcome) -> dict[str, object]:
+    evidence: dict[str, object] = {"op": outcome.op, "case": outcome.case, "verdict": outcome.verdict}
+    if outcome.reason:
+        evidence["reason"] = outcome.reason
+    if outcome.verdict in (FAILED, ACCEPTED) or outcome.check.startswith("gpu-"):
+        evidence["evidence"] = outcome.evidence
+    if outcome.remark:
+        evidence["remark"] = True
+    if outcome.accepted:
+        evidence["accepted"] = outcome.accepted
+    return evidence

@@ -1,0 +1,261 @@
+"""Prove finished wheels in every cell they claim, and keep the proofs in the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.code_digest import CELL_PROOFS, LINKAGE_PROOFS, STATIC_PROOFS, WHEELFILE, code_digest
+from builder.errors import MissingToolError
+from builder.hashing import digest_of
+from builder.matrix.axes import Arch, Cell
+from builder.matrix.compat import Compat
+from builder.matrix.config import Matrix, Recipe
+from builder.matrix.plan import Build
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells.acceptance import judge
+from builder.proofs.cells.driver import gpu_here
+from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis
+from builder.proofs.static.claim import WheelClaim
+from builder.records.cuda_sources import CudaSources
+from builder.store import Store, StoredBuild, write_atomic
+from builder.wheelfile.compatibility import is_compatible
+from builder.wheelfile.facts import WheelFacts, facts_from_json, facts_to_json, read_facts
+from builder.wheels.job import torch_floor, torch_window
+from builder.wheels.toolchain.environments import Environments
+
+if TYPE_CHECKING:
+    from builder.proofs.cells.cell_environment import CellEnvironments
+    from builder.proofs.cells.cell_run import CellRun
+    from builder.proofs.static.symbol_table import SymbolTable
+
+#: Checks that need the environment of a cell.
+CELL_CHECKS = (Check.LINKAGE, Check.IMPORT, *GATE_CHECKS)
+
+#: Packages whose tables decide static checks: policies of manylinux platforms, and Python's stable ABI.
+_TABLES = ("auditwheel", "abi3info")
+
+#: Proofs by cell (None for a check of the file alone) and check.
+_Proofs = dict[tuple[Cell | None, Check], Proof]
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A wheel to prove: its file, what buildfarm claims about it, and the libraries that its cells provide."""
+
+    path: Path
+    facts: WheelFacts
+    claim: WheelClaim
+    provided: frozenset[str]
+    recipe: Recipe
+
+
+class WheelProver:
+    """Proves finished wheels in the cells they claim, as far as this machine can, and keeps the proofs."""
+
+    def __init__(
+        self,
+        store: Store,
+        environments: Environments,
+        images: Matrix | None = None,
+        *,
+        pull: bool = True,
+        again: bool = False,
+    ) -> None:
+        """`images` names the runtime images for wheels that need a newer glibc than this machine's.
+
+        `pull` is whether base images of runtime images may be pulled, and `again` whether every check runs again, also
+        those that are decided.
+        """
+        self._again = again
+        self._store = store
+        self._environments = environments
+        self._images = images
+        self._pull = pull
+        self._containers: CellEnvironments | None = None
+
+    def prove(
+        self, stored: StoredBuild, build: Build, recipe: Recipe, *, log: Path, stage: Callable[[str], None]
+    ) -> list[Proof]:
+        """Return every check of this wheel for this build's cells; checks that are decided already do not run again.
+
+        Raises DiskFullError and KilledError: they say nothing about the wheel.
+        """
+        provided = stored.record.provided
+        subject = _Subject(
+            stored.wheel, self._facts(stored), _claim(build, recipe, stored.record.cuda), provided, recipe
+        )
+        sha256 = subject.facts.sha256
+        about_file, about_cell = _file_basis(subject.claim, provided), cell_basis(recipe)
+
+        def basis(cell: Cell | None, check: Check) -> str:
+            return about_file if cell is None else about_cell[check]
+
+        known = {(p.cell, p.check): p for p in self._store.proofs(sha256) if p.basis == basis(p.cell, p.check)}
+        wanted: list[tuple[Cell | None, Check]] = [(None, check) for check in _file_checks(build)]
+        wanted += [(cell, check) for cell in build.serves for check in CELL_CHECKS]
+        if self._again or not all(self._decided(known.get(key), subject.facts) for key in wanted):
+            made = self._prove(subject, {} if self._again else known, log, stage)
+            # A check that does not run now does not replace an earlier verdict.
+            made = [p for p in made if p.verdict is not Verdict.NOT_RUN or not _ran(known.get((p.cell, p.check)))]
+            made = judge([replace(proof, basis=basis(proof.cell, proof.check)) for proof in made], recipe)
+            self._store.save_proofs(made)
+            known |= {(p.cell, p.check): p for p in made}
+        # Also report file checks that the ABI class does not require, such as an abi3 tag on a wheel of class cpython.
+        more = [key for key in known if key[0] is None and key not in wanted]
+        return judge([known[key] for key in (*wanted, *more) if key in known], recipe)
+
+    def _decided(self, proof: Proof | None, facts: WheelFacts) -> bool:
+        """Passed and failed are final, except failed by a time limit, which also depends on the load of the machine.
+
+        A check that was not run is tried again once this machine can run it.
+        """
+        if proof is None:
+            return False
+        if _ran(proof):
+            return not _timed_out(proof)
+        if proof.cell is not None:
+            in_container = self._images and not is_compatible(facts.filename, proof.cell.python)
+            if not in_container and not self._has_python(proof.cell):
+                return True
+        return bool(proof.evidence.get("settled")) and not (proof.check.on_gpu and gpu_here())
+
+    def _has_python(self, cell: Cell) -> bool:
+        """Whether this machine has the cell's Python, or downloads it now."""
+        try:
+            self._environments.interpreter(cell.python)
+        except MissingToolError:
+            return False
+        return True
+
+    def _facts(self, stored: StoredBuild) -> WheelFacts:
+        """The wheel's facts; each version of the reader reads the wheel once and caches them in the store."""
+        cached = stored.wheel.with_name(f"facts-{code_digest(WHEELFILE)[:12]}.json")
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return facts_from_json(json.loads(cached.read_bytes()))
+        facts = read_facts(stored.wheel)
+        write_atomic(cached, json.dumps(facts_to_json(facts)).encode())
+        return facts
+
+    def _prove(self, subject: _Subject, known: _Proofs, log: Path, stage: Callable[[str], None]) -> list[Proof]:
+        """Run the checks of every cell that is not decided, then the static checks."""
+        # Imported here because auditwheel and abi3info load slowly, and a wheel that is proven does not need them.
+        from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415
+
+        symbols: dict[Cell, SymbolTable] = {}
+        made: list[Proof] = []
+        for cell in subject.claim.cells:
+            missing = {check for check in CELL_CHECKS if not self._decided(known.get((cell, check)), subject.facts)}
+            if not missing:
+                continue
+            run = self._run(subject, cell, missing, log, stage)
+            made += run.proofs
+            if run.symbols is not None:
+                symbols[cell] = run.symbols
+        static = static_proofs(subject.facts, subject.claim, subject.provided, symbols, gpus=_gpus(subject.claim.archs))
+        # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
+        made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
+        return made
+
+    def _run(
+        self, subject: _Subject, cell: Cell, missing: set[Check], log: Path, stage: Callable[[str], None]
+    ) -> CellRun:
+        """Run the missing checks in one cell; linkage alone needs no import and no gate."""
+        from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
+        from builder.proofs.cells.local import LocalEnvironments  # noqa: PLC0415
+
+        sha256 = subject.facts.sha256
+        cells: CellEnvironments
+        try:
+            if is_compatible(subject.facts.filename, cell.python):
+                cells = LocalEnvironments(self._environments)
+            else:
+                cells = self._in_containers()
+        except MissingToolError as error:
+            return not_run_in_cell(str(error), sha256, cell)
+        runner = CellRunner(self._store, cells, log, stage)
+        if missing == {Check.LINKAGE}:
+            return runner.read_symbols(cell, sha256)
+        return runner.run(cell, subject.path, sha256, subject.recipe)
+
+    def _in_containers(self) -> CellEnvironments:
+        """Containers of the cells' runtime images; raises MissingToolError when there is no container engine."""
+        if self._images is None:
+            raise MissingToolError(
+                "the wheel needs a newer glibc than this machine has; test the wheel in a container with"
+                " `buildfarm smoke --executor docker`"
+            )
+        if self._containers is None:
+            # Imported here because the Docker SDK loads slowly, and few wheels need it.
+            from builder.proofs.cells.container import container_environments  # noqa: PLC0415
+
+            self._containers = container_environments(self._images, self._store, self._environments, pull=self._pull)
+        return self._containers
+
+
+def cell_basis(recipe: Recipe) -> dict[Check, str]:
+    """For each check of a cell, digest of what its verdict depends on besides the wheel.
+
+    Linkage depends on code alone, the import also on the recipe's modules, and the op gate also on its cases. What
+    changes the basis of the import changes that of the op gate too, because the gate needs an import that passed.
+    """
+    linkage = digest_of([code_digest(LINKAGE_PROOFS), *_table_versions()])[:16]
+    imports = digest_of([code_digest(CELL_PROOFS), recipe.modules])[:16]
+    ops = digest_of(gate_basis(recipe))[:16]
+    return {Check.LINKAGE: linkage, Check.IMPORT: imports, **dict.fromkeys(GATE_CHECKS, ops)}
+
+
+def _file_basis(claim: WheelClaim, provided: frozenset[str]) -> str:
+    """Digest of what the checks of the file depend on besides the file."""
+    return digest_of([code_digest(STATIC_PROOFS), repr(claim), sorted(provided), *_table_versions()])[:16]
+
+
+def _table_versions() -> list[str]:
+    return [f"{name} {version(name)}" for name in _TABLES]
+
+
+def _ran(proof: Proof | None) -> bool:
+    return proof is not None and proof.verdict is not Verdict.NOT_RUN
+
+
+def _timed_out(proof: Proof) -> bool:
+    """Whether a time limit decided that a check failed; the gate and the import check write it into the evidence."""
+    if proof.verdict is not Verdict.FAILED:
+        return False
+    parts = [proof.evidence, *(outcome.get("evidence", {}) for outcome in proof.evidence.get("outcomes", ()))]
+    return any(part.get("limit") == "time" for part in parts)
+
+
+def _claim(build: Build, recipe: Recipe, cuda_sources: CudaSources) -> WheelClaim:
+    """What buildfarm claims about the wheel of a build."""
+    return WheelClaim(
+        abi=build.abi,
+        torch=torch_floor(build),
+        cuda=build.cuda,
+        archs=build.archs,
+        cuda_required=recipe.cuda == "required",
+        local=build.local_version,
+        requires=(torch_window(build), *recipe.requires),
+        cells=build.serves,
+        cuda_sources=cuda_sources,
+    )
+
+
+def _file_checks(build: Build) -> Sequence[Check]:
+    """The checks of the file that the build's ABI class requires."""
+    checks = [Check.PAYLOAD, Check.TAGS, Check.METADATA, Check.GRAFTED, Check.DEVICE_CODE]
+    if build.abi.value != "cpython":
+        checks.append(Check.ABI3)
+    if build.abi.value == "stable":
+        checks.append(Check.STABLE)
+    return checks
+
+
+def _gpus(archs: Sequence[Arch]) -> Mapping[str, tuple[str, ...]]:
+    """GPU products by architecture, so that a message about a missing one can name them."""
+    return {f"{arch.major}.{arch.minor}": Compat.load().gpu_names(arch) for arch in archs}

@@ -1,0 +1,1 @@
+"""Checks that read the wheel file without executing its code, and the linkage check."""

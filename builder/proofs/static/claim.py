@@ -1,0 +1,103 @@
+"""What buildfarm claims about a wheel, and how a check of the file becomes a proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
+from builder.proof import Check, Proof, Verdict, now
+from builder.records.cuda_sources import CudaSources
+from builder.wheelfile.facts import WheelFacts
+
+
+@dataclass(frozen=True)
+class WheelClaim:
+    """What buildfarm claims about a wheel; the static checks compare the file with it.
+
+    Attributes:
+        abi: the ABI class: what the binary is tied to.
+        torch: the oldest torch the wheel supports.
+        cuda: the toolkit the wheel was built with.
+        archs: the GPU architectures for which the wheel must hold code.
+        cuda_required: the wheel must hold GPU code; False for an extension that may be CPU only.
+        local: local part that its version must have, e.g. `cu13`; empty when there is no claim.
+        requires: PEP 508 requirements that METADATA must have, e.g. ("torch>=2.10",). METADATA must not admit more
+            releases.
+        cells: the cells the wheel supports.
+        cuda_sources: the CUDA files of the source; None for a wheel that buildfarm did not build.
+
+    """
+
+    abi: AbiClass
+    torch: Torch
+    cuda: Cuda
+    archs: tuple[Arch, ...]
+    cuda_required: bool
+    local: str
+    requires: tuple[str, ...]
+    cells: tuple[Cell, ...]
+    cuda_sources: CudaSources | None = None
+
+
+def make_proof(
+    facts: WheelFacts,
+    check: Check,
+    errors: Sequence[str],
+    *,
+    cell: Cell | None = None,
+    good: str = "",
+    evidence: dict[str, Any] | None = None,
+) -> Proof:
+    """A proof that failed with these errors, or passed with the short text `good` when there are none."""
+    return Proof(
+        wheel=facts.sha256,
+        cell=cell,
+        check=check,
+        verdict=Verdict.FAILED if errors else Verdict.PASSED,
+        reason="; ".join(errors) if errors else good,
+        evidence=evidence or {},
+        when=now(),
+    )
+
+
+def not_run(facts: WheelFacts, check: Check, reason: str, *, cell: Cell | None = None) -> Proof:
+    """A proof that is not run, with the reason. It never counts as passed."""
+    return Proof(facts.sha256, cell, check, Verdict.NOT_RUN, reason, {}, now())
+
+
+def join_names(names: Sequence[str], most: int = 3) -> str:
+    """The first names of a list, and the number of the others: `a, b, c and 4 more`."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def why_no_cuda(sources: CudaSources | None) -> str:
+    """Probable cause and cure of a CUDA extension without GPU code."""
+    if sources is None:
+        return (
+            "setup.py probably called torch.cuda.is_available() on a machine without a GPU; "
+            "build with FORCE_CUDA=1, or set `assume_cuda: true` in the recipe"
+        )
+    causes = []
+    if sources.never_compiled:
+        causes.append(forgotten(sources))
+    if sources.asks_for_gpu:
+        causes.append(
+            f"{sources.asks_for_gpu} asks torch.cuda.is_available(), which is False during a build without a GPU: set "
+            "`assume_cuda: true` in the recipe"
+        )
+    if not sources.files:
+        causes.append(
+            "the source has no .cu file; if the extension needs no GPU code, set `cuda: optional` in the recipe"
+        )
+    return "; ".join(causes) or "every .cu file of the source was compiled, so check how setup.py links the library"
+
+
+def forgotten(sources: CudaSources | None, most: int = 3) -> str:
+    """A question about the CUDA files that were never compiled; empty when there is none."""
+    if sources is None or not (names := sources.never_compiled):
+        return ""
+    verb, pronoun = ("was", "is it") if len(names) == 1 else ("were", "are they")
+    return f"{join_names(names, most)} {verb} never compiled ({pronoun} in `sources` of setup.py?)"

@@ -1,0 +1,88 @@
+"""Check GPU code against the claim: machine code for every claimed architecture, and PTX for `+PTX`.
+
+The rule is stricter than what GPUs can run. Machine code for 8.0 also runs on 8.6, and a new enough driver compiles
+PTX. But a claim of `8.6` says that the wheel was compiled for it, so `sm_86` must exist. Code for `sm_90a` satisfies a
+claim of 9.0, because every GPU of 9.0 runs it; only `sm_90a` satisfies a claim of 9.0a.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from builder.matrix.axes import Arch
+from builder.proof import Check, Proof
+from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.wheelfile.facts import Library, WheelFacts
+
+
+def check_device_code(
+    facts: WheelFacts, claim: WheelClaim, *, gpus: Mapping[str, Sequence[str]] | None = None
+) -> Proof:
+    """Every library with GPU code holds code for every claimed architecture; grafted libraries do not count.
+
+    `gpus` names the GPUs of an architecture for messages, e.g. {"9.0": ["H100", "H200"]}.
+    """
+    coded = [library for library in facts.libraries if library.fatbin and not library.foreign]
+    errors = []
+    if not coded and claim.cuda_required:
+        errors.append("no library holds GPU code: every launch fails with 'no kernel image is available'")
+    for library in coded:
+        if missing := [arch for arch in claim.archs if not _has_sass(library, arch)]:
+            errors.append(_no_code(library, missing, gpus or {}))
+        if no_ptx := [f"compute_{a.number}{a.suffix}" for a in claim.archs if a.ptx and not _has_ptx(library, a)]:
+            errors.append(
+                f"{library.path} has no PTX {join_names(no_ptx)}, without which newer GPUs cannot run the library"
+            )
+    evidence: dict[str, Any] = {
+        "claimed": [str(arch) for arch in claim.archs],
+        "libraries": {library.path: {"sass": list(library.sass), "ptx": list(library.ptx)} for library in coded},
+    }
+    if beyond := _beyond(coded, claim.archs):
+        evidence["beyond"] = beyond
+    every = sorted({code for library in coded for code in (*library.sass, *library.ptx)}, key=_order)
+    return make_proof(
+        facts,
+        Check.DEVICE_CODE,
+        errors,
+        good=" ".join(every) or "no GPU code, which the recipe allows (`cuda: optional`)",
+        evidence=evidence,
+    )
+
+
+def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, int]:
+    """Bytes of GPU code for architectures that were not claimed, by architecture and sorted by number."""
+    sass = {f"sm_{arch.number}{suffix}" for arch in archs for suffix in ("", "a", "f")}
+    ptx = {f"compute_{arch.number}{suffix}" for arch in archs if arch.ptx for suffix in ("", "a", "f")}
+    sizes: Counter[str] = Counter()
+    for library in libraries:
+        sizes.update({code: size for code, size in library.gpu_code.items() if code not in sass | ptx})
+    return {code: sizes[code] for code in sorted(sizes, key=_order)}
+
+
+def _has_sass(library: Library, arch: Arch) -> bool:
+    if arch.suffix:
+        return arch.sm in library.sass
+    return not {f"sm_{arch.number}{suffix}" for suffix in ("", "a", "f")}.isdisjoint(library.sass)
+
+
+def _has_ptx(library: Library, arch: Arch) -> bool:
+    return f"compute_{arch.number}{arch.suffix}" in library.ptx
+
+
+def _no_code(library: Library, missing: Sequence[Arch], gpus: Mapping[str, Sequence[str]]) -> str:
+    affected = [gpu for arch in missing for gpu in gpus.get(f"{arch.major}.{arch.minor}", ())]
+    products = f" ({join_names(affected)})" if affected else ""
+    names = join_names([arch.sm for arch in missing], most=8)
+    have = ", ".join(library.sass) or "none"
+    return (
+        f"{library.path} has no machine code for {names}{products} and fails there with 'no kernel image is "
+        f"available'; it has {have}: if the source names its own architectures (-gencode), set"
+        " `override_architectures: true` in the recipe"
+    )
+
+
+def _order(code: str) -> tuple[int, str]:
+    prefix, _, number = code.partition("_")
+    return int(number.rstrip("af")), prefix

@@ -1,0 +1,57 @@
+"""All checks that need only the file and the symbol tables of cells: no GPU, and nothing is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from builder.matrix.axes import Cell
+from builder.proof import Check, Proof
+from builder.proofs.static.abi3 import check_abi3
+from builder.proofs.static.claim import WheelClaim, not_run
+from builder.proofs.static.contents import check_grafted, check_payload
+from builder.proofs.static.device_code import check_device_code
+from builder.proofs.static.linkage import check_linkage
+from builder.proofs.static.metadata import check_metadata
+from builder.proofs.static.stable_abi import check_stable
+from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.static.tags import check_tags
+from builder.wheelfile.facts import WheelFacts
+
+
+def static_proofs(
+    facts: WheelFacts,
+    claim: WheelClaim,
+    provided: frozenset[str],
+    symbols: Mapping[Cell, SymbolTable],
+    *,
+    gpus: Mapping[str, Sequence[str]] | None = None,
+) -> list[Proof]:
+    """Run every static check, in the order in which they are printed; linkage once for each claimed cell.
+
+    `provided` holds the file names of libraries that torch and its NVIDIA packages provide (`libcudart.so.13`); those
+    of the tables in `symbols` are added. Linkage of a claimed cell without a table is not run. `gpus` names the GPUs of
+    an architecture, e.g. {"9.0": ["H100"]}.
+    """
+    provided = provided.union(*(table.libraries for table in symbols.values()))
+    proofs = [
+        check_payload(facts, claim),
+        check_tags(facts, claim, provided),
+        check_metadata(facts, claim),
+        check_grafted(facts, provided),
+        check_abi3(facts, claim),
+        check_stable(facts, claim),
+        *(_linkage(facts, claim, cell, symbols.get(cell)) for cell in claim.cells),
+        check_device_code(facts, claim, gpus=gpus),
+    ]
+    return [proof for proof in proofs if proof is not None]
+
+
+def _linkage(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTable | None) -> Proof:
+    if table is None:
+        return not_run(
+            facts,
+            Check.LINKAGE,
+            f"the libraries of torch in {cell} were not read, so the wheel's symbols were not looked up",
+            cell=cell,
+        )
+    return check_linkage(facts, cell, table, claim.cuda_sources)

@@ -1,0 +1,207 @@
+"""Check that every undefined symbol of a wheel is defined where the dynamic loader of a cell searches.
+
+The loader searches the library itself, its dependencies (DT_NEEDED, recursively), and the global scope: Python and
+libtorch_global_deps. torch loads its other libraries with local scope. A library that calls libtorch_cuda without
+linking it therefore fails at import, although torch has loaded libtorch_cuda.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from builder.matrix.axes import Cell
+from builder.proof import Check, Proof
+from builder.proofs.static.claim import forgotten, join_names, make_proof, why_no_cuda
+from builder.proofs.static.stable_abi import SHIM, shims
+from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.static.system_symbols import (
+    STANDARD,
+    demangle,
+    is_python,
+    is_torch_cxx,
+    system_library,
+)
+from builder.proofs.static.tags import system_libraries
+from builder.records.cuda_sources import CudaSources
+from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.facts import Library, WheelFacts
+
+_GLOBAL = "libtorch_global_deps.so"
+_CUDA_CALL = re.compile(
+    r"(cuda|cublasLt|cublas|cudnn|cufft|curand|cusolverMg|cusolver|cusparse|nvrtc|nccl|nvtx)[A-Z]\w*|__cuda\w+"
+)
+#: Libraries that are not named `lib` and the prefix of their functions.
+_CUDA_LIBRARIES = {"cuda": "libcudart", "nvtx": "libnvToolsExt"}
+#: From how many files that were never compiled on they are not listed.
+_MOST_FORGOTTEN = 5
+_OLD_STRING = re.compile(r"\bstd::string\b")
+
+
+@dataclass
+class _Scope:
+    """Where the loader searches for one library's symbols, and the needed libraries that do not exist."""
+
+    defined: list[frozenset[str]] = field(default_factory=list)
+    system: set[str] = field(default_factory=set)
+    driver: bool = False
+    missing: list[str] = field(default_factory=list)
+
+    def defines(self, symbol: str) -> bool:
+        return any(symbol in names for names in self.defined)
+
+
+def check_linkage(facts: WheelFacts, cell: Cell, table: SymbolTable, cuda_sources: CudaSources | None = None) -> Proof:
+    """Every needed library exists in this cell, and one of them defines every undefined symbol.
+
+    Symbols bound to a version of a system library count as found: the tags check decides whether the system is new
+    enough. `cuda_sources` names source files that the build may have left out. Evidence: `missing` ({library:
+    {mangled: readable}}), `absent` ({library: [soname]}).
+    """
+    errors: list[str] = []
+    missing: dict[str, dict[str, str]] = {}
+    absent: dict[str, list[str]] = {}
+    found = 0
+    for library in facts.libraries:
+        scope = _scope(library, facts, table)
+        if scope.missing:
+            absent[library.path] = scope.missing
+            errors += [f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing]
+        lost = [symbol for symbol in library.undefined if not _found(symbol, library, scope)]
+        found += len(library.undefined) - len(lost)
+        if lost:
+            missing[library.path] = {symbol: demangle(symbol) for symbol in lost}
+            causes = {symbol: _cause(symbol, facts, cell, table, cuda_sources) for symbol in lost}
+            errors += _lost_errors(library, causes)
+    return make_proof(
+        facts,
+        Check.LINKAGE,
+        errors,
+        cell=cell,
+        good=f"{found} symbols found",
+        evidence={"found": found, "missing": missing, "absent": absent},
+    )
+
+
+def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
+    inside = {name: one for one in facts.libraries for name in (one.basename, one.soname) if name}
+    whitelist = system_libraries(library.machine)
+    scope = _Scope([frozenset(library.defined)], set(STANDARD))
+    todo = [*library.needed, *([_GLOBAL] if _GLOBAL in table.libraries else [])]
+    visited: set[str] = set()
+    while todo:
+        name = todo.pop(0)
+        if name in visited:
+            continue
+        visited.add(name)
+        if name in table.libraries:  # torch is imported first, so the loader has this one already
+            scope.defined.append(table.libraries[name].defined)
+            todo += [one for one in table.libraries[name].needed if _known(one, table, whitelist)]
+        elif name in inside:
+            scope.defined.append(frozenset(inside[name].defined))
+            todo += inside[name].needed
+        elif is_driver_library(name):
+            scope.driver = True
+        elif name in whitelist:
+            scope.system.add(name)
+        else:
+            scope.missing.append(name)
+    system = (system_library(name) for name in sorted(scope.system))
+    scope.defined += [library.defined for library in system if library is not None]
+    return scope
+
+
+def _known(name: str, table: SymbolTable, whitelist: frozenset[str]) -> bool:
+    """Whether to follow a dependency of torch's libraries; others (MPI, RDMA) are torch's own concern."""
+    return name in table.libraries or name in whitelist or is_driver_library(name)
+
+
+def _found(symbol: str, library: Library, scope: _Scope) -> bool:
+    if scope.defines(symbol) or is_python(symbol):
+        return True
+    if bound := library.bound.get(symbol):
+        # A missing library is one error, not one for each of its symbols.
+        return bound[0] in scope.system or bound[0].startswith("ld-linux") or bound[0] in scope.missing
+    return scope.driver and symbol.startswith(("cu", "nv"))
+
+
+def _why_absent(name: str, cell: Cell, table: SymbolTable) -> str:
+    stem, _, version = name.partition(".so")
+    provided = sorted(other for other in table.libraries if other.partition(".so")[0] == stem)
+    if stem == "libcudart":
+        major = version.strip(".") or "(unknown version)"
+        return (
+            f"the runtime of CUDA {major}; torch {cell.torch} in this cell provides "
+            f"{join_names(provided) or 'none'}: build the wheel with a CUDA {cell.cuda.major} toolkit"
+        )
+    if provided:
+        return f"but this cell provides {join_names(provided)}: build the wheel with this cell's torch and toolkit"
+    if stem.startswith(("libtorch", "libc10")):
+        return f"which torch {cell.torch} does not provide: the wheel was built against a different torch release"
+    return "which this cell does not provide: link it statically, or let `auditwheel repair` copy it into the wheel"
+
+
+def _lost_errors(library: Library, causes: Mapping[str, str]) -> list[str]:
+    """One sentence for each probable cause of an undefined symbol."""
+    by_cause: dict[str, list[str]] = {}
+    for symbol, cause in causes.items():
+        by_cause.setdefault(cause, []).append(demangle(symbol))
+    return [f"{library.path}: undefined symbol {join_names(names)}: {cause}" for cause, names in by_cause.items()]
+
+
+def _cause(symbol: str, facts: WheelFacts, cell: Cell, table: SymbolTable, sources: CudaSources | None) -> str:
+    holders = [name for name, library in sorted(table.libraries.items()) if symbol in library.defined]
+    holders += [one.path for one in facts.libraries if symbol in one.defined]
+    if holders:
+        names = join_names(holders)
+        return (
+            f"{names} defines the symbol, but this library is not linked against {names}: add that library to "
+            "`libraries` in setup.py"
+        )
+    readable = demangle(symbol)
+    if SHIM.fullmatch(symbol):
+        shim = shims().get(symbol)
+        if shim is None:
+            return (
+                "no torch release in buildfarm's table shims.yaml has this function: correct its name, or lower "
+                "TORCH_TARGET_VERSION if the function is newer than the table"
+            )
+        return (
+            f"torch {shim.series} added this function, but this cell has torch {cell.torch}: lower "
+            "TORCH_TARGET_VERSION, or set a different class for this torch under `abi` in extension.yaml"
+        )
+    if is_torch_cxx(symbol) and _string_abi_differs(readable, table):
+        flag = f"-D_GLIBCXX_USE_CXX11_ABI={int(table.cxx11)}"
+        return f"the library uses a different C++ ABI of std::string than torch {cell.torch}: build with {flag}"
+    return _other_cause(symbol, readable, cell) or _missing_source(facts, sources)
+
+
+def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
+    if is_torch_cxx(symbol):
+        return (
+            f"the library needs a C++ symbol that torch {cell.torch} does not have; "
+            "it was built against a different torch"
+        )
+    if call := _CUDA_CALL.fullmatch(symbol):
+        prefix = call[1] or "cuda"
+        name = _CUDA_LIBRARIES.get(prefix, f"lib{prefix}")
+        return f"no linked library defines this function of {name}: link {name} for CUDA {cell.cuda}"
+    if readable.startswith(("std::", "__gnu_cxx::")):
+        return "the library needs a newer libstdc++ than this system has: build in an older image"
+    return ""
+
+
+def _string_abi_differs(readable: str, table: SymbolTable) -> bool:
+    new = "__cxx11" in readable or "[abi:cxx11]" in readable
+    return not new and _OLD_STRING.search(readable) is not None if table.cxx11 else new
+
+
+def _missing_source(facts: WheelFacts, sources: CudaSources | None) -> str:
+    nowhere = "no library of torch, CUDA or the system defines the symbol"
+    if any(library.fatbin and not library.foreign for library in facts.libraries):
+        # A source tree with examples has many files that the extension does not need.
+        few = sources is not None and len(sources.never_compiled) <= _MOST_FORGOTTEN
+        cure = (forgotten(sources) if few else "") or "check `sources` in setup.py"
+        return f"{nowhere}: the build left out a source file; {cure}"
+    return f"{nowhere}: the build left out the CUDA sources, as the wheel holds no GPU code; {why_no_cuda(sources)}"

@@ -1,0 +1,135 @@
+"""Check METADATA: the version names the build, and Requires-Dist admits only proven torch releases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import parse_tag
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
+
+from builder.matrix.axes import Cell
+from builder.proof import Check, Proof
+from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.wheelfile.facts import WheelFacts
+
+#: Releases that two ranges of torch are compared on: existing ones and those to be expected.
+_TORCHES = [Version(f"{major}.{minor}.{patch}") for major in (1, 2, 3) for minor in range(41) for patch in range(4)]
+_TORCH_LIBRARY = re.compile(r"lib(torch|c10)(_\w+)?\.so")
+
+
+def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
+    """Name and version agree with the file name; local version, torch range and Pythons agree with the claim."""
+    errors = _identity_errors(facts, claim)
+    required, unreadable = _requirements(facts.requires_dist)
+    errors += [f"Requires-Dist {line!r} is not a valid requirement" for line in unreadable]
+    errors += _requires_errors(facts, claim, required)
+    errors += _python_errors(facts, claim)
+    return make_proof(
+        facts,
+        Check.METADATA,
+        errors,
+        good=facts.version,
+        evidence={
+            "version": facts.version,
+            "requires_dist": list(facts.requires_dist),
+            "requires_python": facts.requires_python,
+        },
+    )
+
+
+def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
+    project, version, _, _ = parse_wheel_filename(facts.filename)
+    try:
+        written = Version(facts.version)
+    except InvalidVersion:
+        return [f"METADATA has the version {facts.version!r}, which PEP 440 does not allow"]
+    errors = []
+    if canonicalize_name(facts.name) != project:
+        errors.append(f"the project is {project} in the file name and {facts.name} in METADATA")
+    if written != version:
+        errors.append(f"the version is {version} in the file name and {written} in METADATA")
+    if claim.local and written.local != claim.local:
+        errors.append(
+            f"the version {written} lacks the local part +{claim.local}: pip cannot distinguish it from builds for "
+            "other torch and CUDA versions"
+        )
+    return errors
+
+
+def _requirements(lines: Iterable[str]) -> tuple[dict[str, list[Requirement]], list[str]]:
+    """Requirements by project, without those of extras; and the lines that are not valid requirements."""
+    found: dict[str, list[Requirement]] = {}
+    unreadable = []
+    for line in lines:
+        try:
+            one = Requirement(line)
+        except InvalidRequirement:
+            unreadable.append(line)
+            continue
+        if one.marker is None or "extra" not in str(one.marker):
+            found.setdefault(canonicalize_name(one.name), []).append(one)
+    return found, unreadable
+
+
+def _requires_errors(facts: WheelFacts, claim: WheelClaim, required: dict[str, list[Requirement]]) -> list[str]:
+    errors = []
+    for line in claim.requires:
+        wanted = Requirement(line)
+        name = canonicalize_name(wanted.name)
+        if name not in required:
+            errors.append(f"METADATA does not require {line}: pip would install the wheel with any {wanted.name}")
+        elif name == "torch":
+            window = _combined(required[name])
+            wide = [str(one) for one in _TORCHES if one in window and one not in wanted.specifier]
+            if wide:
+                errors.append(f"METADATA allows torch {join_names(wide)}, but this build is only for {line}")
+        elif set(wanted.specifier) - set(_combined(required[name])):
+            errors.append(f"METADATA requires {required[name][0]}, but `requires` in extension.yaml has {line}")
+    uses_torch = any(_TORCH_LIBRARY.fullmatch(name) for library in facts.libraries for name in library.needed)
+    if "torch" in required:
+        window = _combined(required["torch"])
+        excluded = [str(cell) for cell in claim.cells if not _admits(window, cell)]
+        if excluded:
+            errors.append(
+                f"METADATA requires torch{window}, which excludes cells of this build: {join_names(excluded)}"
+            )
+    elif uses_torch and not claim.requires:
+        errors.append("the libraries link torch, but METADATA does not require torch")
+    return errors
+
+
+def _combined(requirements: list[Requirement]) -> SpecifierSet:
+    return SpecifierSet(",".join(str(one.specifier) for one in requirements if str(one.specifier)))
+
+
+def _admits(window: SpecifierSet, cell: Cell) -> bool:
+    # A pin such as ==2.11.0+cu130 admits only the release on PyTorch's own index, which has that local version.
+    return str(cell.torch) in window or f"{cell.torch}+{cell.cuda.variant}" in window
+
+
+def _python_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
+    if not facts.requires_python:
+        return []
+    try:
+        pythons = SpecifierSet(facts.requires_python)
+    except InvalidSpecifier:
+        return [f"Requires-Python {facts.requires_python!r} is not a valid version range"]
+    errors = []
+    excluded = sorted(
+        {str(cell.python) for cell in claim.cells if f"{cell.python.major}.{cell.python.minor}.99" not in pythons}
+    )
+    if excluded:
+        errors.append(
+            f"Requires-Python {facts.requires_python} excludes Python {join_names(excluded)}, which cells of this "
+            "build have"
+        )
+    for tag in sorted({tag.interpreter for line in facts.tags for tag in parse_tag(line) if tag.abi == "abi3"}):
+        # `cp310` means 3.10 and later. Nobody can install a wheel whose Requires-Python excludes all of them.
+        oldest = int(tag.removeprefix("cp3"))
+        if not any(f"3.{minor}.99" in pythons for minor in range(oldest, oldest + 20)):
+            errors.append(f"Requires-Python {facts.requires_python} and the tag {tag}-abi3 have no Python in common")
+    return errors

@@ -1,0 +1,122 @@
+"""Check LibTorch's stable ABI: a library uses only torch's C functions, none newer than the oldest claimed torch.
+
+`shims.yaml` lists which torch release first exports each C function; `make_shims.py` measured it from the wheels.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from builder.matrix.axes import AbiClass
+from builder.proof import Check, Proof
+from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.proofs.static.system_symbols import demangle, is_python, is_standard, is_torch_cxx
+from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.facts import Library, WheelFacts
+
+#: Names of the functions in torch's C interface.
+SHIM = re.compile(r"(aoti_torch|torch|aoti)_[a-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Shim:
+    """A C function of torch: the series that first exports it, and the class of its library, `cpu` or `cuda`."""
+
+    since: tuple[int, int]
+    kind: str
+
+    @property
+    def series(self) -> str:
+        """The series as text: `2.10`."""
+        return f"{self.since[0]}.{self.since[1]}"
+
+
+@cache
+def shims() -> dict[str, Shim]:
+    """Every C function in `shims.yaml`, by name."""
+    table = yaml.safe_load((Path(__file__).parent / "shims.yaml").read_text())
+    return {
+        name: Shim(_series(series), kind)
+        for series, kinds in table["since"].items()
+        for kind, names in kinds.items()
+        for name in names
+    }
+
+
+def _series(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
+
+
+def torch_floor(library: Library) -> str:
+    """The oldest torch series that has every C function a library uses, e.g. `2.10`; empty when it uses none."""
+    used = [shims()[symbol] for symbol in library.undefined if symbol in shims()]
+    return max(used, key=lambda shim: shim.since).series if used else ""
+
+
+def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
+    """Every library uses only C functions of the oldest claimed torch; None for other ABI classes."""
+    if claim.abi is not AbiClass.STABLE:
+        return None
+    own = {symbol for library in facts.libraries for symbol in library.defined}
+    errors = []
+    for library in facts.libraries:
+        errors += _errors(library, own, claim)
+    floors = {library.path: torch_floor(library) for library in facts.libraries}
+    floor = max((one for one in floors.values() if one), key=_series, default="")
+    return make_proof(
+        facts,
+        Check.STABLE,
+        errors,
+        good=f"torch >= {floor}" if floor else "uses no function of torch",
+        evidence={"floor": floor, "libraries": floors},
+    )
+
+
+def _errors(library: Library, own: set[str], claim: WheelClaim) -> list[str]:
+    undefined = [
+        symbol
+        for symbol in library.undefined
+        if not (symbol in library.bound or symbol in own or is_python(symbol) or is_standard(symbol))
+    ]
+    cxx = [demangle(symbol) for symbol in undefined if is_torch_cxx(symbol)]
+    known = shims()
+    newer: dict[str, list[str]] = {}
+    for symbol in undefined:
+        if symbol in known and known[symbol].since > (claim.torch.major, claim.torch.minor):
+            newer.setdefault(known[symbol].series, []).append(symbol)
+    # Functions of the driver have no symbol version: only a linked driver library shows that they are the driver's.
+    has_driver = any(is_driver_library(name) for name in library.needed)
+    unexplained = [
+        demangle(symbol)
+        for symbol in undefined
+        if symbol not in known and not is_torch_cxx(symbol) and not (has_driver and _is_driver_call(symbol))
+    ]
+    errors = []
+    if cxx:
+        errors.append(
+            f"{library.path} uses torch's C++ ABI ({join_names(cxx)}), which changes with every release: compile every "
+            "source with -DTORCH_TARGET_VERSION; the headers then reject such calls"
+        )
+    for series, names in sorted(newer.items(), key=lambda one: _series(one[0])):
+        errors.append(
+            f"{library.path} needs torch {series} for {join_names(names)}, but a wheel of the class `stable` "
+            f"must work with torch {claim.torch.series}: lower TORCH_TARGET_VERSION, or set `abi` in extension.yaml to "
+            "`abi3` or `cpython`"
+        )
+    if unknown := [symbol for symbol in unexplained if SHIM.fullmatch(symbol)]:
+        errors.append(
+            f"{library.path} uses {join_names(unknown)}, which no torch release in buildfarm's table shims.yaml exports"
+        )
+    if other := [symbol for symbol in unexplained if not SHIM.fullmatch(symbol)]:
+        errors.append(f"{library.path} leaves {join_names(other)} undefined; torch has no such C function")
+    return errors
+
+
+def _is_driver_call(symbol: str) -> bool:
+    return symbol.startswith(("cu", "nv"))

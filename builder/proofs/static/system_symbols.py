@@ -1,0 +1,81 @@
+"""Symbols that the system, Python and the driver define in every cell; readable C++ names."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+from auditwheel.lddtree import load_ld_paths
+from auditwheel.libc import Libc
+
+from builder.proofs.static.symbol_table import ProvidedLibrary
+from builder.wheelfile.elf import read_elf
+
+#: Libraries that every C++ extension links, and that every CPython has loaded.
+STANDARD = (
+    "libc.so.6",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+)
+
+
+@cache
+def system_library(name: str) -> ProvidedLibrary | None:
+    """A library of this machine's operating system, or None when there is none of that name."""
+    for folder in load_ld_paths(Libc.GLIBC)["conf"]:
+        file = Path(folder) / name
+        if file.is_file() and (elf := read_elf(file)) is not None:
+            return ProvidedLibrary.of(name, elf)
+    return None
+
+
+def is_standard(symbol: str) -> bool:
+    """Whether the C or C++ runtime defines a symbol, in any version; read from this machine's libraries."""
+    return any((library := system_library(name)) and symbol in library.defined for name in STANDARD)
+
+
+def is_python(symbol: str) -> bool:
+    """Whether the interpreter defines a symbol. Whether an abi3 tag allows it is decided by the abi3 check."""
+    return re.match(r"_?Py[A-Z_]", symbol) is not None
+
+
+def is_torch_cxx(symbol: str) -> bool:
+    """Whether a symbol is a mangled C++ name of torch: in the namespace `at`, `c10`, `torch` or `caffe2`."""
+    return re.match(r"_Z(?:T[VIST]|GV)?N[rVK]*[RO]?(?:2at|3c10|5torch|6caffe2)", symbol) is not None
+
+
+@cache
+def _demangler() -> tuple[Callable[..., int | None], Callable[..., None]] | None:
+    """The C++ runtime's demangler and the function that frees its result; None without libstdc++."""
+    try:
+        library = ctypes.CDLL("libstdc++.so.6")
+    except OSError:
+        return None
+    demangler = library["__cxa_demangle"]
+    demangler.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
+    demangler.restype = ctypes.c_void_p  # an address, not bytes: the caller frees the buffer
+    free = library["free"]
+    free.argtypes, free.restype = [ctypes.c_void_p], None
+    return demangler, free
+
+
+def demangle(symbol: str) -> str:
+    """The readable form of a C++ name; other names, and all names without libstdc++, unchanged."""
+    functions = _demangler()
+    if functions is None or not symbol.startswith("_Z"):
+        return symbol
+    demangler, free = functions
+    buffer = demangler(symbol.encode(), None, None, None)
+    if not buffer:
+        return symbol
+    try:
+        return ctypes.string_at(buffer).decode()
+    finally:
+        free(buffer)

@@ -1,0 +1,105 @@
+"""The folder `dist/`: wheels without a failed check, their provenance, and report.json."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from builder.hashing import sha256_of
+from builder.matrix.axes import AbiClass
+from builder.matrix.plan import Build, Plan
+from builder.proof import Proof
+from builder.publish.provenance import statement_path, write_statement
+from builder.publish.report import report_json
+from builder.publish.unchanged import write_if_changed
+from builder.result import BuildResult
+from builder.store import StoredBuild, remove_temporary_files
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a run did with the wheels of `dist`.
+
+    Attributes:
+        wheels: the paths of the wheels that this run found good.
+        events: what happened to each wheel that was added, replaced, deleted, or kept from an earlier run.
+
+    """
+
+    wheels: list[Path]
+    events: list[str]
+
+
+def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Published:
+    """Copy every wheel without a failed check to `dist`, with its provenance, and write report.json.
+
+    `dist` keeps the last good wheel of each build, also when a new build fails or is refused. A wheel is deleted when a
+    check fails for this very file, and when a wheel of the same version with another platform tag replaces it: pip
+    would still install the old one.
+    """
+    dist.mkdir(parents=True, exist_ok=True)
+    remove_temporary_files(dist)
+    published = Published([], [])
+    for result in results:
+        if result.stored is not None and not result.exit:
+            _publish(dist, result.stored, result.proofs, published)
+    for result in results:
+        if result.exit:
+            _keep_or_delete(dist, result, published)
+    write_if_changed(dist / "report.json", report_json(plan, results).encode())
+    return published
+
+
+def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published: Published) -> None:
+    """Copy one wheel to `dist`; delete wheels of the same version and Python with another platform tag."""
+    target = dist / stored.wheel.name
+    for other in dist.glob(f"{glob.escape(target.name.rpartition('-')[0])}-*.whl"):
+        if other.name != target.name:
+            _delete_wheel(other)
+            published.events.append(f"deleted {other.name}: {target.name} replaces it")
+    data = stored.wheel.read_bytes()
+    if not target.exists():
+        published.events.append(f"added {target.name}")
+    elif target.read_bytes() != data:
+        published.events.append(f"replaced {target.name}")
+    write_if_changed(target, data)
+    write_statement(stored, dist, proofs)
+    published.wheels.append(target)
+
+
+def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> None:
+    """Delete the wheel of `dist` if this run refused it; report an earlier wheel that stays."""
+    why = "a check failed for the new wheel" if result.refused else "the new build failed"
+    refused = sha256_of(result.stored.wheel) if result.stored and result.refused else ""
+    for wheel in sorted(dist.glob("*.whl")):
+        if wheel in published.wheels or not _is_of(wheel, result.build):
+            continue
+        if refused == sha256_of(wheel):
+            _delete_wheel(wheel)
+            published.events.append(f"deleted {wheel.name}: a check failed for it")
+        else:
+            published.events.append(f"kept {wheel.name} of an earlier run: {why}")
+
+
+def _is_of(wheel: Path, build: Build) -> bool:
+    """Whether a wheel of `dist` comes from this build, by its name, version and Python."""
+    try:
+        name, version, _, tags = parse_wheel_filename(wheel.name)
+    except ValueError:
+        return False
+    local = f".{version.local}".endswith(f".{build.local_version}")  # the source may have a local version of its own
+    same = name == canonicalize_name(build.extension) and version.public == Version(build.version).public and local
+    python = build.pythons[0].tag
+    return same and (build.abi is not AbiClass.CPYTHON or any(tag.interpreter == python for tag in tags))
+
+
+def _delete_wheel(wheel: Path) -> None:
+    """Delete a wheel, its METADATA for the index, and its provenance."""
+    wheel.unlink()
+    wheel.with_name(f"{wheel.name}.metadata").unlink(missing_ok=True)
+    statement_path(wheel).unlink(missing_ok=True)

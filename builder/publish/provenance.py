@@ -1,0 +1,139 @@
+"""The provenance of a wheel: an unsigned in-toto Statement v1 with a SLSA v1 provenance predicate.
+
+(in-toto attestation spec/v1/statement.md, SLSA spec v1.0 provenance.)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from builder import __version__
+from builder.hashing import sha256_of
+from builder.matrix.config import GitSource, SdistSource
+from builder.proof import Proof, Verdict
+from builder.publish.unchanged import write_if_changed
+from builder.records.record import Record
+from builder.records.toolchain import Part
+from builder.store import StoredBuild
+
+#: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
+SUFFIX = ".intoto.json"
+
+STATEMENT_TYPE = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
+
+#: Defines the parameters below: they are keys of `Record` and of the store's `BuildRecord`.
+_BUILD_TYPE = "urn:buildfarm:wheel:1"
+
+
+def make_statement(stored: StoredBuild, proofs: Sequence[Proof] = ()) -> str:
+    """The statement of a stored wheel, JSON with a final newline; the same for the same build and accepted findings."""
+    build_record, record = stored.record, stored.record.record
+    record_data = record.to_json()
+    toolchain = {str(part): text for part, text in record.toolchain.parts().items() if part is not Part.PACKAGES}
+    wheel = {"name": stored.wheel.name, "digest": {"sha256": sha256_of(stored.wheel)}}
+    requested = ("build", "extension", "version", "abi", "torch", "cuda", "platform", "archs", "stand_in", "recipe")
+    data = {
+        "_type": STATEMENT_TYPE,
+        "subject": [wheel],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": _BUILD_TYPE,
+                "externalParameters": {name: record_data[name] for name in requested},
+                "internalParameters": {
+                    "toolchain": toolchain,
+                    "python": str(record.toolchain.python),
+                    "jobs": build_record.jobs,
+                    "excluded_libraries": sorted(build_record.provided),
+                    "farm_code_sha256": build_record.code,
+                },
+                "resolvedDependencies": list(_dependencies(record)),
+            },
+            "runDetails": {
+                "builder": {
+                    "id": f"urn:buildfarm:executor:{record.toolchain.executor}",
+                    "version": {"buildfarm": __version__},
+                },
+                "metadata": {
+                    "invocationId": stored.digest,
+                    "startedOn": _time(build_record.started),
+                    "finishedOn": _time(build_record.started + timedelta(seconds=build_record.seconds)),
+                },
+                # Extension field, as SLSA lets a builder add under its own name.
+                "buildfarm_signature": "none: this statement is unsigned",
+                **_accepted_findings(proofs),
+            },
+        },
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def write_statement(stored: StoredBuild, folder: Path, proofs: Sequence[Proof] = ()) -> Path:
+    """Write the statement next to the stored wheel and next to its copy in `folder`; return the latter path.
+
+    Unchanged files are not written.
+    """
+    text = make_statement(stored, proofs)
+    target = statement_path(folder / stored.wheel.name)
+    for path in (statement_path(stored.wheel), target):
+        write_if_changed(path, text.encode())
+    return target
+
+
+def statement_path(wheel: Path) -> Path:
+    """The path of a wheel's statement."""
+    return wheel.with_name(f"{wheel.name}{SUFFIX}")
+
+
+def recorded_code_version(wheel: Path) -> str:
+    """The digest of the buildfarm code that built a wheel, from the statement next to the wheel; empty without one."""
+    try:
+        data = json.loads(statement_path(wheel).read_bytes())
+        return str(data["predicate"]["buildDefinition"]["internalParameters"]["farm_code_sha256"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _accepted_findings(proofs: Sequence[Proof]) -> dict[str, Any]:
+    """The findings of the wheel's checks that its recipe accepts, as an extension field; empty without any."""
+    accepted = [
+        {
+            "check": str(proof.check),
+            "cell": str(proof.cell) if proof.cell else None,
+            "finding": proof.reason,
+            "reason": proof.accepted,
+        }
+        for proof in proofs
+        if proof.verdict is Verdict.ACCEPTED
+    ]
+    return {"buildfarm_accepted": accepted} if accepted else {}
+
+
+def _dependencies(record: Record) -> Iterator[dict[str, Any]]:
+    """The inputs of the build: source, patches, base image, and packages by name and version."""
+    match record.source.origin:
+        case SdistSource(project=project, version=version, sha256=sha256):
+            yield {"name": "source", "uri": f"pkg:pypi/{project}@{version}", "digest": {"sha256": sha256}}
+        case GitSource(url=url, revision=revision):
+            yield {"name": "source", "uri": f"git+{url}", "digest": {"gitCommit": revision}}
+        case None:  # a tree and no file: named by buildfarm's own digest (`source_digest`)
+            yield {"name": "source", "digest": {"buildfarm_source_1": record.source.digest}}
+    for patch in record.source.patches:
+        yield {"name": patch.name, "digest": {"sha256": patch.sha256}}
+    toolchain = record.toolchain
+    if toolchain.base:
+        image = {"name": "base image", "uri": f"docker://{toolchain.base}"}
+        digest = (toolchain.base_digest or "").removeprefix("sha256:")
+        yield {**image, "digest": {"sha256": digest}} if digest else image
+    for requirement in toolchain.packages:
+        project, _, version = requirement.partition("==")
+        yield {"uri": f"pkg:pypi/{project}@{version}"}
+
+
+def _time(moment: datetime) -> str:
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,1 @@
+"""What `buildfarm store` prints."""

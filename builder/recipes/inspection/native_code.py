@@ -1,0 +1,130 @@
+"""Facts about the C++, CUDA and CMake files of a source, from their text."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from builder.matrix.axes import AbiClass
+
+_CUDA = {".cu"}
+_CPP = {".cpp", ".cc", ".cxx", ".c"}
+_HEADERS = {".h", ".hpp", ".cuh", ".inl"}
+#: Folders that hold no code of the extension itself.
+_FOREIGN = {
+    "third_party", "thirdparty", "3rdparty", "external", "extern", "deps", "submodules", "cutlass", "node_modules",
+    "test", "tests", "examples", "benchmark", "benchmarks", "docs", "build", "dist", "venv", "env", "__pycache__",
+}  # fmt: skip
+_MAX_BYTES = 4 * 2**20
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
+_LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*([A-Za-z_]\w*)")
+#: Ops that are registered without TORCH_LIBRARY: `torch::RegisterOperators().op("name_space::name", …)`.
+_REGISTERED = re.compile(r"\.op\(\s*\"([A-Za-z_]\w*)::")
+_PYTHON_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|NB_MODULE|PyMODINIT_FUNC)\b")
+_CMAKE_ARCHS = re.compile(r"(?:CMAKE_)?CUDA_ARCHITECTURES\"?[ \t]+([^)$\n]+)|compute_(\d{2,3}[af]?)")
+#: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
+_STABLE = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/")
+_PYTHON_API = ("pybind11/", "nanobind/", "torch/extension.h", "torch/python.h", "torch/csrc/utils/pybind.h", "Python.h")
+_COMPLETE_TORCH = ("torch/extension.h", "torch/torch.h", "torch/all.h", "ATen/ATen.h", "torch/script.h")
+
+
+@dataclass
+class NativeFacts:
+    """What the native files of a source are.
+
+    Attributes:
+        cuda_files, cpp_files: sources of the extension itself, relative to the tree.
+        foreign_cuda_files: CUDA files in folders such as third_party.
+        includes: every header that is included.
+        namespaces: namespaces of TORCH_LIBRARY.
+        python_modules: files that define a Python module.
+        cmake_architectures: GPU architectures that CMake files set.
+        cmake: whether there is a CMakeLists.txt.
+
+    """
+
+    cuda_files: list[str] = field(default_factory=list)
+    cpp_files: list[str] = field(default_factory=list)
+    foreign_cuda_files: list[str] = field(default_factory=list)
+    includes: set[str] = field(default_factory=set)
+    namespaces: set[str] = field(default_factory=set)
+    python_modules: list[str] = field(default_factory=list)
+    cmake_architectures: list[str] = field(default_factory=list)
+    cmake: bool = False
+
+    @property
+    def torch_headers(self) -> list[str]:
+        """The headers of torch that are not of its stable ABI."""
+        ours = ("ATen/", "c10/", "torch/", "THC/")
+        return sorted(name for name in self.includes if name.startswith(ours) and not name.startswith(_STABLE))
+
+    @property
+    def stable_headers(self) -> list[str]:
+        """The headers of torch's stable ABI."""
+        return sorted(name for name in self.includes if name.startswith(_STABLE))
+
+    @property
+    def python_headers(self) -> list[str]:
+        """The headers that use Python's C API."""
+        return sorted(name for name in self.includes if name.startswith(_PYTHON_API))
+
+    @property
+    def includes_all_of_torch(self) -> bool:
+        """Whether a file includes one of torch's complete headers, whose compile needs much memory."""
+        return not self.includes.isdisjoint(_COMPLETE_TORCH)
+
+    def abi(self, *, limited_api: bool) -> AbiClass:
+        """The ABI class that fits the headers."""
+        if self.stable_headers and not self.torch_headers and not self.python_headers:
+            return AbiClass.STABLE
+        return AbiClass.ABI3 if limited_api and not self.python_headers else AbiClass.CPYTHON
+
+
+def read_native_code(tree: Path) -> NativeFacts:
+    """Return the facts about the native files below a folder."""
+    facts = NativeFacts()
+    architectures: set[str] = set()
+    for path, foreign in _files(tree):
+        name = path.relative_to(tree).as_posix()
+        if path.suffix in _CUDA:
+            (facts.foreign_cuda_files if foreign else facts.cuda_files).append(name)
+        elif path.suffix in _CPP and not foreign:
+            facts.cpp_files.append(name)
+        if foreign:
+            continue
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
+            facts.cmake |= path.name == "CMakeLists.txt"
+            for listed, flag in _CMAKE_ARCHS.findall(_without_comments(text)):
+                architectures.update(re.findall(r"\b\d{2,3}[af]?\b", listed) or [flag] * bool(flag))
+            continue
+        facts.includes.update(_INCLUDE.findall(text))
+        facts.namespaces.update(_LIBRARY.findall(text))
+        if "RegisterOperators" in text:
+            facts.namespaces.update(_REGISTERED.findall(text))
+        if _PYTHON_MODULE.search(text):
+            facts.python_modules.append(name)
+    facts.cmake_architectures = sorted(architectures, key=lambda arch: (int(arch.rstrip("af")), arch))
+    for names in (facts.cuda_files, facts.cpp_files, facts.foreign_cuda_files, facts.python_modules):
+        names.sort()
+    return facts
+
+
+def _files(tree: Path) -> Iterator[tuple[Path, bool]]:
+    """Every native file, and whether a folder on its path holds code of others."""
+    for folder, folders, names in os.walk(tree):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        foreign = bool(_FOREIGN & set(Path(folder).relative_to(tree).parts))
+        for name in names:
+            path = Path(folder, name)
+            known = path.suffix in _CUDA | _CPP | _HEADERS | {".cmake"} or name == "CMakeLists.txt"
+            if known and path.is_file() and path.stat().st_size <= _MAX_BYTES:
+                yield path, foreign
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"#.*", "", text)

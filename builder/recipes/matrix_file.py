@@ -1,0 +1,107 @@
+"""Create matrix.yaml, or add an extension to it. The rest of the file, with its comments, stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from builder.errors import UsageError
+from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.yaml_document import read_document
+from builder.store import write_atomic
+
+_NEW = """\
+# The versions that buildfarm builds for, and the extensions that it builds. Combinations that do not exist are skipped.
+torch: [{torch}]
+cuda: [{cuda}]
+python: [{python}]
+
+# GPU architectures to compile for, such as [8.0, 9.0, 12.0+PTX]. Without this key, each build takes the architectures
+# of torch's own wheel. Fewer architectures compile faster.
+# archs: [9.0]
+
+# Folders with an extension.yaml, relative to this file.
+extensions:
+  - {extension}
+"""
+
+
+@dataclass(frozen=True)
+class NewAxes:
+    """The versions that a new matrix.yaml lists."""
+
+    torch: tuple[Torch, ...]
+    cuda: tuple[Cuda, ...]
+    python: tuple[Python, ...]
+
+    def __str__(self) -> str:
+        return f"torch {_joined(self.torch)}, CUDA {_joined(self.cuda)}, Python {_joined(self.python)}"
+
+
+def create_matrix(path: Path, extension: str, axes: NewAxes) -> None:
+    """Write a new matrix.yaml with one extension."""
+    text = _NEW.format(
+        torch=_joined(axes.torch), cuda=_joined(axes.cuda), python=_joined(axes.python), extension=_scalar(extension)
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text.encode())
+
+
+def add_extension(path: Path, extension: str) -> None:
+    """Add a folder to `extensions` of an existing matrix.yaml, unless it is there already.
+
+    Raises UsageError if the file is not valid, or if its `extensions` has a form that cannot be extended.
+    """
+    before = read_document(path).data
+    listed = list(before.get("extensions") or [])
+    if extension in listed:
+        return
+    old = path.read_text(encoding="utf-8")
+    new = _extended(old, extension)
+    temporary = path.with_name(f".{path.name}.new")
+    try:
+        temporary.write_text(new, encoding="utf-8")
+        after = read_document(temporary).data
+    finally:
+        temporary.unlink(missing_ok=True)
+    if after != {**before, "extensions": [*listed, extension]}:
+        raise UsageError(
+            "`extensions` has a form that buildfarm cannot extend",
+            where=str(path),
+            hints=[f"add this line under `extensions`: - {extension}"],
+        )
+    write_atomic(path, new.encode())
+
+
+def _extended(text: str, extension: str) -> str:
+    item = _scalar(extension)
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    value = next((node for key, node in pairs if key.value == "extensions"), None)
+    if value is None:
+        return text.rstrip("\n") + f"\n\nextensions:\n  - {item}\n"
+    if not isinstance(value, yaml.SequenceNode):  # the key without a value
+        end = text.find("\n", value.start_mark.index)
+        end = len(text) if end < 0 else end
+        return f"{text[:end]}\n  - {item}{text[end:] or chr(10)}"
+    if value.flow_style:
+        end = value.end_mark.index - 1
+        head = text[:end].rstrip()
+        comma = "" if not value.value or head.endswith(",") else ","
+        return f"{head}{comma}{'' if head.endswith('[') else ' '}{item}{text[len(head) :]}"
+    last = value.value[-1]
+    end = text.find("\n", last.end_mark.index if isinstance(last, yaml.ScalarNode) else last.start_mark.index)
+    end = len(text) if end < 0 else end
+    return f"{text[:end]}\n{' ' * value.start_mark.column}- {item}{text[end:] or chr(10)}"
+
+
+def _scalar(text: str) -> str:
+    dumped: str = yaml.safe_dump(text, width=10_000, allow_unicode=True)
+    return dumped.removesuffix("\n").removesuffix("\n...")
+
+
+def _joined(values: Sequence[object]) -> str:
+    return ", ".join(map(str, values))

@@ -1,0 +1,108 @@
+"""The files of a new extension: a small one that works, or one around a CUDA file of the user."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from builder.errors import UsageError
+from builder.recipes.kernels import read_functions, read_kernels
+
+_PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
+_LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
+
+
+@dataclass(frozen=True)
+class NewExtension:
+    """The files of a new extension by their paths, and what the user should know about them."""
+
+    name: str
+    files: dict[str, str]
+    notes: list[str] = field(default_factory=list)
+
+
+def small_extension(name: str) -> NewExtension:
+    """An extension with one op, a * x + b * y, for the CPU and the GPU, with its cases."""
+    files = {
+        f"csrc/{name}.cpp": _render("op.cpp", name=name),
+        f"csrc/{name}_cuda.cu": _render("op.cu", name=name),
+        f"{name}/__init__.py": _render("op_init.py", name=name),
+        "cases.py": _render("cases.py", name=name),
+    }
+    packaging = _packaging(name, [f"csrc/{name}.cpp", f"csrc/{name}_cuda.cu"], module="_C", complete_headers=False)
+    return NewExtension(name, files | packaging, [f"one op, torch.ops.{name}.axpby, for the CPU and the GPU"])
+
+
+def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
+    """An extension around the CUDA file `source` of the user, which is not changed.
+
+    Raises UsageError if the file has nothing that can become an op.
+    """
+    complete = "torch/extension.h" in text or "torch/torch.h" in text or "ATen/ATen.h" in text
+    if bound := _PYBIND.search(text):
+        module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
+        init = _render("module_init.py", name=name, module=module, source=source)
+        files = {f"{name}/__init__.py": init, **_packaging(name, [source], module=module, complete_headers=complete)}
+        return NewExtension(name, files, [f"{source} has a pybind11 module, which becomes {name}.{module}"])
+    if library := _LIBRARY.search(text):
+        ops: list[str] = []
+        init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=ops)
+        files = {f"{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
+        return NewExtension(name, files, [f"{source} registers ops in the namespace {library[1]}"])
+    return _with_ops(name, source, text, complete_headers=complete)
+
+
+def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> NewExtension:
+    functions, (kernels, refused) = read_functions(text), read_kernels(text)
+    kernels = [] if functions else kernels  # the functions launch the kernels
+    if not functions and not kernels:
+        raise UsageError(
+            "the file has no kernel and no function that can become an op",
+            where=source,
+            hints=[*refused, "write an op in the file: see the tutorial", "or run `buildfarm init` in an empty folder"],
+        )
+    ops = [{"name": each.name, "schema": each.schema, "target": each.name} for each in functions]
+    ops += [{"name": each.name, "schema": each.schema, "target": f"{each.name}_op"} for each in kernels]
+    names = [op["name"] for op in ops]
+    binding = f"csrc/{name}_ops.cu"
+    files = {
+        binding: _render("ops.cu", name=name, source=source, kernels=kernels, ops=ops),
+        f"{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=names),
+        **_packaging(name, [binding], module="_C", complete_headers=complete_headers),
+    }
+    notes = [f"op torch.ops.{name}.{op['schema']}" for op in ops]
+    notes += [
+        f"check the launch of {each.name} in {binding}: one thread for each element of {each.counted}"
+        for each in kernels
+    ]
+    return NewExtension(name, files, [*notes, *(f"no op for {each}" for each in refused if not functions)])
+
+
+def _packaging(name: str, sources: list[str], *, module: str, complete_headers: bool) -> dict[str, str]:
+    return {
+        "setup.py": _render("setup.py", name=name, sources=sources, module=module),
+        "pyproject.toml": _render("pyproject.toml"),
+        "extension.yaml": _render("extension.yaml", name=name, complete_headers=complete_headers),
+        ".gitignore": _render("gitignore"),
+    }
+
+
+def _render(template: str, **values: object) -> str:
+    return _environment().get_template(f"{template}.j2").render(values)
+
+
+@cache
+def _environment() -> Environment:
+    # No autoescape: it escapes for HTML, and the output is source code.
+    return Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "starter"),
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        autoescape=False,  # noqa: S701
+    )

@@ -1,0 +1,68 @@
+"""What the store keeps beside a wheel: the record inside the wheel, and how its build went on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from builder.records.cache_statistics import CacheStatistics
+from builder.records.cuda_sources import CudaSources
+from builder.records.record import Record
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """One finished build.
+
+    Attributes:
+        record: how the wheel was made, as in the wheel itself.
+        provided: file names of the shared libraries that torch, its CUDA packages and the driver bring.
+        jobs: number of parallel compilers.
+        objects: what the compiler cache saved; None without a cache.
+        cuda: the CUDA files of the source.
+        gpu_seconds: seconds of compile time by GPU architecture (`9.0`); empty if nothing was logged.
+        code: digest of buildfarm's own build code. It is not in the wheel: other code may make the same bytes.
+        started: when the build started, UTC.
+        seconds: wall time of the build.
+
+    """
+
+    record: Record
+    provided: frozenset[str]
+    jobs: int
+    objects: CacheStatistics | None
+    cuda: CudaSources
+    code: str
+    started: datetime
+    seconds: float
+    gpu_seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; `from_json` reads it."""
+        return self.record.to_json() | {
+            "provided": sorted(self.provided),
+            "jobs": self.jobs,
+            "objects": self.objects.to_json() if self.objects else None,
+            "cuda_sources": self.cuda.to_json(),
+            "farm": self.code,
+            "started": self.started.isoformat(timespec="seconds"),
+            "seconds": self.seconds,
+            "gpu_seconds": dict(self.gpu_seconds),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BuildRecord:
+        """Read what `to_json` wrote; raises KeyError, ValueError, TypeError or BuildfarmError on anything else."""
+        return cls(
+            record=Record.from_json(data),
+            provided=frozenset(data["provided"]),
+            jobs=int(data["jobs"]),
+            objects=CacheStatistics.from_json(data["objects"]) if data["objects"] else None,
+            cuda=CudaSources.from_json(data["cuda_sources"]),
+            code=data["farm"],
+            started=datetime.fromisoformat(data["started"]),
+            seconds=float(data["seconds"]),
+            gpu_seconds={str(arch): float(seconds) for arch, seconds in data.get("gpu_seconds", {}).items()},
+        )

@@ -1,0 +1,228 @@
+"""How a wheel was made, as `.dist-info/buildfarm.json` inside it: enough to rebuild it, without paths and times."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from builder.errors import BuildfarmError, UsageError
+from builder.hashing import sha256_of
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
+from builder.matrix.plan import Build
+from builder.process import mask_credentials
+from builder.records.toolchain import Toolchain
+from builder.wheelfile.archive import WheelFile
+
+#: File name inside `.dist-info`.
+FILE = "buildfarm.json"
+
+_SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class PatchRecord:
+    """One applied patch: its file name and the sha256 of its bytes."""
+
+    name: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SourceRecord:
+    """Where the source of a build came from.
+
+    Attributes:
+        origin: the source distribution, or the git repository (credentials masked); None for files next to the
+            recipe, whose path means nothing on another machine.
+        digest: sha256 over the patched source tree (`source_digest`).
+        patches: in the order in which they were applied.
+
+    """
+
+    origin: SdistSource | GitSource | None
+    digest: str
+    patches: tuple[PatchRecord, ...] = ()
+
+    @classmethod
+    def of(cls, recipe: Recipe, digest: str) -> SourceRecord:
+        """The source of a recipe; raises OSError for a patch that cannot be read."""
+        origin: SdistSource | GitSource | None
+        match recipe.source:
+            case PathSource():
+                origin = None
+            case SdistSource(project=project, version=version, sha256=sha256):
+                origin = SdistSource(project, version, sha256.lower())
+            case GitSource(url=url, revision=revision, subdirectory=subdirectory):
+                origin = GitSource(mask_credentials(url), revision, subdirectory)
+            case WheelSource():
+                raise AssertionError("an official wheel has no source: a plan must not contain a build of this recipe")
+        return cls(origin, digest, tuple(PatchRecord(patch.name, sha256_of(patch)) for patch in recipe.patches))
+
+    @property
+    def kind(self) -> str:
+        """`path`, `sdist` or `git`, as in records."""
+        match self.origin:
+            case SdistSource():
+                return "sdist"
+            case GitSource():
+                return "git"
+            case None:
+                return "path"
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; `from_json` reads it."""
+        origin: dict[str, str] = {}
+        match self.origin:
+            case SdistSource(project=project, version=version, sha256=sha256):
+                origin = {"project": project, "version": version, "sha256": sha256}
+            case GitSource(url=url, revision=revision, subdirectory=subdirectory):
+                origin = {"url": url, "revision": revision, "subdirectory": subdirectory}
+        patches = [{"name": patch.name, "sha256": patch.sha256} for patch in self.patches]
+        return {"kind": self.kind, **origin, "digest": self.digest, "patches": patches}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> SourceRecord:
+        """Read what `to_json` wrote; raises KeyError, ValueError or TypeError on anything else."""
+        origin: SdistSource | GitSource | None = None
+        match data["kind"]:
+            case "sdist":
+                origin = SdistSource(data["project"], data["version"], data["sha256"])
+            case "git":
+                origin = GitSource(data["url"], data["revision"], data["subdirectory"])
+            case "path":
+                pass
+            case other:
+                raise ValueError(f"unknown kind of source: {other!r}")
+        return cls(origin, data["digest"], tuple(PatchRecord(each["name"], each["sha256"]) for each in data["patches"]))
+
+
+@dataclass(frozen=True)
+class RecipeSettings:
+    """The keys of a recipe, besides its source, that reach a build; `build_digest` covers the same."""
+
+    env: Mapping[str, str] = field(default_factory=dict)
+    assume_cuda: bool = False
+    cibuildwheel_skip: tuple[str, ...] = ()
+    build_requires: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
+    override_architectures: bool = False
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> RecipeSettings:
+        """The settings of a recipe."""
+        return cls(**{each.name: getattr(recipe, each.name) for each in fields(cls)})
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, by the recipe's own keys; `from_json` reads it."""
+        return {
+            "env": dict(self.env),
+            "assume_cuda": self.assume_cuda,
+            "cibuildwheel_skip": list(self.cibuildwheel_skip),
+            "build_requires": list(self.build_requires),
+            "requires": list(self.requires),
+            # Only where it is used: records of other wheels stay as they were before the key existed.
+            **({"override_architectures": True} if self.override_architectures else {}),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RecipeSettings:
+        """Read what `to_json` wrote; raises KeyError or TypeError on anything else."""
+        return cls(
+            env=dict(data["env"]),
+            assume_cuda=bool(data["assume_cuda"]),
+            cibuildwheel_skip=tuple(data["cibuildwheel_skip"]),
+            build_requires=tuple(data["build_requires"]),
+            requires=tuple(data["requires"]),
+            override_architectures=bool(data.get("override_architectures", False)),
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """How one wheel was made.
+
+    Attributes:
+        build: which build; `serves` holds only the cell it was compiled for, because later plans may add cells.
+        toolchain: what compiled it.
+        source: what it was compiled from.
+        settings: what the recipe set.
+        stand_in: whether a CUDA toolkit of another minor version was allowed (`--stand-in`).
+
+    """
+
+    build: Build
+    toolchain: Toolchain
+    source: SourceRecord
+    settings: RecipeSettings
+    stand_in: bool = False
+
+    @classmethod
+    def of(
+        cls, build: Build, recipe: Recipe, toolchain: Toolchain, source_digest: str, *, stand_in: bool = False
+    ) -> Record:
+        """The record of a build that is being made; raises OSError for a patch that cannot be read."""
+        return cls(build, toolchain, SourceRecord.of(recipe, source_digest), RecipeSettings.of(recipe), stand_in)
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; `from_json` reads it."""
+        build, toolchain = self.build, self.toolchain
+        return {
+            "schema": _SCHEMA,
+            "build": str(build),
+            "extension": build.extension,
+            "version": build.version,
+            "abi": str(build.abi),
+            "torch": str(build.torch),
+            "cuda": str(build.cuda),
+            "platform": str(build.platform),
+            "archs": [str(arch) for arch in build.archs],
+            "executor": toolchain.executor,
+            "python": str(toolchain.python),
+            "toolchain": {str(part): text for part, text in toolchain.parts().items()},
+            "stand_in": self.stand_in,
+            "source": self.source.to_json(),
+            "recipe": self.settings.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Record:
+        """Read what `to_json` wrote; raises KeyError, ValueError, TypeError or BuildfarmError on anything else."""
+        if data["schema"] != _SCHEMA:
+            raise ValueError(f"the record has schema {data['schema']}; this buildfarm reads {_SCHEMA}")
+        torch, cuda = Torch.parse(data["torch"]), Cuda.parse(data["cuda"])
+        python, platform = Python.parse(data["python"]), Platform(data["platform"])
+        build = Build(
+            extension=data["extension"],
+            version=data["version"],
+            abi=AbiClass(data["abi"]),
+            torch=torch,
+            cuda=cuda,
+            pythons=(python,),
+            archs=tuple(map(Arch.parse, data["archs"])),
+            platform=platform,
+            serves=(Cell(torch, cuda, python, platform),),
+        )
+        return cls(
+            build,
+            Toolchain.from_parts(data["executor"], python, dict(data["toolchain"])),
+            SourceRecord.from_json(data["source"]),
+            RecipeSettings.from_json(data["recipe"]),
+            bool(data["stand_in"]),
+        )
+
+
+def read_record(wheel: Path) -> Record:
+    """The record inside a wheel; raises UsageError when the wheel has none that this buildfarm can read."""
+    with WheelFile(wheel) as archive:
+        try:
+            return Record.from_json(json.loads(archive.read_dist_info(FILE)))
+        except (ValueError, KeyError, TypeError, AttributeError, BuildfarmError) as error:
+            raise UsageError(
+                f"cannot tell how the wheel was made: {FILE} is missing or not readable by this version of buildfarm",
+                where=str(wheel),
+                hints=["rebuild the wheel with the buildfarm version that built it"],
+            ) from error

@@ -1,0 +1,95 @@
+"""The cores, the memory and the disk space of this machine, and how many compilers they allow."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuildfarmError, UsageError
+
+#: Bytes for an environment with torch and a CUDA toolkit (measured: 4.8 GB for torch 2.11 with CUDA 13.0).
+ENVIRONMENT_BYTES = 6 * 2**30
+#: Bytes for objects and wheels of one running build.
+WORK_BYTES = 1 * 2**30
+#: Bytes of memory left to other programs.
+SPARE_MEMORY = 2**30
+#: Folder with the limits of this process's control group (cgroup).
+CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Number of cores and bytes of memory that this process may use."""
+
+    cores: int
+    memory: int
+
+
+def measure_resources() -> Resources:
+    """Return what this process may use: CPU affinity and the cgroup's memory limit count, not only the hardware."""
+    cores = len(os.sched_getaffinity(0))
+    memory = _available()
+    for folder, limit, used in (
+        (CGROUP, "memory.max", "memory.current"),
+        (CGROUP / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        try:
+            free = int((folder / limit).read_text()) - int((folder / used).read_text())
+            memory = min(memory, free + _reclaimable(folder))
+        except (OSError, ValueError):  # no such controller, or "max"
+            continue
+    return Resources(cores, max(memory, 0))
+
+
+def _reclaimable(folder: Path) -> int:
+    """Return the bytes of cached files: the cgroup counts them as used, but the kernel frees them on demand."""
+    for line in (folder / "memory.stat").read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file"):
+            return int(value)
+    return 0
+
+
+def _available() -> int:
+    for line in Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def compile_jobs(resources: Resources, memory_per_job: int, wanted: int | None) -> int:
+    """Return how many compilers may run in parallel: `wanted`, else as many as cores and memory allow, at least one.
+
+    `memory_per_job` is in bytes.
+    """
+    if wanted is not None:
+        return wanted
+    by_memory = max(resources.memory - SPARE_MEMORY, 0) // memory_per_job
+    return max(1, min(resources.cores, by_memory))
+
+
+def find_shortages(resources: Resources, memory_per_job: Iterable[int], store: Path) -> list[BuildfarmError]:
+    """Return the errors for too little disk space and too little memory; `memory_per_job` is in bytes."""
+    found: list[BuildfarmError] = []
+    free = shutil.disk_usage(store).free
+    if free < (needed := ENVIRONMENT_BYTES + WORK_BYTES):
+        found.append(
+            UsageError(
+                f"{free / 2**30:.1f} GiB are free, but a build needs up to {needed / 2**30:.0f} GiB",
+                where=str(store),
+                hints=["pass `--store DIR` or set BUILDFARM_STORE to put the store on a different disk"],
+            )
+        )
+    largest = max(memory_per_job, default=0)
+    if resources.memory < largest:
+        found.append(
+            UsageError(
+                f"{resources.memory / 2**30:.1f} GiB of memory are available, but one compiler needs up to"
+                f" {largest / 2**30:.1f} GiB",
+                hints=["close other programs, or lower `memory_per_job` in the recipe if the compiler needs less"],
+            )
+        )
+    return found

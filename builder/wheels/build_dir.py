@@ -1,0 +1,109 @@
+"""The folder in which a build compiles: it has the same path on every machine, because compilers write source paths.
+
+nvcc derives the names of a file's local symbols from a hash of the source's real path (measured with 13.0: a link
+gives the same hash, `-frandom-seed` and prefix maps do not change it). So only a fixed path gives the same GPU code in
+every store.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from builder.process import raise_if_interrupted
+from builder.resources import WORK_BYTES
+
+#: On disk, where /tmp is often in memory, and present on every Linux (FHS 3.0, 5.15).
+ROOT = Path("/var/tmp")  # noqa: S108 - see `_open`
+
+_PREFIX = "buildfarm.build."
+
+
+@contextmanager
+def fixed_folder(name: str, otherwise: Path) -> Iterator[Path]:
+    """An empty folder whose path depends on `name` alone; it is deleted afterwards.
+
+    A lock keeps other buildfarm processes with the same build waiting, also those with another store. Yields
+    `otherwise` when the folder belongs to another user or the disk has too little space.
+    """
+    folder = ROOT / f"{_PREFIX}{name}"
+    descriptor = _hold(folder)
+    if descriptor is None:
+        otherwise.mkdir(parents=True, exist_ok=True)
+        yield otherwise
+        return
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def clear_abandoned() -> None:
+    """Delete the folders that killed runs of this user left; locked folders of running builds stay."""
+    for folder in ROOT.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            descriptor = _open(folder)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
+def _hold(folder: Path) -> int | None:
+    """Descriptor of the opened, locked and emptied folder, or None."""
+    try:
+        if shutil.disk_usage(folder.parent).free < WORK_BYTES:
+            return None
+        while True:
+            with suppress(FileExistsError):
+                folder.mkdir(mode=0o700)
+            try:
+                descriptor = _open(folder)
+            except FileNotFoundError:  # the process that held it has just deleted it
+                continue
+            if _lock(descriptor) and _is(folder, descriptor):
+                break
+            os.close(descriptor)
+            raise_if_interrupted()
+            time.sleep(0.5)  # another process has the lock and deletes the folder when it is done
+    except OSError:
+        return None
+    for entry in list(folder.iterdir()):  # left by a killed run
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)
+    return descriptor
+
+
+def _open(folder: Path) -> int:
+    """Raises OSError unless the folder belongs to this user and nobody else can write it: ROOT is open to everyone."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    found = os.fstat(descriptor)
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        os.close(descriptor)
+        raise PermissionError(folder)
+    return descriptor
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is(folder: Path, descriptor: int) -> bool:
+    """Whether the path still names the opened folder."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(folder.stat(follow_symlinks=False), os.fstat(descriptor))
+    return False

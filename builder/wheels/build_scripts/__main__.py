@@ -1,0 +1,43 @@
+"""Runs one script: `python -I -S -B FOLDER COMMAND [ARGUMENT...]`, where FOLDER is the folder of this file.
+
+-I and -S keep variables and packages of the build away from this Python. -B, because nobody could delete bytecode that
+the container's user leaves in the job's folder.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
+
+from builder.wheels.build_scripts import before_test, finish, prepare
+from builder.wheels.build_scripts.environment import BuildPaths
+from builder.wheels.sccache.launchers import server
+from builder.wheels.sccache.launchers.environment import CacheSettings
+
+
+def main(command: str, *arguments: str) -> int:
+    """Run a command; returns its exit status."""
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # in order with what programs print
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # for this process and all programs below it
+    if command == "with-compiler-cache":
+        return server.run_behind_cache(CacheSettings.from_environment(), arguments)
+    try:
+        if command == "before-build":
+            prepare.prepare(BuildPaths.from_environment(), CacheSettings.from_environment())
+        elif command == "after-build":
+            finish.finish(BuildPaths.from_environment(), CacheSettings.from_environment(), *map(Path, arguments))
+        elif command == "before-test":
+            before_test.prepare_tests(BuildPaths.from_environment())
+        else:
+            sys.exit(f"error: unknown command {command}")
+    except subprocess.CalledProcessError as error:  # the program has printed the reason
+        return error.returncode if error.returncode > 0 else 128 - error.returncode
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,57 @@
+"""After a build in a container: the wheel gets the libraries it needs, and buildfarm gets the packages' metadata."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+from builder.wheels.build_scripts import bytecode
+from builder.wheels.build_scripts.environment import BuildPaths
+from builder.wheels.build_scripts.prepare import PATH_FILE
+from builder.wheels.sccache.launchers import server
+from builder.wheels.sccache.launchers.environment import CacheSettings
+
+#: File in the job's folder that the host writes: a file name of a driver's library in each line.
+DRIVER_LIBRARIES = "driver_libraries.txt"
+
+
+def finish(paths: BuildPaths, cache: CacheSettings, wheel: Path, destination: Path) -> None:
+    """Write the repaired wheel into `destination`; raises CalledProcessError when auditwheel refuses it.
+
+    auditwheel copies into the wheel what the wheel needs of this image, except the libraries that torch, its CUDA
+    packages and the driver bring at run time: those would be loaded twice.
+    """
+    server.stop(cache)
+    (paths.site / PATH_FILE).unlink(missing_ok=True)  # the tests of the wheel run in a different environment
+    _copy_metadata(paths.site, paths.job_dir / "site")
+    for folder in (paths.job_dir / "site", cache.statistics_dir):
+        _open_to_all(folder)
+    excluded = [*(paths.job_dir / DRIVER_LIBRARIES).read_text(encoding="utf-8").split(), *_torch_libraries(paths.site)]
+    options = [word for name in excluded for word in ("--exclude", name)]
+    subprocess.run(["auditwheel", "repair", *options, "--wheel-dir", destination, wheel], check=True)
+    with suppress(OSError):  # a wheel is worth more than a faster next build
+        bytecode.keep(paths)
+    if not paths.keeps_environment:
+        shutil.rmtree(paths.environment, ignore_errors=True)
+
+
+def _torch_libraries(site: Path) -> list[str]:
+    folders = (site / "torch" / "lib", site / "nvidia")
+    return sorted({path.name for folder in folders for path in folder.rglob("lib*.so*")})
+
+
+def _copy_metadata(site: Path, target: Path) -> None:
+    """The packages' own lists of files: from them buildfarm finds which libraries a user's torch brings."""
+    target.mkdir(exist_ok=True)
+    for name in ("METADATA", "RECORD"):
+        for path in site.glob(f"*.dist-info/{name}"):
+            (target / path.parent.name).mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, target / path.parent.name / name)
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let everybody write a tree: buildfarm deletes it, and may be a different user."""
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)

@@ -1,0 +1,1 @@
+"""The docker executor: compiles in containers that cibuildwheel starts."""

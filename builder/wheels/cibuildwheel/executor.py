@@ -1,0 +1,270 @@
+"""The docker executor: buildx builds the rendered image, and cibuildwheel runs each build in a container of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+from builder.build_log import log_size
+from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.images.base_images import pull_missing
+from builder.images.chooser import ImageChooser
+from builder.images.engine import Engine
+from builder.images.image_build import ImageContents, cached_contents, inspect_image
+from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
+from builder.images.specs import BuildImage
+from builder.log import print_warning
+from builder.matrix.config import Recipe
+from builder.matrix.plan import Build
+from builder.process import run
+from builder.records.cache_statistics import CacheStatistics
+from builder.records.toolchain import Toolchain
+from builder.store import Store
+from builder.wheels.cibuildwheel.config import (
+    SOURCE,
+    BuildContainer,
+    identifier,
+    ignored_settings,
+    statistics_dir,
+    volume_cleanup,
+    write_inputs,
+)
+from builder.wheels.cibuildwheel.log import LOG_VARIABLES, report_stages, run_error
+from builder.wheels.cibuildwheel.packages import PackageResolver
+from builder.wheels.cibuildwheel.upstream import read_upstream
+from builder.wheels.job import CALLS_FILE, CompileJob
+from builder.wheels.repair.repair import provided_libraries, with_repair_tools
+from builder.wheels.sccache.gpu_seconds import read_gpu_seconds
+from builder.wheels.sccache.stats import read_statistics
+from builder.wheels.scripts import scripts_digest
+from builder.wheels.toolchain.environments import Environments, locked_version
+from builder.wheels.toolchain.uv import (
+    UnsatisfiableError,
+    uv_error,
+)
+
+#: Variables of this machine that would change a build or cibuildwheel's output.
+_DROPPED_VARIABLES = re.compile(
+    r"CIBW_|CI$|GITHUB_|GITLAB_CI$|TRAVIS|CIRCLECI$|APPVEYOR|AZURE_HTTP_USER_AGENT$|PYTHONPATH$"
+)
+
+
+class DockerExecutor:
+    """Builds in a container; see `Executor`."""
+
+    name = "docker"
+
+    def __init__(
+        self,
+        environments: Environments,
+        store: Store,
+        chooser: ImageChooser,
+        *,
+        engine: Engine | None = None,
+        packages: Sequence[str] = (),
+        compiler_cache: bool = True,
+    ) -> None:
+        """`chooser` chooses the image of a build; `packages` are exact requirements to build with.
+
+        Without `packages`, the requirements of a recipe are resolved once and recorded in the store. `compiler_cache`
+        is whether compilers run through sccache.
+        """
+        self._store = store
+        self._chooser = chooser
+        self._engine = engine or Engine()
+        self._packages = PackageResolver(environments, store, packages)
+        self.shares_objects = self._compiler_cache = compiler_cache
+        self._warned: set[str] = set()
+        self._orphans_removed = False
+
+    def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
+        """One error for each missing engine, buildx, CA bundle, base image or package. Pulls missing base images."""
+        if found := self.image_problems(builds):
+            return found
+        problems: dict[str, BuildfarmError] = {}
+        for build in builds:
+            try:
+                image = self._chooser.build_image(build)
+                self._packages.resolve(build, recipes[build.extension], image, self._store.log("packages"))
+            except BuildfarmError as error:
+                problems.setdefault(str(error), error)
+        return list(problems.values())
+
+    def image_problems(self, builds: Sequence[Build]) -> list[BuildfarmError]:
+        """Why containers cannot compile these builds, except for missing packages. Pulls missing base images."""
+        if problem := self._engine.problem():
+            return [problem]
+        self._remove_orphans()
+        found: dict[str, BuildfarmError] = {}
+        rules: dict[str, Build] = {}
+        for build in builds:
+            try:
+                ca_bundle()
+                _check_platform(build)
+                rules |= {base: build for base in self._chooser.build_image(build).bases if base not in rules}
+            except BuildfarmError as error:
+                found.setdefault(str(error), error)
+        if found:
+            return list(found.values())
+        missing = pull_missing(self._engine, rules, builds[0].platform) if builds else {}
+        return [self._missing_base(error, rules[base]) for base, error in missing.items()]
+
+    def _missing_base(self, error: MissingToolError, build: Build) -> MissingToolError:
+        """The error of a pull, with the rule that names the base image if there is one."""
+        rule = self._chooser.rule_name(build)
+        return MissingToolError(
+            error.sentence, where=f"{rule}: {error.where}" if rule else error.where, hints=error.hints
+        )
+
+    def _remove_orphans(self) -> None:
+        """Remove the containers that killed runs left behind, and mark the engine as used; once in a run."""
+        if not self._orphans_removed:
+            self._engine.mark_used(self._store)
+            self._engine.remove_orphans(self._store)
+            self._orphans_removed = True
+
+    def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
+        """The toolchain of a build if its image was inspected and its packages were resolved before, otherwise None."""
+        image = self._chooser.build_image(build)
+        if self._engine.problem():
+            return None
+        self._remove_orphans()
+        known = cached_contents(self._engine, self._store, image)
+        packages = self._packages.recorded(build, recipe, image)
+        if known is None or packages is None:
+            return None
+        return self._toolchain(image, *known, packages, build)
+
+    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
+        """The toolchain of a build. Builds and inspects the image and resolves the packages if necessary."""
+        _check_platform(build)
+        image = self._chooser.build_image(build)
+        tag, contents = inspect_image(self._engine, self._store, image, log=log)
+        return self._toolchain(image, tag, contents, self._packages.resolve(build, recipe, image, log), build)
+
+    def _toolchain(
+        self, image: BuildImage, tag: str, contents: ImageContents, packages: Sequence[str], build: Build
+    ) -> Toolchain:
+        nvcc = contents.nvcc if image.toolkit else locked_version(packages, "nvidia-cuda-nvcc")
+        base, _, digest = image.base.partition("@")
+        other_minor = image.toolkit and ".".join(nvcc.split(".")[:2]) != str(build.cuda)
+        return with_repair_tools(
+            Toolchain(
+                executor=self.name,
+                python=image.pythons.python,
+                packages=tuple(packages),
+                python_version=contents.python,
+                cxx=f"g++ {contents.gxx}",
+                nvcc=nvcc,
+                stand_in_for=build.cuda if other_minor else None,
+                cibuildwheel=version("cibuildwheel"),
+                scripts=scripts_digest(),
+                image=tag,
+                base=base,
+                base_id=self._engine.base_id(image.base),
+                base_digest=digest or None,
+            )
+        )
+
+    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Path:
+        """Build one wheel and copy the libraries it needs of the image into it; returns its path in `job.work/raw`."""
+        self._engine.remove_containers(job.owner)
+        stage("environment")
+        raw, temporary = job.work / "raw", job.work / "tmp"
+        temporary.mkdir(exist_ok=True)
+        image = self._chooser.build_image(job.build)
+        tag, contents = inspect_image(self._engine, self._store, image, log=job.log)
+        container = BuildContainer(tag, contents, bool(image.toolkit), self._compiler_cache)
+        torch_index = self._packages.torch_index(job.build)
+        upstream = read_upstream(job.source, identifier(job), job.recipe.cibuildwheel_skip)
+        self._note(job, ignored_settings(job, container, upstream))
+        settings, _ = write_inputs(job, container, upstream, torch_index=torch_index)
+        # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
+        argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
+        argv += ["--output-dir", str(raw), "--config-file", str(settings), str(job.source)]
+        variables = {k: v for k, v in os.environ.items() if not _DROPPED_VARIABLES.match(k)}
+        # Values may contain passwords, so docker's arguments have only the names of these variables.
+        variables |= index_variables(index=torch_index)
+        variables |= {**LOG_VARIABLES, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+        if FIRST_INDEX in job.recipe.env:  # the recipe takes precedence, as for every variable
+            variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
+        start = log_size(job.log)
+        status: int | None = None
+        try:
+            with report_stages(job.log, start, stage):
+                status = run(argv, log=job.log, owner=job.owner, cwd=job.source, env=variables)
+        finally:
+            # Also after an interrupt, which kills cibuildwheel but not its container.
+            self._clean_up(job, container.image, unfinished=status != 0)
+        if status != 0:
+            raise self._failure(job, start, status, image)
+        wheels = sorted(raw.glob("*.whl"))
+        if len(wheels) != 1:
+            raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
+        return wheels[0]
+
+    def _clean_up(self, job: CompileJob, image: str, *, unfinished: bool) -> None:
+        """Remove a job's container and, if unfinished, its environment; the next run retries what fails."""
+        try:
+            self._engine.remove_containers(job.owner)
+            if unfinished:
+                script, volumes = volume_cleanup(job)
+                self._engine.run_script(image, script, owner=job.owner, volumes=volumes)
+        except MissingToolError as error:  # must not hide the result of the build
+            with job.log.open("a", encoding="utf-8") as stream:
+                stream.write(f"the container may still exist: {error.sentence}\n")
+
+    def _failure(self, job: CompileJob, start: int, status: int, image: BuildImage) -> BuildfarmError:
+        """The error for a failed run of cibuildwheel. A stopped engine explains the failure better than any output."""
+        error = run_error(job, start, status, image=image.base)
+        if problem := self._engine.problem():
+            stage = error.stage if isinstance(error, BuildError) else "environment"
+            return MissingToolError(
+                f"the Docker engine stopped answering during the {stage} stage: {problem.sentence}",
+                where=problem.where,
+                hints=[*problem.hints, f"the full output is in {job.log}"],
+            )
+        if isinstance(error, BuildError) and error.stage == "environment":
+            wanted = self._packages.requirements(job.build, job.recipe, image)
+            cause = uv_error(job.log, start, wanted.requirements, wanted.index)
+            if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
+                return cause
+        return error
+
+    def _note(self, job: CompileJob, sentences: Sequence[str]) -> None:
+        """Write notes about a build to its log, and print each of them once as a warning."""
+        with job.log.open("a", encoding="utf-8") as stream:
+            stream.writelines(f"note: {sentence}\n" for sentence in sentences)
+        for sentence in sentences:
+            if (warning := f"{job.build.extension}: {sentence}") not in self._warned:
+                self._warned.add(warning)
+                print_warning(warning)
+
+    def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
+        """Statistics of the compiler cache in the container."""
+        return read_statistics(statistics_dir(job), SOURCE)
+
+    def compiler_calls(self, job: CompileJob) -> Path:
+        """In the folder that is mounted into the container."""
+        return statistics_dir(job) / CALLS_FILE
+
+    def gpu_seconds(self, job: CompileJob) -> dict[str, float]:
+        """Compile time by GPU architecture, from the log of sccache or of nvcc in the container."""
+        return read_gpu_seconds(statistics_dir(job))
+
+    def libraries(self, job: CompileJob) -> frozenset[str]:
+        """Libraries of torch and its CUDA packages in the container, from metadata that the build copied out."""
+        return provided_libraries(job.work / "container" / "site", job.recipe.requires)
+
+
+def _check_platform(build: Build) -> None:
+    here = f"linux_{os.uname().machine}"
+    if build.platform != here:
+        raise MissingToolError(
+            f"containers on this machine are {here}, but {build} is for {build.platform}",
+            hints=["run buildfarm on a machine of that platform"],
+        )

@@ -1,0 +1,191 @@
+"""Reads cibuildwheel's output: the stages while it runs, and the error when it fails."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.build_log import complete_lines, text_since
+from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
+from builder.wheels.failures import compile_failure, disk_is_full, was_killed
+from builder.wheels.job import CompileJob
+
+#: Makes cibuildwheel begin each step with a line that compilers do not print.
+LOG_VARIABLES = {"CIBW_LOG_FOLD_MODE": "github"}
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step of cibuildwheel.
+
+    Attributes:
+        stage: buildfarm's name of the stage.
+        failed: the start of the error message when the step fails.
+        skip: the value of `cibuildwheel_skip` that skips the step, or empty.
+
+    """
+
+    stage: str
+    failed: str
+    skip: str = ""
+
+
+_READY = _Step("environment", "the container did not become ready")
+_OWN_TESTS = "the source's own tests of the wheel"
+
+#: Lines that begin a step: those of cibuildwheel (its logger.py and platforms/linux.py) and buildfarm's own.
+_STEPS = {
+    "::group::Starting container image": _READY,
+    "::group::Running before_all...": _Step("before-all", "the source's own before-all failed", "before-all"),
+    "::group::Setting up build environment...": _READY,
+    "::group::Running before_build...": _READY,
+    BEFORE_BUILD_FOLD: _Step("before-build", "the source's own before-build failed", "before-build"),
+    "::group::Building wheel...": _Step("compile", "the build failed"),
+    "::group::Repairing wheel...": _Step("repair", "auditwheel refused the wheel"),
+    "::group::Testing wheel...": _Step("test", f"no environment could be created for {_OWN_TESTS}", "test"),
+    TEST_FOLD: _Step("test", f"{_OWN_TESTS} failed", "test"),
+    "::group::Copying wheels back to host...": _Step("copy", "the wheel could not be copied out of the container"),
+}
+
+#: Exit statuses of cibuildwheel 4.3 with a specific meaning (its errors.py); 1 means that a command failed.
+_STATUSES = {
+    2: ("environment", "cibuildwheel rejected the settings that buildfarm wrote"),
+    4: ("environment", "cibuildwheel no longer supports a setting that buildfarm wrote"),
+    6: ("repair", "the wheel was built twice in one run"),
+    8: ("repair", "the repair did not produce exactly one wheel"),
+    9: ("repair", "the audit of the wheel failed"),
+    10: ("compile", "the build front end succeeded but produced no wheel"),
+}
+_NOTHING_TO_DO, _PURE_WHEEL, _OLD_ENGINE = 3, 5, 7
+
+#: Start of the line in which cibuildwheel reports its own error.
+_OWN_ERROR = "::error::cibuildwheel: "
+
+_ERROR_LINE = re.compile(
+    r"(?:.*\b(?:error|cause|fatal)(?: response from daemon)?:|ERROR\b|E:(?=\s)|\u00d7|\u2570\u2500\u25b6):?\s*(.+)",
+    re.IGNORECASE,
+)
+_SHELL_ERROR = re.compile(r".*(?:not found|Permission denied|No such file or directory)$")
+_PACKAGE_MANAGER = re.compile(r".*\b(yum|dnf|microdnf|apt-get|apt|apk|zypper|pacman): (?:command )?not found$")
+_FAILED_TEST = re.compile(r"(?:FAILED|FAIL:|ERROR:?) ([^(\s].*)")
+_EXCEPTION = re.compile(r"(?:E\s+)?([\w.]*(?:Error|Exception|Exit)\b(?:: .+)?)$")
+_ENDED_INSIDE = re.compile(r"the container shell has exited|BrokenPipeError")
+
+
+@contextmanager
+def report_stages(log: Path, start: int, stage: Callable[[str], None]) -> Iterator[None]:
+    """Call `stage` with each new stage in cibuildwheel's log while the body runs; `start` is the log's size before."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        current, offset = _READY.stage, start
+        last = False
+        while not last:
+            last = ended.wait(0.5)  # read once more after the end, for steps since the previous read
+            lines, offset = complete_lines(log, offset)
+            for reached in [step.stage for line in lines if (step := _step_of(line))]:
+                if reached != current:
+                    current = reached
+                    stage(reached)
+
+    follower = threading.Thread(target=follow, name="stages", daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
+
+
+def last_error(lines: Sequence[str]) -> str:
+    """The last error message; otherwise a shell's message, cibuildwheel's own, or the last line."""
+    stripped = [line.strip() for line in lines]
+    others = [line for line in stripped if line and not line.startswith(("::", "+ "))]
+    own = [line.removeprefix(_OWN_ERROR) for line in stripped if line.startswith(_OWN_ERROR)]
+    if errors := [found[1] for line in others if (found := _ERROR_LINE.match(line))]:
+        return errors[-1][:300]
+    if errors := [line for line in others if _SHELL_ERROR.match(line)]:
+        return errors[-1][:300]
+    if own:
+        return own[-1][:300]
+    return others[-1][:300] if others else "no reason given"
+
+
+def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> BuildfarmError:
+    """The error for a failed run of cibuildwheel, with the stage that failed.
+
+    `status` is the exit status, or the negative number of the signal that ended cibuildwheel; `image` is the name of
+    the base image. MissingToolError when the engine is too old, otherwise BuildError.
+    """
+    step, lines = _last_step(text_since(job.log, start).splitlines())
+    hints = [f"the full output is in {job.log}"]
+
+    def error(sentence: str, *ways_out: str, stage: str = "") -> BuildError:
+        return BuildError(sentence, stage=stage or step.stage, log=job.log, hints=[*ways_out, *hints])
+
+    if status < 0:
+        return error(f"cibuildwheel was killed by signal {-status}")
+    if any(_ENDED_INSIDE.search(line) for line in lines):
+        return error(
+            f"the container ended during the {step.stage} stage",
+            "the engine may have been stopped, or the kernel may have killed the container because memory ran out",
+        )
+    if status == _OLD_ENGINE:
+        return MissingToolError(f"cibuildwheel cannot use the container engine: {last_error(lines)}", hints=hints)
+    if status == _NOTHING_TO_DO:
+        python = job.toolchain.python
+        way_out = "set `python` in the recipe to the versions that the source's `requires-python` allows"
+        return error(f"the source does not support Python {python}", way_out, stage="environment")
+    if status == _PURE_WHEEL:
+        way_out = "the source's setup may look for a GPU: try `assume_cuda: true`, or FORCE_CUDA in `env`"
+        return error("the build produced a wheel without a library", way_out, stage="compile")
+    if status in _STATUSES:
+        stage, sentence = _STATUSES[status]
+        return error(f"{sentence}: {last_error(lines)}", stage=stage)
+    if step.stage == "compile":
+        return compile_failure(job, status, [line.removeprefix("::error::") for line in lines])
+    if disk_is_full(lines):
+        return error(f"the disk is full ({step.stage} stage); unfinished files were deleted")
+    if was_killed(lines):
+        return error(f"a program of the {step.stage} stage was killed, probably because memory ran out")
+    return error(f"{step.failed}: {_reason(step, lines)}", *_ways_out(step, lines, image))
+
+
+def _last_step(lines: Sequence[str]) -> tuple[_Step, Sequence[str]]:
+    """The step that cibuildwheel reached last, and the lines since its beginning."""
+    for number in range(len(lines) - 1, -1, -1):
+        if step := _step_of(lines[number]):
+            return step, lines[number:]
+    return _READY, lines
+
+
+def _step_of(line: str) -> _Step | None:
+    """The step that a line begins, or None."""
+    return next((step for begin, step in _STEPS.items() if line.startswith(begin)), None)
+
+
+def _reason(step: _Step, lines: Sequence[str]) -> str:
+    """Why a step failed: for tests, the first failed test or the last exception."""
+    if step is _STEPS[TEST_FOLD]:
+        stripped = [line.strip() for line in lines]
+        for pattern, index in ((_FAILED_TEST, 0), (_EXCEPTION, -1)):
+            if found := [match[1] for line in stripped if (match := pattern.match(line))]:
+                return found[index][:300]
+    return last_error(lines)
+
+
+def _ways_out(step: _Step, lines: Sequence[str], image: str) -> list[str]:
+    if not step.skip:
+        return []
+    ways = [f"skip the step with `cibuildwheel_skip: [{step.skip}]` in the recipe"]
+    for line in lines:
+        if found := _PACKAGE_MANAGER.match(line.strip()):
+            ways.insert(0, f"the command is for a different distribution: {image or 'the image'} has no {found[1]}")
+            ways.append("or, under `images:` in matrix.yaml, name an image that has what this command installs")
+            break
+    return ways

@@ -1,0 +1,68 @@
+"""Why a compile failed, read from what the compilers printed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from builder.errors import BuildError
+from builder.wheels.job import CompileJob
+from builder.wheels.toolchain.pythons import header_hint
+
+_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+
+#: The start of the line in which compilers, linkers, git and Python name the error.
+_ERROR = re.compile(r"(?i)error:|fatal:|undefined reference to|cannot find -l")
+
+#: What Python prints about a program that failed: the program's own message says more.
+_WRAPPED = re.compile(r"CalledProcessError|Error compiling objects for extension|^error: command .* failed")
+
+#: How programs report SIGKILL, which the kernel sends when memory runs out.
+_KILLED = re.compile(r"\bKilled\b|\bsignal:? 9\b|\bSIGKILL\b|\b(?:code|status):? (?:-9|137)\b")
+
+
+def compile_failure(job: CompileJob, status: int, lines: Sequence[str] | None = None) -> BuildError:
+    """The failed compile as a sentence: a signal, no memory, no disk, or the first line that names an error.
+
+    `status` is the exit status, or negative the signal. `lines` are the output; None: what the last program wrote to
+    the log.
+    """
+    if lines is None:
+        lines = job.log.read_text(errors="replace").splitlines()
+        lines = lines[max((n for n, line in enumerate(lines) if line.startswith("+ ")), default=0) :]
+    named = [line.strip() for line in lines if _ERROR.search(line)]
+    # setup.py's own exception may come first, because compilers and Python write to different streams.
+    errors = [line for line in named if not _WRAPPED.search(line)] or named
+    hints = [f"the full output is in {job.log}"]
+
+    def failure(sentence: str) -> BuildError:
+        return BuildError(sentence, stage="compile", log=job.log, hints=hints)
+
+    if status < 0:
+        return failure(f"signal {-status} terminated the compile")
+    if was_killed(lines):
+        fewer = max(1, job.jobs // 2)
+        hints[:0] = [
+            f"run the command again with `--jobs {fewer}`, which needs less memory",
+            "raise `memory_per_job` in the recipe to limit the jobs of every run",
+        ]
+        return failure("a compiler was killed, probably because memory ran out")
+    if any("Python.h" in line for line in errors):
+        hints.insert(0, header_hint(job.toolchain.python))
+        return failure("Python's headers (Python.h) are missing")
+    if disk_is_full(lines):
+        return failure("the disk is full; unfinished files were deleted")
+    first = errors[0][:300] if errors else f"the build exited with status {status}"
+    if found := _NO_MODULE.search(first):
+        hints.insert(0, f"add `{found[1]}` to `build_requires` in the recipe: the build needs this module")
+    return failure(first)
+
+
+def was_killed(lines: Iterable[str]) -> bool:
+    """Whether SIGKILL terminated a program, as reported by a shell, gcc, nvcc, setuptools or a container's 137."""
+    return any(_KILLED.search(line) for line in lines)
+
+
+def disk_is_full(lines: Iterable[str]) -> bool:
+    """Whether a program reported a full disk or a full quota."""
+    return any("No space left on device" in line or "Disk quota exceeded" in line for line in lines)

@@ -1,0 +1,133 @@
+"""The executor protocol, the job that an executor compiles, and the digest that names its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from builder.code_digest import BUILD, code_digest
+from builder.errors import BuildfarmError
+from builder.hashing import digest_of
+from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
+from builder.matrix.config import Recipe
+from builder.matrix.plan import Build
+from builder.records.cache_statistics import CacheStatistics
+from builder.records.toolchain import Toolchain
+
+#: File of `launch.sh` in the folder BUILDFARM_STATISTICS_DIR.
+CALLS_FILE = "calls"
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """One build, ready to compile.
+
+    Attributes:
+        build, recipe, toolchain: what is compiled, from which recipe, with what.
+        source: the prepared, patched source tree; writable.
+        work: the job's temporary folder.
+        log: the file to which output is appended.
+        jobs: number of parallel compilers.
+        digest: the name of the result in the store.
+        owner: identifier that the job's programs and containers carry (`Store.owner`).
+        reuse: whether the compiler cache may reuse objects of earlier builds; `rebuild` compiles everything.
+
+    """
+
+    build: Build
+    recipe: Recipe
+    toolchain: Toolchain
+    source: Path
+    work: Path
+    log: Path
+    jobs: int
+    digest: str
+    owner: str
+    reuse: bool = True
+
+
+class Executor(Protocol):
+    """Compiles builds, on this machine or in a container. Both make the same wheel."""
+
+    name: str
+    #: Whether builds reuse objects that another build of the same extension compiled.
+    shares_objects: bool
+
+    def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
+        """Everything that would stop these builds, found before the first one starts."""
+        ...
+
+    def known_toolchain(self, build: Build, recipe: Recipe) -> Toolchain | None:
+        """The toolchain of this build if an earlier run determined it, else None; creates nothing, uses no network."""
+        ...
+
+    def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
+        """The toolchain of this build; creates the environment or image when it is missing."""
+        ...
+
+    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Path:
+        """The raw wheel, in `job.work`; raises BuildError with its stage and log."""
+        ...
+
+    def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
+        """What the compiler cache did for a build that was compiled; None without a compiler cache."""
+        ...
+
+    def compiler_calls(self, job: CompileJob) -> Path:
+        """The file in which the compiler launcher writes the path of each source file before it is compiled."""
+        ...
+
+    def gpu_seconds(self, job: CompileJob) -> dict[str, float]:
+        """Seconds of compile time by GPU architecture (`9.0`), as far as the compilers logged them."""
+        ...
+
+    def libraries(self, job: CompileJob) -> frozenset[str]:
+        """File names of the shared libraries of torch and its CUDA packages in this build's environment."""
+        ...
+
+
+def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str) -> str:
+    """The build's name in the store: a hash of every input that can change the wheel.
+
+    The cells that the build serves are not an input: a later plan may add cells to the same wheel.
+    """
+    return digest_of(
+        {
+            "name": str(build),
+            "archs": [str(arch) for arch in build.archs],
+            "local_version": build.local_version,
+            "source": source,
+            "env": recipe.env,
+            "assume_cuda": recipe.assume_cuda,
+            "cibuildwheel_skip": recipe.cibuildwheel_skip,
+            "build_requires": recipe.build_requires,
+            "requires": recipe.requires,
+            "torch_window": torch_window(build),
+            "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
+            "farm": code_version(),
+            **({"override_architectures": True} if recipe.override_architectures else {}),
+        }
+    )
+
+
+def torch_floor(build: Build) -> Torch:
+    """The oldest torch that the wheel claims to work with."""
+    return STABLE_FLOOR if build.abi is AbiClass.STABLE else build.torch
+
+
+def torch_window(build: Build) -> str:
+    """The torch releases that the wheel works with, as a requirement for its METADATA.
+
+    A wheel of the class `cpython` or `abi3` belongs to one torch series. A `stable` wheel works from the release of its
+    shims on. PyTorch keeps the shims for two years (libtorch_stable_abi.md), so there is no known upper limit.
+    """
+    if build.abi is AbiClass.STABLE:
+        return f"torch>={STABLE_FLOOR.series}"
+    return f"torch=={build.torch.series}.*"
+
+
+def code_version() -> str:
+    """Digest of buildfarm's own build code: after a change of that code, wheels are built again."""
+    return code_digest(BUILD)

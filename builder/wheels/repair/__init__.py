@@ -1,0 +1,1 @@
+"""Repair: turns the wheel that a compile made into the wheel that is published."""

@@ -1,0 +1,234 @@
+"""Write a wheel under its final name, with its version, requirements and RECORD; same input, same bytes."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import json
+import os
+import re
+import stat
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from urllib.parse import quote
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from builder.wheelfile.archive import WheelFile
+
+_OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
+_SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
+
+
+@dataclass(frozen=True)
+class Label:
+    """The metadata that the wheel gets.
+
+    Attributes:
+        local_version: PEP 440 local version that is appended, e.g. `cu130.torch211`.
+        torch: the torch releases that the wheel works with, e.g. `torch==2.11.*`.
+        requires: further requirements.
+        made_by: how it was made, as plain data, for `.dist-info/buildfarm.json`; empty: no such file.
+        sbom: makes, from the wheel's project, version and file name, the bytes of `.dist-info/sboms/buildfarm.cdx.json`
+            (PEP 770); None for none.
+
+    """
+
+    local_version: str
+    torch: str
+    requires: tuple[str, ...] = ()
+    made_by: Mapping[str, object] = field(default_factory=dict)
+    sbom: Callable[[str, str, str], bytes] | None = None
+
+
+@dataclass(frozen=True)
+class Member:
+    """One file of a wheel: its path, its bytes, and whether it may be executed."""
+
+    path: str
+    data: bytes
+    executable: bool
+
+
+def read_members(wheel: Path) -> list[Member]:
+    """All files of a wheel, without folders. Raises DamagedWheelError where it cannot be read."""
+    with WheelFile(wheel) as archive:
+        return [Member(name, archive.read(name), archive.executable(name)) for name in archive.names]
+
+
+def relabelled_version(version: str, local_version: str) -> str:
+    """The version with the local version appended: `1.0` to `1.0+cu13`, `1.0+git7` to `1.0+git7.cu13`.
+
+    A version that already ends with it is kept, so that relabelling twice changes nothing.
+    """
+    old = Version(version)
+    wanted = Version(f"0+{local_version}").local or ""
+    if not old.local or old.local == wanted:
+        return f"{old.public}+{wanted}"
+    if old.local.endswith(f".{wanted}"):
+        return str(old)
+    return f"{old.public}+{old.local}.{wanted}"
+
+
+def relabel_metadata(metadata: str, label: Label) -> tuple[str, str]:
+    """METADATA with the new version and requirements, and that version; all other lines are kept.
+
+    One line replaces all lines that require torch, at the position of the first: no marker, no extra and none of
+    `label.requires` can allow other releases than the tested ones. Extras of torch itself are kept.
+    Raises ValueError when the version or a requirement of the label is malformed.
+    """
+    head, gap, body = _split(metadata)
+    headers = _fields(head)
+    version = ""
+    kept: list[tuple[str, str]] = []
+    torch = Requirement(label.torch)
+    place: int | None = None
+    for name, text in headers:
+        if name == "version":
+            version = relabelled_version(text.partition(":")[2].strip(), label.local_version)
+            kept.append((name, f"Version: {version}"))
+        elif name == "requires-dist" and _project(text) == "torch":
+            torch.extras |= _unconditional_extras(text)
+            if place is None:
+                place = len(kept)
+                kept.append((name, ""))
+        else:
+            kept.append((name, text))
+    if not version:
+        raise ValueError("no Version")
+    if place is None:
+        place = _after_requirements(kept)
+        kept.insert(place, ("requires-dist", ""))
+    kept[place] = ("requires-dist", f"Requires-Dist: {torch}")
+    present = {_canonical(text.partition(":")[2]) for name, text in kept if name == "requires-dist"}
+    new = [wish for wish in label.requires if _canonical(wish) not in present and _project(wish) != "torch"]
+    end = _after_requirements(kept)
+    kept[end:end] = [("requires-dist", f"Requires-Dist: {Requirement(wish)}") for wish in new]
+    return "\n".join(text for _, text in kept) + (gap or "\n") + body, version
+
+
+def _split(metadata: str) -> tuple[str, str, str]:
+    """The headers, the empty line after them, and the description, unchanged."""
+    found = re.search(r"\r?\n\r?\n", metadata)
+    if not found:
+        return metadata.rstrip("\r\n"), "", ""
+    return metadata[: found.start()], "\n\n", metadata[found.end() :]
+
+
+def _fields(head: str) -> list[tuple[str, str]]:
+    """Lower-case name and text of each header; a line that begins with a space continues the header before it."""
+    fields: list[tuple[str, str]] = []
+    for line in head.replace("\r\n", "\n").split("\n"):
+        if line[:1] in (" ", "\t") and fields:
+            name, text = fields[-1]
+            fields[-1] = (name, f"{text}\n{line}")
+        else:
+            fields.append((line.partition(":")[0].strip().lower(), line))
+    return fields
+
+
+def _project(text: str) -> str:
+    """The project of a header or requirement, also in old spellings that packaging no longer accepts."""
+    found = re.match(r"(?:[Rr]equires-[Dd]ist:)?\s*([A-Za-z0-9][A-Za-z0-9._-]*)", text)
+    return canonicalize_name(found[1]) if found else ""
+
+
+def _unconditional_extras(text: str) -> set[str]:
+    try:
+        old = Requirement(text.partition(":")[2].strip())
+    except InvalidRequirement:
+        return set()
+    return set() if old.marker else old.extras
+
+
+def _canonical(requirement: str) -> str:
+    try:
+        return str(Requirement(requirement.strip()))
+    except InvalidRequirement:
+        return requirement.strip()
+
+
+def _after_requirements(fields: Sequence[tuple[str, str]]) -> int:
+    places = [place for place, (name, _) in enumerate(fields) if name == "requires-dist"]
+    return places[-1] + 1 if places else len(fields)
+
+
+def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str, list[Member]]:
+    """The new file name and the files under their new paths, with a new RECORD at the end.
+
+    Raises ValueError when there is no METADATA, or its version or the file's name is malformed.
+    """
+    project, _, build, _ = parse_wheel_filename(filename)
+    paths = [m.path for m in members if re.fullmatch(r"[^/]+\.dist-info/METADATA", m.path)]
+    if len(paths) != 1:
+        raise ValueError(f"expected one *.dist-info/METADATA, found {len(paths)}")
+    info = paths[0].partition("/")[0]
+    by_path = {member.path: member for member in members}
+    metadata = by_path[f"{info}/METADATA"]
+    text, version = relabel_metadata(metadata.data.decode("utf-8", "surrogateescape"), label)
+    by_path[metadata.path] = replace(metadata, data=text.encode("utf-8", "surrogateescape"))
+    stem = f"{canonicalize_name(project).replace('-', '_')}-{version}"
+    moved = []
+    for path, member in by_path.items():
+        top, slash, rest = path.partition("/")
+        if top == info and rest in ("RECORD", *_SIGNATURES):
+            continue
+        if top == info:
+            top = f"{stem}.dist-info"
+        elif top.endswith(".data") and "-" in top:  # no package's name has a hyphen
+            top = f"{stem}.data"
+        moved.append(replace(member, path=top + slash + rest))
+    number = f"{build[0]}{build[1]}-" if build else ""
+    new_name = f"{stem}-{number}{'-'.join(filename.removesuffix('.whl').rsplit('-', 3)[1:])}.whl"
+    moved = [_relabel_sbom(member, new_name, version) for member in moved]
+    ours: dict[str, bytes] = {}
+    if label.made_by:
+        ours[f"{stem}.dist-info/buildfarm.json"] = json.dumps(label.made_by, indent=1, sort_keys=True).encode() + b"\n"
+    if label.sbom:
+        ours[f"{stem}.dist-info/sboms/buildfarm.cdx.json"] = label.sbom(project, version, new_name)
+    moved = [member for member in moved if member.path not in ours]
+    moved += [Member(path, data, executable=False) for path, data in ours.items()]
+    # .dist-info comes last, as the wheel format recommends, and RECORD at the very end.
+    moved.sort(key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
+    return new_name, [*moved, _record(moved, f"{stem}.dist-info/RECORD")]
+
+
+def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:
+    """auditwheel's SBOM of the grafted libraries names the wheel by its old name; replace it by the new name."""
+    if not re.fullmatch(r"[^/]+\.dist-info/sboms/auditwheel\.cdx\.json", member.path):
+        return member
+    sbom = json.loads(member.data)
+    old_ref = str(sbom["metadata"]["component"]["purl"])
+    project = old_ref.removeprefix("pkg:pypi/").partition("@")[0]
+    new_ref = f"pkg:pypi/{project}@{quote(version, safe='')}?file_name={quote(new_name, safe='')}"
+    sbom["metadata"]["component"]["version"] = sbom["components"][0]["version"] = version
+    return replace(member, data=json.dumps(sbom).replace(json.dumps(old_ref)[1:-1], new_ref).encode())
+
+
+def _record(members: Sequence[Member], path: str) -> Member:
+    text = io.StringIO(newline="")
+    rows = csv.writer(text, lineterminator="\n")
+    for member in members:
+        digest = base64.urlsafe_b64encode(hashlib.sha256(member.data).digest()).rstrip(b"=").decode()
+        rows.writerow((member.path, f"sha256={digest}", len(member.data)))
+    rows.writerow((path, "", ""))
+    return Member(path, text.getvalue().encode(), executable=False)
+
+
+def write_wheel(members: Sequence[Member], path: Path) -> None:
+    """Write a zip, synced to disk, whose bytes depend only on the files: no clock, no SOURCE_DATE_EPOCH."""
+    with path.open("wb") as out:
+        with zipfile.ZipFile(out, "w") as zipped:
+            for member in members:
+                info = zipfile.ZipInfo(member.path, _OLDEST)
+                info.compress_type = zipfile.ZIP_DEFLATED
+                info.external_attr = (stat.S_IFREG | (0o755 if member.executable else 0o644)) << 16
+                zipped.writestr(info, member.data)
+        out.flush()
+        os.fsync(out.fileno())

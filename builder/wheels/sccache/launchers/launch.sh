@@ -1,0 +1,278 @@
+#!/bin/sh
+# Calls a compiler through sccache. layout.py copies this file, under the name of each compiler, into two folders that
+# go first on PATH: launch/ (gcc, g++, ...) and cuda/bin/ (nvcc). cuda/ links to the real toolkit for everything else.
+# setuptools, ninja, make and CMake find `g++` and `nvcc` as they always do, without changed names or variables.
+#
+# This is a shell script because it runs for each call of a compiler: the start of a Python would cost more than the
+# script saves.
+set -f
+name=${0##*/}
+home=${0%/launch/*}
+home=${home%/cuda/bin/*}
+real=$home/compilers/$name
+[ "$name" != nvcc ] || real=$home/toolkit/bin/nvcc
+
+# Drop the launchers from PATH. nvcc looks for gcc on PATH, and a nested call of sccache would wait for a server that
+# waits for nvcc.
+rest=:$PATH:
+for folder in "$home/launch" "$home/cuda/bin"; do
+    while :; do
+        case $rest in
+            *:"$folder":*) rest=${rest%%:"$folder":*}:${rest#*:"$folder":} ;;
+            *) break ;;
+        esac
+    done
+done
+rest=${rest%:}
+# shellcheck disable=SC2123
+PATH=$home/compilers$rest
+export PATH
+
+# nvcc's own threads would multiply the number of compilers, for which the plan reserved the memory: remove them. With
+# BUILDFARM_NVCC_ARCHITECTURES (the recipe's `override_architectures`), also remove each choice of GPU architectures; the
+# plan's are appended below.
+architectures=
+chosen=
+if [ "$name" = nvcc ]; then
+    architectures=${BUILDFARM_NVCC_ARCHITECTURES-}
+    for argument; do
+        case $argument in
+            -cubin | --cubin | -ptx | --ptx | -optix-ir | --optix-ir | -ltoir | --ltoir) architectures= ;; # take only one
+        esac
+    done
+
+    # Whether a text of options has one to remove.
+    to_remove() {
+        case " $1 " in
+            *[[:space:]]-t[[:space:]=0-9]* | *[[:space:]]--threads[[:space:]=]*) return 0 ;;
+        esac
+        [ -n "$architectures" ] || return 1
+        case " $1 " in
+            *[[:space:]]-gencode[[:space:]=]* | *[[:space:]]--generate-code[[:space:]=]* | *[[:space:]]-arch[[:space:]=]* | \
+                *[[:space:]]--gpu-architecture[[:space:]=]* | *[[:space:]]-code[[:space:]=]* | \
+                *[[:space:]]--gpu-code[[:space:]=]*) ;;
+            *) return 1 ;;
+        esac
+    }
+
+    # A text of options without them.
+    remove_from() {
+        value="(\"[^\"]*\"|'[^']*'|[^[:space:]\"'])+"
+        expression="s/(^|[[:space:]])(-t[[:space:]=]*|--threads[[:space:]=]+)[0-9]+/\\1/g"
+        if [ -n "$architectures" ]; then
+            names='-gencode|--generate-code|-arch|--gpu-architecture|-code|--gpu-code'
+            expression="$expression;s/(^|[[:space:]])($names)[[:space:]=]+$value/\\1/g"
+        fi
+        printf '%s\n' "$1" | tr '\n' ' ' | sed -E "$expression"
+    }
+
+    # The option files of a list; one without these options in their place if they have any.
+    options_files() {
+        text=$(IFS=, && for file in $1; do cat "$file" && echo; done)
+        if to_remove "$text"; then
+            digest=$(printf '%s' "$text $architectures" | sha256sum)
+            file=$home/options/${digest%% *}
+            mkdir -p "$home/options" && remove_from "$text" > "$file.$$" && mv "$file.$$" "$file"
+            printf '%s' "$file"
+        else
+            printf '%s' "$1"
+        fi
+    }
+
+    if to_remove "${NVCC_PREPEND_FLAGS-} ${NVCC_APPEND_FLAGS-}"; then
+        NVCC_PREPEND_FLAGS=$(remove_from "${NVCC_PREPEND_FLAGS-}")
+        NVCC_APPEND_FLAGS=$(remove_from "${NVCC_APPEND_FLAGS-}")
+        export NVCC_PREPEND_FLAGS NVCC_APPEND_FLAGS
+    fi
+    count=$#
+    previous=
+    is_value=
+    while [ "$count" -gt 0 ]; do
+        count=$((count - 1))
+        argument=$1
+        shift
+        if [ -n "$is_value" ]; then
+            is_value=
+            continue
+        fi
+        case $previous in
+            -optf | --options-file) argument=$(options_files "$argument") ;;
+            -o | -Xcompiler | -Xlinker | -Xptxas | -Xcudafe | -Xnvlink | -Xfatbin | -Xarchive | --output-file | --*-options) ;;
+            *)
+                case $argument in
+                    -t | --threads) is_value=yes && continue ;;
+                    -t=* | -t[0-9]* | --threads=*) continue ;;
+                    -optf=* | --options-file=*) argument=${argument%%=*}=$(options_files "${argument#*=}") ;;
+                    *.cu | -fatbin | --fatbin) chosen=yes ;;
+                esac
+                if [ -n "$architectures" ]; then
+                    case $argument in
+                        -gencode | --generate-code | -arch | --gpu-architecture | -code | --gpu-code)
+                            chosen=yes
+                            is_value=yes
+                            continue
+                            ;;
+                        -gencode=* | --generate-code=* | -arch=* | --gpu-architecture=* | -code=* | --gpu-code=*)
+                            chosen=yes
+                            continue
+                            ;;
+                    esac
+                fi
+                ;;
+        esac
+        previous=$argument
+        set -- "$@" "$argument"
+    done
+fi
+
+compiles=
+wraps=
+timed=
+shared=
+lists=
+list=
+object=
+source=
+direct=${BUILDFARM_HEADERS_DIGEST-}
+[ -z "${CPATH-}${C_INCLUDE_PATH-}${CPLUS_INCLUDE_PATH-}" ] || direct=
+case $PWD in
+    "${BUILDFARM_SOURCE-}" | "${BUILDFARM_SOURCE-}"/*) ;;
+    *) direct= ;;
+esac
+last=
+for argument; do
+    case $argument in
+        -c | -dc | -dw | --compile | --device-c | --device-w) compiles=yes ;;
+        -fwrapv | -fno-strict-overflow) wraps=${wraps:-yes} ;;
+        -fno-wrapv | -fstrict-overflow | -ftrapv | -Wunused-result) wraps=no ;;
+        -MD | -MMD | --generate-dependencies-with-compile | --generate-nonsystem-dependencies-with-compile) lists=yes ;;
+        -time | -time=* | --time | --time=*) timed=yes ;;
+        # sccache 0.16 fails if two GPUs share one virtual architecture ("fatbinary: could not open input file").
+        -code | -code=* | --gpu-code | --gpu-code=*) shared=yes ;;
+        *arch=compute_*,code=*)
+            virtual=${argument##*arch=compute_}
+            virtual=${virtual%%,*}
+            codes=${argument#*,code=}
+            case ${codes%%sm_"$virtual"*}${codes#*sm_"$virtual"} in
+                *sm_*) shared=yes ;;
+            esac
+            ;;
+    esac
+    case $argument in
+        -*) ;;
+        *.c | *.cc | *.cpp | *.cxx | *.c++ | *.C | *.cu | *.s | *.S) source=$argument ;;
+    esac
+    # Headers from a path that BUILDFARM_HEADERS_DIGEST does not cover.
+    case $argument in
+        -I*) path=${argument#-I} ;;
+        -isystem*) path=${argument#-isystem} ;;
+        -iquote | -idirafter) path= ;;
+        -i* | @* | -B* | -Wp,* | -X* | --sysroot* | --include* | --imacros*) path=.. ;;
+        *) path=$argument ;;
+    esac
+    case $path in
+        *..*) direct= ;;
+        "${BUILDFARM_SOURCE-}" | "${BUILDFARM_SOURCE-}"/* | "$home"/* | "${BUILDFARM_PREFIX-$home}"/* | /usr/* | /opt/*) ;;
+        /*) direct= ;;
+    esac
+    case $last in
+        -MF | --dependency-output) list=$argument ;;
+        -MT | --dependency-target-name) object=$argument ;;
+        -o | --output-file) object=${object:-$argument} ;;
+    esac
+    last=$argument
+done
+# shellcheck disable=SC2086 # several options
+[ -z "$architectures" ] || [ -z "$compiles$chosen" ] || set -- "$@" $architectures
+# Only a compile has a result that the cache can keep.
+[ -n "$compiles" ] || exec "$real" "$@"
+# buildfarm shows which files are being compiled.
+[ -z "${BUILDFARM_STATISTICS_DIR-}" ] || [ -z "$source" ] ||
+    printf '%s\n' "$source" 2> /dev/null >> "$BUILDFARM_STATISTICS_DIR/calls"
+
+# Without a server nothing is cached, but the flags below stay the same, because they decide the bytes of objects.
+cached=
+[ ! -S "${SCCACHE_SERVER_UDS-}" ] || cached=yes
+[ -z "$shared" ] || cached=
+
+count=$#
+if [ "$name" = nvcc ]; then
+    # For a list of a kernel's headers sccache runs nvcc once more, which preprocesses the source again for each GPU
+    # architecture. Only a later build in the same folder reads the list. Every build has a new folder, so the list may
+    # be empty.
+    case $list$object in
+        *[!A-Za-z0-9_./+=,@%-]*) lists= ;; # the name would need quotes in the list
+    esac
+    if [ -n "$cached" ] && [ -n "$lists" ] && [ -n "$list" ] && [ -n "$object" ] && echo "$object:" 2> /dev/null > "$list"; then
+        while [ "$count" -gt 0 ]; do
+            count=$((count - 1))
+            case $1 in
+                -MD | -MMD | -MP | --generate-*dependencies-with-compile | --generate-dependency-targets) ;;
+                -MF | -MT | --dependency-output | --dependency-target-name)
+                    count=$((count - 1))
+                    shift
+                    ;;
+                *) set -- "$@" "$1" ;;
+            esac
+            shift
+        done
+        count=$#
+    fi
+    # sccache 0.16 takes the value of an option that it does not know for a second source, and does not cache then. So
+    # join option and value.
+    option=
+    while [ "$count" -gt 0 ]; do
+        count=$((count - 1))
+        case $option$1 in
+            -cudart | -cudadevrt | -std | -ftz | -prec-div | -prec-sqrt | -fmad | -dopt | -diag-suppress | \
+                -diag-error | -diag-warn | -split-compile | -frandom-seed | -Xcudafe | -Xfatbin | \
+                --cudart | --cudadevrt | --std | --ftz | --prec-div | --prec-sqrt | --fmad | --dopt | --diag-suppress | \
+                --diag-error | --diag-warn | --split-compile | --frandom-seed | --cudafe-options | --fatbin-options)
+                option=$1
+                ;;
+            *)
+                set -- "$@" "$option${option:+=}$1"
+                option=
+                ;;
+        esac
+        shift
+    done
+    [ -z "$option" ] || set -- "$@" "$option"
+elif [ "$wraps" = yes ]; then
+    # Python's own flags differ by version and mean the same: -fwrapv before 3.12, -fno-strict-overflow from 3.12 on,
+    # and 3.10 adds -Wno-unused-result. Write them in one form, so that an object that does not depend on Python has one
+    # key for all Pythons.
+    set -- "$@" -fno-strict-overflow -Wno-unused-result
+    while [ "$count" -gt 0 ]; do
+        count=$((count - 1))
+        case $1 in
+            -fwrapv | -fno-strict-overflow | -Wno-unused-result) ;;
+            *) set -- "$@" "$1" ;;
+        esac
+        shift
+    done
+fi
+if [ -z "$cached" ]; then
+    # Without sccache's log, nvcc itself writes how long each architecture took.
+    [ "$name" != nvcc ] || [ -n "$timed" ] || [ ! -d "${BUILDFARM_STATISTICS_DIR-}" ] ||
+        set -- "$@" -time "$BUILDFARM_STATISTICS_DIR/nvcc.csv"
+    exec "$real" "$@"
+fi
+# sccache stores the results of nvcc's steps only, each under a key of its own, and none for the call itself; see
+# layout.py for the nvcc that the server gets.
+[ "$name" != nvcc ] || exec "${BUILDFARM_SCCACHE:-sccache}" "$home/whole/nvcc" "$@"
+if [ -n "$direct" ]; then
+    # sccache's direct mode finds an object by the contents of the headers that were read last time, without
+    # preprocessing. A new header could hide one of them. A new header is a new file name in the source tree, so the
+    # names of the tree go into the key: as the name of an empty folder that is searched last, which no object contains.
+    # Files that compilers, ninja and sccache write during the build are not headers and would change every key.
+    names=$(cd "$BUILDFARM_SOURCE" && find . -name .git -prune -o ! -type d ! -name '*.o' ! -name '*.d' ! -name '*.so' \
+        ! -name '.ninja_*' ! -name '.tmp*' -printf '%p %l\n' | LC_ALL=C sort | sha256sum)
+    place=$home/place/$direct-${names%% *}
+    if [ -d "$place" ] || mkdir -p "$place"; then
+        SCCACHE_DIRECT=true
+        export SCCACHE_DIRECT
+        set -- "$@" -idirafter "$place"
+    fi
+fi
+exec "${BUILDFARM_SCCACHE:-sccache}" "$real" "$@"

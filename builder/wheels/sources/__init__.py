@@ -1,0 +1,1 @@
+"""Downloads and patches the source of a recipe; downloads official wheels."""

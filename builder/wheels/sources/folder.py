@@ -1,0 +1,97 @@
+"""Which files of a folder are source: all that git does not ignore, without what builds and tools leave behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+
+from builder.errors import UsageError
+from builder.matrix.config import CASES, RECIPE
+
+# Files that builds and tests leave in a source folder. They are not source and differ between machines.
+_LEFTOVER_NAMES = frozenset(
+    {
+        ".git", ".hypothesis", ".mypy_cache", ".nox", ".pytest_cache", ".ruff_cache", ".tox", ".venv",
+        "__pycache__", "node_modules",
+    }
+)  # fmt: skip
+_LEFTOVER_SUFFIXES = (".egg-info", ".pyc", ".so")
+#: A folder with one of these files is a cache (https://bford.info/cachedir) or a Python environment.
+_MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history")
+# Only at the top level: `src/build/` may be a package. The top-level `tests/`, matrix.yaml, the recipe and its op cases
+# are neither in the digest nor in the tree of a build, so changing a test or a summary causes no rebuild.
+_LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", "buildfarm.lock", RECIPE})
+_LEFT_OUT_WITH_CASES = _LEFT_OUT_AT_TOP | {CASES, "references"}
+
+
+def source_files(root: Path) -> list[tuple[str, Path]]:
+    """Relative path and file of every source file below a folder, sorted by path.
+
+    In a git work tree, these are the files that git tracks or does not ignore. In any other folder, these are all files
+    except those below a folder whose .gitignore is `*`. Both without caches, Python environments and left-over files.
+    """
+    if not root.is_dir():
+        raise UsageError("the source folder does not exist", where=str(root), hints=("correct `source` in the recipe",))
+    left_out = _LEFT_OUT_WITH_CASES if (root / CASES).is_file() else _LEFT_OUT_AT_TOP
+    # git lists nothing where it ignores the folder itself.
+    names = _git_names(root) or list(_walk(root, root))
+    marked = [name.removesuffix(f"/{marker}") for name in names for marker in _MARKERS if name.endswith(f"/{marker}")]
+    below = tuple(f"{folder}/" for folder in marked)
+    files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
+    return [(name, root / name) for name in sorted(files)]
+
+
+def _is_leftover(name: str, left_out: frozenset[str]) -> bool:
+    parts = PurePosixPath(name).parts
+    return parts[0] in left_out or any(part in _LEFTOVER_NAMES or part.endswith(_LEFTOVER_SUFFIXES) for part in parts)
+
+
+def _git_names(folder: Path) -> list[str] | None:
+    """The files that git tracks or does not ignore, also in submodules; None outside of a work tree or without git."""
+    if not shutil.which("git"):
+        return None
+    # `safe.directory`: in a container the work tree may belong to another user. A monitor is a program of the tree.
+    settings = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")
+    done = subprocess.run(
+        ["git", *settings, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        return None
+    names = []
+    for name in filter(None, os.fsdecode(done.stdout).split("\0")):
+        path = folder / name
+        if path.is_dir() and not path.is_symlink():  # a submodule or a repository of its own
+            inner = (_git_names(path) if (path / ".git").exists() else None) or []
+            names += [f"{name.rstrip('/')}/{each}" for each in inner]
+        elif os.path.lexists(path):  # git also lists tracked files that were deleted
+            names.append(name)
+    return names
+
+
+def _walk(folder: Path, root: Path) -> Iterator[str]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            path = Path(entry.path)
+            if not entry.is_dir(follow_symlinks=False):
+                yield path.relative_to(root).as_posix()
+            elif entry.name not in _LEFTOVER_NAMES and not _ignores_itself(path):
+                yield from _walk(path, root)
+
+
+def _ignores_itself(folder: Path) -> bool:
+    """Whether a folder is a cache, an environment, or output whose tool wrote a .gitignore with `*` into it."""
+    if any((folder / marker).is_file() for marker in _MARKERS):
+        return True
+    ignore = folder / ".gitignore"
+    if not ignore.is_file():
+        return False
+    rules = [line for line in ignore.read_text(errors="replace").split("\n") if line and not line.startswith("#")]
+    return rules == ["*"]

@@ -1,0 +1,160 @@
+"""A git repository at one exact commit, with submodules; checkouts are kept and verified before each use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from filelock import FileLock
+
+from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.matrix.config import GitSource
+from builder.process import mask_credentials
+
+
+def checkout(source: GitSource, *, cache: Path) -> Path:
+    """Return a folder under `<cache>/git/` that contains exactly this commit and its `.git`.
+
+    A kept checkout is used without network if git finds no change in it; otherwise it is fetched again.
+    Raises UsageError when the repository has no such commit, and MissingToolError when there is no git or the
+    repository cannot be reached.
+    """
+    if not re.fullmatch(r"[0-9a-f]{40}", source.revision):
+        raise UsageError(
+            f"{source.revision!r} is not a full commit hash (40 hexadecimal digits); branches and tags can move",
+            where=source.url,
+        )
+    if not shutil.which("git"):
+        raise MissingToolError("git is not on PATH", where=source.url, hints=("install git",))
+    # The URL is part of the name, because relative URLs of submodules depend on it.
+    name = f"{source.revision[:12]}-{hashlib.sha256(source.url.encode()).hexdigest()[:12]}"
+    tree, aside = cache / "git" / name, cache / "git" / f".{name}"
+    tree.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(tree.parent / f"{name}.lock"):
+        if _untouched(tree, source):
+            return tree
+        shutil.rmtree(tree, ignore_errors=True)
+        shutil.rmtree(aside, ignore_errors=True)  # left by a killed run
+        try:
+            _fetch(source, aside)
+            aside.rename(tree)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return tree
+
+
+def resolve_revision(url: str, revision: str) -> str:
+    """Return the full hash of the commit that a branch, a tag or a full hash names now; empty: the default branch.
+
+    Raises UsageError when the repository has no such branch or tag, and MissingToolError when there is no git or the
+    repository cannot be reached.
+    """
+    if re.fullmatch(r"[0-9a-f]{40}", revision):
+        return revision
+    if not shutil.which("git"):
+        raise MissingToolError("git is not on PATH", where=mask_credentials(url), hints=("install git",))
+    source = GitSource(url, revision)
+    with tempfile.TemporaryDirectory() as empty:
+        listed = _git(source, Path(empty), "ls-remote", "--", url, check=True).stdout
+    commits = {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
+    # An annotated tag has a hash of its own; `^{}` is the commit that it names.
+    names = [f"refs/heads/{revision}", f"refs/tags/{revision}^{{}}", f"refs/tags/{revision}"] if revision else ["HEAD"]
+    found = next((commits[name] for name in names if name in commits), None)
+    if found is None:
+        raise UsageError(
+            f"the repository has no branch or tag {revision!r}" if revision else "the repository has no commit",
+            where=mask_credentials(url),
+            hints=("name a branch, a tag, or a commit by its full hash of 40 digits",),
+        )
+    return found
+
+
+def _untouched(tree: Path, source: GitSource) -> bool:
+    if not (tree / ".git").exists():
+        return False
+    head = _git(source, tree, "rev-parse", "HEAD")
+    status = _git(source, tree, "status", "--porcelain", "--ignored", "--ignore-submodules=none")
+    return head.stdout.strip() == source.revision and status.returncode == 0 and not status.stdout.strip()
+
+
+def _fetch(source: GitSource, aside: Path) -> None:
+    aside.mkdir()
+    _git(source, aside, "init", "--quiet", check=True)
+    _git(source, aside, "remote", "add", "--", "origin", source.url, check=True)
+    # Not every server serves a commit by its hash; then fetch all branches and tags.
+    if _git(source, aside, "fetch", "--quiet", "--depth=1", "origin", source.revision).returncode:
+        everything = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
+        _git(source, aside, "fetch", "--quiet", "origin", *everything, check=True)
+        if _git(source, aside, "cat-file", "-e", f"{source.revision}^{{commit}}").returncode:
+            raise UsageError(
+                f"the repository has no commit {source.revision}",
+                where=source.url,
+                hints=(
+                    "correct `revision` in the recipe",
+                    "if the commit exists only in a fork, set `git` in the recipe to the URL of the fork",
+                    "if the commit is on no branch and no tag, push it to a branch",
+                ),
+            )
+    _git(source, aside, "checkout", "--quiet", "--detach", source.revision, check=True)
+    if (aside / ".gitmodules").exists():
+        update = ("submodule", "--quiet", "update", "--init", "--recursive")
+        if _git(source, aside, *update, "--depth=1").returncode:
+            # The shallow submodules would stay shallow: delete them and fetch them again.
+            _git(source, aside, "submodule", "--quiet", "deinit", "--all", "--force", check=True)
+            shutil.rmtree(aside / ".git" / "modules", ignore_errors=True)
+            _git(source, aside, *update, check=True)
+    if not _untouched(aside, source):
+        raise MissingToolError(
+            f"the checked-out files differ from those of {source.revision} in the repository",
+            where=source.url,
+            hints=(
+                "a filter (for example git-lfs) or an attribute changes files on checkout: remove it from git's"
+                " configuration, which `git config --list` prints",
+            ),
+        )
+
+
+def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run git in `tree` without hooks, prompts or a surrounding repository; `check`: raise when git fails."""
+    settings = ["core.hooksPath=/dev/null", "core.autocrlf=false", "core.fsmonitor=false"]
+    if source.url.startswith(("file://", "/")):
+        # git refuses local submodules by default; a recipe with a local repository may have them.
+        settings.append("protocol.file.allow=always")
+    environment = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
+    environment |= {
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+        "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
+    }
+    options = [part for setting in settings for part in ("-c", setting)]
+    done = subprocess.run(
+        ["git", *options, *words],
+        cwd=tree,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if check and done.returncode:
+        raise _failure(source, words[0], done.stderr)
+    return done
+
+
+def _failure(source: GitSource, verb: str, output: str) -> BuildfarmError:
+    fatal = [line for line in output.splitlines() if line.startswith(("fatal:", "error:"))]
+    detail = (fatal or output.strip().splitlines() or ["git printed no reason"])[0]
+    return MissingToolError(
+        f"git {verb} failed: {mask_credentials(detail)}",
+        where=mask_credentials(source.url),
+        hints=(
+            "check the URL and the network",
+            "the network is needed only once: after a successful fetch, later runs use the stored commit",
+        ),
+    )

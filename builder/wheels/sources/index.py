@@ -1,0 +1,151 @@
+"""Files of the package index: uv finds their addresses, buildfarm downloads them."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import os
+import tempfile
+import time
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from builder.errors import MissingToolError, UsageError
+from builder.process import mask_credentials
+from builder.wheels.toolchain.uv import cause_of, compile_pylock, has_no_solution, index_setting, uv_variables
+
+_ATTEMPTS = 3
+_TIMEOUT = 60.0  # seconds without a byte
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Location:
+    """The address and name of a file on the index. `sha256` is what the index lists, or empty."""
+
+    url: str
+    name: str
+    sha256: str
+
+
+def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = ()) -> list[Location]:
+    """The addresses of the files of an exact version. uv knows the user's index, mirrors, proxies and credentials.
+
+    `kind` is `source distribution` or `wheel`; `index` are URLs of indexes that uv asks before the default index.
+    `uv pip compile --no-deps` reads only the index page of an exact version. `pip download` and `uv lock` would run
+    the archive's setup.py for its metadata before the archive's digest is checked.
+
+    Raises UsageError when the index has no such file, MissingToolError when it cannot be reached.
+    """
+    where = requirement.replace("==", " ")
+    try:
+        wanted = Requirement(requirement)
+    except InvalidRequirement as error:
+        raise UsageError(
+            "this is not a project name with a version, such as torch-scatter 2.1.2", where=where
+        ) from error
+    with tempfile.TemporaryDirectory() as empty:
+        done = compile_pylock(str(wanted), arguments, folder=Path(empty), index=index)
+        if done.returncode:
+            raise _explain(kind, where, done.stderr)
+        listed = tomllib.loads(done.stdout)["packages"][0]
+        entries = listed.get("wheels") if kind == "wheel" else [listed.get("sdist")]
+        locations = [_location(entry, empty) for entry in entries or () if entry] or [
+            _location(listed.get("archive") or {}, empty)
+        ]
+    found = [location for location in locations if location.url]
+    if not found:
+        raise MissingToolError(f"uv found the {kind} but returned no address", where=where, hints=(index_setting(),))
+    return found
+
+
+def _location(entry: dict[str, Any], empty: str) -> Location:
+    # A file of a folder (UV_FIND_LINKS) has a `path`, relative to uv's working directory; of an index, a `url`.
+    url = entry.get("url") or (Path(empty, entry["path"]).resolve().as_uri() if "path" in entry else "")
+    name = entry.get("name") or unquote(urlsplit(url).path).rpartition("/")[2]
+    return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower())
+
+
+def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolError:
+    detail = cause_of(output) or (output.strip().splitlines() or ["uv printed no reason"])[-1]
+    if has_no_solution(output) and "network was disabled" not in output:
+        return UsageError(
+            f"the index has no such {kind}: {detail}",
+            where=where,
+            hints=(
+                "correct the project and the version",
+                f"the index is {index_setting()}",
+            ),
+        )
+    return _unreachable(kind, where, detail)
+
+
+def _unreachable(kind: str, where: str, detail: str) -> MissingToolError:
+    return MissingToolError(
+        f"the {kind} could not be fetched: {detail}",
+        where=where,
+        hints=(
+            f"the index is {index_setting()}",
+            "behind a proxy, set HTTPS_PROXY; if the proxy intercepts TLS, also set SSL_CERT_FILE",
+            "the network is needed only once: after a successful download, later runs use the stored file",
+        ),
+    )
+
+
+def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
+    """Download a file to `aside`, synced to disk; returns its sha256. Raises MissingToolError when that fails."""
+    if urlsplit(location.url).scheme not in ("http", "https", "file"):
+        raise _unreachable(kind, where, f"{location.url.split(':')[0]!r} is not a supported URL scheme")
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            return _stream(location.url, aside)
+        except (OSError, http.client.HTTPException) as error:
+            # The server would refuse again; a broken connection may work the next time.
+            refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
+            if attempt == _ATTEMPTS or refused:
+                raise _unreachable(kind, where, f"{mask_credentials(location.url)}: {error}") from None
+            time.sleep(attempt)
+    raise AssertionError("unreachable")
+
+
+def _stream(url: str, aside: Path) -> str:
+    parts = urlsplit(url)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    request = urllib.request.Request(bare)  # noqa: S310 - the schemes are checked by the caller
+    if secret := _credentials(url):
+        # urllib does not pass this header on when the index redirects to another server.
+        token = base64.b64encode(secret.encode()).decode()
+        request.add_unredirected_header("Authorization", f"Basic {token}")
+    digest, size = hashlib.sha256(), 0
+    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer, aside.open("wb") as out:  # noqa: S310
+        while chunk := answer.read(_CHUNK):
+            out.write(chunk)
+            digest.update(chunk)
+            size += len(chunk)
+        promised = answer.headers.get("Content-Length")
+        out.flush()
+        os.fsync(out.fileno())
+    if promised is not None and int(promised) != size:
+        raise ConnectionError(f"the connection broke after {size} of {promised} bytes")
+    return digest.hexdigest()
+
+
+def _credentials(url: str) -> str:
+    """`user:password` from the URL, or from the index setting if the file is on the index's host; else empty."""
+    variables = uv_variables()
+    parts = urlsplit(url)
+    for candidate in (url, variables.get("UV_DEFAULT_INDEX", ""), variables.get("UV_INDEX_URL", "")):
+        known = urlsplit(candidate)
+        same_host = (known.scheme, known.hostname, known.port) == (parts.scheme, parts.hostname, parts.port)
+        if known.username and same_host:
+            return f"{unquote(known.username)}:{unquote(known.password or '')}"
+    return ""

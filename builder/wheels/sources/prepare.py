@@ -1,0 +1,171 @@
+"""A recipe's source as a clean, patched tree, and the digest of everything in it that can change the wheel."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import UsageError
+from builder.hashing import sha256_of
+from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
+from builder.wheels.sources.archive import unpack
+from builder.wheels.sources.folder import source_files
+from builder.wheels.sources.git import checkout
+from builder.wheels.sources.patches import apply_patches
+from builder.wheels.sources.sdist import fetch_sdist
+
+
+@dataclass(frozen=True)
+class PreparedSource:
+    """A source as it was copied.
+
+    Attributes:
+        digest: its `source_digest`.
+        files: of a folder, the line of the digest for each file; empty for sources that cannot change.
+
+    """
+
+    digest: str
+    files: Mapping[str, bytes]
+
+
+def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSource:
+    """Fill the empty folder `target` with the recipe's source and apply its patches in order.
+
+    Downloads are kept in `cache` (`sdists/<sha256>/`, `git/`) once they are complete; later calls need no network. Of a
+    git repository with a `subdirectory` only that folder is used. After an error, `target` is empty again. The result
+    describes what was copied, also when a file of a folder changes meanwhile.
+
+    Raises UsageError when the recipe is wrong (digest, commit, archive, patch, path) and MissingToolError
+    without network or git.
+    """
+    copied: dict[str, bytes] = {}
+    try:
+        match recipe.source:
+            case PathSource(path=path):
+                files = source_files(path)
+                _copy(files, target, root=path)
+                copied = {name: _entry(name, target / name) for name, _ in files}
+            case SdistSource() as source:
+                unpack(fetch_sdist(source, cache=cache), target)
+            case GitSource() as source:
+                root = checkout(source, cache=cache)
+                if not (top := root / source.subdirectory).is_dir():
+                    raise UsageError(
+                        f"the repository has no folder {source.subdirectory!r} at {source.revision}",
+                        where=source.url,
+                        hints=("correct `subdirectory` in the recipe",),
+                    )
+                _copy(_tracked_files(top), target, root=root, top=top)
+            case WheelSource():
+                raise AssertionError("an official wheel has no source: a plan must not contain a build of this recipe")
+        prepared = PreparedSource(_digest(recipe, copied), copied)
+        apply_patches(recipe.patches, target)
+    except BaseException:
+        _empty(target)
+        raise
+    return prepared
+
+
+def changed_files(recipe: Recipe, prepared: PreparedSource) -> list[str]:
+    """The files of a source folder that were changed, added or deleted since it was copied."""
+    if not isinstance(recipe.source, PathSource):
+        return []
+    now = _entries(recipe.source.path)
+    return sorted(name for name in {*now, *prepared.files} if now.get(name) != prepared.files.get(name))
+
+
+def source_digest(recipe: Recipe, *, cache: Path) -> str:  # noqa: ARG001 - not needed yet
+    """sha256 (hex) over the source that `prepare_source` would prepare.
+
+    It covers, for a path, the files (relative path, executable bit, bytes; links by their target); for an sdist, its
+    declared sha256; for git, commit and subdirectory; and every patch, in order. Nothing is downloaded or executed.
+    Raises UsageError when a file of the recipe cannot be read.
+    """
+    return _digest(recipe, _entries(recipe.source.path) if isinstance(recipe.source, PathSource) else {})
+
+
+def _entries(folder: Path) -> dict[str, bytes]:
+    return {name: _entry(name, file) for name, file in source_files(folder)}
+
+
+def _digest(recipe: Recipe, files: Mapping[str, bytes]) -> str:
+    digest = hashlib.sha256(b"buildfarm source 1\n")
+    match recipe.source:
+        case PathSource():
+            for name in sorted(files):
+                digest.update(files[name])
+        case SdistSource(sha256=sha256):
+            digest.update(f"sdist {sha256.lower()}\n".encode())
+        case GitSource(revision=revision, subdirectory=subdirectory):
+            digest.update(f"git {revision} {subdirectory}\n".encode())
+        case WheelSource(project=project, version=version):
+            digest.update(f"wheel {project} {version}\n".encode())
+    for patch in recipe.patches:
+        digest.update(f"patch {_sha256(patch)}\n".encode())
+    return digest.hexdigest()
+
+
+def _entry(name: str, file: Path) -> bytes:
+    """A line of a tree's digest: kind, path, content. A path cannot contain NUL, so lines cannot collide."""
+    if file.is_symlink():
+        return b"link " + os.fsencode(name) + b"\0" + os.fsencode(file.readlink()) + b"\n"
+    kind = b"exec " if file.stat().st_mode & stat.S_IXUSR else b"file "
+    return kind + os.fsencode(name) + b"\0" + _sha256(file).encode() + b"\n"
+
+
+def _sha256(file: Path) -> str:
+    try:
+        return sha256_of(file)
+    except OSError as error:
+        raise UsageError(f"cannot be read: {error.strerror}", where=str(file)) from None
+
+
+def _tracked_files(top: Path) -> list[tuple[str, Path]]:
+    """Relative path and file of everything in a verified checkout below `top`, except `.git`."""
+    files = []
+    for folder, folders, names in os.walk(top):
+        # os.walk lists a link to a folder as a folder.
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        folders[:] = [name for name in folders if name != ".git" and name not in links]
+        files += [Path(folder, name) for name in [*names, *links] if name != ".git"]
+    return sorted((file.relative_to(top).as_posix(), file) for file in files)
+
+
+def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path | None = None) -> None:
+    """Copy with modes 0644 or 0755, so that the umask of a checkout does not change the wheel.
+
+    A link inside `top` (or `root`) stays a link; a link from `top` to a file in `root` becomes a copy of the file.
+    """
+    for name, file in files:
+        end = file.resolve()
+        if not end.is_relative_to(root.resolve()):
+            raise UsageError(
+                f"the link leads out of the source tree, to {file.readlink()}, which no digest covers",
+                where=str(file),
+                hints=("replace the link by the file",),
+            )
+        copy = target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        inside = end.is_relative_to((top or root).resolve())
+        mode = (file.lstat() if inside else end.stat()).st_mode
+        if stat.S_ISLNK(mode):
+            copy.symlink_to(file.readlink())
+        elif stat.S_ISREG(mode):
+            shutil.copyfile(file, copy)
+            copy.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
+        else:
+            raise UsageError("this is neither a file, a folder nor a link", where=str(file))
+
+
+def _empty(folder: Path) -> None:
+    for entry in list(folder.iterdir()) if folder.is_dir() else []:
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()

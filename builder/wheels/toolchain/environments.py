@@ -1,0 +1,194 @@
+"""Python environments for builds and proofs: uv creates them, exact versions are locked, none is used incomplete."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.hashing import digest_of
+from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.compat import Compat
+from builder.process import kill_orphans
+from builder.store import Store, write_atomic
+from builder.wheels.toolchain.python_downloads import Pythons
+from builder.wheels.toolchain.pythons import Interpreter
+from builder.wheels.toolchain.uv import compile_requirements, run_uv
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A complete virtual environment.
+
+    Attributes:
+        folder: its root.
+        python: its Python version.
+        packages: the installed packages as exact requirements, sorted.
+
+    """
+
+    folder: Path
+    python: Python
+    packages: tuple[str, ...]
+
+    @property
+    def interpreter(self) -> Path:
+        """Path of its Python interpreter."""
+        return self.folder / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        """Path of its site-packages."""
+        suffix = "t" if self.python.free_threaded else ""
+        return self.folder / "lib" / f"python{self.python.major}.{self.python.minor}{suffix}" / "site-packages"
+
+    def packaged_toolkit(self, cuda: Cuda) -> Path:
+        """The CUDA toolkit that NVIDIA's packages install, for CUDA_HOME; `cuda_packages.link_toolkit` completes it."""
+        return self.site_packages / "nvidia" / f"cu{cuda.major}"
+
+
+class Environments:
+    """Creates environments in the store and keeps them for later runs.
+
+    Next to each is a lock record (`<key>.json`) with the exact versions of the first resolution. An environment that
+    was deleted to free disk space is created again from that record, so new releases do not change a build's digest.
+    """
+
+    def __init__(self, store: Store, torch_index: str, *, python_downloads: bool = True) -> None:
+        """`torch_index` is the URL of torch's own index; `python_downloads` is whether uv may download Pythons."""
+        self.store = self._store = store
+        self._pythons = Pythons(store, downloads=python_downloads)
+        self._torch_index = torch_index
+
+    def torch_index(self, torch: Torch, cuda: Cuda) -> list[str]:
+        """The indexes to ask for this torch before the default index: none for the variant on the package index."""
+        if Compat.load().is_default_variant(torch, cuda):
+            return []
+        return [self._torch_index.replace("{variant}", cuda.variant)]
+
+    def ensure(self, python: Python, requirements: Sequence[str], *, index: Sequence[str], log: Path) -> Environment:
+        """An environment with these requirements.
+
+        Raises MissingToolError when the Python, a package or the index is not available.
+        """
+        interpreter = self.interpreter(python)
+        key = digest_of([interpreter.version, list(requirements), list(index)])[:16]
+        folder, record = self._store.root / "envs" / key, self._store.root / "envs" / f"{key}.json"
+        marker = folder / ".complete"
+        job = f"env-{key}"
+        self._store.use(f"envs/{key}")
+        with self._store.lock(job):
+            locked = self._read(record)
+            if locked is None or not marker.exists():
+                kill_orphans(self._store.owner(job))
+                shutil.rmtree(folder, ignore_errors=True)
+                wanted, owner = locked or requirements, self._store.owner(job)
+                self.create(folder, interpreter, wanted, index=index, log=log, owner=owner)
+                locked = _freeze(folder, python)
+                write_atomic(
+                    record,
+                    json.dumps({"requirements": list(requirements), "packages": locked}, indent=1).encode(),
+                )
+                marker.touch()
+        return Environment(folder, python, tuple(locked))
+
+    def locked(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> tuple[str, ...] | None:
+        """The locked versions of such an environment; None before its first resolution."""
+        key = digest_of([self.interpreter(python).version, list(requirements), list(index)])[:16]
+        packages = self._read(self._store.root / "envs" / f"{key}.json")
+        return tuple(packages) if packages is not None else None
+
+    def check(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> None:
+        """Ask the index for these packages without downloading them; raises as `ensure` would.
+
+        Once their versions are locked, the index is not asked.
+        """
+        if self.locked(python, requirements, index=index) is not None:
+            return
+        key = digest_of([str(python), list(requirements), list(index)])[:16]
+        job = f"check-{key}"
+        with self._store.work(job) as folder:
+            compile_requirements(
+                requirements,
+                ["--no-deps", "--python-version", str(python)],
+                folder=folder,
+                index=index,
+                log=self._store.log("packages"),
+                owner=self._store.owner(job),
+            )
+
+    def interpreter(self, python: Python, *, headers: bool = False) -> Interpreter:
+        """The interpreter of that version, downloaded if this machine lacks it; with `headers`, one with Python.h.
+
+        Raises MissingToolError when there is none and none can be downloaded.
+        """
+        return self._pythons.obtain(python, headers=headers)
+
+    @staticmethod
+    def create(
+        folder: Path,
+        interpreter: Interpreter,
+        requirements: Sequence[str],
+        *,
+        index: Sequence[str],
+        log: Path,
+        owner: str,
+    ) -> None:
+        """Create a virtual environment and install into it; raises MissingToolError or BuildError with uv's reason."""
+        venv = ["venv", "--no-project", "--python", str(interpreter.path), str(folder)]
+        run_uv(venv, requirements, index=index, log=log, owner=owner)
+        Environments.install(folder, requirements, index=index, log=log, owner=owner)
+
+    @staticmethod
+    def install(folder: Path, requirements: Sequence[str], *, index: Sequence[str], log: Path, owner: str) -> None:
+        """Install into an environment; raises as `create` does, UnsatisfiableError when the packages conflict."""
+        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *requirements]
+        run_uv(argv, requirements, index=index, log=log, owner=owner)
+
+    @staticmethod
+    def _read(record: Path) -> list[str] | None:
+        try:
+            packages = json.loads(record.read_bytes())["packages"]
+            return [str(package) for package in packages]
+        except (OSError, ValueError, KeyError, TypeError):  # no record, or an unreadable one: resolve again
+            return None
+
+
+def _freeze(folder: Path, python: Python) -> list[str]:
+    site = Environment(folder, python, ()).site_packages
+    names = (re.fullmatch(r"(.+?)-([^-]+)\.dist-info", path.name) for path in site.glob("*.dist-info"))
+    return sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in names if m)
+
+
+def locked_version(packages: Sequence[str], project: str) -> str:
+    """The version of a project among exact requirements (`name==version`), or empty."""
+    return next((p.split("==")[1] for p in packages if p.startswith(f"{project}==")), "")
+
+
+def build_requirements(torch: Torch, cuda: Cuda, extra: Sequence[str], *, toolkit: bool) -> list[str]:
+    """The requirements of a build's environment: torch, with `toolkit` also nvcc, build tools, and `extra`."""
+    return [
+        *Compat.load().cell_requirements(torch, cuda),
+        *(toolkit_requirements(cuda) if toolkit else ()),
+        "ninja",
+        # torch before 2.8 imports pkg_resources in cpp_extension; setuptools 82 no longer has it.
+        "setuptools<82" if (torch.major, torch.minor) < (2, 8) else "setuptools",
+        "wheel",
+        *extra,
+    ]
+
+
+def toolkit_requirements(cuda: Cuda) -> list[str]:
+    """The packages of a complete nvcc of one minor version; see `cuda_packages.link_toolkit` for the rest.
+
+    nvcc's wheel does not pin crt and nvvm: a plain `cuda-toolkit[nvcc]` installs nvcc 13.0 with the newest front
+    end. Here all four packages have the same minor version.
+    """
+    return [
+        f"cuda-toolkit[nvcc,cccl]=={cuda}.*",
+        f"nvidia-cuda-crt=={cuda}.*",
+        f"nvidia-nvvm=={cuda}.*",
+    ]

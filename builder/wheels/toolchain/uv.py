@@ -1,0 +1,199 @@
+"""uv: where it is, the environment variables it gets, how it is called, and what its errors mean."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import uv
+
+from builder.build_log import log_size, text_since
+from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.images.network import prepend_index
+from builder.process import mask_credentials, run
+
+#: Variables that name the default package index, in uv's order of precedence; pip's counts when uv's are not set.
+INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+
+#: How uv reports that a server does not answer.
+UNREACHABLE = re.compile(
+    r"(?i)failed to fetch|error sending request|dns error|connection refused|timed out|client error \(connect\)"
+    r"|error reading a body from connection|connection (?:reset|closed)"
+)
+_NO_SOLUTION = re.compile(r"(?i)no solution found")
+_ABSENT = re.compile(r"(?i)was not found in the package registry|there (?:is|are) no versions? of")
+#: How uv introduces a cause, before and after uv 0.10.
+_CAUSE = re.compile(r"(?s)(?:╰─▶|cause:) (.+?)(?:\n\n|$)")
+#: What uv prints for a wheel that needs a newer glibc than this machine's.
+_NEWER_GLIBC = re.compile(r"wheel is compatible with ((?:Linux \(`\w+`\)(?:, )?)+), but you're on Linux \(`(\w+)`\)")
+_DISK_FULL = "No space left on device"
+
+_COMPILE = ("pip", "compile", "--quiet", "--no-header")
+
+
+class UnsatisfiableError(MissingToolError):
+    """The packages exist, but they conflict with each other or with this Python."""
+
+
+class DiskFullError(BuildError):
+    """The environment did not fit on the disk. This says nothing about the packages."""
+
+
+class KilledError(BuildError):
+    """A signal terminated uv. This says nothing about the packages."""
+
+
+@cache
+def find_uv() -> Path:
+    """The uv program of buildfarm's own environment."""
+    return Path(uv.find_uv_bin())
+
+
+def uv_command() -> str:
+    """How a user calls uv: by its name if it is on PATH, otherwise by the path of the uv in buildfarm's environment."""
+    return "uv" if shutil.which("uv") else shlex.quote(str(find_uv()))
+
+
+def index_setting() -> str:
+    """The variable that names the package index, and its value without credentials, for error messages."""
+    for name in INDEX_SETTINGS:
+        if url := os.environ.get(name):
+            return f"{name}={mask_credentials(url)}"
+    return "the default package index (UV_DEFAULT_INDEX is not set)"
+
+
+def uv_variables(index: Sequence[str] = ()) -> dict[str, str]:
+    """Environment variables for uv: it downloads no Python, and uses pip's index setting when uv has none.
+
+    `index` are URLs of indexes that uv asks before the default index. They may hold passwords, so they are passed as
+    a variable: every user of the machine can read arguments.
+    """
+    variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    if not variables.keys() & {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} and "PIP_INDEX_URL" in variables:
+        variables["UV_DEFAULT_INDEX"] = variables["PIP_INDEX_URL"]
+    return {**prepend_index(index, variables), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+
+
+def run_uv(
+    arguments: Sequence[str], requirements: Sequence[str], *, index: Sequence[str], log: Path, owner: str
+) -> None:
+    """Run uv with its output appended to `log`; raises what `uv_error` returns when uv fails, KilledError on a signal.
+
+    `requirements` are only named in errors.
+    """
+    start = log_size(log)
+    status = run([str(find_uv()), *arguments], log=log, owner=owner, env=uv_variables(index))
+    if status < 0:
+        raise KilledError(f"signal {-status} terminated uv", stage="environment", log=log)
+    if status != 0:
+        raise uv_error(log, start, requirements, index)
+
+
+def compile_requirements(
+    requirements: Sequence[str],
+    arguments: Sequence[str] = (),
+    *,
+    folder: Path,
+    index: Sequence[str],
+    log: Path,
+    owner: str,
+) -> str:
+    """Resolve requirements with `uv pip compile` in an empty folder; returns one exact requirement per line.
+
+    Raises as `run_uv` does.
+    """
+    source, target = folder / "requirements.in", folder / "requirements.txt"
+    source.write_text("\n".join(requirements) + "\n")
+    argv = [*_COMPILE, *arguments, "--output-file", str(target), str(source)]
+    run_uv(argv, requirements, index=index, log=log, owner=owner)
+    return target.read_text()
+
+
+def compile_pylock(
+    requirement: str, arguments: Sequence[str], *, folder: Path, index: Sequence[str]
+) -> subprocess.CompletedProcess[str]:
+    """Ask for the files of one exact version with `uv pip compile`; stdout is a pylock.toml when the status is 0.
+
+    `folder` is the working directory; it should be empty, because uv reads the pyproject.toml there.
+    """
+    options = ("--color=never", "--no-deps", "--format=pylock.toml", f"--python={sys.executable}")
+    return subprocess.run(
+        [find_uv(), *_COMPILE, *options, *arguments, "-"],
+        cwd=folder,
+        env=uv_variables(index),
+        input=requirement,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def cause_of(output: str) -> str:
+    """The last cause that uv printed, on one line; empty when it printed none."""
+    causes = _CAUSE.findall(output)
+    return " ".join(causes[-1].split()) if causes else ""
+
+
+def has_no_solution(output: str) -> bool:
+    """Whether uv found no versions that satisfy the requirements."""
+    return _NO_SOLUTION.search(output) is not None
+
+
+def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> BuildfarmError:
+    """Why uv failed, read from the log after its first `start` bytes."""
+    output = text_since(log, start)
+    wanted = ", ".join(requirements)
+    where = " and ".join([*map(mask_credentials, index), index_setting()])
+    if _DISK_FULL in output:
+        return DiskFullError("the disk is full; unfinished files were deleted", stage="environment", log=log)
+    if UNREACHABLE.search(output):
+        return _unreachable(output, wanted, where, log)
+    if newer := _NEWER_GLIBC.search(output):
+        tags = " or ".join(re.findall(r"`(\w+)`", newer[1]))
+        return MissingToolError(
+            f"the wheel needs {tags}, but the C library (glibc) here supports at most {newer[2]}",
+            hints=[
+                "test the wheel in a container of the cell's runtime image with `buildfarm smoke --executor docker`",
+                "set `runtime` under `images:` in matrix.yaml to a newer base image for such containers",
+            ],
+        )
+    absent = _ABSENT.search(output)
+    if absent or has_no_solution(output):
+        detail = cause_of(output) or "no version satisfies the requirements"
+        hints = [
+            f"requirements: {wanted}",
+            "set `torch_index` in matrix.yaml to the index of torch's other CUDA variants",
+        ]
+        if absent:
+            return MissingToolError(
+                f"the package index does not have a required package or version: {detail}", where=where, hints=hints
+            )
+        return UnsatisfiableError(f"the packages conflict: {detail}", where=where, hints=hints)
+    return BuildError(
+        f"uv could not create the environment for {wanted}",
+        stage="environment",
+        log=log,
+        hints=[f"uv's output is in {log}"],
+    )
+
+
+def _unreachable(output: str, wanted: str, where: str, log: Path) -> MissingToolError:
+    """The index does not answer. One network error of many builds is printed once, so the sentence names no package."""
+    named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", output, re.MULTILINE)
+    return MissingToolError(
+        "the package index cannot be reached",
+        where=where,
+        hints=[
+            "set UV_DEFAULT_INDEX to an index or mirror that this machine can reach",
+            *([f"uv failed at {named[1]}"] if named else []),
+            f"requirements: {wanted}",
+            f"uv's output is in {log}",
+        ],
+    )

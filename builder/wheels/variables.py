@@ -1,0 +1,95 @@
+"""Environment variables of a build: what every executor sets, what the user's shell adds, how compiler flags join."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from builder.matrix.axes import Arch
+from builder.wheels.job import CompileJob
+
+#: 1980-01-01, the oldest date that a zip can hold, so that no file contains a build time.
+EPOCH = "315532800"
+
+#: nvcc's options that replace the source's choice of architectures; launch.sh reads it.
+ARCHITECTURES = "BUILDFARM_NVCC_ARCHITECTURES"
+
+#: The only variables of the user's shell that reach a local build: user, language, network and caches. Any other
+#: variable (CPATH, LIBRARY_PATH, a flag that some setup.py reads) could change what is compiled, and the build's digest
+#: does not cover it.
+_FROM_SHELL = re.compile(
+    r"HOME|USER|LOGNAME|PATH|TMPDIR|TZ|LANG|LC_.+|XDG_CACHE_HOME|(?:UV|PIP|SCCACHE)_.+|(?i:.+_proxy)"
+    r"|SSL_CERT_FILE|SSL_CERT_DIR|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+)
+
+
+def build_variables(job: CompileJob) -> dict[str, str]:
+    """What every executor sets: architectures, CUDA without a GPU, parallelism, no dates, no debug information."""
+    override = {ARCHITECTURES: architecture_flags(job.build.archs)} if job.recipe.override_architectures else {}
+    return {
+        **override,
+        "TORCH_CUDA_ARCH_LIST": ";".join(str(arch) for arch in job.build.archs),
+        "FORCE_CUDA": "1",
+        "MAX_JOBS": str(job.jobs),
+        "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),
+        "SOURCE_DATE_EPOCH": EPOCH,
+        # A source without .git, as buildfarm prepares it, has no version for setuptools-scm and hatch-vcs.
+        "SETUPTOOLS_SCM_PRETEND_VERSION": job.recipe.version,
+        # nvcc puts its intermediate files next to the object file. In the folder for temporary files their names would
+        # hold nvcc's process id, and an object file contains the name of its source.
+        "NVCC_PREPEND_FLAGS": "-objtemp",
+        # Python's own flags contain -g, and setuptools passes them on: more than half of the time of a compile with
+        # torch's headers, for debug information that no released wheel has. A -g of the recipe or source still wins.
+        "CPPFLAGS": "-g0",
+        "PYTHONNOUSERSITE": "1",
+        "LC_ALL": "C.UTF-8",  # `compile_failure` reads English messages
+        "PYTHONHASHSEED": "0",
+        # torch's table is wrong for 12.8 and 12.9 and has no row above 13.0; buildfarm checks the compiler itself.
+        "TORCH_DONT_CHECK_COMPILER_ABI": "1",
+    }
+
+
+def architecture_flags(archs: Sequence[Arch]) -> str:
+    """nvcc's options for these architectures, as torch writes them."""
+    codes = []
+    for arch in archs:
+        number = f"{arch.number}{arch.suffix}"
+        kinds = ("sm", "compute") if arch.ptx else ("sm",)
+        codes += [f"-gencode=arch=compute_{number},code={kind}_{number}" for kind in kinds]
+    return " ".join(codes)
+
+
+def shell_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a shell that a local build gets."""
+    return {name: value for name, value in variables.items() if _FROM_SHELL.fullmatch(name)}
+
+
+def prefix_map_flags(folders: Mapping[Path, str], compiler: str) -> dict[str, str]:
+    """Variables whose flags make a compiler write other names for these folders; `compiler` is its version.
+
+    The flags are in CPPFLAGS: setuptools appends it to Python's own flags, where CFLAGS would replace them
+    (setuptools 81). CMake reads neither. Empty for gcc before 8, which does not know the flag.
+    """
+    if int(compiler.split(".", maxsplit=1)[0]) < 8:
+        return {}
+    # A comma would end nvcc's -Xcompiler, and an equals sign the folder.
+    maps = [
+        f"-ffile-prefix-map={folder}={name}" for folder, name in folders.items() if not set(",=") & set(str(folder))
+    ]
+    return {"CPPFLAGS": " ".join(maps), "NVCC_PREPEND_FLAGS": " ".join(f"-Xcompiler {each}" for each in maps)}
+
+
+def holds_flags(name: str) -> bool:
+    """Whether a variable of this name holds compiler flags, which are appended instead of replaced."""
+    return re.fullmatch(r"[A-Z]*FLAGS|NVCC_(?:PRE|AP)PEND_FLAGS", name) is not None
+
+
+def merge_variables(variables: Mapping[str, str], more: Mapping[str, str]) -> dict[str, str]:
+    """Both; `more` wins, but its compiler flags are appended to those of `variables`."""
+    flags = {
+        name: f"{variables[name]} {text}".strip()
+        for name, text in more.items()
+        if name in variables and holds_flags(name)
+    }
+    return {**variables, **more, **flags}

@@ -1,0 +1,105 @@
+"""What is checked about the wheel that a compile made, with the source and the log still at hand."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from builder.errors import BuildError
+from builder.matrix.config import RECIPE, Recipe
+from builder.records.cuda_sources import CudaSources
+from builder.wheels.job import CompileJob
+
+_INCLUDE = re.compile(r'#\s*include\s*[<"](?:[^">]*/)?([^"/>]+\.cu)[">]')
+_INCLUDING = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp"})
+_BUILD_FILES = ("setup.py", "build.py", "setup_helpers.py")
+#: A line of a log that compiles a file: a compiler command, or what CMake prints instead.
+_COMPILES = re.compile(r"\s-c\s|\.o\b|Building CUDA object")
+
+
+def check_identity(wheel: Path, job: CompileJob) -> None:
+    """Raises BuildError unless name and version of the compiled wheel are those of the recipe.
+
+    The name is compared as pip compares names. Of the version, the public part counts: setup.py may append a local one.
+    """
+    try:
+        name, version, _, _ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename as error:
+        raise BuildError(str(error), stage="verify", log=job.log, where=wheel.name) from None
+    recipe, differences, hints = job.recipe, [], []
+    if name != canonicalize_name(recipe.name):
+        made = wheel.name.split("-")[0]
+        differences.append(f"the name {made}, and the recipe has {recipe.name}")
+        hints.append(f"set `name: {made}` in {RECIPE}, or correct the name in setup.py or pyproject.toml")
+    if Version(version.public) != Version(Version(recipe.version).public):
+        differences.append(f"the version {version.public}, and the recipe has {recipe.version}")
+        hints.append(f"set `version: {version.public}` in {RECIPE}, or correct the version of the source")
+    if differences:
+        raise BuildError(
+            f"the source made a wheel with {'; and '.join(differences)}",
+            stage="verify",
+            log=job.log,
+            where=str(recipe.folder / RECIPE),
+            hints=hints,
+        )
+
+
+def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:
+    """What `build-system.requires` of a source asks for and the exact requirements `packages` do not meet."""
+    try:
+        document = tomllib.loads((source / "pyproject.toml").read_text())
+        wanted = [Requirement(text) for text in document["build-system"]["requires"]]
+    except (OSError, ValueError, KeyError, TypeError):  # no pyproject.toml, or one that the build front end rejects
+        return []
+    versions = {
+        str(canonicalize_name(name)): version for name, _, version in (text.partition("==") for text in packages)
+    }
+    return [
+        str(each) for each in wanted if (each.marker is None or each.marker.evaluate()) and not _met(each, versions)
+    ]
+
+
+def _met(wanted: Requirement, versions: Mapping[str, str]) -> bool:
+    version = versions.get(canonicalize_name(wanted.name))
+    return version is not None and wanted.specifier.contains(version, prereleases=True)
+
+
+def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:
+    """The CUDA files of a source before it is compiled: none of them is compiled yet."""
+    files = sorted(path for path in source.rglob("*.cu") if path.is_file())
+    included: set[str] = set()
+    if files:
+        for path in source.rglob("*"):
+            if path.suffix in _INCLUDING and path.is_file():
+                included.update(_INCLUDE.findall(path.read_text(errors="replace")))
+    own = [path.relative_to(source).as_posix() for path in files if path.name not in included]
+    asks = "" if recipe.assume_cuda else next((name for name in _BUILD_FILES if _asks_for_gpu(source / name)), "")
+    return CudaSources(len(files), tuple(own), asks)
+
+
+def without_compiled(sources: CudaSources, log: str) -> CudaSources:
+    """The same after the compile; `log` is the compilers' output."""
+    commands = "\n".join(line for line in log.splitlines() if _COMPILES.search(line))
+    left = tuple(name for name in sources.never_compiled if not _names(commands, name.rpartition("/")[2]))
+    return CudaSources(sources.files, left, sources.asks_for_gpu)
+
+
+def _names(commands: str, file: str) -> bool:
+    return re.search(rf"(?<![\w.-]){re.escape(file)}(?![\w-])", commands) is not None
+
+
+def _asks_for_gpu(file: Path) -> bool:
+    """Whether the code of a file, and not only a comment, names `cuda.is_available`."""
+    try:
+        nodes = ast.walk(ast.parse(file.read_bytes()))
+    except (OSError, SyntaxError, ValueError):
+        return False
+    called = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "is_available"]
+    return any(ast.unparse(module).endswith("cuda") for module in called)

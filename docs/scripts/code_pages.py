@@ -1,0 +1,127 @@
+"""Pages made of docstrings and tables of the code: cases.py, checks, exit codes, the store."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import builder
+from builder.errors import Exit
+from builder.proof import Check
+from docs.scripts.markdown import code, one_line, page, sentence, table
+
+_CASES_TEXT = Path(__file__).with_name("cases.md")
+_STORE_TEXT = Path(__file__).with_name("store.md")
+
+_FILE = "These checks read only the wheel file. They execute nothing in it and run on every machine."
+_CELL = "These checks run once in each cell, in a clean environment with the wheel and the torch of the cell."
+_GPU = 'These checks need a GPU, and `gpu-device` needs two. On a machine without a GPU they are "not run".'
+
+
+def cases_page() -> str:
+    """What a recipe's cases.py may contain, from builder/gate/case.py."""
+    path = Path(builder.__file__).parent / "gate" / "case.py"
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    case, make = classes["Case"], classes["Make"]
+    meanings = dict(attributes(ast.get_docstring(case) or ""))
+    fields = [
+        [code(name), sentence(meanings[name]), default or "required"]
+        for name, default in _defaults(case)
+        if name in meanings
+    ]
+    methods = [
+        [code(f"make.{node.name}({_signature(node)})"), sentence((ast.get_docstring(node) or "").split("\n\n")[0])]
+        for node in make.body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+    return page(
+        "cases.py",
+        _CASES_TEXT.read_text(encoding="utf-8"),
+        "## Case",
+        sentence((ast.get_docstring(case) or "").split("\n\n")[0]),
+        table(["field", "meaning", "default"], fields),
+        "## Make",
+        one_line((ast.get_docstring(make) or "").replace("\n\n", " ")),
+        table(["method", "result"], methods),
+        "`make.device` and `make.dtype` are the device and the dtype under test.",
+        "## Tolerances",
+        "A case without `tolerances` uses these. Integers and booleans must be equal.",
+        table(["dtype", "rtol", "atol"], _tolerances(tree)),
+    )
+
+
+def attributes(docstring: str) -> Iterator[tuple[str, str]]:
+    """Each name and its text from the section `Attributes:`."""
+    section = docstring.partition("Attributes:\n")[2]
+    for part in re.split(r"\n(?=    \w[\w, ]*: )", "\n" + section):
+        name, colon, text = part.strip().partition(": ")
+        if colon:
+            yield name, text
+
+
+def _defaults(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for statement in node.body:
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            text = ast.unparse(statement.value) if statement.value else ""
+            yield statement.target.id, code({"field(default_factory=dict)": "{}"}.get(text, text))
+
+
+def _signature(node: ast.FunctionDef) -> str:
+    return re.sub(r"^self(, )?", "", ast.unparse(node.args))
+
+
+def _tolerances(tree: ast.Module) -> Iterator[list[str]]:
+    """A row for each dtype of the mapping TOLERANCES."""
+    for node in tree.body:
+        if isinstance(node, ast.AnnAssign) and node.value and ast.unparse(node.target) == "TOLERANCES":
+            for key, value in re.findall(r"(torch\.\w+): \(([^)]+)\)", ast.unparse(node.value)):
+                yield [code(key), *(f"{float(part):g}" for part in value.split(","))]
+
+
+def checks_page() -> str:
+    """Every check and what it means if it passed."""
+    on_file = [c for c in Check if list(Check).index(c) < list(Check).index(Check.IMPORT) and c is not Check.LINKAGE]
+    on_gpu = [check for check in Check if check.on_gpu]
+    in_cell = [check for check in Check if check not in on_file and check not in on_gpu]
+    heads = ["check", "passed means"]
+    return page(
+        "Checks",
+        "The verdict of a check is **passed**, **failed**, **not run** or **accepted**. A wheel with a failed check is "
+        'refused: it does not reach `dist/`. "Not run" never counts as passed and does not refuse a wheel. '
+        "[What each proof means](../explanation/proofs.md) describes the limits of the checks.",
+        "## Of the wheel file",
+        _FILE,
+        table(heads, [[code(check.value), check.meaning] for check in on_file]),
+        "`abi3` runs for wheels of the classes `abi3` and `stable`, `stable-abi` for those of the class `stable`.",
+        "## In each cell",
+        _CELL,
+        table(heads, [[code(check.value), check.meaning] for check in in_cell]),
+        "## In each cell, on a GPU",
+        _GPU,
+        table(heads, [[code(check.value), check.meaning] for check in on_gpu]),
+    )
+
+
+def exit_codes_page() -> str:
+    """The exit codes and their meanings."""
+    rows = [[code(str(int(each))), each.name.lower().replace("_", " "), each.meaning] for each in Exit]
+    return page(
+        "Exit codes",
+        "Scripts may rely on these numbers. If several builds fail, the exit code is the largest of their codes."
+        ' Checks that are "not run" do not change the exit code, with one exception: if no check at all could run,'
+        " `smoke` exits with 4.",
+        table(["code", "name", "meaning"], rows),
+        "Each error is one sentence on stderr that names the file, key or package it is about. Lines that start with "
+        "`hint:` say what to do next. With `--json`, an error that stops the command is also on stdout, as "
+        '`{"errors": [{"error", "where", "hints"}]}`. A traceback appears only for an error in buildfarm itself.',
+        "A script that requires that a check ran, such as `gpu-values`, must read its verdict from `dist/report.json` "
+        "or from the output of `smoke --json`. The exit code does not show it.",
+    )
+
+
+def store_page() -> str:
+    """The files of the store; tests/unit/test_docs.py compares the folders with those that a store makes."""
+    return page("Files of the store", _STORE_TEXT.read_text(encoding="utf-8"))

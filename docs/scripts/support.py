@@ -1,0 +1,73 @@
+"""The support matrix, by torch, CUDA and Python, from builder/matrix/compat.yaml and matrix.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from builder.matrix.axes import Cuda, Platform, Python, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.load import load_matrix
+from docs.scripts.markdown import page, table
+
+ROOT = Path(__file__).parent.parent.parent
+START, END = "<!-- support matrix -->", "<!-- end of support matrix -->"
+
+_PAGE = """\
+Each field lists the Python versions for which PyTorch publishes a wheel of that torch and CUDA for Linux on x86_64.
+Only Python versions that `matrix.yaml` of the repository lists are shown. An empty field means that PyTorch published
+no such wheel. The source of each fact is in `builder/matrix/compat.yaml`. `buildfarm plan --explain` prints the reason
+for each skipped cell."""
+
+_TOOLKITS = """\
+The column "newest gcc" gives the newest gcc that the nvcc of this CUDA version accepts as host compiler. The local
+executor gets a toolkit of CUDA 13.0 or newer from the package index. Older toolkits come from `CUDA_HOME` or from a
+container image."""
+
+
+def support_page() -> str:
+    """The page of the reference."""
+    compat = Compat.load()
+    _, cudas, _ = _axes()
+    rows = []
+    for cuda in cudas:
+        facts = compat.toolkit(cuda)
+        archs = ", ".join(str(arch) for arch in sorted(facts.archs) if not arch.suffix)
+        rows.append([str(cuda), archs, str(facts.gcc_max.value)])
+    return page(
+        "Support matrix",
+        _PAGE,
+        _matrix(),
+        "## CUDA toolkits",
+        _TOOLKITS,
+        table(["CUDA", "GPU architectures", "newest gcc"], rows),
+    )
+
+
+def readme_support(readme: str) -> str:
+    """The README with its table replaced."""
+    before, start, rest = readme.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        raise ValueError(f"README.md has no lines {START!r} and {END!r}")
+    return f"{before}{start}\n{_matrix()}\n{end}{after}"
+
+
+def _axes() -> tuple[Sequence[Torch], Sequence[Cuda], Sequence[Python]]:
+    matrix = load_matrix(ROOT / "matrix.yaml")
+    return matrix.torch, matrix.cuda, matrix.python
+
+
+def _matrix() -> str:
+    torches, cudas, pythons = _axes()
+    rows = [[str(torch.series), *(_pythons(torch, cuda, pythons) for cuda in cudas)] for torch in torches]
+    return table(["torch", *(f"CUDA {cuda}" for cuda in cudas)], rows)
+
+
+def _pythons(torch: Torch, cuda: Cuda, pythons: Sequence[Python]) -> str:
+    """a range such as 3.10 to 3.13, or empty."""
+    compat = Compat.load()
+    there = [each for each in pythons if compat.why_not(torch, cuda, each, Platform.LINUX_X86_64) is None]
+    if not there:
+        return ""
+    return str(there[0]) if len(there) == 1 else f"{there[0]}\u2013{there[-1]}"

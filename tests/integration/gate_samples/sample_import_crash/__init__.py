@@ -1,0 +1,7 @@
+"""Crashes at import: reads address 0."""
+
+from __future__ import annotations
+
+import ctypes
+
+ctypes.string_at(0)

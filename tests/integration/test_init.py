@@ -1,0 +1,44 @@
+"""A folder with one CUDA file, `buildfarm init` and `buildfarm build`: a wheel with the kernels as ops."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from builder.errors import Exit
+from tests.conftest import Farm, lacking, wheel_of
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+KERNELS = """\
+__global__ void saxpy(int n, float a, const float* __restrict__ x, float* y) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = a * x[i] + y[i];
+}
+
+template <typename T>
+__global__ void scale(T* out, const T* x, T a, size_t n) {
+  size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x;
+  if (i < n) out[i] = a * x[i];
+}
+"""
+
+
+def test_one_cuda_file_becomes_a_wheel(farm: Farm, store: Path, tmp_path: Path) -> None:
+    (tmp_path / "kernels.cu").write_text(KERNELS)
+    started = farm("init", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", cwd=tmp_path)
+    assert started.code == 0, started.all
+    assert "torch.ops.kernels.scale(Tensor(a!) out, Tensor x, float a, int n) -> ()" in started.out
+    built = farm("build", "--executor", "local", "--arch", "9.0", "--store", store, cwd=tmp_path)
+    if built.code == Exit.TOOL_MISSING:
+        lacking(built.err)
+    assert built.code == 0, built.all
+    (entry,) = json.loads((tmp_path / "dist" / "report.json").read_text())["builds"]
+    verdicts = {proof["check"]: proof["verdict"] for proof in entry["proofs"]}
+    assert [verdicts[check] for check in ("device-code", "linkage", "import")] == ["passed"] * 3
+    assert verdicts["ops"] == "not run"  # there are no cases
+    assert "kernels::saxpy" in json.dumps(entry["proofs"])
+    assert "kernels::scale" in json.dumps(entry["proofs"])
+    assert wheel_of(tmp_path / "dist").name.startswith("kernels-0.1.0+cu130.torch211-cp312-")

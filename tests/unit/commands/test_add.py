@@ -1,0 +1,162 @@
+"""`buildfarm add` and `buildfarm build SOURCE`: projects, repositories and folders become recipes that build."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from builder.__main__ import _run
+from builder.commands.add.add import AddOptions, run_add
+from builder.commands.add.new_axes import new_axes
+from builder.errors import Exit, UsageError
+from builder.matrix.config import GitSource, SdistSource, Selection
+from builder.matrix.load import load_matrix, load_recipe
+from tests.unit import loopback
+from tests.unit.small_project import MODULE, PYTHON, SmallProject, small_project
+
+SETUP = 'setup(name="small-ops", version="1.2", ext_modules=[CUDAExtension("small_ops._C", ["ops.cu"])])\n'
+
+
+def write_source(folder: Path, setup: str = SETUP) -> Path:
+    (folder / "small_ops").mkdir(parents=True)
+    (folder / "setup.py").write_text(setup)
+    (folder / "ops.cu").write_text("#include <torch/library.h>\n")
+    (folder / "small_ops" / "__init__.py").write_text("import torch\n")
+    return folder
+
+
+def options(tmp_path: Path, source: str) -> AddOptions:
+    return AddOptions(source, tmp_path / "project" / "matrix.yaml", Selection(), tmp_path / "store")
+
+
+def git(folder: Path, *words: str) -> str:
+    names = ["-c", "user.name=n", "-c", "user.email=e@example.org"]
+    return subprocess.run(
+        ["git", *names, *words], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def add_sdist(index: loopback.PackageIndex, source: Path, version: str) -> str:
+    """Put a source distribution into the index; return its sha256."""
+    path = index.root / "default" / f"small_ops-{version}.tar.gz"
+    path.parent.mkdir(exist_ok=True, parents=True)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(source, f"small_ops-{version}")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_newest_version_of_a_project(tmp_path: Path, index: loopback.PackageIndex) -> None:
+    add_sdist(index, write_source(tmp_path / "old"), "1.1")
+    sha256 = add_sdist(index, write_source(tmp_path / "new"), "1.2")
+    added = run_add(options(tmp_path, "small-ops"))
+    assert added.recipe == load_recipe(tmp_path / "project" / "extensions" / "small_ops")
+    assert added.recipe.source == SdistSource("small-ops", "1.2", sha256)
+    assert load_matrix(added.matrix).extensions == (added.recipe.folder,)
+    again = run_add(options(tmp_path, "small-ops==1.2"))
+    assert (again.recipe, again.draft) == (added.recipe, None)
+    with pytest.raises(UsageError, match=r"there is a recipe for small_ops 1.2 already"):
+        run_add(options(tmp_path, "small-ops==1.1"))
+
+
+@pytest.mark.parametrize("revision", ["main", "v1", ""])
+def test_repository_at_a_branch_and_at_a_tag(tmp_path: Path, revision: str) -> None:
+    repository = write_source(tmp_path / "repository")
+    git(repository, "init", "--quiet", "--initial-branch=main")
+    git(repository, "add", ".")
+    git(repository, "commit", "--quiet", "--message=one")
+    git(repository, "tag", "--annotate", "--message=tag", "v1")
+    commit = git(repository, "rev-parse", "HEAD")
+    added = run_add(options(tmp_path, f"{repository.as_uri()}@{revision}" if revision else repository.as_uri()))
+    assert added.recipe.source == GitSource(repository.as_uri(), commit)
+    with pytest.raises(UsageError, match="no branch or tag 'v2'"):
+        run_add(options(tmp_path, f"{repository}@v2"))
+
+
+def test_folder_gets_its_recipe_where_it_is(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "project" / "mine")
+    added = run_add(options(tmp_path, str(source)))
+    assert added.recipe.folder == source
+    assert "  - mine\n" in added.matrix.read_text()
+    second = write_source(tmp_path / "elsewhere", SETUP.replace("small", "other"))
+    (second / "small_ops").rename(second / "other_ops")
+    assert run_add(options(tmp_path, str(second))).axes is None
+    assert "  - ../elsewhere\n" in added.matrix.read_text()
+    assert len(load_matrix(added.matrix).extensions) == 2
+
+
+def test_folder_with_a_recipe_keeps_it(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "mine")
+    first = run_add(options(tmp_path, str(source)))
+    first.matrix.unlink()
+    (source / "extension.yaml").write_text((source / "extension.yaml").read_text() + "# mine\n")
+    again = run_add(options(tmp_path, str(source)))
+    assert (again.recipe, again.draft, again.listed) == (first.recipe, None, False)
+    assert (source / "extension.yaml").read_text().endswith("# mine\n")
+    assert load_matrix(again.matrix).extensions == (source,)
+    assert run_add(options(tmp_path, str(source))).listed
+
+
+def test_a_source_that_cannot_be_built_writes_nothing(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "mine")
+    (source / "ops.cu").unlink()
+    with pytest.raises(UsageError, match="does not contain this file"):
+        run_add(options(tmp_path, str(source)))
+    assert not (tmp_path / "project").exists()
+    assert not (source / "extension.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("select", "axes"),
+    [
+        (Selection(torch=("2.11",), cuda=("13.0",), python=("3.12",)), "torch 2.11.0, CUDA 13.0, Python 3.12"),
+        (Selection(torch=("2.2",), python=("3.10",)), "torch 2.2.2, CUDA 12.1, Python 3.10"),
+        (Selection(cuda=("12.1",), python=("3.10",)), "torch 2.5.1, CUDA 12.1, Python 3.10"),
+    ],
+)
+def test_versions_of_a_new_matrix(select: Selection, axes: str) -> None:
+    assert str(new_axes(select)) == axes
+
+
+def test_a_new_matrix_has_the_newest_versions() -> None:
+    axes = new_axes(Selection())
+    assert axes.torch[0] == max(new_axes(Selection(torch=("2.11", "2.15"))).torch)
+    with pytest.raises(UsageError, match=r"no torch release has wheels for CUDA 11.8, Python 3.14"):
+        new_axes(Selection(cuda=("11.8",), python=("3.14",)))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallProject]:
+    with small_project(tmp_path / "project", monkeypatch) as made:
+        yield made
+
+
+@pytest.mark.usefixtures("headers")
+def test_build_source_adds_and_builds(
+    project: SmallProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    package = project.recipe("small_ops", source=MODULE.format(answer=1))
+    (package.parent.parent / "extension.yaml").unlink()
+    (package.parent / "pyproject.toml").write_text(
+        (package.parent / "pyproject.toml").read_text() + '[project]\nname = "small-ops"\nversion = "1.0"\n'
+    )
+    (project.root / "matrix.yaml").write_text(
+        f"torch: [2.11.0]\ncuda: [13.0]\npython: [{PYTHON}]\nextensions: []\ntorch_index: {project.index.torch_index}\n"
+    )
+    monkeypatch.chdir(project.root)
+    argv = ["build", "small_ops/src", "--executor", "local", "--store", str(project.store)]
+    monkeypatch.setattr(sys, "argv", ["buildfarm", *argv, "--arch", "bad"])
+    assert _run() == Exit.USAGE
+    assert not (package / "extension.yaml").exists(), "a recipe is written only for a valid command line"
+    monkeypatch.setattr(sys, "argv", ["buildfarm", *argv])
+    code = _run()
+    out, err = capfd.readouterr()
+    assert "wrote small_ops/src/extension.yaml" in err
+    assert "no CUDA file" in err
+    assert (code, len(list((project.root / "dist").glob("*.whl")))) == (0, 1), err
+    assert "1 cell" in out or "small_ops-1.0" in out

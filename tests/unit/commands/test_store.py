@@ -1,0 +1,154 @@
+"""`store prune` while builds run, and the commands of `store` on a small project."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.__main__ import _run
+from builder.cli.store import parse_size
+from builder.commands.building.build import dry_run, run_build
+from builder.commands.store.prune import Pruned, prune
+from builder.errors import Exit
+from builder.publish.plan_text import dry_run_json, dry_run_text
+from builder.storage.item import Kind, Limits
+from builder.storage.runs import runs
+from builder.store import Store
+from tests.unit.small_project import MODULE, SmallProject, small_project
+
+pytestmark = pytest.mark.usefixtures("headers")
+
+EVERYTHING = Limits(keep_days=0, keep_newest=0, max_size=0)
+
+#: Deletes everything that is not in use, again and again, and prints what was deleted and what was in use.
+PRUNE = """
+import sys
+from pathlib import Path
+from builder.commands.store.prune import prune
+from builder.storage.item import Limits
+from builder.store import Store
+while True:
+    done = prune(Store(Path(sys.argv[1])), Limits(keep_days=0, keep_newest=0, max_size=0))
+    for word, items in (("deleted", done.deleted), ("kept", done.in_use)):
+        for item in items:
+            print(word, item.target.partition("/")[0], flush=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallProject]:
+    with small_project(tmp_path / "project", monkeypatch) as found:
+        found.recipe("tiny")
+        found.recipe("other")
+        found.matrix("tiny", "other")
+        yield found
+
+
+@contextmanager
+def pruning(store: Path, output: Path) -> Iterator[None]:
+    """Run the prune loop in a process of its own while the body runs."""
+    with output.open("w") as stream:
+        process = subprocess.Popen([sys.executable, "-c", PRUNE, str(store)], stdout=stream, stderr=stream)
+        try:
+            yield
+            assert process.poll() is None, output.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def wait_until_pruned(store: Path) -> None:
+    deadline = time.monotonic() + 60
+    while list((store / "builds").iterdir()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def test_prune_disturbs_no_running_build(project: SmallProject, tmp_path: Path) -> None:
+    options, output = project.options(), tmp_path / "pruned"
+    source = project.root / "tiny" / "src" / "tiny" / "_C.c"
+    with pruning(Store(project.store).root, output):
+        for answer in range(3):
+            source.write_text(MODULE.format(answer=answer))
+            _, results = run_build(options)
+            assert [result.exit for result in results] == [Exit.OK] * 2, [result.error for result in results]
+            assert all(result.stored and result.stored.wheel.is_file() for result in results)
+            assert len(list((project.root / "dist").glob("*.whl"))) == 2
+            _, results = run_build(options)  # marks of the earlier results keep the builds
+            assert all(result.stored and result.stored.wheel.is_file() for result in results)
+        del results
+        gc.collect()
+        wait_until_pruned(project.store)
+    lines = set(output.read_text().splitlines())
+    assert {"deleted builds", "deleted envs", "kept builds", "kept envs", "kept logs"} <= lines
+
+
+def test_prune_and_history(project: SmallProject) -> None:
+    options = project.options()
+    assert set(dry_run(options).values()) == {False}
+    run_build(options)
+    assert set(dry_run(options).values()) == {True}
+    run_build(replace(options, dist=project.root / "dist2"))
+    gc.collect()  # the marks of the runs go
+    store = Store(project.store)
+    assert [run.counts() for run in runs(store)] == [{"built": 2}] * 2
+
+    planned = prune(store, Limits(keep_newest=1), dry_run=True)
+    assert {item.kind for item in planned.deleted} == {Kind.RUNS}
+    before = sorted(store.root.rglob("*"))
+    everything = prune(store, EVERYTHING, dry_run=True)
+    assert sorted(store.root.rglob("*")) == before
+    done = prune(store, EVERYTHING)
+    assert names(done) == names(everything)
+    assert not done.in_use
+    kinds = {item.kind for item in done.deleted}
+    assert {Kind.BUILDS, Kind.ENVIRONMENTS, Kind.LOGS, Kind.PROOFS, Kind.RUNS} <= kinds
+    assert not prune(store, EVERYTHING).deleted
+    assert list((store.root / "envs").glob("*.json")), "the locked versions of packages stay"
+    planned_builds = dry_run(options)
+    assert dry_run_text(planned_builds).startswith("2 to compile, 0 already built\n  compile        ")
+    assert [each["status"] for each in json.loads(dry_run_json(planned_builds))["builds"]] == ["compile"] * 2
+    _, results = run_build(options)
+    assert [result.reused for result in results] == [False] * 2
+
+
+def names(done: Pruned) -> set[str]:
+    return {item.target for item in done.deleted}
+
+
+def test_the_commands_work_without_docker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PATH", "HOME"):  # uv's cache of this machine may be large
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+
+    def buildfarm(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["buildfarm", "store", *words, "--store", str(tmp_path / "store")])
+        return _run(), capsys.readouterr().out
+
+    status, used = buildfarm("du", "--json")
+    assert status == 0
+    assert "images and volumes are not listed: there is no docker program" in json.loads(used)["notes"][0]
+    assert "Deleting all of this frees 0 KiB." in buildfarm("du")[1]
+    assert buildfarm("history", "--json") == (0, "[]\n")
+    status, pruned = buildfarm("prune", "--max-size", "1GB", "--json")
+    assert json.loads(pruned) == {"dry_run": False, "freed": 0, "deleted": [], "in_use": []}
+    assert buildfarm("prune", "--keep-days", "3", "--engine") == (Exit.TOOL_MISSING, "")
+    for words in (["prune"], ["prune", "--max-size", "much"]):
+        assert buildfarm(*words) == (Exit.USAGE, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("500MiB", 500 * 2**20), ("1.5GB", 1_500_000_000), ("20G", 20 * 2**30), ("2 kb", 2000)]
+)
+def test_a_size(text: str, size: int) -> None:
+    assert parse_size(text) == size

@@ -1,0 +1,61 @@
+"""Limits of a process, tested in child processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import builder
+from builder.gate.system import rlimits
+
+ROOT = str(Path(builder.__file__).parents[1])
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    head = f"import sys; sys.path.insert(0, {ROOT!r}); from builder.gate.system import rlimits\n"
+    return subprocess.run([sys.executable, "-c", head + code], capture_output=True, text=True, check=False)
+
+
+def test_memory_beyond_the_limit_raises_memory_error() -> None:
+    code = "rlimits.limit_added_memory(64 << 20)\ntry: bytearray(100 << 30)\nexcept MemoryError: print('refused')\n"
+    assert python(code).stdout == "refused\n"
+
+
+def test_memory_within_the_limit_is_allocated() -> None:
+    assert python("rlimits.limit_added_memory(256 << 20)\nprint(len(bytearray(64 << 20)))").stdout == f"{64 << 20}\n"
+
+
+def test_a_limit_can_be_removed() -> None:
+    code = "rlimits.limit_added_memory(16 << 20)\nrlimits.remove_memory_limit()\nprint(len(bytearray(64 << 20)))"
+    assert python(code).stdout == f"{64 << 20}\n"
+
+
+def test_a_process_dies_with_its_parent() -> None:
+    code = (
+        "import os, time\nparent = os.getpid()\npid = os.fork()\n"
+        "if pid == 0:\n    rlimits.exit_with_parent(parent)\n    time.sleep(60)\n"
+        "print(pid, flush=True)\ntime.sleep(0.3)\nos.kill(os.getpid(), 9)\n"
+    )
+    pid = int(python(code).stdout)  # returns when no process has the pipe open
+    deadline = time.monotonic() + 5
+    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8"):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_threads_and_memory_of_a_process() -> None:
+    own = os.getpid()
+    assert rlimits.threads(own) >= 1
+    assert (rlimits.resident(own) or 0) > 1 << 20
+    assert rlimits.resident(1 << 30) is None
+
+
+def test_killing_a_group_that_has_ended_is_no_error() -> None:
+    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    rlimits.kill_group(child.pid)
+    assert child.wait(5) == -signal.SIGKILL
+    rlimits.kill_group(child.pid)

@@ -1,0 +1,179 @@
+"""The scheduler with a fork server without torch: every end of a process is reported, and no process is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import builder
+from builder.gate.coverage import NO_CASES
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome, Spec
+from builder.gate.processes.scheduler import Scheduler
+from tests.unit.gate import fake_fork_server
+
+ROOT = Path(builder.__file__).parents[1]
+
+
+def command(ops: str) -> object:
+    script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.unit.gate.fake_fork_server import main; main()"
+
+    def build(_: Path, commands: int, events: int, heap_checks: bool) -> list[str]:
+        return [sys.executable, "-c", script, str(commands), str(events), str(heap_checks), ops]
+
+    return build
+
+
+def gate(
+    task_dir: Path,
+    ops: str,
+    checks: tuple[str, ...] = ("ops", "values"),
+    *,
+    seconds: float = 30.0,
+    has_cases: bool = True,
+) -> Answer:
+    spec = Spec("toy", ["toy"], has_cases=has_cases, checks=list(checks), seconds=seconds)
+    return Scheduler(ROOT, spec, task_dir, command(ops)).run()  # type: ignore[arg-type]
+
+
+def values(answer: Answer, op: str) -> Outcome:
+    [found] = [one for one in answer.outcomes if one.check == "values" and one.op == op]
+    return found
+
+
+def test_every_op_runs_and_is_reported_in_order(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "ns::b,ns::a", ("ops", "values", "fake"))
+    assert answer.where == {"torch": "2.99", "gpus": [], "no_gpu": "no GPU in a test"}
+    assert [(one.check, one.op) for one in answer.outcomes] == [
+        (check, op) for check in ("ops", "values", "fake") for op in ("ns::b", "ns::a")
+    ]
+    assert {one.verdict for one in answer.outcomes} == {PASSED}
+
+
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        ("ns::segv", "dies with SIGSEGV (a segmentation fault) (step: float32)"),
+        ("ns::exits", "calls exit(0): remove this call"),
+        ("ns::kills", "kills its parent process"),
+        ("ns::talks", "prints more than 64 MiB"),
+        ("ns::forks", "forks, and the child returns"),
+        ("ns::wrong", "1 is not 2"),
+    ],
+)
+def test_an_op_that_crashes_is_named_and_the_others_go_on(tmp_path: Path, op: str, reason: str) -> None:
+    answer = gate(tmp_path, f"ns::good,{op},ns::fine")
+    failure = values(answer, op)
+    assert failure.verdict == FAILED
+    assert reason in failure.reason
+    assert values(answer, "ns::good").verdict == values(answer, "ns::fine").verdict == PASSED
+
+
+def test_a_recipe_without_cases_fails_nothing_and_passes_nothing(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "ns::uncased", has_cases=False)
+    assert {(one.check, one.op, one.verdict, one.reason) for one in answer.outcomes} == {
+        ("ops", "ns::uncased", NOT_RUN, NO_CASES),
+        ("values", "", NOT_RUN, NO_CASES),
+    }
+    with_cases = tmp_path / "with-cases"
+    with_cases.mkdir()
+    assert FAILED in {one.verdict for one in gate(with_cases, "ns::uncased").outcomes}, "cases.py without a case fails"
+
+
+def test_an_endless_op_runs_once(tmp_path: Path) -> None:
+    began = time.monotonic()
+    answer = gate(tmp_path, "ns::loop,ns::fine", ("values", "layouts", "repeat", "compile"), seconds=1.0)
+    assert "does not end within 1 s" in values(answer, "ns::loop").reason
+    others = [one for one in answer.outcomes if one.op == "ns::loop" and one.check != "values"]
+    assert {(one.verdict, one.reason) for one in others} == {
+        (NOT_RUN, "the case exceeds the time limit in the check 'values', so it was not run again")
+    }
+    assert time.monotonic() - began < 15
+
+
+def test_a_fork_server_that_dies_at_an_import_is_an_outcome(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "dies", ("ops", "values", "dispatch"))
+    [ops, *others] = answer.outcomes
+    assert ops.verdict == FAILED
+    assert ops.reason.startswith("importing clashing dies with SIGSEGV")
+    assert {one.check for one in others} == {"dispatch", "values"}
+    assert {one.verdict for one in others} == {NOT_RUN}
+
+
+def test_a_fork_server_that_dies_under_heap_checks_fails_only_memory(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "dies-under-heap-checks", ("values", "memory"))
+    assert values(answer, "dies-under-heap-checks").verdict == PASSED
+    memory = [one for one in answer.outcomes if one.check == "memory"]
+    assert [one.verdict for one in memory] == [FAILED, NOT_RUN]
+    assert "under glibc's heap checks" in memory[0].reason
+
+
+def test_a_fork_server_that_cannot_restart_ends_the_run(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "ns::kills-for-good,ns::fine,ns::good", ("values", "memory", "repeat"))
+    assert any("importing clashing dies with SIGABRT" in one.reason for one in answer.outcomes)
+    assert values(answer, "ns::kills-for-good").verdict != PASSED
+    assert {one.check for one in answer.outcomes} == {"ops", "values", "memory", "repeat"}
+
+
+def test_a_python_without_torch_is_reported(tmp_path: Path) -> None:
+    [failure, *_] = gate(tmp_path, "no-torch").outcomes
+    assert failure.reason == "importing torch raises ModuleNotFoundError: No module named 'torch'"
+
+
+def test_an_import_that_raises_is_a_failure_whatever_was_selected(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "raises", ("values",))
+    assert [(one.check, one.verdict) for one in answer.outcomes] == [("ops", FAILED), ("values", NOT_RUN)]
+    assert answer.outcomes[0].reason == "import toy raises ImportError"
+
+
+def processes_below(pid: int) -> set[int]:
+    """The pids of all descendants; a process may end while this runs."""
+    found: set[int] = set()
+    with suppress(FileNotFoundError, ProcessLookupError):
+        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
+            found |= {int(child)} | processes_below(int(child))
+    return found
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int) -> None:
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+        "from pathlib import Path; from tests.unit.gate.test_scheduler import gate\n"
+        "from builder.gate.processes.spawn import terminate_as_interrupt, Interrupted\n"
+        "terminate_as_interrupt()\n"
+        f"try: gate(Path({str(tmp_path)!r}), 'ns::loop,ns::loop2')\n"
+        "except Interrupted as stop: sys.exit(128 + stop.number)\n"
+    )
+    scheduler = subprocess.Popen([sys.executable, "-c", code])
+    deadline = time.monotonic() + 60
+    while len(processes_below(scheduler.pid)) < 2 or not list(tmp_path.glob("*/journal")):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.2)
+    below = processes_below(scheduler.pid)
+    os.kill(scheduler.pid, number)
+    status = scheduler.wait(10)
+    assert status == (-number if number == signal.SIGKILL else 128 + number)
+    deadline = time.monotonic() + 60
+    while any(alive(pid) for pid in below):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_fake_fork_server_sends_the_same_facts() -> None:
+    facts = {"event", "imported", "cases", "ops", "errors", "threads", "libraries"}
+    assert set(fake_fork_server.ready(["ns::a"])) == facts

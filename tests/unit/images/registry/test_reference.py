@@ -1,0 +1,62 @@
+"""Image names, and the mirrors of registries."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.errors import UsageError
+from builder.images.registry.reference import Mirrors, Reference, read_mirrors
+
+DIGEST = "sha256:" + "11" * 32
+
+
+@pytest.mark.parametrize(
+    ("image", "where"),
+    [
+        ("ubuntu", "https://registry-1.docker.io/v2/library/ubuntu/manifests/latest"),
+        ("nvidia/cuda:12.1.1-x", "https://registry-1.docker.io/v2/nvidia/cuda/manifests/12.1.1-x"),
+        ("docker.io/nvidia/cuda:1", "https://registry-1.docker.io/v2/nvidia/cuda/manifests/1"),
+        ("quay.io/pypa/many:2026", "https://quay.io/v2/pypa/many/manifests/2026"),
+        (f"quay.io/pypa/many:2026@{DIGEST}", f"https://quay.io/v2/pypa/many/manifests/{DIGEST}"),
+        ("registry.example:5000/a/b", "https://registry.example:5000/v2/a/b/manifests/latest"),
+        ("localhost/a:1", "http://localhost/v2/a/manifests/1"),
+        ("127.0.0.1:5000/a:1", "http://127.0.0.1:5000/v2/a/manifests/1"),
+        ("127.1.2.3:5000/a:1", "http://127.1.2.3:5000/v2/a/manifests/1"),
+    ],
+)
+def test_an_image_name_is_parsed_as_docker_does(image: str, where: str) -> None:
+    assert Reference.parse(image).url == where
+
+
+@pytest.mark.parametrize(
+    ("image", "located"),
+    [
+        ("nvidia/cuda:12.1.1-x", "r.example/hub/nvidia/cuda:12.1.1-x"),
+        ("docker.io/nvidia/cuda:1", "r.example/hub/nvidia/cuda:1"),
+        (f"nvidia/cuda:1@{DIGEST}", f"r.example/hub/nvidia/cuda:1@{DIGEST}"),
+        (f"nvidia/cuda@{DIGEST}", f"r.example/hub/nvidia/cuda@{DIGEST}"),
+        ("ubuntu", "r.example/hub/library/ubuntu:latest"),
+        ("quay.io/pypa/many:1", "quay.io/pypa/many:1"),
+        ("own.example/a", "own.example/a"),
+    ],
+)
+def test_a_mirror_has_the_image_under_the_same_path(image: str, located: str) -> None:
+    assert Mirrors({"docker.io": "r.example/hub"}).locate(image) == located
+
+
+def test_the_variable_takes_precedence_over_matrix_yaml() -> None:
+    declared = {"docker.io": "a.example", "quay.io": "a.example/quay"}
+    mirrors = read_mirrors(declared, {"BUILDFARM_REGISTRIES": " docker.io=127.0.0.1:5000  ghcr.io=b.example/x "})
+    images = ("nvidia/cuda:1", "quay.io/pypa/many:1", "ghcr.io/a/b:1")
+    assert [mirrors.locate(image) for image in images] == [
+        "127.0.0.1:5000/nvidia/cuda:1",
+        "a.example/quay/pypa/many:1",
+        "b.example/x/a/b:1",
+    ]
+
+
+@pytest.mark.parametrize("value", ["docker.io", "docker.io=https://a.example", "=a.example", "docker.io=a.example/X Y"])
+def test_an_invalid_variable_is_a_usage_error(value: str) -> None:
+    with pytest.raises(UsageError, match="is not a mirror of a registry") as caught:
+        read_mirrors({}, {"BUILDFARM_REGISTRIES": value})
+    assert caught.value.where == "BUILDFARM_REGISTRIES"

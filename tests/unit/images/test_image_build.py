@@ -1,0 +1,134 @@
+"""Builds of images with a fake engine: caching, failures, and leftovers of killed runs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+
+from builder.errors import BuildfarmError, Exit, MissingToolError
+from builder.images.chooser import ImageChooser
+from builder.images.container import OWNER_LABEL
+from builder.images.engine import Engine
+from builder.images.image_build import cached_contents, ensure_image, image_name, inspect_image
+from builder.images.registry.reference import Mirrors
+from builder.images.specs import BuildImage
+from builder.matrix.axes import AbiClass, Arch, Cell
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule
+from builder.matrix.plan import Build
+from builder.process import OWNER_VARIABLE
+from builder.store import Store
+from tests.unit.images.fake_engine import FakeEngine, running_engine
+from tests.unit.matrix.make import matrix
+
+CELL = Cell.parse("torch2.11.0-cu130-cp312")
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    (tmp_path / "engine").mkdir()
+    with running_engine(tmp_path / "engine", monkeypatch) as engine:
+        engine.add_image("base:bookworm", "sha256:base")
+        engine.add_image("pythons:1", "sha256:pythons")
+        engine.container_output = "gxx=12.2.0\nnvcc=\npython=3.12.1\npath=/usr/bin\n"
+        yield engine
+
+
+@pytest.fixture
+def image() -> BuildImage:
+    rules = (ImageRule("*", "base:bookworm", "pythons:1"),)
+    chooser = ImageChooser(replace(matrix(["2.11"], ["13.0"], ["3.12"]), images=rules), Compat.load(), {})
+    build = Build(
+        "toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), (Arch(9, 0),), CELL.platform, (CELL,)
+    )
+    return chooser.build_image(build)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def build_error(fake: FakeEngine, store: Store, image: BuildImage) -> BuildfarmError:
+    with pytest.raises(BuildfarmError) as caught:
+        ensure_image(Engine(), store, image, log=fake.root / "log")
+    return caught.value
+
+
+def test_an_image_is_built_once_and_inspected_once(fake: FakeEngine, store: Store, image: BuildImage) -> None:
+    assert cached_contents(Engine(), store, image) is None
+    tag, contents = inspect_image(Engine(), store, image, log=fake.root / "log")
+    assert (contents.gxx, contents.python, contents.path) == ("12.2.0", "3.12.1", "/usr/bin")
+    asked = len(fake.removed)
+    assert inspect_image(Engine(), store, image, log=fake.root / "log") == (tag, contents)
+    assert cached_contents(Engine(), store, image) == (tag, contents)
+    assert ["--tag" in call and tag in call for call in fake.calls()].count(True) == 1
+    assert len(fake.removed) == asked == 1
+
+
+def test_base_images_of_a_mirror_change_the_dockerfile_and_not_the_name_of_the_image(
+    fake: FakeEngine, store: Store, image: BuildImage
+) -> None:
+    expected = image_name(image, [Engine().base_id(base) for base in image.bases])
+    original = {base: (fake.root / "images" / quote(base, safe="")) for base in image.bases}
+    for base, file in original.items():
+        file.rename(file.with_name(quote(f"mirror.example/library/{base}", safe="")))
+    engine = Engine(Mirrors({"docker.io": "mirror.example"}), may_pull=False)
+    assert ensure_image(engine, store, image, log=fake.root / "log") == expected
+    froms = re.findall(r"^FROM (\S+)", (fake.root / "Dockerfile").read_text(), re.MULTILINE)
+    assert set(froms) == {f"mirror.example/library/{base}" for base in image.bases}
+    tag, _ = inspect_image(engine, store, image, log=fake.root / "log")
+    assert cached_contents(engine, store, image) is not None
+    assert tag == expected
+
+
+def test_a_missing_network_is_a_missing_tool_error(fake: FakeEngine, store: Store, image: BuildImage) -> None:
+    (fake.root / "fails").write_text("#5 1.0 E: Could not connect to deb:80 (1.2.3.4)\nERROR: failed to solve: exit 1")
+    error = build_error(fake, store, image)
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "because the network cannot be reached: Could not connect to deb:80" in error.sentence
+
+
+def test_a_stopped_engine_is_reported_instead_of_the_output_of_buildx(
+    fake: FakeEngine, store: Store, image: BuildImage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake.root / "fails").write_text("ERROR: failed to receive status: rpc error: code = Unavailable")
+    monkeypatch.setattr(Engine, "problem", lambda _: MissingToolError("the Docker engine does not answer: no socket"))
+    error = build_error(fake, store, image)
+    assert isinstance(error, MissingToolError)
+    assert error.sentence.startswith("the Docker engine stopped answering while an image was built: ")
+    assert "rpc error" not in error.sentence
+
+
+def test_the_buildx_of_a_killed_run_is_killed_first(fake: FakeEngine, store: Store, image: BuildImage) -> None:
+    tag = ensure_image(Engine(), store, image, log=fake.root / "log")
+    (fake.root / "images" / tag.replace("/", "%2F").replace(":", "%3A")).unlink()
+    owner = store.owner(f"image-{tag.rpartition(':')[2]}")
+    argv = [sys.executable, "-c", "print(flush=True); input()"]
+    with subprocess.Popen(
+        argv, env={**os.environ, OWNER_VARIABLE: owner}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as left:
+        assert left.stdout is not None
+        left.stdout.readline()
+        ensure_image(Engine(), store, image, log=fake.root / "log")
+        assert left.wait(10) == -9
+
+
+def test_only_orphans_of_this_store_are_removed(fake: FakeEngine, store: Store) -> None:
+    fake.containers = {
+        "left": {OWNER_LABEL: store.owner("image-abc")},
+        "at-work": {OWNER_LABEL: store.owner("job")},
+        "of-another-store": {OWNER_LABEL: "0123456789ab/job"},
+    }
+    with store.lock("job"):
+        assert Engine().remove_orphans(store) == ["left"]
+    assert set(fake.containers) == {"at-work", "of-another-store"}
+    assert Engine().remove_orphans(store) == ["at-work"]

@@ -1,0 +1,218 @@
+"""Progress: live lines on a terminal, lines at intervals elsewhere, fold groups in GitHub Actions."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from builder import log
+from builder.log import Verbosity
+from builder.progress import display
+from builder.progress.display import Estimate, Progress, clock
+from builder.progress.github import fold_group
+
+COMPILE = "[1/2] g++ -c a.cpp -o a.o\n"
+
+
+@pytest.fixture
+def output(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    """The messages of all threads, as a stream that is not a terminal."""
+    stream = io.StringIO()
+    for name in ("FORCE_COLOR", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(log.console, "_file", stream)
+    return stream
+
+
+def verbosity(monkeypatch: pytest.MonkeyPatch, chosen: Verbosity) -> None:
+    """Set the verbosity of this test."""
+    for module in (log, display):
+        monkeypatch.setattr(module, "verbosity", chosen)
+
+
+def wait_for(text: str, output: io.StringIO) -> list[str]:
+    """Wait until the text was printed, and return all lines."""
+    deadline = time.monotonic() + 20
+    while text not in output.getvalue() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return output.getvalue().splitlines()
+
+
+def test_without_a_terminal_each_stage_is_a_line(output: io.StringIO, tmp_path: Path) -> None:
+    progress = Progress()
+    with progress.shown():
+        progress.start("one[x]", tmp_path / "absent.log")
+        progress.stage("one[x]", "compile")
+        progress.finish("one[x]", "built")
+    assert output.getvalue() == "one[x]: compile (0:00)\none[x]: built in 0:00\n"
+
+
+def test_a_long_stage_is_printed_again_with_its_files(
+    output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(display, "HEARTBEAT_SECONDS", 0.3)
+    path = tmp_path / "build.log"
+    progress = Progress()
+    with progress.shown():
+        progress.start("one", path)
+        progress.stage("one", "compile")
+        progress.start("two")
+        progress.stage("two", "fetch")
+        progress.finish("two", "built")
+        path.write_text(f"creating /var/tmp/x/y\n{COMPILE}")
+        lines = wait_for("1 of 2", output)
+    assert lines[:3] == ["one: compile (0:00)", "two: fetch (0:00)", "two: built in 0:00"]
+    assert "one: compile 1 of 2: a.cpp (0:0" in lines[-1]
+    assert "creating" not in output.getvalue()
+    assert not [line for line in lines[3:] if line.startswith("two")]
+
+
+def test_a_running_build_shows_how_long_earlier_builds_took(output: io.StringIO, tmp_path: Path) -> None:
+    progress, calls = Progress(), tmp_path / "calls"
+    progress.start("one", tmp_path / "log")
+    progress.expect("one", Estimate(60, 390, files=46), calls)
+    calls.write_text("csrc/a.cu\n")
+    progress.stage("one", "compile")
+    (tmp_path / "log").write_text(COMPILE)
+    progress.stage("one", "repair")
+    assert output.getvalue() == "one: compile (0:00 of 1:00 to 6:30)\none: repair (0:00)\n"
+
+
+@pytest.mark.parametrize(
+    ("estimate", "elapsed", "text"),
+    [
+        (Estimate(390, 390), 10, " of about 6:30"),
+        (Estimate(350, 390), 10, " of about 6:30"),
+        (Estimate(40, 390), 10, " of 0:40 to 6:30"),
+        (Estimate(40, 60), 90, ", earlier builds took 1:00"),
+    ],
+)
+def test_an_estimate(estimate: Estimate, elapsed: float, text: str) -> None:
+    assert estimate.text(elapsed) == text
+
+
+def test_a_clock() -> None:
+    assert (clock(3.9), clock(130), clock(3723)) == ("0:03", "2:10", "1:02:03")
+
+
+def test_quiet_prints_nothing(output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    verbosity(monkeypatch, Verbosity(quiet=True))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    progress = Progress()
+    with progress.shown():
+        progress.start("one", tmp_path / "log")
+        progress.stage("one", "compile")
+        (tmp_path / "log").write_text(COMPILE)
+        progress.finish("one", "built")
+    assert output.getvalue() == ""
+
+
+def test_verbose_prints_the_output_while_the_build_runs(
+    output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verbosity(monkeypatch, Verbosity(verbose=True))
+    path = tmp_path / "log"
+    path.write_text("of an earlier run\n")
+    progress = Progress()
+    with progress.shown():
+        progress.start("one", path)
+        path.write_text("new\n")  # shorter: the log was replaced
+        assert wait_for("new", output) == ["one | new"]
+        with path.open("a") as stream:
+            stream.write("[x] ::error::no command\n")
+        assert wait_for("[x]", output)[-1] == "one | [x] ::error::no command"
+
+
+def test_in_github_actions_the_output_is_a_fold_group_without_commands(
+    output: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    path = tmp_path / "log"
+    path.write_text("of an earlier run\n")
+    progress = Progress()
+    progress.start("one", path)
+    with path.open("a") as stream:
+        stream.write("::group::Building wheel...\n[red]x\n")
+    progress.finish("one", "built")
+    progress.start("two", path)
+    progress.finish("two", "already built")
+    lines = output.getvalue().splitlines()
+    token = lines[1].removeprefix("::stop-commands::")
+    assert lines == [
+        "::group::output of one",
+        f"::stop-commands::{token}",
+        "::group::Building wheel...",
+        "[red]x",
+        f"::{token}::",
+        "::endgroup::",
+        "one: built in 0:00",
+        "two: already built in 0:00",
+    ]
+    assert len(token) == 32
+
+
+def test_a_long_output_is_cut_at_its_beginning(output: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.progress.github.MOST_LINES", 2)
+    fold_group("x", "one\ntwo\nthree\n")
+    assert output.getvalue().splitlines()[2:5] == ["(1 lines left out)", "two", "three"]
+
+
+def shown(progress: Progress) -> list[str]:
+    """Return the live table as a terminal shows it."""
+    console = Console(file=io.StringIO(), width=120, emoji=False)
+    console.print(progress)
+    assert isinstance(console.file, io.StringIO)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_terminal_shows_the_running_builds(tmp_path: Path, output: io.StringIO) -> None:
+    path = tmp_path / "build.log"
+    progress = Progress()
+    progress.start("one", path)
+    progress.start("two")
+    assert shown(progress) == ["one  waiting (0:00)", "two  waiting (0:00)"]
+    path.write_text(COMPILE)
+    with progress.shown():
+        deadline = time.monotonic() + 20
+        while shown(progress)[0] != "one  waiting 1 of 2: a.cpp (0:00)" and time.monotonic() < deadline:
+            time.sleep(0.02)
+    progress.finish("one", "failed: no [nvcc]")
+    assert shown(progress) == ["two  waiting (0:00)"]
+    assert output.getvalue() == "one: failed: no [nvcc] in 0:00\n"
+
+
+def test_in_a_narrow_terminal_each_build_has_two_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.progress.display.console", Console(file=io.StringIO(), width=40))
+    progress = Progress()
+    progress.start("ops-0.1.0-stable-torch2.11.0-cu130")
+    progress.start("two")
+    assert shown(progress) == ["ops-0.1.0-stable-torch2.11.0-cu130", "  waiting (0:00)", "two", "  waiting (0:00)"]
+
+
+@pytest.mark.timeout(60)
+def test_a_build_that_ends_does_not_wait_for_the_live_lines(
+    output: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """rich draws the live lines in its own thread, and in the thread that prints."""
+    monkeypatch.setattr(log.console, "_force_terminal", True)
+    monkeypatch.setattr(log.console, "is_interactive", True)
+    progress = Progress()
+
+    def builds() -> None:
+        for number in range(40):
+            progress.start(f"build{number}")
+            progress.stage(f"build{number}", "compile")
+            time.sleep(0.01)
+            progress.finish(f"build{number}", "built")
+
+    worker = threading.Thread(target=builds, daemon=True)
+    with progress.shown():
+        worker.start()
+        worker.join(20)
+        assert not worker.is_alive()
+    assert "build39: built" in output.getvalue()

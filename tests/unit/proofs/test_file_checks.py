@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from builder.matrix.axes import AbiClass, Arch, Cell, Torch
+from builder.proof import Check, Verdict
+from builder.proofs.static.file_checks import static_proofs
+from builder.wheelfile.facts import read_facts
+from tests.unit.proofs.make import (
+    CELL,
+    PROVIDED,
+    claim,
+    compiled,
+    fat_binary,
+    gpu_library,
+    library,
+    make_wheel,
+    table,
+    wheel_facts,
+    with_gpu_code,
+)
+
+OTHER = Cell.parse("torch2.12.0-cu130-cp312")
+
+
+def test_good_wheel_passes_every_check() -> None:
+    proofs = static_proofs(wheel_facts(gpu_library("sm_90")), claim(), PROVIDED, {CELL: table()})
+    assert [proof.check for proof in proofs] == [
+        Check.PAYLOAD, Check.TAGS, Check.METADATA, Check.GRAFTED, Check.LINKAGE, Check.DEVICE_CODE,
+    ]  # fmt: skip
+    assert {proof.verdict for proof in proofs} == {Verdict.PASSED}
+    assert all(proof.wheel == "ab" * 32 and proof.when for proof in proofs)
+
+
+def test_linkage_is_proven_in_each_cell() -> None:
+    claimed = claim(cells=(CELL, OTHER), requires=("torch>=2.11,<2.13",))
+    proofs = static_proofs(wheel_facts(gpu_library("sm_90")), claimed, PROVIDED, {CELL: table()})
+    linkage = {proof.cell: proof.verdict for proof in proofs if proof.check is Check.LINKAGE}
+    assert linkage == {CELL: Verdict.PASSED, OTHER: Verdict.NOT_RUN}
+
+
+def test_stable_wheel_has_two_further_checks() -> None:
+    tag = "cp310-abi3-manylinux_2_28_x86_64"
+    wheel = wheel_facts(gpu_library("sm_90", undefined=("torch_call_dispatcher",)), tag=tag, version="1.0+cu13")
+    claimed = claim(abi=AbiClass.STABLE, torch=Torch(2, 10, 0), local="cu13")
+    proofs = {proof.check: proof for proof in static_proofs(wheel, claimed, PROVIDED, {CELL: table()})}
+    assert proofs[Check.ABI3].verdict is Verdict.PASSED
+    assert proofs[Check.STABLE].verdict is Verdict.PASSED
+
+
+def test_libraries_of_a_cell_count_as_provided() -> None:
+    wheel = wheel_facts(gpu_library("sm_90", needed=("libcudart.so.13",)))
+    proofs = {proof.check: proof for proof in static_proofs(wheel, claim(), frozenset(), {CELL: table()})}
+    assert proofs[Check.TAGS].verdict is Verdict.PASSED
+
+
+def test_gpus_are_named() -> None:
+    claimed = claim(archs=(Arch(12, 0),))
+    proofs = static_proofs(
+        wheel_facts(library(), gpu_library("sm_90")), claimed, PROVIDED, {}, gpus={"12.0": ["RTX 5090"]}
+    )
+    assert "RTX 5090" in proofs[-1].reason
+
+
+def test_real_wheel_from_file_to_proofs(tmp_path: Path) -> None:
+    """For a different GPU, not repaired, no local version: three checks fail, the others pass."""
+    extension = with_gpu_code(tmp_path, fat_binary((2, 80, 0x11)))
+    helper = compiled(
+        tmp_path, '#include <stdlib.h>\nextern "C" char* PyInit__C() { return getenv("X"); }', name="_C.so"
+    )
+    wheel = make_wheel(
+        tmp_path, {"ops/gpu.so": extension, "ops/_C.so": helper}, metadata="Requires-Dist: torch>=2.11,<2.12"
+    )
+    proofs = static_proofs(read_facts(wheel), claim(), PROVIDED, {CELL: table()})
+    failed = {proof.check for proof in proofs if proof.verdict is Verdict.FAILED}
+    assert failed == {Check.TAGS, Check.METADATA, Check.DEVICE_CODE}

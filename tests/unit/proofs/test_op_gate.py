@@ -1,0 +1,175 @@
+"""The gate's answer as proofs: one verdict for each check, and "not run" is never passed."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.gate.check_table import CHECKS
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome
+from builder.matrix.axes import Cell
+from builder.matrix.config import Recipe
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells import op_gate
+from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis, gate_not_run, gate_proofs, run_gate
+from builder.publish.proof_lines import failed_lines
+from tests.unit.canned_gate import NO_GPU, WHERE, answer
+from tests.unit.matrix import make
+
+CELL = Cell.parse("torch2.11.0-cu130-cp312")
+
+
+def proofs(*outcomes: Outcome) -> dict[Check, Proof]:
+    made = gate_proofs(Answer(WHERE, ["a::f", "a::g"], list(outcomes)), "ab", CELL)
+    return {proof.check: proof for proof in made}
+
+
+def test_every_check_of_the_gate_has_a_proof_check() -> None:
+    assert [str(check) for check in GATE_CHECKS] == list(CHECKS)
+    assert [str(check) for check in GATE_CHECKS if check.on_gpu] == [name for name in CHECKS if name.startswith("gpu-")]
+
+
+def test_every_check_has_one_proof_even_without_an_outcome() -> None:
+    made = proofs(Outcome("values", "a::f", "plain", PASSED))
+    assert tuple(made) == GATE_CHECKS
+    assert made[Check.VALUES].verdict is Verdict.PASSED
+    assert made[Check.FAKE].verdict is Verdict.NOT_RUN
+    assert made[Check.FAKE].reason == "this check applies to no op and no case"
+
+
+@pytest.mark.parametrize(
+    ("check", "of", "figure"),
+    [
+        ("values", [("a::f", "1"), ("a::f", "2"), ("a::g", "1")], "3 cases of 2 ops"),
+        ("dispatch", [("a::f", ""), ("a::g", "")], "2 ops"),
+        ("loaded", [("", "toy/_C.so"), ("", "toy/_D.so")], "toy/_C.so, toy/_D.so"),
+    ],
+)
+def test_a_passed_check_counts_what_it_ran_on(check: str, of: list[tuple[str, str]], figure: str) -> None:
+    made = proofs(*(Outcome(check, op, case, PASSED) for op, case in of))
+    assert made[Check(check)].reason == figure
+
+
+def test_failure_names_op_case_and_reason() -> None:
+    made = proofs(
+        Outcome("values", "a::f", "plain", PASSED),
+        Outcome("values", "a::g", "two levels", FAILED, "the result is 3 where 2 is expected"),
+        Outcome("values", "a::h", "plain", NOT_RUN, "not claimed"),
+    )
+    assert made[Check.VALUES].verdict is Verdict.FAILED
+    assert made[Check.VALUES].reason == "a::g (two levels): the result is 3 where 2 is expected"
+
+
+def test_failures_after_the_third_are_counted() -> None:
+    made = proofs(*(Outcome("values", f"a::f{n}", "plain", FAILED, "wrong") for n in range(5)))
+    assert made[Check.VALUES].reason.count("wrong") == 3
+    assert made[Check.VALUES].reason.endswith("; and 2 more")
+
+
+def test_check_not_run_for_one_op_is_not_run() -> None:
+    made = proofs(
+        Outcome("fake", "a::f", "plain", PASSED),
+        Outcome("fake", "a::f", "empty", PASSED),
+        Outcome("fake", "a::g", "plain", NOT_RUN, "upstream registers no fake kernel"),
+    )
+    assert made[Check.FAKE].verdict is Verdict.NOT_RUN
+    assert made[Check.FAKE].reason == "2 of 3 passed; a::g: upstream registers no fake kernel"
+
+
+def test_only_the_reason_when_nothing_ran() -> None:
+    made = {proof.check: proof for proof in gate_proofs(answer(), "ab", CELL)}
+    assert made[Check.GPU_VALUES].reason == NO_GPU
+    assert made[Check.GPU_VALUES].verdict is Verdict.NOT_RUN
+
+
+def test_answer_is_settled_and_failed_gate_is_not() -> None:
+    assert all(proof.evidence["settled"] for proof in gate_proofs(answer(), "ab", CELL))
+    assert not any(proof.evidence for proof in gate_not_run("no network", "ab", CELL))
+    assert all(proof.evidence["settled"] for proof in gate_not_run("no import", "ab", CELL, settled=True))
+
+
+def test_evidence_of_a_failure_is_kept() -> None:
+    made = proofs(Outcome("memory", "a::f", "plain", FAILED, "wrote past the end", evidence={"stack": "f.cpp:3"}))
+    kept = Proof.from_json(json.loads(json.dumps(made[Check.MEMORY].to_json())))
+    assert kept.evidence["outcomes"][0]["evidence"] == {"stack": "f.cpp:3"}
+    assert kept.evidence["where"]["torch"] == "2.11.0"
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    return replace(make.recipe("ops"), folder=tmp_path)
+
+
+def test_basis_changes_with_the_cases_and_their_imports(recipe: Recipe) -> None:
+    bases = [gate_basis(recipe)]
+    (recipe.folder / "cases.py").write_text("CASES = []\n")
+    bases.append(gate_basis(recipe))
+    (recipe.folder / "references").mkdir()
+    (recipe.folder / "references" / "ops.py").write_text("x = 1\n")
+    bases.append(gate_basis(recipe))
+    (recipe.folder / "references" / "ops.py").write_text("x = 2\n")
+    bases.append(gate_basis(recipe))
+    bases.append(gate_basis(replace(recipe, companions=("numpy",))))
+    assert len({json.dumps(one) for one in bases}) == len(bases)
+
+
+def test_missing_answer_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(argv: list[str], **_: Any) -> int:
+        assert Path(argv[4]).joinpath("spec.json").is_file()
+        return -9
+
+    monkeypatch.setattr(op_gate, "run", run)
+    reason = run_gate(Path("python"), recipe, tmp_path / "gate", jobs=2, log=tmp_path / "log", owner="job")
+    assert isinstance(reason, str)
+    assert "status -9" in reason
+    assert str(tmp_path / "log") in reason
+
+
+def test_basis_covers_data_of_the_cases(tmp_path: Path) -> None:
+    (tmp_path / "cases.py").write_text("CASES = []\n")
+    (tmp_path / "references").mkdir()
+    data = tmp_path / "references" / "expected.json"
+    data.write_text("[1]")
+    recipe = replace(make.recipe(), folder=tmp_path)
+    before = gate_basis(recipe)
+    (tmp_path / "references" / "__pycache__").mkdir()
+    (tmp_path / "references" / "__pycache__" / "x.pyc").write_bytes(b"1")
+    assert gate_basis(recipe) == before
+    data.write_text("[2]")
+    assert gate_basis(recipe) != before
+
+
+def test_interrupt_kills_the_gate_whose_task_directories_are_in_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reaped: list[str] = []
+    directories: list[str] = []
+
+    def interrupted(*_: object, env: dict[str, str], **__: object) -> int:
+        directories.append(env["TMPDIR"])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(op_gate, "run", interrupted)
+    monkeypatch.setattr(op_gate, "kill_orphans", reaped.append)
+    with pytest.raises(KeyboardInterrupt):
+        run_gate(Path("python"), make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", owner="mine")
+    assert reaped == ["mine"]
+    assert directories == [str(tmp_path / "gate" / "tmp")]
+
+
+def test_one_crash_is_one_sentence_and_one_line() -> None:
+    crash = "dies with SIGSEGV (a segmentation fault) in f of _C.so"
+    outcomes = [
+        Outcome(check, "a::f", case, FAILED, f"{crash} (step: {check}, {case})")
+        for check in ("values", "gradients", "memory")
+        for case in ("plain", "empty")
+    ]
+    made = proofs(*outcomes)
+    assert made[Check.VALUES].reason == f"a::f (plain, empty): {crash} (step: values, plain)"
+    assert failed_lines(list(made.values())) == [
+        f"values, gradients, memory in {CELL}: a::f (plain, empty): {crash} (step: values, plain)"
+    ]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from builder.matrix.axes import AbiClass, Torch
+from builder.proofs.static.make_shims import tabulate
+from builder.proofs.static.stable_abi import check_stable, shims
+from builder.wheelfile.facts import Library
+from tests.unit.proofs.make import FORWARD, claim, library, wheel_facts
+
+CXX = "_ZNK2at6Tensor8data_ptrIfEEPT_v"
+REPLACE = "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE10_M_replaceEmmPKcm"
+
+
+def uses(*undefined: str, **facts: Any) -> Library:
+    return library(undefined=undefined, **facts)
+
+
+@pytest.mark.parametrize(
+    ("libraries", "floor", "error"),
+    [
+        pytest.param((uses("torch_call_dispatcher", "aoti_torch_get_dim"),), "2.10", "", id="C functions old enough"),
+        pytest.param((uses("aoti_torch_get_dim"),), "2.9", "", id="the oldest measured"),
+        pytest.param((uses("torch_c10_cuda_check_msg"),), "2.10", "", id="of libtorch_cuda"),
+        pytest.param(
+            (uses("torch_from_blob"),),
+            "2.11",
+            r"needs torch 2\.11 for torch_from_blob, but a wheel of the class `stable` must work with torch 2\.10",
+            id="too new",
+        ),
+        pytest.param(
+            (uses("torch_call_dispatcher", "torch_sorted"),),
+            "2.10",
+            "torch_sorted, which no torch release",
+            id="unknown",
+        ),
+        pytest.param((uses(CXX),), "", r"C\+\+ ABI \(float\* at::Tensor::data_ptr<float>\(\) const\)", id="C++"),
+        pytest.param((uses("_ZTVN3c105ErrorE"),), "", r"vtable for c10::Error", id="C++ data"),
+        pytest.param((uses("PyModule_Create2", "_Py_NoneStruct"),), "", "", id="Python"),
+        pytest.param((uses("getenv", "_Znwm", REPLACE, "cosf"),), "", "", id="C and C++ runtimes, without a version"),
+        pytest.param(
+            (uses("cudaMalloc", bound={"cudaMalloc": ("libcudart.so.13", "libcudart.so.13")}),),
+            "",
+            "",
+            id="CUDA runtime",
+        ),
+        pytest.param((uses("cuLaunchKernel", needed=("libcuda.so.1",)),), "", "", id="driver"),
+        pytest.param((uses("cuLaunchKernel"),), "", "leaves cuLaunchKernel undefined", id="driver not linked"),
+        pytest.param(
+            (uses(FORWARD),),
+            "",
+            r"leaves ms_deform_attn_cuda_forward\(at::Tensor const&",
+            id="own function, left out",
+        ),
+        pytest.param(
+            (uses("helper"), library("ops/h.so", defined=("helper",))),
+            "",
+            "",
+            id="own function in a second library",
+        ),
+        pytest.param((uses("sgemm_"),), "", "leaves sgemm_ undefined", id="exported by torch, not a C function of it"),
+    ],
+)
+def test_stable(libraries: tuple[Library, ...], floor: str, error: str) -> None:
+    proof = check_stable(wheel_facts(*libraries), claim(abi=AbiClass.STABLE, torch=Torch(2, 10, 0)))
+    assert proof is not None
+    assert proof.verdict == ("failed" if error else "passed"), proof.reason
+    assert re.search(error, proof.reason)
+    assert proof.evidence["floor"] == floor
+
+
+@pytest.mark.parametrize("abi", [AbiClass.CPYTHON, AbiClass.ABI3])
+def test_other_abi_classes_have_no_stable_proof(abi: AbiClass) -> None:
+    assert check_stable(wheel_facts(uses(CXX)), claim(abi=abi)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "series", "kind"),
+    [
+        ("aoti_torch_get_current_cuda_stream", "2.9", "cuda"),
+        ("torch_call_dispatcher", "2.10", "cpu"),
+        ("torch_c10_cuda_check_msg", "2.10", "cuda"),
+        ("torch_from_blob", "2.11", "cpu"),
+        ("torch_library_def_with_tags", "2.12", "cpu"),
+        ("torch_generator_get_device", "2.13", "cpu"),
+        ("torch_has_storage", "2.14", "cpu"),
+        ("torch_dtype_to_pyobject", "2.15", "cpu"),
+    ],
+)
+def test_measured_table(name: str, series: str, kind: str) -> None:
+    assert (shims()[name].series, shims()[name].kind) == (series, kind)
+
+
+def test_table_lists_first_and_last_appearances() -> None:
+    measured = {
+        Torch(2, 11, 0): {"cpu": {"torch_a", "torch_b"}, "cuda": {"torch_x"}},
+        Torch(2, 9, 1): {"cpu": {"torch_a"}, "cuda": {"torch_old"}},
+        Torch(2, 10, 0): {"cpu": {"torch_a"}, "cuda": {"torch_x"}},
+    }
+    assert tabulate(measured) == {
+        "since": {
+            "2.9": {"cpu": ["torch_a"], "cuda": ["torch_old"]},
+            "2.10": {"cuda": ["torch_x"]},
+            "2.11": {"cpu": ["torch_b"]},
+        },
+        "gone": {"2.10": {"cuda": ["torch_old"]}},
+    }

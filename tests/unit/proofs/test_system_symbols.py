@@ -1,0 +1,128 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import MissingToolError
+from builder.proofs.static.symbol_table import collect_symbols
+from builder.proofs.static.system_symbols import (
+    demangle,
+    is_python,
+    is_standard,
+    is_torch_cxx,
+    system_library,
+)
+from builder.wheelfile.driver import DRIVER_LIBRARIES, is_driver_library
+from tests.unit.proofs.make import FORWARD, compiled
+
+C10 = """
+#include <string>
+namespace c10 {{ struct Error {{ {constructor} }}; Error::Error({type} text) {{}} }}
+"""
+
+
+def environment(folder: Path, string: str = "std::string") -> Path:
+    """A site-packages folder with one function in torch and one in the CUDA runtime."""
+    site = folder / "site-packages"
+    lib, nvidia = site / "torch" / "lib", site / "nvidia" / "cu13" / "lib"
+    for one in (lib, nvidia):
+        one.mkdir(parents=True)
+    compiled(lib, C10.format(constructor=f"Error({string} text);", type=string), name="libc10.so")
+    compiled(
+        lib,
+        "namespace at { int foo() { return 1; } }",
+        "-Wl,--no-as-needed",
+        str(lib / "libc10.so"),
+        name="libtorch_cpu.so",
+    )
+    compiled(nvidia, 'extern "C" int cudaMalloc() { return 1; }', name="libcudart.so.13")
+    return site
+
+
+def test_libraries_of_an_environment(tmp_path: Path) -> None:
+    symbols = collect_symbols(environment(tmp_path))
+    assert set(symbols.libraries) == {"libc10.so", "libtorch_cpu.so", "libcudart.so.13"}
+    assert "_ZN2at3fooEv" in symbols.libraries["libtorch_cpu.so"].defined
+    assert any("libc10.so" in name for name in symbols.libraries["libtorch_cpu.so"].needed)
+    assert symbols.cxx11
+
+
+def test_old_string_abi_is_detected(tmp_path: Path) -> None:
+    assert not collect_symbols(environment(tmp_path, "const char*")).cxx11
+
+
+def test_environment_without_torch(tmp_path: Path) -> None:
+    with pytest.raises(MissingToolError, match="torch is not installed"):
+        collect_symbols(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("symbol", "readable"),
+    [
+        (FORWARD, "ms_deform_attn_cuda_forward(" + "at::Tensor const&, " * 5 + "int)"),
+        ("torch_call_dispatcher", "torch_call_dispatcher"),
+        ("_Znonsense", "_Znonsense"),
+        ("f", "f"),
+    ],
+)
+def test_demangle(symbol: str, readable: str) -> None:
+    assert demangle(symbol) == readable
+
+
+@pytest.mark.parametrize(
+    ("symbol", "torch"),
+    [
+        ("_ZN2at6TensorC1Ev", True),
+        ("_ZNK3c106Device3strEv", True),
+        ("_ZNKR5torch8autograd4Node4nameEv", True),
+        ("_ZTVN5torch8autograd4NodeE", True),
+        ("_ZN6caffe28TypeMetaC1Ev", True),
+        ("_ZN2atlsERSoRKNS_6TensorE", True),
+        ("_ZNSt6vectorIN2at6TensorESaIS1_EED1Ev", False),
+        (FORWARD, False),
+        ("_ZN7torchvi3fooEv", False),
+        ("_ZN3atx3fooEv", False),
+        ("torch_call_dispatcher", False),
+    ],
+)
+def test_names_of_torch_cxx(symbol: str, torch: bool) -> None:
+    assert is_torch_cxx(symbol) is torch
+
+
+@pytest.mark.parametrize(
+    ("symbol", "python"),
+    [
+        ("PyList_New", True),
+        ("_Py_NoneStruct", True),
+        ("_PyThreadState_UncheckedGet", True),
+        ("Pyramid", False),
+        ("pyre", False),
+    ],
+)
+def test_names_of_python(symbol: str, python: bool) -> None:
+    assert is_python(symbol) is python
+
+
+@pytest.mark.parametrize(
+    ("library", "driver"),
+    [
+        ("libcuda.so.1", True),
+        ("libnvidia-ml.so.1", True),
+        ("libcudart.so.13", False),
+        ("libcudadevrt.so", False),
+    ],
+)
+def test_libraries_of_the_driver(library: str, driver: bool) -> None:
+    assert is_driver_library(library) is driver
+
+
+def test_every_listed_library_of_the_driver_is_recognised() -> None:
+    assert all(map(is_driver_library, DRIVER_LIBRARIES))
+
+
+def test_libraries_of_this_machine() -> None:
+    assert is_standard("getenv")
+    assert is_standard("_ZSt4cout")
+    assert not is_standard("torch_call_dispatcher")
+    assert system_library("libno-such-library.so.1") is None

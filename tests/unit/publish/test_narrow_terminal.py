@@ -1,0 +1,70 @@
+"""The tables of `build` and `smoke` in a terminal of 80 columns: no cell is folded or cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.matrix.axes import AbiClass, Arch, Cell, Platform
+from builder.matrix.plan import Build, Plan
+from builder.proof import Check, Proof, Verdict
+from builder.publish.build_text import build_text
+from builder.publish.smoke_text import smoke_text
+from builder.result import BuildResult, SmokeResult
+from builder.store import StoredBuild
+from tests.unit.wheels import make_record
+
+WHEEL = "ms_deform_attn-0.1.0+cu130.torch211-cp310-abi3-manylinux_2_34_x86_64.whl"
+CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (12, 13))
+BUILD = Build(
+    "ms_deform_attn", "0.1.0", AbiClass.ABI3, CELLS[0].torch, CELLS[0].cuda, (CELLS[0].python,), (Arch(9, 0),),
+    Platform.LINUX_X86_64, CELLS,
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.publish.terminal.PLAIN_WIDTH", 80)
+
+
+def proofs(cell: Cell) -> tuple[Proof, ...]:
+    return tuple(Proof("ab", cell, check, Verdict.NOT_RUN if check.on_gpu else Verdict.PASSED) for check in Check)
+
+
+def test_a_build_has_a_line_for_its_wheel_and_a_line_for_its_figures(tmp_path: Path) -> None:
+    wheel = tmp_path / WHEEL
+    wheel.write_bytes(b"w" * 5000)
+    stored = StoredBuild("d" * 64, wheel, make_record.build_record())
+    result = BuildResult(BUILD, stored, None, reused=True, seconds=1, proofs=proofs(CELLS[0]))
+    lines = build_text(Path("dist"), Plan((BUILD,), ()), [result]).splitlines()
+    assert lines[0] == WHEEL
+    assert lines[1] == "  5 KiB, 2 cells; checks: 24 passed, 0 failed, 5 not run; GPU: not run; reused"
+
+
+def test_the_checks_of_several_cells_are_split_into_several_tables() -> None:
+    lines = smoke_text([SmokeResult(WHEEL, cell, proofs(cell), None) for cell in CELLS]).splitlines()
+    assert lines[0] == WHEEL
+    headings = [line.split() for line in lines if line.startswith("cell ")]
+    assert len(headings) == 2
+    assert [*headings[0], *headings[1][1:]] == [
+        *(
+            "cell",
+            "import",
+            "ops",
+            "libs",
+            "keys",
+            "order",
+            "value",
+            "grad",
+            "layout",
+            "edge",
+            "repeat",
+            "mem",
+            "opchk",
+        ),
+        *("fake", "device", "export", "comp"),
+    ]
+    rows = [line.split() for line in lines if line.startswith(str(CELLS[1]))]
+    assert [len(row) for row in rows] == [len(heading) for heading in headings]
+    assert all(len(line) <= 80 for line in lines)

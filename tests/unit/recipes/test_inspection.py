@@ -1,0 +1,232 @@
+"""Small source trees, and what the inspection finds in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.matrix.config import GitSource, PathSource
+from builder.recipes.fetch import PinnedSource
+from builder.recipes.inspection.draft_recipe import inspect_source
+from builder.recipes.inspection.findings import Draft
+
+PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
+SETUP = """\
+import os
+from setuptools import find_packages, setup
+from torch.utils.cpp_extension import BuildExtension, CUDAExtension
+%s
+setup(name="small-ops", version="1.2.0", packages=find_packages(), cmdclass={"build_ext": BuildExtension},
+      ext_modules=[CUDAExtension(name="small_ops._C", sources=["csrc/ops.cpp", "csrc/ops.cu"]%s)]%s)
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for name, text in {
+        "setup.py": SETUP % ("", "", ""),
+        "small_ops/__init__.py": "import torch\nfrom small_ops import _C\n",
+        "csrc/ops.cpp": PYBIND,
+        "csrc/ops.cu": "__global__ void k() {}\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def inspect(tree: Path) -> Draft:
+    return inspect_source(PinnedSource(PathSource(tree), str(tree), "folder", "folder_name"), tree)
+
+
+def keys(draft: Draft) -> dict[str, object]:
+    return {entry.key: entry.value for entry in draft.entries}
+
+
+def found(draft: Draft) -> str:
+    return "\n".join(f"{'? ' * each.question}{each.found} -> {each.consequence}" for each in draft.findings)
+
+
+def test_a_plain_pybind_extension(tree: Path) -> None:
+    draft = inspect(tree)
+    assert keys(draft) == {
+        "name": "small_ops",
+        "version": "1.2.0",
+        "source": {"path": "."},
+        "abi": "cpython",
+        "imports": ["small_ops", "small_ops._C"],
+        "memory_per_job": "3GiB",
+    }
+    assert "no op is registered with torch" in found(draft)
+    assert "states no licence" in found(draft)
+    assert draft.questions == []
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "value"),
+    [
+        ("cuda = torch.cuda.is_available()", "assume_cuda", True),
+        ('cuda = os.getenv("OPS_FORCE_CUDA", "0") == "1"', "env", {"OPS_FORCE_CUDA": "1"}),
+        ('cuda = os.environ.get("BUILD_CUDA_EXT") == "TRUE"', "env", {"BUILD_CUDA_EXT": "TRUE"}),
+        ('cuda = os.environ["WITH_CUDA"]', "env", {"WITH_CUDA": "1"}),
+        (
+            'import urllib.request\nbuild = os.getenv("OPS_FORCE_BUILD") == "TRUE"',
+            "env",
+            {"OPS_FORCE_BUILD": "TRUE"},
+        ),
+        (
+            'flags = ["-gencode", "arch=compute_90,code=sm_90", "-gencode=arch=compute_80,code=sm_80"]',
+            "override_architectures",
+            True,
+        ),
+        ('os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0"', "override_architectures", True),
+        ("import pybind11, numpy, pkg_resources", "build_requires", ["pybind11", "setuptools<82"]),
+    ],
+)
+def test_setup_py_decides_a_key(tree: Path, line: str, key: str, value: object) -> None:
+    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    assert keys(inspect(tree))[key] == value
+
+
+def test_force_cuda_is_set_by_buildfarm_already(tree: Path) -> None:
+    line = 'cuda = torch.cuda.is_available() or os.getenv("FORCE_CUDA", "0") == "1"'
+    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    draft = inspect(tree)
+    assert not {"env", "assume_cuda"} & keys(draft).keys()
+    assert "setup.py reads FORCE_CUDA" in found(draft)
+
+
+@pytest.mark.parametrize(
+    ("line", "question"),
+    [
+        ("arch = torch.cuda.get_device_capability() if torch.cuda.is_available() else None", "needs a GPU"),
+        ('arch = os.getenv("OPS_CUDA_ARCH", "")', "OPS_CUDA_ARCH"),
+    ],
+)
+def test_what_only_the_user_can_decide_is_a_question(tree: Path, line: str, question: str) -> None:
+    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    draft = inspect(tree)
+    assert len(draft.questions) == 1
+    assert question in draft.questions[0]
+
+
+def test_compiler_threads_ninja_and_names_made_in_a_loop(tree: Path) -> None:
+    (tree / "setup.py").write_text(
+        'root = "small_ops"\nfor part in parts:\n'
+        '    CUDAExtension(f"{root}._{part}", glob.glob("csrc/*.cu"), extra_compile_args=["--threads", "4"])\n'
+        'setup(name="small-ops", version="1", cmdclass={"x": BuildExtension.with_options(use_ninja=False)})\n'
+    )
+    draft = inspect(tree)
+    assert "compiles small_ops._…" in found(draft)
+    assert "--threads" in found(draft)
+    assert "ninja off" in found(draft)
+    assert keys(draft)["imports"] == ["small_ops"]
+
+
+def test_forgotten_and_missing_files(tree: Path) -> None:
+    (tree / "csrc" / "forgotten.cu").write_text("")
+    (tree / "csrc" / "included.cu").write_text("")
+    (tree / "csrc" / "ops.cu").write_text('#include "included.cu"\n')
+    (tree / "csrc" / "ops.cpp").unlink()
+    text = found(inspect(tree))
+    assert "does not name csrc/forgotten.cu" in text
+    assert "? setup.py compiles csrc/ops.cpp, which the source does not contain" in text
+
+
+@pytest.mark.parametrize(
+    ("header", "options", "abi"),
+    [
+        ("torch/csrc/stable/library.h", "", [{"class": "stable", "torch": ">=2.10"}]),
+        ("torch/library.h", ", py_limited_api=True", "abi3"),
+        ("torch/library.h", "", "cpython"),
+        ("torch/extension.h", ", py_limited_api=True", "cpython"),
+    ],
+)
+def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi: object) -> None:
+    (tree / "setup.py").write_text(SETUP % ("", options, ""))
+    (tree / "csrc" / "ops.cpp").write_text(f"#include <{header}>\nTORCH_LIBRARY(small_ops, m) {{}}\n")
+    draft = inspect(tree)
+    assert keys(draft)["abi"] == abi
+    assert keys(draft)["imports"] == ["small_ops"]
+    assert "namespace small_ops" in found(draft)
+
+
+def test_a_package_that_does_not_import_torch(tree: Path) -> None:
+    (tree / "small_ops" / "__init__.py").write_text("def call():\n    import torch\n")
+    assert keys(inspect(tree))["needs_first"] == ["torch"]
+    assert keys(inspect(tree))["imports"] == ["small_ops"]
+
+
+def test_modules_beside_a_package_and_without_one(tree: Path) -> None:
+    (tree / "setup.py").write_text(SETUP.replace("small_ops._C", "small_backend") % ("", "", ""))
+    draft = inspect(tree)
+    assert keys(draft)["imports"] == ["small_ops"]
+    assert "small_backend is a module beside the package" in found(draft)
+    (tree / "small_ops" / "__init__.py").unlink()
+    draft = inspect(tree)
+    assert keys(draft)["imports"] == ["small_backend"]
+    assert keys(draft)["needs_first"] == ["torch"]
+
+
+def test_imports_without_a_requirement(tree: Path) -> None:
+    (tree / "small_ops" / "__init__.py").write_text(
+        "import os, torch\nfrom . import shapes\nif TYPE_CHECKING:\n    import typed\n"
+        "try:\n    import optional\nexcept ImportError:\n    pass\n"
+    )
+    (tree / "small_ops" / "shapes.py").write_text("import cv2, einops, numpy\ndef f():\n    import late\n")
+    (tree / "setup.py").write_text(SETUP % ("", "", ', install_requires=["einops>=0.6"]'))
+    assert keys(inspect(tree))["requires"] == ["numpy", "opencv-python-headless"]
+
+
+def test_cmake_with_its_own_backend(tree: Path) -> None:
+    (tree / "setup.py").unlink()
+    (tree / "CMakeLists.txt").write_text("set(CMAKE_CUDA_ARCHITECTURES 80 90)  # 70\n")
+    (tree / "pyproject.toml").write_text(
+        '[build-system]\nrequires = ["scikit-build-core>=0.8", "torch<2.8"]\n'
+        'build-backend = "scikit_build_core.build"\n'
+        '[project]\nname = "small-ops"\nversion = "0.3"\nlicense = "MIT"\nrequires-python = ">=3.9"\n'
+    )
+    draft = inspect(tree)
+    assert keys(draft)["build_requires"] == ["cmake", "scikit-build-core>=0.8"]
+    assert keys(draft)["python"] == ">=3.9"
+    assert "CMake sets GPU architectures by hand: 80, 90" in found(draft)
+    assert keys(draft)["override_architectures"] is True
+    assert "licence: MIT" in found(draft)
+    assert "torch<2.8" in found(draft)
+
+
+def test_version_from_the_package_or_from_git(tree: Path) -> None:
+    (tree / "setup.py").write_text('setup(name="small-ops", version=read())\n')
+    (tree / "small_ops" / "__init__.py").write_text('__version__ = "0.7.1+local"\n')
+    assert inspect(tree).version == "0.7.1"
+    (tree / "setup.py").write_text('setup(name="small-ops", use_scm_version=True, setup_requires=["setuptools_scm"])\n')
+    draft = inspect(tree)
+    assert keys(draft)["env"] == {"SETUPTOOLS_SCM_PRETEND_VERSION": "0.0.0"}
+    assert "set `version`" in draft.questions[0]
+
+
+def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
+    for path in (tree / "csrc").iterdir():
+        path.unlink()
+    with pytest.raises(UsageError, match=r"setup.py compiles csrc/ops.cpp, but the folder does not contain"):
+        inspect(tree)
+    (tree / "setup.py").write_text((tree / "setup.py").read_text().replace("csrc/ops", "../csrc/ops"))
+    with pytest.raises(UsageError, match=r"setup.py compiles ../csrc/ops.cpp, which is outside of the folder"):
+        inspect(tree)
+    (tree / "setup.py").rename(tree / "csrc" / "setup.py")
+    with pytest.raises(UsageError, match=r"no setup.py and no pyproject.toml") as raised:
+        inspect(tree)
+    assert raised.value.hints == (f"name the folder: `buildfarm add {tree / 'csrc'}`",)
+
+
+def test_the_source_is_read_and_not_run(tree: Path) -> None:
+    (tree / "setup.py").write_text(f"open({str(tree / 'ran')!r}, 'w')\n" + SETUP % ("", "", ""))
+    inspect(tree)
+    assert not (tree / "ran").exists()
+
+
+def test_a_repository_pins_its_commit(tree: Path) -> None:
+    source = GitSource("https://host/name", "0" * 40, "python")
+    draft = inspect_source(PinnedSource(source, "https://host/name@v1", "git repository", "name"), tree)
+    assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}

@@ -1,0 +1,50 @@
+"""What SOURCE may be: a project, a repository, a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.recipes.reference import FolderReference, GitReference, ProjectReference, parse_reference
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("torch-scatter==2.1.2", ProjectReference("torch-scatter", "2.1.2")),
+        ("torch-scatter", ProjectReference("torch-scatter", "")),
+        ("https://host/owner/name", GitReference("https://host/owner/name", "", "")),
+        ("https://host/owner/name.git@v1.0", GitReference("https://host/owner/name.git", "v1.0", "")),
+        ("https://user:key@host/name@feature/x", GitReference("https://user:key@host/name", "feature/x", "")),
+        ("git+https://host/name@main#subdirectory=python", GitReference("https://host/name", "main", "python")),
+        ("git@host:owner/name.git@main", GitReference("git@host:owner/name.git", "main", "")),
+        ("git@host:owner/name.git", GitReference("git@host:owner/name.git", "", "")),
+    ],
+)
+def test_source_is_parsed(text: str, expected: object) -> None:
+    assert parse_reference(text) == expected
+
+
+def test_a_folder_and_a_local_repository(tmp_path: Path) -> None:
+    (tmp_path / "name" / ".git").mkdir(parents=True)
+    name = tmp_path / "name"
+    assert parse_reference(str(name)) == FolderReference(name)
+    assert parse_reference(f"{name}@v1") == GitReference(name.as_uri(), "v1", "")
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("torch-scatter>=2", "only an exact version can be pinned"),
+        ("torch-scatter==2.*", "only an exact version can be pinned"),
+        ("torch scatter", "this is not a source"),
+        ("./nowhere", "there is no such folder"),
+        ("ftp://host/name", "'ftp' is not a supported kind of URL"),
+    ],
+)
+def test_other_texts_are_refused(text: str, sentence: str) -> None:
+    with pytest.raises(UsageError, match=sentence) as raised:
+        parse_reference(text)
+    assert raised.value.hints

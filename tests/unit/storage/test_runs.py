@@ -1,0 +1,58 @@
+"""The history of runs."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.publish.store.history_text import history_json, history_text, run_json, run_text
+from builder.storage.runs import find_run, runs, save_report
+from builder.store import Store
+
+REPORT = {
+    "builds": [
+        {"build": "a", "wheel": "a.whl", "status": "built", "error": None, "proofs": [{"verdict": "passed"}] * 2},
+        {"build": "b", "status": "failed", "error": "no nvcc"},
+    ],
+    "skips": [{}],
+}
+
+
+def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    assert history_text(runs(store)) == "No run is recorded in this store.\n"
+    monkeypatch.setattr("sys.argv", ["buildfarm", "build", "--ext", "https://me:secret@host/x"])
+    save_report(store, datetime(2026, 11, 21, 9, 30, tzinfo=UTC), 12.34, json.dumps(REPORT))
+    save_report(store, datetime(2026, 11, 22, 9, 30, tzinfo=UTC), 2.0, json.dumps({"builds": [], "skips": []}))
+    (tmp_path / "runs" / "20261120.json").write_text("{}")
+    found = runs(store)
+    assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
+    line = history_text(found).splitlines()[2]
+    assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
+        "2026-11-21 09:30",
+        "12 s",
+        "1 built, 1 failed",
+        "buildfarm build --ext https://***@host/x",
+    ]
+    assert json.loads(history_json(found))[1]["builds"] == {"built": 1, "failed": 1}
+    one = find_run(found, "20261121")
+    assert json.loads(run_json(one))["report"] == REPORT
+    assert run_text(one).splitlines()[3:] == [
+        "a.whl: built; checks: 2 passed",
+        "b: failed",
+        "  error: no nvcc",
+        "1 cell was skipped",
+    ]
+
+
+@pytest.mark.parametrize(("name", "problem"), [("2026", "more than one run"), ("2027", "there is no run")])
+def test_an_id_must_name_one_run(name: str, problem: str, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for day in (21, 22):
+        save_report(store, datetime(2026, 11, day, tzinfo=UTC), 1.0, json.dumps(REPORT))
+    with pytest.raises(UsageError, match=problem):
+        find_run(runs(store), name)

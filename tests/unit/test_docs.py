@@ -1,0 +1,129 @@
+"""The documentation agrees with the code: generated pages, pictures, commands, links, the README's blocks."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+from builder.cli.app import app
+from builder.store import Store
+from docs.generate import DOCS, README, generated
+from docs.scripts.flow import draw
+
+ROOT = README.parent
+PAGES = [path for path in sorted(DOCS.rglob("*.md")) if "scripts" not in path.parts]
+PAGES += [*sorted(ROOT.glob("*.md")), ROOT / "extensions" / "README.md"]
+GENERATED = list(generated())
+
+
+@pytest.mark.parametrize(("path", "text"), GENERATED, ids=[path.name for path, _ in GENERATED])
+def test_generated_file_is_up_to_date(path: Path, text: str) -> None:
+    if path.parent.name == "pictures" and path.name != "flow.svg":  # rich draws it; its releases draw differently
+        assert _texts(path.read_text(encoding="utf-8")) == _texts(text)
+        return
+    assert path.read_text(encoding="utf-8") == text, "run `python -m docs.generate`"
+
+
+def _texts(svg: str) -> list[str]:
+    return re.findall(r">([^<>\n]+)</text>", svg)
+
+
+def test_every_recording_is_a_picture() -> None:
+    assert {path.stem for path in (DOCS / "recordings").glob("*.ansi")} == {"build", "smoke"}
+
+
+def test_flow_picture_comes_from_its_text(tmp_path: Path) -> None:
+    source = tmp_path / "flow.yaml"
+    source.write_text(
+        (DOCS / "pictures" / "flow.yaml").read_text(encoding="utf-8").replace("one compile", "one <build>")
+    )
+    assert "one &lt;build&gt;" in draw(source)
+
+
+def test_store_page_names_the_folders_of_a_store(tmp_path: Path) -> None:
+    Store(tmp_path / "store")
+    page = (DOCS / "reference" / "store.md").read_text(encoding="utf-8")
+    for folder in filter(Path.is_dir, (tmp_path / "store").iterdir()):
+        assert f"| `{folder.name}/" in page, folder.name
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Every `buildfarm …` line of the fenced blocks, and every one of the inline code."""
+    for block in re.findall(r"^```[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        for line in block.splitlines():
+            for part in line.removeprefix("$ ").split("&&"):
+                if match := re.match(r"(?:\.venv/bin/)?buildfarm (?!\[|.*\[OPTIONS\])(.*)", part.strip()):
+                    yield match[1]
+    yield from re.findall(r"`buildfarm ([^`…]+)`", text)
+
+
+DOCUMENTED = [(path, line) for path in PAGES for line in _commands(path.read_text(encoding="utf-8"))]
+
+
+@pytest.mark.parametrize(("path", "line"), DOCUMENTED, ids=[f"{path.stem}: {line}" for path, line in DOCUMENTED])
+def test_documented_command_exists(path: Path, line: str) -> None:
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    words = shlex.split(line, comments=True)
+    if words in (["--version"], ["--install-completion"]):
+        return
+    while words and hasattr(commands, "keys"):
+        name = words.pop(0)
+        assert name in commands, path
+        command = commands[name]
+        commands = getattr(command, "commands", None)
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)} | {"--help"}
+    assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_readme_keeps_its_promises() -> None:
+    text = README.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 150
+    for name, last in (
+        ("run", ".venv/bin/buildfarm build --torch 2.11 --cuda 13.0 --ext ms_deform_attn"),
+        ("test", ".venv/bin/python -m pytest -n 3"),
+    ):
+        found = re.search(rf"^<!-- {name} -->\n```\n(.+)\n```$", text, re.MULTILINE)
+        assert found, name
+        assert found[1].endswith(last)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        name, _, anchor = target.partition("#")
+        if "://" in name:
+            continue
+        there = (path.parent / name).resolve() if name else path
+        assert there.exists(), target
+        if anchor:
+            heads = re.findall(r"^#+ (.+)$", there.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}, target
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_named_files_exist(path: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    named = re.findall(r"`((?:builder|tests|docs|extensions)/[\w./-]+)`", text)
+    if path.name == "ARCHITECTURE.md":
+        table = text.partition("## Where is what")[2]
+        named += [f"builder/{name}" for name in re.findall(r"`(\w+/[\w./]*|\w+\.py)`", table)]
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    named = set(re.findall(r"[\w/-]+\.md", yaml.safe_dump(yaml.safe_load(text)["nav"])))
+    there = {str(path.relative_to(DOCS)) for path in PAGES if DOCS in path.parents}
+    assert named == there
+
+
+def test_glossary_has_at_most_fifteen_terms() -> None:
+    text = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    assert 0 < len(re.findall(r"^\| \*\*", text, re.MULTILINE)) <= 15

@@ -1,0 +1,95 @@
+"""How many compilers a machine allows, and the errors for too little disk space and memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder import resources
+from builder.errors import UsageError
+from builder.resources import Resources, compile_jobs, find_shortages, measure_resources
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("cores", "memory", "per_job", "wanted", "jobs"),
+    [
+        pytest.param(8, 64, 1.0, None, 8, id="as many as cores"),
+        pytest.param(8, 5, 1.0, None, 4, id="memory limits, one GiB is spared"),
+        pytest.param(8, 5, 2.0, None, 2, id="hungrier jobs"),
+        pytest.param(8, 2, 4.0, None, 1, id="never none"),
+        pytest.param(8, 0, 1.0, None, 1, id="no memory at all"),
+        pytest.param(1, 64, 1.0, None, 1, id="one core"),
+        pytest.param(2, 64, 1.0, 16, 16, id="what was asked for wins over cores"),
+        pytest.param(8, 2, 4.0, 3, 3, id="and over memory"),
+    ],
+)
+def test_compile_jobs(cores: int, memory: int, per_job: float, wanted: int | None, jobs: int) -> None:
+    assert compile_jobs(Resources(cores, memory * GIB), int(per_job * GIB), wanted) == jobs
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A control group of its own, and 64 GiB in the machine."""
+    monkeypatch.setattr(resources, "CGROUP", tmp_path)
+    monkeypatch.setattr(resources, "_available", lambda: 64 * GIB)
+    return tmp_path
+
+
+def limited(folder: Path, names: tuple[str, str], limit: str, used: int, stat: str = "") -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / names[0]).write_text(f"{limit}\n")
+    (folder / names[1]).write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(stat)
+
+
+V2 = ("memory.max", "memory.current")
+V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+def test_without_a_cgroup_the_machine_decides(cgroup: Path) -> None:
+    assert cgroup.is_dir()
+    assert measure_resources().memory == 64 * GIB
+    assert measure_resources().cores >= 1
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "stat", "memory"),
+    [
+        pytest.param("max", 3 * GIB, "", 64 * GIB, id="no limit"),
+        pytest.param(str(8 * GIB), 3 * GIB, "", 5 * GIB, id="what is left of the limit"),
+        pytest.param(str(8 * GIB), 9 * GIB, "", 0, id="never below nothing"),
+        pytest.param(str(2**63 - 4096), 3 * GIB, "", 64 * GIB, id="a limit beyond the machine"),
+        pytest.param(
+            str(8 * GIB), 7 * GIB, f"anon 5\nfile 9\ninactive_file {6 * GIB}\n", 7 * GIB, id="cached files are free"
+        ),
+    ],
+)
+def test_the_limit_of_a_cgroup_counts(limit: str, used: int, stat: str, memory: int, cgroup: Path) -> None:
+    limited(cgroup, V2, limit, used, stat)
+    assert measure_resources().memory == memory
+
+
+def test_cgroup_version_1_counts_too(cgroup: Path) -> None:
+    limited(cgroup / "memory", V1, str(8 * GIB), 7 * GIB, f"cache 1\ntotal_inactive_file {2 * GIB}\n")
+    assert measure_resources().memory == 3 * GIB
+
+
+def test_enough_space_and_memory_is_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "ENVIRONMENT_BYTES", 0)
+    monkeypatch.setattr(resources, "WORK_BYTES", 0)
+    assert find_shortages(Resources(1, GIB), [GIB, GIB // 2], tmp_path) == []
+    assert find_shortages(Resources(1, GIB), [], tmp_path) == []
+
+
+def test_each_shortage_is_an_error_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resources, "ENVIRONMENT_BYTES", 2**60)
+    disk, memory = find_shortages(Resources(1, GIB), [GIB // 2, 3 * GIB], tmp_path)
+    assert isinstance(disk, UsageError)
+    assert disk.where == str(tmp_path)
+    assert "GiB are free, but a build needs" in disk.sentence
+    assert "--store" in disk.hints[0]
+    assert memory.sentence == "1.0 GiB of memory are available, but one compiler needs up to 3.0 GiB"
+    assert "memory_per_job" in memory.hints[0]

@@ -1,0 +1,152 @@
+"""The structure of the package: imports go one way and in no circle; modules, functions and folders stay small."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import builder
+
+PACKAGE = Path(builder.__file__).parent
+
+#: Packages and modules in the order of their imports: each may import itself and those after it in this list.
+ORDER = [
+    "builder.__main__",
+    "builder.cli",
+    "builder.cli.options",
+    "builder.commands",
+    "builder.recipes",
+    "builder.publish",
+    "builder.result",
+    "builder.storage",
+    "builder.proofs.cells",
+    "builder.proofs.static",
+    "builder.proofs",
+    "builder.wheels",
+    "builder.images",
+    "builder.store",
+    "builder.records",
+    "builder.wheelfile",
+    "builder.in_use",
+    "builder.resources",
+    "builder.process",
+    "builder.progress",
+    "builder.log",
+    "builder.proof",
+    "builder.matrix",
+    "builder.check",
+    "builder.code_digest",
+    "builder.hashing",
+    "builder.build_log",
+    "builder.errors",
+    "builder.gate.run",
+    "builder.gate.draft",
+    "builder.gate.processes",
+    "builder.gate.checks",
+    "builder.gate.imports",
+    "builder.gate.system",
+    "builder.gate",
+]
+
+MODULE_LINES, FUNCTION_LINES, FOLDER_MODULES = 300, 50, 12
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a module."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(part for part in parts if part != "__init__")
+
+
+NAMES = {name_of(path) for path in MODULES}
+
+
+def entry_of(module: str) -> str:
+    """Return the longest entry of ORDER that is the module or a package around it."""
+    entries = [entry for entry in ORDER if module == entry or module.startswith(f"{entry}.")]
+    return max(entries, key=len, default="")
+
+
+def imports_in(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return the modules of the package that these statements import."""
+    imported: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            imported.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            modules = {f"{node.module}.{alias.name}" for alias in node.names} & NAMES
+            imported.update(modules or {node.module or ""})
+    return {name for name in imported if name.startswith("builder.")}
+
+
+def module_level(tree: ast.Module) -> Iterator[ast.AST]:
+    """Return every statement that runs while the module is imported: all but the bodies of functions."""
+    pending: list[ast.AST] = [*tree.body]
+    while pending:
+        node = pending.pop()
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            pending.extend(child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt))
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """Return one circle of a graph, or an empty list."""
+    done: set[str] = set()
+
+    def visit(name: str, path: list[str]) -> list[str]:
+        if name in path:
+            return [*path[path.index(name) :], name]
+        if name in done:
+            return []
+        found = next((c for other in sorted(graph[name] - {name}) if (c := visit(other, [*path, name]))), [])
+        done.add(name)
+        return found
+
+    return next((c for name in sorted(graph) if (c := visit(name, []))), [])
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_imports_go_one_way(path: Path) -> None:
+    here = entry_of(name_of(path))
+    if name_of(path) == "builder":
+        return
+    assert here, f"{name_of(path)} is not in ORDER"
+    for module in imports_in(ast.walk(ast.parse(path.read_text()))):
+        there = entry_of(module)
+        assert there, f"{module} is not in ORDER"
+        assert ORDER.index(there) >= ORDER.index(here), f"{name_of(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_no_drawers(path: Path) -> None:
+    assert path.stem not in {"utils", "util", "common", "helpers", "misc", "types", "core"}
+
+
+def test_no_import_is_circular() -> None:
+    graph = {name_of(path): imports_in(module_level(ast.parse(path.read_text()))) & NAMES for path in MODULES}
+    assert circle(graph) == []
+
+
+def test_circles_are_found() -> None:
+    assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_modules_and_functions_are_short(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MODULE_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno:
+            assert node.end_lineno - node.lineno + 1 <= FUNCTION_LINES, node.name
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=name_of)
+def test_folders_hold_few_modules(folder: Path) -> None:
+    modules = [path.name for path in folder.glob("*.py") if not path.name.startswith("__")]
+    assert len(modules) <= FOLDER_MODULES, modules

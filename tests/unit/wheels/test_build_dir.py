@@ -1,0 +1,127 @@
+"""The folder of one name for all machines, and the flags that hide the folders of one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from builder.wheels import build_dir
+from builder.wheels.build_dir import clear_abandoned, fixed_folder
+from builder.wheels.variables import merge_variables, prefix_map_flags
+
+
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "root"
+    folder.mkdir()
+    monkeypatch.setattr(build_dir, "ROOT", folder)
+    return folder
+
+
+def test_the_name_alone_decides_the_path_and_nothing_is_left(root: Path, tmp_path: Path) -> None:
+    for otherwise in ("one", "two"):
+        with fixed_folder("ops-1.0", tmp_path / otherwise) as folder:
+            assert folder == root / "buildfarm.build.ops-1.0"
+            assert folder.stat().st_mode & 0o777 == 0o700
+            (folder / "src").mkdir()
+    assert list(root.iterdir()) == []
+
+
+def test_what_a_killed_farm_left_is_cleared(root: Path, tmp_path: Path) -> None:
+    left = root / "buildfarm.build.ops"
+    (left / "src").mkdir(parents=True, mode=0o700)
+    left.chmod(0o700)
+    (left / "src" / "stale.o").touch()
+    (left / "link").symlink_to(tmp_path)
+    with fixed_folder("ops", tmp_path / "otherwise") as folder:
+        assert list(folder.iterdir()) == []
+    assert tmp_path.is_dir()
+
+
+def test_two_farms_take_turns(tmp_path: Path) -> None:
+    inside, order = threading.Event(), []
+
+    def second() -> None:
+        inside.set()
+        with fixed_folder("ops", tmp_path / "b") as folder:
+            order.append("second")
+            assert list(folder.iterdir()) == []
+
+    with fixed_folder("ops", tmp_path / "a") as folder:
+        (folder / "src").touch()
+        thread = threading.Thread(target=second)
+        thread.start()
+        assert inside.wait(10)
+        with fixed_folder("another", tmp_path / "c"):  # who makes something else does not wait
+            pass
+        order.append("first")
+    thread.join(30)
+    assert order == ["first", "second"]
+
+
+@pytest.mark.parametrize("case", ["writable by others", "a link", "no folder", "no room"])
+def test_a_folder_that_is_not_ours_alone_is_not_used(
+    case: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = root / "buildfarm.build.ops"
+    if case == "writable by others":
+        there.mkdir()
+        there.chmod(0o777)
+    elif case == "a link":
+        (tmp_path / "elsewhere").mkdir()
+        there.symlink_to(tmp_path / "elsewhere")
+    elif case == "no folder":
+        there.touch()
+    else:
+        monkeypatch.setattr(build_dir, "WORK_BYTES", 2**62)
+    with fixed_folder("ops", tmp_path / "otherwise") as folder:
+        assert folder == tmp_path / "otherwise"
+        assert folder.is_dir()
+
+
+def test_only_what_nobody_holds_is_abandoned(root: Path, tmp_path: Path) -> None:
+    left, others = root / "buildfarm.build.left", root / "of another program"
+    left.mkdir(mode=0o700)
+    others.mkdir()
+    with fixed_folder("held", tmp_path / "otherwise") as held:
+        clear_abandoned()
+        assert held.is_dir()
+    assert not left.exists()
+    assert others.is_dir()
+
+
+def test_a_compiler_calls_the_folders_as_it_is_told(tmp_path: Path) -> None:
+    texts = []
+    for name in ("one", "another place".replace(" ", "-")):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "a.c").write_text("const char *where(void) { return __FILE__; }\n")
+        flags = prefix_map_flags({folder: "."}, "12.2.0")["CPPFLAGS"].split()
+        subprocess.run(["gcc", "-c", "-g", *flags, folder / "a.c", "-o", folder / "a.o"], check=True, cwd=folder)
+        texts.append((folder / "a.o").read_bytes())
+    assert texts[0] == texts[1]
+    assert os.fsencode(tmp_path) not in texts[0]
+
+
+def test_flags_go_to_nvcc_as_well_and_not_to_what_cannot_read_them() -> None:
+    flags = prefix_map_flags({Path("/a"): ".", Path("/b,c"): "x", Path("/d=e"): "y"}, "12.2.0")
+    assert flags == {
+        "CPPFLAGS": "-ffile-prefix-map=/a=.",
+        "NVCC_PREPEND_FLAGS": "-Xcompiler -ffile-prefix-map=/a=.",
+    }
+    assert prefix_map_flags({Path("/a"): "."}, "7.5.0") == {}
+
+
+def test_flags_are_joined_and_the_rest_is_replaced() -> None:
+    ours = {"CPPFLAGS": "-one", "MAX_JOBS": "2", "NVCC_PREPEND_FLAGS": "-objtemp"}
+    theirs = {"CPPFLAGS": "-two", "MAX_JOBS": "1", "NVCC_PREPEND_FLAGS": "-G", "CFLAGS": "-three"}
+    assert merge_variables(ours, theirs) == {
+        "CPPFLAGS": "-one -two",
+        "MAX_JOBS": "1",
+        "NVCC_PREPEND_FLAGS": "-objtemp -G",
+        "CFLAGS": "-three",
+    }

@@ -1,0 +1,362 @@
+"""Environments of uv from an index on this machine: where torch comes from, what is remembered, what refusals say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError
+from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.compat import Compat
+from builder.store import Store
+from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
+from builder.wheels.toolchain.environments import (
+    Environment,
+    Environments,
+    locked_version,
+    toolkit_requirements,
+)
+from builder.wheels.toolchain.uv import UnsatisfiableError, index_setting, uv_variables
+from tests.unit.loopback import PackageIndex, pure_wheel
+
+PYTHON = Python(sys.version_info.major, sys.version_info.minor)
+TORCH, CUDA = Torch(2, 11, 0), Cuda(12, 8)
+SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def environments(store: Store, index: PackageIndex) -> Environments:
+    return Environments(store, index.torch_index)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "build.log"
+
+
+def asked(index: PackageIndex, project: str) -> list[str]:
+    return [path for path in index.requested if path.rstrip("/").endswith(f"/simple/{project}")]
+
+
+@pytest.mark.parametrize("default", [True, False], ids=["default variant", "another variant"])
+def test_torch_comes_from_the_index_that_has_its_variant(
+    default: bool, index: PackageIndex, environments: Environments, log: Path
+) -> None:
+    cuda = Cuda(13, 0) if default else CUDA
+    index.add_torch("2.11.0", "13.0")
+    index.add_torch("2.11.0+cu128", "12.8", channel="whl/cu128")
+    index.add("numpy", "2.0.0")
+    made = environments.ensure(
+        PYTHON,
+        [Compat.load().torch_requirement(TORCH, cuda), "numpy"],
+        index=environments.torch_index(TORCH, cuda),
+        log=log,
+    )
+    assert torch_cuda(made.site_packages) == ("13.0" if default else "12.8")
+    assert locked_version(made.packages, "torch") == ("2.11.0" if default else "2.11.0+cu128")
+    assert locked_version(made.packages, "numpy") == "2.0.0"
+    assert made.interpreter.exists()
+    assert bool([path for path in index.requested if path.startswith("/whl/cu128/")]) is not default
+
+
+def test_the_second_time_nothing_is_asked_of_anyone(index: PackageIndex, environments: Environments, log: Path) -> None:
+    index.add("one", "1.0")
+    first = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    said = log.read_bytes()
+    index.requested.clear()
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log) == first
+    assert index.requested == []
+    assert log.read_bytes() == said
+
+
+def test_a_deleted_environment_is_made_again_with_its_old_versions(
+    index: PackageIndex, environments: Environments, log: Path
+) -> None:
+    index.add("one", "1.0", requires=["two"])
+    index.add("two", "1.0")
+    assert environments.locked(PYTHON, ["one"], index=[]) is None
+    first = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    index.add("one", "1.1")
+    index.add("two", "1.1")
+    shutil.rmtree(first.folder)
+    assert environments.locked(PYTHON, ["one"], index=[]) == ("one==1.0", "two==1.0")
+    again = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    assert again == first
+    assert (again.site_packages / "two-1.0.dist-info").is_dir()
+
+
+def test_an_environment_without_its_lock_record_takes_what_is_newest(
+    index: PackageIndex, environments: Environments, store: Store, log: Path
+) -> None:
+    index.add("one", "1.0")
+    first = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    index.add("one", "1.1")
+    (store.root / "envs" / f"{first.folder.name}.json").unlink()
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.1",)
+
+
+def test_packages_are_asked_for_without_being_fetched(
+    index: PackageIndex, environments: Environments, store: Store, log: Path
+) -> None:
+    with pytest.raises(MissingToolError, match="one was not found"):
+        environments.check(PYTHON, ["one"], index=[])
+    index.add("one", "1.0")
+    environments.check(PYTHON, ["one"], index=[])
+    assert list((store.root / "envs").iterdir()) == []
+    environments.ensure(PYTHON, ["one"], index=[], log=log)
+    index.requested.clear()
+    environments.check(PYTHON, ["one"], index=[])  # locked: nothing is left to ask
+    assert index.requested == []
+
+
+def test_what_a_killed_run_left_half_made_is_made_anew(
+    index: PackageIndex, environments: Environments, log: Path
+) -> None:
+    index.add("one", "1.0")
+    first = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    (first.folder / ".complete").unlink()
+    (first.site_packages / "half.py").touch()
+    shutil.rmtree(first.site_packages / "one-1.0.dist-info")
+    again = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    assert (again.folder / ".complete").exists()
+    assert (again.site_packages / "one-1.0.dist-info").is_dir()
+    assert not (again.site_packages / "half.py").exists()
+
+
+def test_a_failed_environment_is_not_taken_for_a_whole_one(
+    index: PackageIndex, environments: Environments, store: Store, log: Path
+) -> None:
+    with pytest.raises(MissingToolError):
+        environments.ensure(PYTHON, ["one"], index=[], log=log)
+    assert list((store.root / "envs").glob("*.json")) == []
+    index.add("one", "1.0")
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.0",)
+
+
+@pytest.mark.usefixtures("index")
+@pytest.mark.parametrize("variant", [False, True], ids=["default index", "torch index"])
+def test_an_index_out_of_reach_is_named_with_the_package_and_no_password(
+    variant: bool, store: Store, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nowhere = "http://user:p@ss@127.0.0.1:1/simple"
+    environments = Environments(store, nowhere + "/{variant}")
+    if not variant:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", nowhere)
+    urls = environments.torch_index(TORCH, CUDA if variant else Cuda(13, 0))
+    with pytest.raises(MissingToolError) as caught:
+        environments.ensure(PYTHON, ["torch==2.11.0", "numpy"], index=urls, log=log)
+    error = caught.value
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert error.sentence == "the package index cannot be reached"
+    assert any(hint in ("uv failed at torch", "uv failed at numpy") for hint in error.hints)
+    assert "http://***@127.0.0.1:1/simple" in error.where
+    assert ("/cu128" in error.where) is variant
+    assert "UV_DEFAULT_INDEX" in error.where
+    everything = "\n".join([str(error), *error.hints])
+    assert "p@ss" not in everything
+    assert str(log) in everything
+
+
+@pytest.mark.parametrize(
+    ("requirement", "words"),
+    [
+        pytest.param("nonesuch", "nonesuch was not found", id="unknown package"),
+        pytest.param("one==2.0", "one==2.0", id="unknown version"),
+    ],
+)
+def test_what_the_index_lacks_is_said_in_a_sentence(
+    requirement: str, words: str, index: PackageIndex, environments: Environments, log: Path
+) -> None:
+    index.add("one", "1.0")
+    with pytest.raises(MissingToolError, match="does not have a required package or version") as caught:
+        environments.ensure(PYTHON, [requirement], index=[], log=log)
+    assert not isinstance(caught.value, UnsatisfiableError)
+    assert words in caught.value.sentence
+    assert "\n" not in str(caught.value)
+    assert caught.value.where == f"UV_DEFAULT_INDEX={index.default}"
+    assert any("torch_index" in hint for hint in caught.value.hints)
+
+
+@pytest.mark.parametrize("fault", ["conflict", "tag"])
+def test_what_does_not_go_together_is_told_from_what_is_not_there(
+    fault: str, index: PackageIndex, environments: Environments, tmp_path: Path, log: Path
+) -> None:
+    index.add("torch", "2.11.0")
+    wheel = pure_wheel(
+        tmp_path,
+        "ops",
+        "1.0",
+        requires=["torch==2.10.*"] if fault == "conflict" else [],
+        tag="cp27-none-any" if fault == "tag" else "py3-none-any",
+    )
+    with pytest.raises(UnsatisfiableError, match=r"the packages conflict: Because .*ops"):
+        environments.ensure(PYTHON, ["torch==2.11.0", str(wheel)], index=[], log=log)
+
+
+def test_any_other_word_of_uv_is_a_failed_build_with_its_log(
+    environments: Environments, tmp_path: Path, log: Path
+) -> None:
+    (wheel := tmp_path / "ops-1.0-py3-none-any.whl").write_bytes(b"no zip")
+    with pytest.raises(BuildError, match="uv could not create the environment") as caught:
+        environments.ensure(PYTHON, [str(wheel)], index=[], log=log)
+    assert (caught.value.stage, caught.value.log) == ("environment", log)
+
+
+@pytest.mark.usefixtures("fresh_eyes")
+def test_a_python_that_is_not_here_is_said(index: PackageIndex, environments: Environments, log: Path) -> None:
+    with pytest.raises(MissingToolError, match=r"no Python 3\.99 on this machine") as caught:
+        environments.ensure(Python(3, 99), [], index=[], log=log)
+    assert "--upgrade uv" in caught.value.hints[0]
+    assert index.requested == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "effective"),
+    [
+        pytest.param({"PIP_INDEX_URL": "http://pip/"}, "http://pip/", id="pip's where uv has none"),
+        pytest.param({"PIP_INDEX_URL": "http://pip/", "UV_DEFAULT_INDEX": "http://uv/"}, "http://uv/", id="uv's first"),
+        pytest.param({"PIP_INDEX_URL": "http://pip/", "UV_INDEX_URL": "http://old/"}, None, id="uv's old name too"),
+        pytest.param({}, None, id="none"),
+    ],
+)
+def test_pips_index_is_honoured_where_uv_has_none(
+    settings: dict[str, str], effective: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    assert uv_variables().get("UV_DEFAULT_INDEX") == effective
+
+
+def test_packages_really_come_from_pips_index(
+    index: PackageIndex, environments: Environments, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index.add("one", "1.0")
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    monkeypatch.setenv("PIP_INDEX_URL", index.default)
+    assert environments.ensure(PYTHON, ["one"], index=[], log=log).packages == ("one==1.0",)
+    assert asked(index, "one")
+
+
+def test_the_shells_python_settings_do_not_reach_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"):
+        monkeypatch.setenv(name, "/elsewhere")
+    variables = uv_variables()
+    assert not {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"} & variables.keys()
+    assert variables["UV_PYTHON_DOWNLOADS"] == "never"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://user:secret@host/simple", "https://***@host/simple"),
+        ("https://user:se@cret@host/simple", "https://***@host/simple"),
+        ("https://host/simple", "https://host/simple"),
+    ],
+)
+def test_credentials_of_the_index_are_masked(url: str, shown: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in SETTINGS:
+        monkeypatch.delenv(name, raising=False)
+    assert "not set" in index_setting()
+    monkeypatch.setenv("UV_INDEX_URL", url)
+    assert index_setting() == f"UV_INDEX_URL={shown}"
+
+
+@pytest.mark.parametrize(
+    ("line", "cuda"),
+    [
+        ("cuda: Optional[str] = '13.0'", "13.0"),
+        ("cuda = '12.1'", "12.1"),
+        ("cuda: Optional[str] = None", ""),
+        ("cuda = None", ""),
+    ],
+)
+def test_torch_says_what_it_was_built_for(line: str, cuda: str, tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "version.py").write_text(f"__version__ = '2.11.0'\n{line}\nhip = '6.0'\n")
+    assert torch_cuda(tmp_path) == cuda
+
+
+def test_all_parts_of_a_packaged_toolkit_are_held_to_one_minor() -> None:
+    requirements = toolkit_requirements(Cuda(13, 0))
+    assert len(requirements) > 1
+    assert all(requirement.endswith("==13.0.*") for requirement in requirements)
+
+
+def test_a_packaged_toolkit_gets_the_links_torch_looks_for(tmp_path: Path) -> None:
+    environment = Environment(tmp_path, PYTHON, ())
+    library = environment.site_packages / "nvidia" / "cu13" / "lib" / "libcudart.so.13"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"cudart")
+    (library.parent / "libcudart.so").symlink_to(library.name)  # a build beside this one was faster with one of them
+    for _ in range(2):  # and a second time finds them there
+        home = environment.packaged_toolkit(Cuda(13, 0))
+        link_toolkit(home, "13")
+    assert (home / "lib64" / "libcudart.so").read_bytes() == b"cudart"
+
+
+def test_links_that_lead_nowhere_yet_are_left(tmp_path: Path) -> None:
+    """The packages of another environment are being unpacked, or never held that library."""
+    environment = Environment(tmp_path, PYTHON, ())
+    library = environment.site_packages / "nvidia" / "cu13" / "lib"
+    library.mkdir(parents=True)
+    (library / "libcudart.so").symlink_to("libcudart.so.13")
+    link_toolkit(library.parent, "13")
+    assert (library.parent / "lib64").is_dir()
+
+
+def test_the_lock_record_says_what_was_asked_for(
+    index: PackageIndex, environments: Environments, store: Store, log: Path
+) -> None:
+    index.add("one", "1.0", requires=["two_parts"])
+    index.add("two_parts", "1.0")
+    made = environments.ensure(PYTHON, ["one"], index=[], log=log)
+    record = json.loads((store.root / "envs" / f"{made.folder.name}.json").read_bytes())
+    assert record == {"requirements": ["one"], "packages": ["one==1.0", "two-parts==1.0"]}
+
+
+def test_a_password_of_an_index_is_in_no_argument(store: Store, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments are everybody's to read on a machine; a program's environment is its user's."""
+    told: list[tuple[list[str], str]] = []
+
+    def record(argv: list[str], *, log: Path, env: dict[str, str], **_: object) -> int:
+        log.touch()
+        told.append((argv, env.get("UV_INDEX", "")))
+        return 1
+
+    monkeypatch.setattr("builder.wheels.toolchain.uv.run", record)
+    monkeypatch.setenv("UV_INDEX", "http://mine.invalid/simple")
+    secret = "http://user:hush@torch.invalid/simple"
+    environments = Environments(store, secret)
+    urls = environments.torch_index(TORCH, CUDA)
+    with pytest.raises(BuildfarmError):
+        environments.check(PYTHON, ["torch==2.11.0"], index=urls)
+    with pytest.raises(BuildfarmError):
+        environments.install(store.root / "env", ["torch==2.11.0"], index=urls, log=log, owner="job")
+    assert told
+    for argv, index in told:
+        assert "hush" not in " ".join(argv)
+        assert index == f"{secret} http://mine.invalid/simple"
+
+
+@pytest.mark.parametrize("tags", ["manylinux_2_99_x86_64", "manylinux_2_98_x86_64.manylinux_2_99_x86_64"])
+def test_a_wheel_for_a_newer_c_library_says_nothing_of_the_wheel(
+    tags: str, index: PackageIndex, environments: Environments, log: Path, tmp_path: Path
+) -> None:
+    index.add("two", "1.0")
+    made = environments.ensure(PYTHON, ["two"], index=[], log=log)
+    wheel = pure_wheel(tmp_path, "one", "1.0", tag=f"py3-none-{tags}")
+    with pytest.raises(MissingToolError) as caught:
+        environments.install(made.folder, [str(wheel)], index=[], log=log, owner="job")
+    assert caught.value.sentence.startswith(f"the wheel needs {tags.replace('.', ' or ')}, but the C library")
+    assert any("--executor docker" in hint for hint in caught.value.hints)

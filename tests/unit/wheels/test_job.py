@@ -1,0 +1,110 @@
+"""The digest: each input that can change the wheel changes it, and who is served does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
+from builder.matrix.config import Recipe
+from builder.matrix.plan import Build
+from builder.records.toolchain import Toolchain
+from builder.wheels import job as room
+from builder.wheels.job import build_digest, torch_floor, torch_window
+from tests.unit.matrix import make
+from tests.unit.wheels import make_record
+
+BUILD = replace(make_record.BUILD, archs=(Arch(9, 0),))
+TOOLCHAIN = make_record.TOOLCHAIN
+
+
+def digest(
+    build: Build = BUILD, recipe: Recipe | None = None, toolchain: Toolchain = TOOLCHAIN, source: str = "s" * 64
+) -> str:
+    return build_digest(build, recipe or make.recipe("ops"), toolchain, source)
+
+
+def test_the_same_inputs_have_the_same_name() -> None:
+    assert digest() == digest()
+    assert len(digest()) == 64
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"extension": "other"},
+        {"version": "1.1"},
+        {"abi": AbiClass.ABI3},
+        {"abi": AbiClass.STABLE},
+        {"torch": Torch(2, 11, 1)},
+        {"cuda": Cuda(13, 2)},
+        {"pythons": (Python(3, 13),)},
+        {"archs": (Arch(9, 0, ptx=True),)},
+        {"archs": (Arch(8, 0), Arch(9, 0))},
+    ],
+    ids=lambda change: " ".join(f"{name}={value}" for name, value in change.items()),
+)
+def test_what_is_built_is_an_input(change: dict[str, Any]) -> None:
+    assert digest(replace(BUILD, **change)) != digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env": {"WITH_X": "1"}},
+        {"build_requires": ("pybind11",)},
+        {"requires": ("numpy>=1.26",)},
+        {"assume_cuda": True},
+        {"override_architectures": True},
+        {"cibuildwheel_skip": ("test",)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_recipe_is_an_input(change: dict[str, Any]) -> None:
+    assert digest(recipe=replace(make.recipe("ops"), **change)) != digest()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"executor": "docker"},
+        {"python": Python(3, 13)},
+        {"cxx": "g++ 13.3.0"},
+        {"nvcc": "13.0.96"},
+        {"packages": ("ninja==1.12", "torch==2.11.0")},
+        {"python_version": "3.12.2"},
+        {"stand_in_for": Cuda(12, 1)},
+    ],
+    ids=["executor", "python", "g++", "nvcc", "packages", "patch of python", "stand-in"],
+)
+def test_the_toolchain_is_an_input(change: dict[str, Any]) -> None:
+    assert digest(toolchain=replace(TOOLCHAIN, **change)) != digest()
+
+
+def test_source_and_the_farms_own_code_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = digest()
+    assert digest(source="t" * 64) != before
+    monkeypatch.setattr(room, "code_version", lambda: "another")
+    assert digest() != before
+
+
+def test_who_is_served_and_how_it_is_proven_is_none() -> None:
+    more = (*BUILD.serves, Cell.parse("torch2.11.0-cu130-cp313"))
+    assert digest(replace(BUILD, serves=more)) == digest()
+    proven = replace(make.recipe("ops"), imports=("ops.more",), companions=("decord",), memory_per_job=1, summary="x")
+    assert digest(recipe=proven) == digest()
+
+
+@pytest.mark.parametrize(
+    ("abi", "window", "floor"),
+    [
+        (AbiClass.CPYTHON, "torch==2.11.*", Torch(2, 11, 0)),
+        (AbiClass.ABI3, "torch==2.11.*", Torch(2, 11, 0)),
+        (AbiClass.STABLE, "torch>=2.10", Torch(2, 10, 0)),
+    ],
+)
+def test_the_torch_a_wheel_may_stand_beside(abi: AbiClass, window: str, floor: Torch) -> None:
+    build = replace(BUILD, abi=abi)
+    assert (torch_window(build), torch_floor(build)) == (window, floor)

@@ -1,0 +1,296 @@
+from __future__ import annotations
+
+import ast
+import inspect
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import cibuildwheel.errors
+import cibuildwheel.platforms.linux
+import pytest
+
+from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.matrix.axes import AbiClass, Arch, Cell, Python
+from builder.matrix.plan import Build
+from builder.records.toolchain import Toolchain
+from builder.wheels.cibuildwheel import log as log_module
+from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
+from builder.wheels.job import CompileJob
+from tests.unit.matrix import make
+
+CELL = Cell.parse("torch2.11.0-cu130-cp311")
+BUILD = Build(
+    "toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), (Arch(9, 0),), CELL.platform, (CELL,)
+)
+EARLIER = "::group::Repairing wheel...\nerror: of an earlier run\n"
+
+BEFORE_ALL = "::group::Running before_all...\n\n    + sh -c 'x'\n"
+OURS = "::group::Running before_build...\n\n    + sh -c 'x'\n"
+BUILDING = "::group::Building wheel...\n\n    + uv build\n"
+REPAIRING = "::endgroup::Building wheel...\n   done 12.00s\n::group::Repairing wheel...\n\n    + sh -c 'x'\n"
+TESTING = "::group::Testing wheel...\n\n    + uv venv\n"
+COMMAND_FAILED = "::error::cibuildwheel: Command ['sh', '-c', 'x'] failed with code 1. \n\n"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> CompileJob:
+    toolchain = Toolchain(executor="docker", python=Python(3, 11))
+    log = tmp_path / "log"
+    log.write_text(EARLIER)
+    return CompileJob(
+        BUILD, make.recipe("toy"), toolchain, tmp_path, tmp_path, log, jobs=4, digest="d" * 64, owner="s/m"
+    )
+
+
+@pytest.fixture
+def fail(job: CompileJob) -> Callable[..., BuildfarmError]:
+    def fail(output: str, status: int = 1) -> BuildfarmError:
+        with job.log.open("a") as stream:
+            stream.write(output)
+        error = log_module.run_error(job, len(EARLIER), status, image="debian:12")
+        assert "earlier run" not in error.sentence
+        assert error.hints[-1] == f"the full output is in {job.log}"
+        return error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("output", "stage", "sentence"),
+    [
+        (
+            "Unable to find image\ndocker: Error response from daemon: no such image.\n" + COMMAND_FAILED,
+            "environment",
+            "the container did not become ready: no such image.",
+        ),
+        (COMMAND_FAILED, "environment", "did not become ready: Command ['sh', '-c', 'x'] failed with code 1."),
+        (
+            BEFORE_ALL + "E: Unable to locate package libfoo\n" + COMMAND_FAILED,
+            "before-all",
+            "the source's own before-all failed: Unable to locate package libfoo",
+        ),
+        (
+            BEFORE_ALL + "cat: /etc/none: No such file or directory\nbye\n" + COMMAND_FAILED,
+            "before-all",
+            "the source's own before-all failed: cat: /etc/none: No such file or directory",
+        ),
+        (BEFORE_ALL + "just this\n" + COMMAND_FAILED, "before-all", "before-all failed: Command ['sh', '-c', 'x']"),
+        (OURS + "error: Failed to fetch torch\n", "environment", "not become ready: Failed to fetch torch"),
+        (
+            OURS + f"{BEFORE_BUILD_FOLD}\nERROR: No matching distribution found for x\n" + COMMAND_FAILED,
+            "before-build",
+            "the source's own before-build failed: No matching distribution found for x",
+        ),
+        (
+            OURS + f"{BEFORE_BUILD_FOLD}\nerror: of before\n" + BUILDING + "a.cpp:3:1: error: 'x' was not declared\n"
+            "error: Failed to build\n" + COMMAND_FAILED,
+            "compile",
+            "a.cpp:3:1: error: 'x' was not declared",
+        ),
+        (BUILDING + COMMAND_FAILED, "compile", "the build exited with status 1"),
+        (
+            BUILDING + REPAIRING + "auditwheel: error: cannot repair\n" + COMMAND_FAILED,
+            "repair",
+            "auditwheel refused the wheel: cannot repair",
+        ),
+        (
+            TESTING
+            + "  \u00d7 No solution found\n  \u2570\u2500\u25b6 Because you require torch==2.1 and torch==2.11\n",
+            "test",
+            "no environment could be created for the source's own tests of the wheel: Because you require torch==2.1",
+        ),
+        (
+            TESTING + f"{TEST_FOLD}\nE   AssertionError: x\nFAILED t.py::test_a - assert 1 == 2\nFAILED t.py::test_b\n",
+            "test",
+            "the source's own tests of the wheel failed: t.py::test_a - assert 1 == 2",
+        ),
+        (
+            TESTING + f"{TEST_FOLD}\nFAIL: test_a (t.T.test_a)\nFAILED (failures=1)\n",
+            "test",
+            "tests of the wheel failed: test_a (t.T.test_a)",
+        ),
+        (
+            TESTING + f"{TEST_FOLD}\nTraceback (most recent call last):\nImportError: libc10.so: cannot open\n",
+            "test",
+            "tests of the wheel failed: ImportError: libc10.so: cannot open",
+        ),
+    ],
+)
+def test_an_error_has_its_stage_and_its_cause(
+    fail: Callable[..., BuildfarmError], output: str, stage: str, sentence: str
+) -> None:
+    error = fail(output)
+    assert isinstance(error, BuildError)
+    assert error.stage == stage
+    assert sentence in error.sentence
+
+
+def test_a_build_that_prints_the_name_of_a_step_does_not_change_the_stage(fail: Callable[..., BuildfarmError]) -> None:
+    error = fail(BUILDING + "Repairing wheel...\n  ::group::Testing wheel...\n::group::of its own\nx.cu: error: no\n")
+    assert isinstance(error, BuildError)
+    assert (error.stage, error.sentence) == ("compile", "x.cu: error: no")
+
+
+@pytest.mark.parametrize(("output", "part"), [(BEFORE_ALL, "before-all"), (TESTING + TEST_FOLD + "\n", "test")])
+def test_the_sources_own_steps_can_be_skipped(fail: Callable[..., BuildfarmError], output: str, part: str) -> None:
+    assert f"`cibuildwheel_skip: [{part}]`" in fail(output + "error: x\n").hints[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["sh: 1: yum: not found", "sh: line 1: yum: command not found", "/tmp/x.sh: 3: yum: not found"],
+)
+def test_a_before_all_for_a_different_distribution(fail: Callable[..., BuildfarmError], line: str) -> None:
+    error = fail(f"{BEFORE_ALL}{line}\n{COMMAND_FAILED}")
+    assert error.sentence == f"the source's own before-all failed: {line}"
+    assert error.hints[0] == "the command is for a different distribution: debian:12 has no yum"
+    assert "cibuildwheel_skip: [before-all]" in error.hints[1]
+    assert "`images:`" in error.hints[2]
+
+
+@pytest.mark.parametrize(
+    ("status", "output", "stage", "sentence"),
+    [
+        (
+            2,
+            "::error::cibuildwheel: Unknown option\n",
+            "environment",
+            "rejected the settings that buildfarm wrote: Unknown option",
+        ),
+        (
+            3,
+            "::error::cibuildwheel: No build identifiers selected\n",
+            "environment",
+            "the source does not support Python 3.11",
+        ),
+        (4, "::error::cibuildwheel: old\n", "environment", "no longer supports a setting that buildfarm wrote: old"),
+        (5, BUILDING + "::error::cibuildwheel: \n", "compile", "without a library"),
+        (6, BUILDING, "repair", "built twice"),
+        (8, BUILDING + REPAIRING, "repair", "exactly one wheel"),
+        (9, BUILDING + REPAIRING + "error: x\n", "repair", "the audit of the wheel failed: x"),
+        (10, BUILDING, "compile", "produced no wheel"),
+        (-15, BUILDING, "compile", "killed by signal 15"),
+    ],
+)
+def test_every_status_has_a_sentence(
+    fail: Callable[..., BuildfarmError], status: int, output: str, stage: str, sentence: str
+) -> None:
+    error = fail(output, status)
+    assert isinstance(error, BuildError)
+    assert error.stage == stage
+    assert sentence in error.sentence
+
+
+def test_an_old_engine_is_a_missing_tool(fail: Callable[..., BuildfarmError]) -> None:
+    error = fail("::error::cibuildwheel: Build failed because docker is too old.\n", 7)
+    assert isinstance(error, MissingToolError)
+    assert "docker is too old" in error.sentence
+
+
+def test_every_status_of_cibuildwheel_is_known() -> None:
+    """A release of cibuildwheel that adds a status fails this test: the status needs a sentence."""
+    tree = ast.parse(inspect.getsource(cibuildwheel.errors))
+    found = {
+        node.value.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Constant)
+        for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+        if ast.unparse(target).endswith("return_code")
+    }
+    known = {1, log_module._NOTHING_TO_DO, log_module._PURE_WHEEL, log_module._OLD_ENGINE, *log_module._STATUSES}
+    assert found == known
+
+
+def test_every_step_of_cibuildwheel_is_known() -> None:
+    """Read from cibuildwheel's source: with different names of steps, stages would not be recognised."""
+    arguments = {
+        node.args[0]
+        for node in ast.walk(ast.parse(inspect.getsource(cibuildwheel.platforms.linux)))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "log.step"
+    }
+    steps = {ast.literal_eval(argument) for argument in arguments if isinstance(argument, ast.Constant)}
+    ours = {step.removeprefix("::group::") for step in log_module._STEPS} - {"Starting container image"}
+    assert steps - {"Copying project into container..."} == {
+        step for step in ours if not step.startswith("the source's")
+    }
+
+
+KILLED = [
+    "g++: fatal error: Killed signal terminated program cc1plus",
+    "nvcc error   : 'cicc' died due to signal 9 (Kill signal)",
+    "error: command '/usr/bin/g++' failed with exit code -9",
+    "Killed",
+    "::error::cibuildwheel: Command ['uv', 'build'] failed with code 137. ",
+]
+
+
+@pytest.mark.parametrize("line", KILLED)
+def test_a_killed_compiler_is_no_error_of_the_source(fail: Callable[..., BuildfarmError], line: str) -> None:
+    error = fail(f"{BUILDING}x.cu: error: because of it\n{line}\n")
+    assert error.sentence == "a compiler was killed, probably because memory ran out"
+    assert "`--jobs 2`" in error.hints[0]
+
+
+@pytest.mark.parametrize(
+    ("output", "sentence"),
+    [
+        (BUILDING, "the disk is full; unfinished files were deleted"),
+        (REPAIRING, "the disk is full (repair stage); unfinished files were deleted"),
+        (OURS, "the disk is full (environment stage); unfinished files were deleted"),
+    ],
+)
+def test_a_full_disk_is_reported_in_every_stage(
+    fail: Callable[..., BuildfarmError], output: str, sentence: str
+) -> None:
+    assert fail(f"{output}error: write failed: No space left on device\n").sentence == sentence
+
+
+def test_a_test_that_is_killed_for_memory(fail: Callable[..., BuildfarmError]) -> None:
+    output = f"{TESTING}{TEST_FOLD}\nKilled\n::error::cibuildwheel: Command ['sh'] failed with code 137. \n"
+    assert fail(output).sentence == "a program of the test stage was killed, probably because memory ran out"
+
+
+def test_a_container_that_exited(fail: Callable[..., BuildfarmError]) -> None:
+    output = "RuntimeError: Failed to read the return code, the container shell has exited\n"
+    error = fail(f"{BUILDING}x.cu: error: half a line\nTraceback (most recent call last):\n{output}")
+    assert error.sentence == "the container ended during the compile stage"
+
+
+def test_stages_are_reported_when_they_begin(tmp_path: Path) -> None:
+    log, stages = tmp_path / "log", list[str]()
+    log.write_text(EARLIER)
+
+    def append(text: str, until: int) -> None:
+        with log.open("a") as stream:
+            stream.write(text)
+        deadline = time.monotonic() + 20
+        while len(stages) < until and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    with log_module.report_stages(log, len(EARLIER), stages.append):
+        append("::group::Starting container image x...\n" + BEFORE_ALL, 1)
+        append(OURS, 2)
+        append(BUILDING, 3)
+        append(REPAIRING, 4)
+        append(TESTING + TEST_FOLD + "\n", 5)
+    assert stages == ["before-all", "environment", "compile", "repair", "test"]
+
+
+def test_stages_between_two_reads_are_all_reported(job: CompileJob) -> None:
+    stages: list[str] = []
+    with log_module.report_stages(job.log, len(EARLIER), stages.append), job.log.open("a") as stream:
+        stream.write(BUILDING + REPAIRING + "::group::Copying wheels back to host...\n")
+    assert stages == ["compile", "repair", "copy"]
+
+
+def test_cibuildwheel_prints_the_expected_lines() -> None:
+    """In a new process, because cibuildwheel's logger reads the environment on import."""
+    program = "from cibuildwheel.logger import log; log.step('Building wheel...'); log.step_end_with_error('oh')"
+    variables = {"PATH": os.environ["PATH"], **log_module.LOG_VARIABLES}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
+    assert "::group::Building wheel..." in done.stdout.splitlines()
+    assert log_module.last_error(done.stderr.splitlines()) == "oh"

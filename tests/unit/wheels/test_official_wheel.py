@@ -1,0 +1,43 @@
+"""Official wheels: the file pip would take for a Python, kept by its sha256, fetched once."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.matrix.axes import Python
+from builder.wheels.sources.official_wheel import download_wheel, fetch_wheel
+from tests.unit import loopback
+
+PYTHON = Python(sys.version_info.major, sys.version_info.minor)
+
+
+def test_it_is_fetched_once_and_kept_by_its_digest(index: loopback.PackageIndex, tmp_path: Path) -> None:
+    index.add("ops", "1.0")
+    first = fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path)
+    assert first.name == "ops-1.0-py3-none-any.whl"
+    assert first.parent.parent == tmp_path / "wheels"
+    index.requested.clear()
+    assert fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path) == first
+    assert download_wheel(f"{index.url}/default/{first.name}", cache=tmp_path) == first
+
+
+def test_a_version_that_is_not_there_is_a_usage_error(index: loopback.PackageIndex, tmp_path: Path) -> None:
+    index.add("ops", "1.0")
+    with pytest.raises(UsageError, match="the index has no such wheel"):
+        fetch_wheel("ops", "2.0", PYTHON, cache=tmp_path)
+
+
+def test_an_index_that_is_not_there_is_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(MissingToolError, match="could not be fetched"):
+        fetch_wheel("ops", "1.0", PYTHON, cache=tmp_path)
+
+
+def test_an_address_without_a_wheel_is_a_sentence(index: loopback.PackageIndex, tmp_path: Path) -> None:
+    with pytest.raises(BuildfarmError, match="could not be fetched"):
+        download_wheel(f"{index.url}/default/gone-1.0-py3-none-any.whl", cache=tmp_path)

@@ -1,0 +1,803 @@
+"""A recipe's source: what is taken, what names it, and what is refused before anything of it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import tarfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
+from builder.wheels.sources import archive as unpack_module
+from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
+from tests.conftest import lacking
+
+
+def recipe(source: PathSource | SdistSource | GitSource, *patches: Path) -> Recipe:
+    return Recipe("ext", "1.0", folder=Path("/"), source=source, patches=patches)
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    return root
+
+
+def tree(root: Path) -> dict[str, str]:
+    return {p.relative_to(root).as_posix(): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    folder = tmp_path / "target"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+# --- a folder of this machine
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "ext", {"setup.py": "setup\n", "src/op.cpp": "op\n", "extension.yaml": "name: ext\n"})
+
+
+LEFTOVERS = [
+    "build/lib/op.o",
+    "dist/ext.whl",
+    "tests/test_op.py",
+    "ext.egg-info/PKG-INFO",
+    "src/ext.egg-info/PKG-INFO",
+    "src/__pycache__/a.pyc",
+    "src/_C.abi3.so",
+    ".git/HEAD",
+    "src/.pytest_cache/x",
+    ".venv/pyvenv.cfg",
+    "matrix.yaml",
+    "buildfarm.lock",
+]
+
+
+@pytest.mark.parametrize("leftover", LEFTOVERS)
+def test_leftovers_are_neither_named_nor_taken(folder: Path, target: Path, cache: Path, leftover: str) -> None:
+    ours = recipe(PathSource(folder))
+    before = source_digest(ours, cache=cache)
+    write(folder, {leftover: "left over"})
+    assert source_digest(ours, cache=cache) == before
+    prepare_source(ours, target, cache=cache)
+    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+
+
+def test_op_cases_and_what_they_import_can_neither_cause_nor_need_a_rebuild(
+    folder: Path, target: Path, cache: Path
+) -> None:
+    ours = recipe(PathSource(folder))
+    before = source_digest(ours, cache=cache)
+    write(folder, {"references/plain.py": "1"})
+    assert source_digest(ours, cache=cache) != before, "without cases.py it is a folder like any other"
+    write(folder, {"cases.py": "CASES = []"})
+    assert source_digest(ours, cache=cache) == before
+    prepare_source(ours, target, cache=cache)
+    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+
+
+IGNORED = {
+    "venv/pyvenv.cfg": "home = /usr/bin",
+    "venv/lib/a.py": "",
+    "conda/conda-meta/history": "",
+    "conda/include/b.h": "",
+    "store/CACHEDIR.TAG": "",
+    "store/builds/c.cpp": "",
+    "out/.gitignore": "# output\n*\n",
+    "out/simple/index.html": "",
+}
+
+
+@pytest.mark.parametrize("in_git", [False, True])
+def test_environments_caches_and_output_folders_are_not_source(
+    folder: Path, target: Path, cache: Path, in_git: bool
+) -> None:
+    if in_git:
+        git(folder, "init", "--quiet")
+    ours = recipe(PathSource(folder))
+    before = source_digest(ours, cache=cache)
+    write(folder, IGNORED)
+    assert source_digest(ours, cache=cache) == before
+    prepare_source(ours, target, cache=cache)
+    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+
+
+def test_files_that_git_ignores_are_not_source_and_tracked_ones_are(
+    tmp_path: Path, folder: Path, target: Path, cache: Path
+) -> None:
+    git(folder, "init", "--quiet")
+    write(folder, {".gitignore": "*.log\ngenerated/\n", "kept.log": "tracked", "gone.cpp": ""})
+    git(folder, "add", "--force", ".")
+    inner = write(tmp_path / "inner", {"inner.h": "", "inner.log": "tracked"})
+    git(inner, "init", "--quiet")
+    git(inner, "add", ".")
+    git(inner, "commit", "--quiet", "-m", "inner")
+    git(folder, "submodule", "add", str(inner), "third_party/inner")
+    (folder / "gone.cpp").unlink()
+    write(folder, {"build.log": "1", "src/a.log": "2", "generated/x.cpp": "3", "new.cpp": "4"})
+    prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    assert set(tree(target)) == {
+        ".gitignore", ".gitmodules", "kept.log", "new.cpp", "setup.py", "src/op.cpp",
+        "third_party/inner/inner.h", "third_party/inner/inner.log",
+    }  # fmt: skip
+
+
+def test_a_source_in_a_folder_that_git_ignores_is_taken_whole(
+    tmp_path: Path, folder: Path, target: Path, cache: Path
+) -> None:
+    git(tmp_path, "init", "--quiet")
+    write(tmp_path, {".gitignore": "*\n"})
+    prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+
+
+def test_a_file_that_changes_after_the_copy_is_named_and_the_digest_is_that_of_the_copy(
+    folder: Path, target: Path, cache: Path
+) -> None:
+    ours = recipe(PathSource(folder))
+    prepared = prepare_source(ours, target, cache=cache)
+    assert prepared.digest == source_digest(ours, cache=cache)
+    assert changed_files(ours, prepared) == []
+    write(folder, {"build.log": "1"})
+    edit(folder)
+    assert changed_files(ours, prepared) == ["build.log", "src/op.cpp"]
+
+
+def edit(folder: Path) -> None:
+    (folder / "src" / "op.cpp").write_text("OP\n")
+
+
+def rename(folder: Path) -> None:
+    (folder / "src" / "op.cpp").rename(folder / "src" / "op.cc")
+
+
+def make_executable(folder: Path) -> None:
+    (folder / "setup.py").chmod(0o755)
+
+
+def add_nested(folder: Path) -> None:
+    write(folder, {"src/tests/a.py": "", "src/build/b.py": ""})
+
+
+def link(folder: Path) -> None:
+    (folder / "link.py").symlink_to("setup.py")
+
+
+CHANGES = [edit, rename, make_executable, add_nested, link]
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_can_change_the_wheel_changes_the_name_and_is_taken(
+    folder: Path, target: Path, cache: Path, change: Callable[[Path], None]
+) -> None:
+    ours = recipe(PathSource(folder))
+    before = source_digest(ours, cache=cache)
+    change(folder)
+    after = source_digest(ours, cache=cache)
+    assert after != before
+    prepare_source(ours, target, cache=cache)
+    # The tree that a build sees has the same name, whatever was left behind.
+    assert source_digest(recipe(PathSource(target)), cache=cache) == after
+
+
+def test_the_name_does_not_depend_on_place_time_or_umask(folder: Path, tmp_path: Path, cache: Path) -> None:
+    other = tmp_path / "deep" / "copy"
+    shutil.copytree(folder, other, copy_function=shutil.copyfile)
+    (other / "setup.py").chmod(0o600)
+    os.utime(other / "setup.py", (1, 1))
+    assert source_digest(recipe(PathSource(folder)), cache=cache) == source_digest(
+        recipe(PathSource(other)), cache=cache
+    )
+
+
+@pytest.mark.parametrize("case", ["absent", "outward link", "pipe"])
+def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, target: Path, cache: Path, case: str) -> None:
+    match case:
+        case "absent":
+            shutil.rmtree(folder)
+            says = "does not exist"
+        case "outward link":
+            (folder / "secret").symlink_to("/etc/hostname")
+            says = "leads out of the source tree, to /etc/hostname"
+        case _:
+            os.mkfifo(folder / "pipe")
+            says = "neither a file"
+    with pytest.raises(UsageError, match=says):
+        prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    assert not list(target.iterdir())
+
+
+# --- patches
+
+
+GOOD = """\
+--- a/setup.py
++++ b/setup.py
+@@ -1 +1 @@
+-setup
++set up
+"""
+BAD = GOOD.replace("-setup", "-something else")
+BAD_SECOND = (
+    GOOD
+    + """\
+--- a/src/op.cpp
++++ b/src/op.cpp
+@@ -1 +1 @@
+-nop
++op2
+"""
+)
+
+
+@pytest.fixture(params=["git", "patch"])
+def tool(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A machine that has only git, or only patch."""
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    found = shutil.which(request.param) or lacking(f"there is no {request.param} program")
+    (bin_ / request.param).symlink_to(found)
+    monkeypatch.setenv("PATH", str(bin_))
+    return str(request.param)
+
+
+@pytest.mark.usefixtures("tool")
+def test_patches_are_applied_in_order(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
+    again = GOOD.replace("+set up", "+set up twice").replace("-setup", "-set up")
+    write(tmp_path, {"1.patch": GOOD, "2.patch": again})
+    prepare_source(recipe(PathSource(folder), tmp_path / "1.patch", tmp_path / "2.patch"), target, cache=cache)
+    assert tree(target) == {"setup.py": "set up twice\n", "src/op.cpp": "op\n"}
+    assert (folder / "setup.py").read_text() == "setup\n"
+
+
+@pytest.mark.parametrize("hook", [False, True], ids=["below it", "called from its hook"])
+def test_a_target_inside_a_repository_is_patched_all_the_same(
+    folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: bool
+) -> None:
+    """There git takes a patch's paths from the root of the repository, and leaves out what it cannot find."""
+    outer = tmp_path / "outer"
+    (outer / "in").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", str(outer)], check=True)
+    if hook:
+        monkeypatch.setenv("GIT_DIR", str(outer / ".git"))
+        monkeypatch.setenv("GIT_WORK_TREE", str(outer))
+    write(tmp_path, {"1.patch": "diff --git a/setup.py b/setup.py\n" + GOOD})
+    prepare_source(recipe(PathSource(folder), tmp_path / "1.patch"), outer / "in", cache=cache)
+    assert (outer / "in" / "setup.py").read_text() == "set up\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        pytest.param(BAD, r"does not apply: setup\.py at line 1$", id="first hunk"),
+        pytest.param(BAD_SECOND, r"does not apply: src/op\.cpp at line 1$", id="second file"),
+        pytest.param("no patch at all\n", "does not apply: ", id="no patch"),
+    ],
+)
+@pytest.mark.usefixtures("tool")
+def test_a_patch_that_does_not_fit_is_refused(folder: Path, target: Path, cache: Path, text: str, says: str) -> None:
+    patch = write(folder.parent, {"fix.patch": text}) / "fix.patch"
+    with pytest.raises(UsageError, match=says) as caught:
+        prepare_source(recipe(PathSource(folder), patch), target, cache=cache)
+    assert caught.value.where == str(patch)
+    assert not list(target.iterdir())
+
+
+@pytest.mark.usefixtures("tool")
+def test_a_patch_needs_its_exact_context(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
+    """With fuzz, patch(1) would put the line in although the neighbour is another."""
+    write(folder, {"long.txt": "".join(f"{n}\n" for n in range(9))})
+    fuzzy = "--- a/long.txt\n+++ b/long.txt\n@@ -1,7 +1,7 @@\n x\n 1\n 2\n-3\n+three\n 4\n 5\n 6\n"
+    write(tmp_path, {"fix.patch": fuzzy})
+    with pytest.raises(UsageError, match=r"does not apply: long\.txt at line 1"):
+        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
+
+
+def test_without_git_and_patch_it_says_so(
+    folder: Path, target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"fix.patch": GOOD})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingToolError, match="neither git nor patch"):
+        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
+    prepare_source(recipe(PathSource(folder)), target, cache=cache)  # no patches, no tool
+
+
+def test_patches_are_part_of_the_name(folder: Path, cache: Path, tmp_path: Path) -> None:
+    write(tmp_path, {"1.patch": GOOD, "2.patch": BAD})
+    one, two = tmp_path / "1.patch", tmp_path / "2.patch"
+    names = {
+        source_digest(recipe(PathSource(folder), *patches), cache=cache)
+        for patches in ((), (one,), (two,), (one, two), (two, one))
+    }
+    assert len(names) == 5
+    with pytest.raises(UsageError, match="cannot be read"):
+        source_digest(recipe(PathSource(folder), tmp_path / "3.patch"), cache=cache)
+
+
+# --- a source distribution, from a package index on loopback
+
+
+def sdist(*members: tuple[str, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            info.mode = 0o755 if name.endswith(".sh") else 0o600
+            tar.addfile(info, io.BytesIO(data))
+    return out.getvalue()
+
+
+BOMB_SETUP = b"open(__import__('os').environ['CANARY'], 'w')\n"
+ARCHIVE = sdist(
+    ("my_ext-1.0/PKG-INFO", b"Metadata-Version: 2.1\nName: my-ext\nVersion: 1.0\n"),
+    ("my_ext-1.0/setup.py", BOMB_SETUP),
+    ("my_ext-1.0/tool.sh", b"#!/bin/sh\n"),
+)
+SHA256 = hashlib.sha256(ARCHIVE).hexdigest()
+SDIST = SdistSource("my-ext", "1.0", SHA256)
+
+
+class Handler(SimpleHTTPRequestHandler):
+    def __init__(self, *args: Any, seen: list[tuple[str, str]], **kwargs: Any) -> None:
+        self.seen = seen
+        super().__init__(*args, **kwargs)
+
+    def log_message(self, *_: object) -> None:
+        self.seen.append((self.path, self.headers.get("Authorization", "")))
+
+
+class Index:
+    """A simple index with one source distribution."""
+
+    def __init__(self, root: Path, address: str, seen: list[tuple[str, str]]) -> None:
+        self.root, self.address, self.seen = root, address, seen
+
+    def offer(self, data: bytes = ARCHIVE, *, digest: str = "", name: str = "my_ext-1.0.tar.gz") -> None:
+        fragment = f"#sha256={digest}" if digest else ""
+        page = f'<!DOCTYPE html><html><body><a href="/files/{name}{fragment}">{name}</a></body></html>'
+        write(self.root, {"simple/my-ext/index.html": page, "files/README": ""})
+        (self.root / "files" / name).write_bytes(data)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    root = tmp_path / "www"
+    root.mkdir()
+    seen: list[tuple[str, str]] = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, seen=seen, directory=str(root)))
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    for name in [name for name in os.environ if name.startswith(("UV_", "PIP_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("UV_NO_CACHE", "1")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/simple")
+    monkeypatch.setenv("CANARY", str(tmp_path / "canary"))
+    try:
+        yield Index(root, f"127.0.0.1:{server.server_port}", seen)
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize("digest", ["", SHA256], ids=["index without digests", "index with digests"])
+def test_an_sdist_is_fetched_once_and_never_run(
+    index: Index, target: Path, cache: Path, tmp_path: Path, digest: str
+) -> None:
+    index.offer(digest=digest)
+    prepare_source(recipe(SDIST), target, cache=cache)
+    assert sorted(tree(target)) == ["PKG-INFO", "setup.py", "tool.sh"]
+    assert not (tmp_path / "canary").exists()
+    assert (target / "tool.sh").stat().st_mode & 0o777 == 0o755
+    assert (target / "setup.py").stat().st_mode & 0o777 == 0o644
+    assert (cache / "sdists" / SHA256 / "my_ext-1.0.tar.gz").read_bytes() == ARCHIVE
+    assert len(list((cache / "sdists").iterdir())) == 1
+    index.seen.clear()
+    other = tmp_path / "other"
+    other.mkdir()
+    prepare_source(recipe(SDIST), other, cache=cache)
+    assert tree(other) == tree(target)
+    assert not index.seen
+
+
+def test_a_kept_sdist_that_was_damaged_is_fetched_anew(index: Index, target: Path, cache: Path) -> None:
+    index.offer()
+    kept = cache / "sdists" / SHA256 / "my_ext-1.0.tar.gz"
+    kept.parent.mkdir(parents=True)
+    kept.write_bytes(ARCHIVE[:-9])
+    prepare_source(recipe(SDIST), target, cache=cache)
+    assert kept.read_bytes() == ARCHIVE
+
+
+@pytest.mark.parametrize("listed", [True, False], ids=["index says so", "bytes say so"])
+def test_another_digest_than_the_recipes_is_refused(
+    index: Index, target: Path, cache: Path, tmp_path: Path, listed: bool
+) -> None:
+    forged = ARCHIVE + b"\0"
+    found = hashlib.sha256(forged).hexdigest()
+    index.offer(forged, digest=found if listed else "")
+    with pytest.raises(UsageError, match=f"{found}.*{SHA256}") as caught:
+        prepare_source(recipe(SDIST), target, cache=cache)
+    assert caught.value.where == "my-ext 1.0"
+    assert not list(cache.rglob("*.gz"))
+    assert ("/files/my_ext-1.0.tar.gz" in dict(index.seen)) == (not listed)
+    assert not list(target.iterdir())
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_forged_file_under_a_true_listing_is_refused(index: Index, target: Path, cache: Path) -> None:
+    index.offer(ARCHIVE + b"\0", digest=SHA256)
+    with pytest.raises(UsageError, match=r"the downloaded my_ext-1\.0\.tar\.gz has sha256"):
+        prepare_source(recipe(SDIST), target, cache=cache)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        pytest.param(replace(SDIST, version="2.0"), "no version of my-ext==2.0", id="no such version"),
+        pytest.param(replace(SDIST, project="absent"), "absent was not found", id="no such project"),
+        pytest.param(
+            replace(SDIST, version="1.0\n--index-url x"), "not a project name with a version", id="no version at all"
+        ),
+    ],
+)
+def test_what_the_index_does_not_have_is_the_recipes_fault(
+    index: Index, target: Path, cache: Path, source: SdistSource, says: str
+) -> None:
+    index.offer()
+    with pytest.raises(UsageError, match=says):
+        prepare_source(recipe(source), target, cache=cache)
+
+
+@pytest.mark.usefixtures("index")
+def test_without_network_it_says_what_was_wanted_and_where(
+    target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://me:secret@127.0.0.1:9/simple")
+    with pytest.raises(MissingToolError) as caught:
+        prepare_source(recipe(SDIST), target, cache=cache)
+    whole = "\n".join([str(caught.value), *caught.value.hints])
+    assert "my-ext 1.0" in whole
+    assert "UV_DEFAULT_INDEX=http://***@127.0.0.1:9/simple" in whole
+    assert "secret" not in whole
+
+
+def test_a_file_that_is_listed_but_gone_cannot_be_had(index: Index, target: Path, cache: Path) -> None:
+    index.offer()
+    (index.root / "files" / "my_ext-1.0.tar.gz").unlink()
+    with pytest.raises(MissingToolError, match="404") as caught:
+        prepare_source(recipe(SDIST), target, cache=cache)
+    assert "my_ext-1.0.tar.gz" in str(caught.value)
+
+
+@pytest.mark.parametrize("setting", ["UV_DEFAULT_INDEX", "PIP_INDEX_URL"])
+def test_an_index_with_a_password_gets_it(
+    index: Index, target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    index.offer()
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    monkeypatch.setenv(setting, f"http://me:pass@{index.address}/simple")
+    prepare_source(recipe(SDIST), target, cache=cache)
+    assert dict(index.seen)["/files/my_ext-1.0.tar.gz"] == "Basic bWU6cGFzcw=="
+
+
+@pytest.mark.usefixtures("index")
+def test_a_folder_of_archives_will_do(
+    target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An air-gapped machine: UV_FIND_LINKS and no index."""
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links" / "my_ext-1.0.tar.gz").write_bytes(ARCHIVE)
+    monkeypatch.delenv("UV_DEFAULT_INDEX")
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    monkeypatch.setenv("UV_FIND_LINKS", str(tmp_path / "links"))
+    prepare_source(recipe(SDIST), target, cache=cache)
+    assert (target / "setup.py").exists()
+
+
+# --- archives that mean harm
+
+
+def hostile_tar(*infos: tuple[str, dict[str, Any]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as tar:
+        for name, fields in (("e-1/ok", {}), *infos):
+            info = tarfile.TarInfo(name)
+            for field, value in fields.items():
+                setattr(info, field, value)
+            tar.addfile(info, io.BytesIO(b"x" * info.size))
+    return out.getvalue()
+
+
+def hostile_zip(name: str, *, mode: int = 0o100644, data: bytes = b"x") -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as zipped:
+        zipped.writestr("e-1/ok", "x")
+        info = zipfile.ZipInfo(name)
+        info.external_attr = mode << 16
+        info.compress_type = zipfile.ZIP_DEFLATED
+        zipped.writestr(info, data)
+    return out.getvalue()
+
+
+SYM, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
+HOSTILE = [
+    pytest.param(hostile_tar(("/tmp/evil", {})), "'/tmp/evil' would be written outside", id="absolute"),
+    pytest.param(hostile_tar(("e-1/../../evil", {})), "'e-1/../../evil' would be", id="dot dot"),
+    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "/etc"})), "'e-1/l' is a link .* '/etc'", id="link out"),
+    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "../.."})), "'e-1/l' is a link", id="link up"),
+    pytest.param(
+        hostile_tar(
+            ("e-1/d", {"type": tarfile.DIRTYPE}),
+            ("e-1/d/a", SYM | {"linkname": ".."}),
+            ("e-1/b", SYM | {"linkname": "d/a/../.."}),
+        ),
+        "'e-1/b' is a link",
+        id="link through a link",
+    ),
+    pytest.param(
+        hostile_tar(("e-1/l", SYM | {"linkname": "."}), ("e-1/l/f", {})),
+        "conflicting paths: l",
+        id="file through a link",
+    ),
+    pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "l"})), "'e-1/l' is a link", id="ring"),
+    pytest.param(hostile_tar(("e-1/h", HARD | {"linkname": "/etc/passwd"})), "'/etc/passwd' would", id="hard link out"),
+    pytest.param(
+        hostile_tar(("e-1/h", HARD | {"linkname": "e-1/no"})), "not an earlier file", id="hard link to nothing"
+    ),
+    pytest.param(hostile_tar(("e-1/c", {"type": tarfile.CHRTYPE})), "'e-1/c' is a device", id="device"),
+    pytest.param(hostile_tar(("e-1/p", {"type": tarfile.FIFOTYPE})), "'e-1/p' is a device or a pipe", id="pipe"),
+    pytest.param(hostile_tar(("e-1/s", {"mode": 0o4755})), "'e-1/s' is set-user-id", id="setuid"),
+    pytest.param(hostile_tar(("e-1/ok", {})), "conflicting paths: ok", id="twice"),
+    pytest.param(hostile_tar(("e-1/ok/below", {})), "conflicting paths", id="file under a file"),
+    pytest.param(hostile_tar(("other/f", {})), "more than that", id="two tops"),
+    pytest.param(hostile_tar(("f", {})), "more than that", id="file at the top"),
+    pytest.param(hostile_tar(("e-1/big", {"size": 3000})), "more than", id="too big"),
+    pytest.param(hostile_tar(*((f"e-1/{n}", {}) for n in range(10))), "or 8 members", id="too many"),
+    pytest.param(hostile_zip("/tmp/evil"), "'/tmp/evil' would be written outside", id="zip absolute"),
+    pytest.param(hostile_zip("e-1/../../evil"), "would be written outside", id="zip dot dot"),
+    pytest.param(hostile_zip("e-1/l", mode=0o120777, data=b"/etc"), "'e-1/l' is a link", id="zip link"),
+    pytest.param(hostile_zip("e-1/s", mode=0o104755), "'e-1/s' is set-user-id", id="zip setuid"),
+    pytest.param(hostile_zip("e-1/big", data=b"x" * 3000), "more than", id="zip too big"),
+    pytest.param(ARCHIVE[:60], "not a readable archive", id="cut off"),
+    pytest.param(b"<html>not found</html>", "not a readable archive", id="no archive"),
+    pytest.param(sdist(), "this archive has none", id="empty"),
+]
+
+
+def keep(data: bytes, cache: Path, name: str = "e-1.tar.gz") -> SdistSource:
+    """Put an archive into the cache, as if fetched: what it is named by is right, what is in it is not."""
+    digest = hashlib.sha256(data).hexdigest()
+    (cache / "sdists" / digest).mkdir(parents=True)
+    (cache / "sdists" / digest / name).write_bytes(data)
+    return SdistSource("e", "1", digest)
+
+
+@pytest.mark.parametrize(("data", "says"), HOSTILE)
+def test_hostile_archives_are_refused_and_leave_nothing(
+    target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, says: str
+) -> None:
+    monkeypatch.setattr(unpack_module, "MAX_BYTES", 2048)
+    monkeypatch.setattr(unpack_module, "MAX_MEMBERS", 8)
+    tmp_path = target.parent
+    around = {p for p in tmp_path.iterdir() if p != cache}
+    with pytest.raises(UsageError, match=says) as caught:
+        prepare_source(recipe(keep(data, cache)), target, cache=cache)
+    assert caught.value.exit_code == 2
+    assert caught.value.where == "e-1.tar.gz"
+    assert not list(target.iterdir())
+    assert {p for p in tmp_path.iterdir() if p != cache} == around
+    assert not Path("/tmp/evil").exists()
+
+
+def test_harmless_links_and_zips_are_taken(target: Path, cache: Path) -> None:
+    data = hostile_tar(
+        ("e-1/sub/l", SYM | {"linkname": "../ok"}),
+        ("e-1/h", HARD | {"linkname": "e-1/ok"}),
+        ("e-1/d", {"type": tarfile.DIRTYPE, "mode": 0o2755}),
+    )
+    prepare_source(recipe(keep(data, cache)), target, cache=cache)
+    assert (target / "sub" / "l").readlink() == Path("../ok")
+    assert (target / "h").samefile(target / "ok")
+    shutil.rmtree(target)
+    target.mkdir()
+    prepare_source(recipe(keep(hostile_zip("e-1/run", mode=0o100755), cache, "e-1.zip")), target, cache=cache)
+    assert tree(target) == {"ok": "x", "run": "x"}
+    assert os.access(target / "run", os.X_OK)
+
+
+# --- a git repository
+
+
+def git(repository: Path, *words: str) -> str:
+    identity = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "protocol.file.allow=always"]
+    done = subprocess.run(["git", "-C", str(repository), *identity, *words], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A folder with a library and a repository that has it as a submodule; the latter's first commit."""
+    repos = tmp_path_factory.mktemp("repos")
+    lib = write(repos / "lib", {"lib.h": "lib 1\n"})
+    git(repos, "init", "-q", "lib")
+    git(lib, "add", ".")
+    git(lib, "commit", "-qm", "1")
+    ours = write(repos / "ours", {"setup.py": "setup\n", "py/op.py": "op\n", "build/keep.sh": "x\n"})
+    git(repos, "init", "-q", "ours")
+    (ours / "py" / "LICENSE").symlink_to("../setup.py")
+    (ours / "py" / "own").symlink_to("op.py")
+    git(ours, "submodule", "--quiet", "add", "../lib", "third/lib")
+    git(ours, "add", ".")
+    git(ours, "commit", "-qm", "1")
+    first = git(ours, "rev-parse", "HEAD")
+    write(ours, {"setup.py": "changed\n"})
+    git(ours, "commit", "-qam", "2")
+    write(lib, {"lib.h": "lib 2\n"})
+    git(lib, "commit", "-qam", "2")
+    return repos, first
+
+
+@pytest.fixture
+def repository(repositories: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
+    """A copy of its own for each test: the repository, and a commit that is not its head."""
+    shutil.copytree(repositories[0], tmp_path / "repos", symlinks=True)
+    return tmp_path / "repos" / "ours", repositories[1]
+
+
+@pytest.mark.parametrize("by_hash", [True, False], ids=["server gives any commit", "server gives heads only"])
+def test_a_commit_is_taken_with_its_submodules(
+    repository: tuple[Path, str],
+    target: Path,
+    cache: Path,
+    by_hash: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ours, first = repository
+    if not by_hash:  # as servers did before version 2 of the protocol, and some still do
+        monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+        monkeypatch.setenv("GIT_CONFIG_KEY_0", "protocol.version")
+        monkeypatch.setenv("GIT_CONFIG_VALUE_0", "0")
+    source = GitSource(ours.as_uri(), first)
+    prepare_source(recipe(source), target, cache=cache)
+    assert (target / "setup.py").read_text() == "setup\n"
+    assert (target / "third" / "lib" / "lib.h").read_text() == "lib 1\n"
+    assert (target / "build" / "keep.sh").exists()  # git says what is source here
+    assert not list(target.rglob(".git"))
+    # And again with the repository gone.
+    shutil.rmtree(ours.parent)
+    other = target.with_name("other")
+    other.mkdir()
+    prepare_source(recipe(source), other, cache=cache)
+    assert tree(other) == tree(target)
+
+
+def test_a_subdirectory_is_taken_alone_and_links_out_of_it_become_files(
+    repository: tuple[Path, str], target: Path, cache: Path
+) -> None:
+    ours, first = repository
+    prepare_source(recipe(GitSource(ours.as_uri(), first, "py")), target, cache=cache)
+    assert tree(target) == {"op.py": "op\n", "own": "op\n", "LICENSE": "setup\n"}
+    assert (target / "own").is_symlink()
+    assert not (target / "LICENSE").is_symlink()
+
+
+@pytest.mark.parametrize("harm", ["edited", "added", "submodule edited", "other commit"])
+def test_a_kept_checkout_that_was_touched_is_fetched_anew(
+    repository: tuple[Path, str], target: Path, cache: Path, tmp_path: Path, harm: str
+) -> None:
+    ours, first = repository
+    source = GitSource(ours.as_uri(), first)
+    prepare_source(recipe(source), target, cache=cache)
+    (kept,) = [p for p in (cache / "git").iterdir() if p.is_dir()]
+    match harm:
+        case "edited":
+            write(kept, {"setup.py": "harm\n"})
+        case "added":
+            write(kept, {"sitecustomize.py": "harm\n"})
+        case "submodule edited":
+            write(kept, {"third/lib/lib.h": "harm\n"})
+        case _:
+            git(kept, "commit", "-q", "--allow-empty", "-m", "other")
+    other = tmp_path / "other"
+    other.mkdir()
+    prepare_source(recipe(source), other, cache=cache)
+    assert tree(other) == tree(target)
+
+
+def test_a_run_killed_in_the_middle_does_no_harm(repository: tuple[Path, str], target: Path, cache: Path) -> None:
+    ours, first = repository
+    source = GitSource(ours.as_uri(), first)
+    prepare_source(recipe(source), target, cache=cache)
+    (kept,) = [p for p in (cache / "git").iterdir() if p.is_dir()]
+    half = kept.rename(kept.with_name(f".{kept.name}"))
+    (half / "setup.py").unlink()
+    shutil.rmtree(target)
+    target.mkdir()
+    prepare_source(recipe(source), target, cache=cache)
+    assert (target / "setup.py").read_text() == "setup\n"
+    assert not half.exists()
+
+
+GIT_FAULTS = {
+    "branch": (UsageError, "{url}", "main", r"'main' is not a full commit hash"),
+    "short hash": (UsageError, "{url}", "{short}", r"is not a full commit hash"),
+    "no such commit": (UsageError, "{url}", "0" * 40, r"has no commit 0{40}"),
+    "no repository": (MissingToolError, "{url}-absent", "{first}", r"git fetch failed: fatal: "),
+    "no server": (
+        MissingToolError,
+        "http://me:secret@127.0.0.1:9/x",
+        "{first}",
+        r"git fetch failed: fatal: ",
+    ),
+    "an option": (BuildfarmError, "--upload-pack=touch /tmp/evil", "{first}", r"git \w+ failed"),
+}
+
+
+@pytest.mark.parametrize("fault", GIT_FAULTS)
+def test_a_commit_that_cannot_be_had(repository: tuple[Path, str], target: Path, cache: Path, fault: str) -> None:
+    ours, first = repository
+    error, url, revision, says = GIT_FAULTS[fault]
+    known = {"url": ours.as_uri(), "first": first, "short": first[:12]}
+    source = GitSource(url.format(**known), revision.format(**known))
+    with pytest.raises(error, match=says) as caught:
+        prepare_source(recipe(source), target, cache=cache)
+    assert "secret" not in str(caught.value)
+    assert not list(target.iterdir())
+    assert not [p for p in (cache / "git").glob("*") if p.is_dir()]
+    assert not Path("/tmp/evil").exists()
+
+
+def test_a_subdirectory_that_is_not_there(repository: tuple[Path, str], target: Path, cache: Path) -> None:
+    source = GitSource(repository[0].as_uri(), repository[1], "absent")
+    with pytest.raises(UsageError, match="the repository has no folder 'absent'"):
+        prepare_source(recipe(source), target, cache=cache)
+
+
+def test_without_git_it_says_so(target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(MissingToolError, match="git is not on PATH"):
+        prepare_source(recipe(GitSource("https://example.org/a", "1" * 40)), target, cache=cache)
+
+
+def test_the_names_of_downloads_need_no_network(cache: Path) -> None:
+    sources: list[SdistSource | GitSource] = [
+        SDIST,
+        replace(SDIST, sha256="0" * 64),
+        GitSource("https://example.org/a", "1" * 40),
+        GitSource("https://example.org/a", "2" * 40),
+        GitSource("https://example.org/a", "2" * 40, "sub"),
+    ]
+    names = [source_digest(recipe(source), cache=cache) for source in sources]
+    assert len(set(names)) == len(names)
+    # A mirror of the same commit is the same source.
+    assert source_digest(recipe(GitSource("https://example.org/b", "2" * 40)), cache=cache) == names[3]
+    assert not cache.exists()
