@@ -60,7 +60,7 @@ def _run() -> int:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             place = error.filename or "while writing"
-            _report([BuildfarmError(f"the disk is full ({place}); no partial file was kept")])
+            _report([BuildfarmError(f"the disk is full ({place}); unfinished files were deleted")])
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             _report([BuildfarmError(str(error.strerror), where=str(error.filename))])
         else:
@@ -69,7 +69,7 @@ def _run() -> int:
     except SystemExit as exited:
         if exited.code == Exit.INTERRUPTED:  # what typer makes of Ctrl-C
             kill_all()
-            print_line("interrupted; finished builds are kept, and the next run continues from there.")
+            print_line("interrupted; finished builds are kept, and the next run uses them.")
         elif exited.code == Exit.USAGE:  # typer has printed what is wrong with the command line
             _print_json([UsageError("the command line is not valid; stderr has the reason")])
         return exited.code if isinstance(exited.code, int) else Exit.FAILED

@@ -39,6 +39,8 @@ def add(
     from builder.recipes.added import added_json, added_text, next_steps  # noqa: PLC0415
 
     if matrix.exists() and (torch or cuda or python):
-        print_warning(f"--torch, --cuda and --python have no effect: {matrix} exists and keeps its versions")
+        print_warning(
+            f"--torch, --cuda and --python have no effect, because {matrix} exists; edit the versions in this file"
+        )
     added = run_add(AddOptions(source, matrix, selection(torch, cuda, python, None), store))
     print_data(added_json(added) if as_json else added_text(added) + next_steps(added))

@@ -261,7 +261,7 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
     """Parse GPU architectures; values may be separated by commas or semicolons. Raises UsageError."""
     texts = [part for text in arch or () for part in text.replace(",", ";").split(";") if part]
     if arch and not texts:
-        raise UsageError("names no GPU architecture; write one such as 9.0 or 9.0+PTX", where="--arch")
+        raise UsageError("no GPU architecture is given; write one such as 9.0 or 9.0+PTX", where="--arch")
     try:
         return tuple(sorted({Arch.parse(text) for text in texts}))
     except UsageError as error:

@@ -79,14 +79,16 @@ def smoke(
     set_verbosity(quiet=quiet, verbose=verbose)
     select = selection(torch, cuda, python, ext)
     if (here or pack) and executor is SmokeExecutor.DOCKER:
-        raise UsageError("cannot be combined with --here or --pack: they start no container", where="--executor docker")
+        raise UsageError(
+            "cannot be combined with --here or --pack, which start no container", where="--executor docker"
+        )
     if pack:
-        _refuse_others(context, "--pack", "it runs no check", _PACK_OPTIONS)
+        _refuse_others(context, "--pack", "--pack runs no check", _PACK_OPTIONS)
         file = verb.pack_gate(matrix, select, pack)
-        print_line(f"wrote {file}; run it where torch and the wheel are installed: python {file.name}")
+        print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
         return
     if here:
-        _refuse_others(context, "--here", "it tests what is installed", _HERE_OPTIONS)
+        _refuse_others(context, "--here", "--here tests what is installed", _HERE_OPTIONS)
         results = smoke_here(matrix, select)
     else:
         options = verb.SmokeOptions(
@@ -119,7 +121,5 @@ def _exit(results: Sequence[SmokeResult]) -> Exit:
     """The exit code of a run; raises MissingToolError when no check ran."""
     verdicts = {proof.verdict for result in results for proof in result.proofs}
     if verdicts == {Verdict.NOT_RUN}:
-        raise MissingToolError(
-            "no check could run in any of these cells", hints=["read the reasons in the output above"]
-        )
+        raise MissingToolError("no check could run in any of the cells", hints=["the output above gives the reasons"])
     return Exit.FAILED if Verdict.FAILED in verdicts else Exit.OK

@@ -73,7 +73,7 @@ def du(store: StoreOption = None, as_json: JsonOption = False) -> None:
     from builder.publish.store.usage_text import usage_json, usage_text  # noqa: PLC0415
 
     opened = open_store(store, run=False)
-    print_line("measuring; with many files, this takes a minute")
+    print_line("measuring disk use; a store with many files takes a minute")
     use = disk_use(opened)
     print_data((usage_json if as_json else usage_text)(opened.root, use.items, use.others, use.notes))
 
@@ -98,7 +98,7 @@ def prune(
     from builder.storage.item import Limits  # noqa: PLC0415
 
     if keep_days is None and keep_newest is None and max_size is None:
-        raise UsageError("name a limit: --keep-days, --keep-newest or --max-size", where="store prune")
+        raise UsageError("no limit is given; pass --keep-days, --keep-newest or --max-size", where="store prune")
     limits = Limits(keep_days, keep_newest, None if max_size is None else parse_size(max_size))
     done = prune_store(open_store(store, run=False), limits, engine=engine, dry_run=dry_run)
     print_data((prune_json if as_json else prune_text)(done.deleted, done.in_use, dry_run=dry_run))

@@ -24,7 +24,7 @@ def open_store(root: Path | None, *, run: bool = True) -> Store:
         raise UsageError(
             f"the path of the store contains {found[0]!r}, which breaks the ninja files that torch writes",
             where=str(root),
-            hints=[f"{hint}; sources and --dist may have any path"],
+            hints=[f"{hint}; only the path of the store has this limit"],
         )
     try:
         store = Store(root)

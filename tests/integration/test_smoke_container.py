@@ -207,7 +207,7 @@ def test_lost_engine_means_not_run(matrix: Path, own: Store, tmp_path: Path) -> 
         output, _ = farm.communicate(timeout=60)
     assert farm.returncode == 4, output
     assert "the Docker engine stopped answering " in output
-    assert "no check could run in any of these cells" in output
+    assert "no check could run in any of the cells" in output
     assert len(containers(own)) == 1, "without an engine the container cannot be removed"
     assert len(Engine().remove_orphans(own)) == 1, "the next run removes it"
     assert containers(own) == []

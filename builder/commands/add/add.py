@@ -96,10 +96,10 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
     if place and (place / RECIPE).exists():
         version = f" {taken.version}" if taken else ""
         raise UsageError(
-            f"there is a recipe for {name}{version} already",
+            f"a recipe for {name}{version} already exists",
             where=str(place / RECIPE),
             hints=[
-                f"change `source` and `version` in {place / RECIPE}",
+                f"to build a different source, change `source` and `version` in {place / RECIPE}",
                 f"or delete {place} and its entry in {options.matrix}, and run the command again",
             ],
         )

@@ -29,8 +29,8 @@ def _newest_torch(compat: Compat, cudas: list[Cuda], pythons: list[Python]) -> T
             return torch
     wanted = ", ".join([*(f"CUDA {cuda}" for cuda in cudas), *(f"Python {python}" for python in pythons)])
     raise UsageError(
-        f"no torch release has wheels for {wanted}",
-        hints=["pass fewer values of --cuda and --python; buildfarm selects a value for an option that is not given"],
+        f"no torch release has wheels for all of these: {wanted}",
+        hints=["pass fewer values of --cuda and --python; buildfarm chooses a value for an option that you omit"],
     )
 
 

@@ -138,5 +138,5 @@ def _update_index(dist: Path, published: Sequence[Path]) -> None:
     try:
         write_index(dist, sorted(dist.glob("*.whl")))
     except UsageError as error:  # a file that somebody else put there
-        print_warning(f"{error}; the index lists only the wheels of this run")
+        print_warning(f"{error}; the index therefore lists only the wheels of this run")
         write_index(dist, published)

@@ -147,7 +147,7 @@ class BuildRun:
         if changed := changed_files(recipe, source):
             print_warning(
                 f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
-                " content, and the next run builds it again. List files that are not source in .gitignore."
+                " content, and the next run builds the wheel again. List files that are not source in .gitignore."
             )
         return stored
 

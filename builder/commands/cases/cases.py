@@ -58,9 +58,11 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     matrix = load_matrix(options.matrix)
     recipes = selected_recipes(load_recipes(matrix), options.select)
     if options.out and len(recipes) != 1:
-        raise UsageError("name one extension with --ext NAME: the file holds the cases of one extension", where="--out")
+        raise UsageError(
+            "name exactly one extension with --ext NAME: the file holds the cases of one extension", where="--out"
+        )
     if options.out and options.out.exists():
-        raise UsageError("this file exists, and `buildfarm cases` overwrites no file", where=str(options.out))
+        raise UsageError("the file exists; `buildfarm cases` does not overwrite files", where=str(options.out))
     store = open_store(options.store)
     store.clear_abandoned()
     cells = cell_environments(
@@ -86,12 +88,9 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
         names = [str(wheel) for wheel in sorted(own, key=lambda wheel: wheel.stat().st_mtime, reverse=True)]
     if not names:
         raise NothingSelectedError(
-            "there is no wheel of this extension yet, and a draft needs one",
+            "the extension has no wheel yet, and a draft needs a wheel",
             where=recipe.name,
-            hints=[
-                f"run `buildfarm build --ext {recipe.name}` first; a wheel that fails checks or has no cases is good "
-                "enough"
-            ],
+            hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
         )
     return finder.find(names, dist)[0]
 

@@ -91,7 +91,7 @@ def _lists(drafts: Drafts, cases: Sequence[OpDraft]) -> Iterator[str]:
     yield "CASES = [\n" + "".join(f"{_case(draft)}\n" for draft in cases) + "]\n"
     if drafts.public:
         listed = ", ".join(f'"{name}"' for name in drafts.public)
-        yield f"#: Modules of which every public function has a case.\nPUBLIC = [{listed}]\n"
+        yield f"#: Modules in which every public function needs a case.\nPUBLIC = [{listed}]\n"
     if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
         yield (
             "#: Ops without a case, and why. Their check `ops` is not run.\nNOT_CLAIMED = {\n"

@@ -44,13 +44,17 @@ def _summary(result: CasesResult) -> str:
     lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} were called successfully in {result.cell}"]
     lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
     if result.file:
-        move = "" if result.file.absolute() == result.cases.absolute() else f" move its text to {result.cases},"
+        move = (
+            ""
+            if result.file.absolute() == result.cases.absolute()
+            else f" move the text of this file to {result.cases},"
+        )
         lines += [
             f"wrote {result.file}",
-            f"next: in this file, replace each GAP by a reference,{move} then run `buildfarm smoke --ext {name}`",
+            f"next: replace each GAP in this file by a reference,{move} then run `buildfarm smoke --ext {name}`",
         ]
     else:
-        lines += ["cases.py exists and was not changed; add to it:", "", result.text]
+        lines += ["cases.py was not changed; add these lines to cases.py:", "", result.text]
     return "\n".join(lines) + "\n"
 
 

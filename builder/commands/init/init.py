@@ -54,9 +54,9 @@ def run_init(options: InitOptions) -> Started:
     files = {path: text for path, text in extension.files.items() if path != ".gitignore" or not _exists(folder, path)}
     if taken := [path for path in (*files, _MATRIX) if _exists(folder, path)]:
         raise UsageError(
-            f"the folder has {taken[0]} already; `init` replaces no file",
+            f"the folder already has {taken[0]}; `buildfarm init` does not overwrite files",
             where=str(folder.resolve()),
-            hints=["run `buildfarm init NEWFOLDER`", "`buildfarm add .` writes a recipe for a source with a setup.py"],
+            hints=["run `buildfarm init NEWFOLDER`", "for a source with a setup.py, run `buildfarm add .`"],
         )
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def _cuda_file(folder: Path) -> Path | None:
     found = sorted(folder.glob("*.cu"))
     if len(found) > 1:
         raise UsageError(
-            f"the folder has {len(found)} CUDA files; `init` makes an extension of one",
+            f"the folder has {len(found)} .cu files; `buildfarm init` makes an extension from one file",
             where=str(folder.resolve()),
             hints=["write a setup.py that compiles them, and run `buildfarm add .`"],
         )
@@ -88,6 +88,6 @@ def _name(text: str, *, given: bool) -> str:
     if known or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         raise UsageError(
             f"{text!r} cannot be the name of a Python package",
-            hints=["choose a name with `--name`: lower-case letters, digits and _"],
+            hints=["pass `--name NAME`, with lower-case letters, digits and _ only"],
         )
     return name

@@ -64,7 +64,9 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     """
     record = read_record(options.wheel)
     if options.out and options.out.resolve() == options.wheel.resolve().parent:
-        raise UsageError("the new wheel would overwrite this wheel", where="--out", hints=["name a different folder"])
+        raise UsageError(
+            "the new wheel would overwrite the original wheel", where="--out", hints=["name a different folder"]
+        )
     matrix = override_base_image(load_matrix(options.matrix), options.image)
     recipe = find_recipe(record, matrix)
     store = open_store(options.store)

@@ -21,7 +21,7 @@ _OWN_PARTS = frozenset({Part.SCRIPTS})
 #: How to restore a part of the toolchain that differs. The other parts are Python packages: install that version.
 _RESTORE = {
     Part.BASE: "set the base image with `images:` in matrix.yaml or with `--image`",
-    Part.BASE_DIGEST: "pull the base image with the recorded digest, which the original buildfarm.lock has",
+    Part.BASE_DIGEST: "restore the original buildfarm.lock, which has the recorded digest of the base image",
     Part.BASE_ID: "use the same base image: pull it by the digest in the original buildfarm.lock, or load a saved copy",
     Part.CXX: "set CC and CXX to the compiler that built the wheel",
     Part.CC: "set CC and CXX to the compiler that built the wheel",
@@ -40,7 +40,7 @@ def find_recipe(record: Record, matrix: Matrix) -> Recipe:
     recipe = next((recipe for recipe in load_recipes(matrix) if recipe.name == name), None)
     if recipe is None:
         raise UsageError(
-            f"has no extension {name!r}, from which the wheel was built",
+            f"the wheel was built from the extension {name!r}, which this matrix does not list",
             where=str(matrix.path),
             hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
         )
@@ -53,7 +53,10 @@ def check_source(record: Record, recipe: Recipe, cache: Path) -> None:
     new = RecipeSettings.of(recipe).to_json()
     changed = [key for key in old | new if old.get(key) != new.get(key)]
     differing = [f"`{key}`" for key in changed]
-    hints = [f"{key} was {json.dumps(old[key]) if key in old else 'not set'}" for key in changed]
+    hints = [
+        f"the wheel's record has {key}: {json.dumps(old[key])}" if key in old else f"the wheel's record has no {key}"
+        for key in changed
+    ]
     if recipe.version != record.build.version:
         differing.insert(0, "`version`")
     source = record.source
@@ -65,9 +68,9 @@ def check_source(record: Record, recipe: Recipe, cache: Path) -> None:
             case GitSource(url=url, revision=revision):
                 text = f"{url} at {revision}"
             case None:
-                text = f"a tree whose digest is {source.digest}"
+                text = f"a folder with the digest {source.digest}"
         hints.append(f"the source was {text}")
-        hints += [f"with the patch {patch.name}, sha256 {patch.sha256}" for patch in source.patches]
+        hints += [f"the source had the patch {patch.name}, sha256 {patch.sha256}" for patch in source.patches]
     if differing:
         raise MissingToolError(
             f"the source or the recipe differs from the wheel's record: {', '.join(differing)}",

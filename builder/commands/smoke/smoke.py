@@ -102,7 +102,7 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
     recipes = selected_recipes(load_recipes(load_matrix(matrix)), select)
     if len(recipes) != 1 or not select.extensions:
         raise UsageError(
-            "name one extension with --ext NAME: the file holds the cases of exactly one extension", where="--pack"
+            "name exactly one extension with --ext NAME: the file holds the cases of one extension", where="--pack"
         )
     try:
         return pack_file(target, spec_of(recipes[0], 0), recipes[0].cases)

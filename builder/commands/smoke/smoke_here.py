@@ -73,7 +73,9 @@ def _current_environment() -> _CurrentEnvironment:
     prefix = Path(named)
     for site_packages in sorted((prefix / "lib").glob("python3*/site-packages")):
         return _CurrentEnvironment(prefix, prefix / "bin" / "python", site_packages)
-    raise UsageError("this folder is not a Python environment", where=str(prefix))
+    raise UsageError(
+        "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment", where=str(prefix)
+    )
 
 
 def _installed_version(site_packages: Path, name: str) -> str:
@@ -119,6 +121,6 @@ def _cpu_build(torch: str) -> UsageError:
         f"{torch} is a CPU build, so it matches no cell: every cell has CUDA",
         where="--here",
         hints=[
-            "run `buildfarm smoke --ext NAME --pack gate.pyz`, then `python gate.pyz` here: that works with any torch"
+            "run `buildfarm smoke --ext NAME --pack gate.pyz`, then `python gate.pyz` here, which works with any torch"
         ],
     )

@@ -99,16 +99,16 @@ class TargetFinder:
             return [self._from_file(download_wheel(text, cache=self.cache))]
         if text.endswith(".whl") or "/" in text:
             if not Path(text).is_file():
-                raise UsageError("there is no such wheel", where=text)
+                raise UsageError("there is no such file", where=text)
             return [self._from_file(Path(text))]
         try:
             requirement = Requirement(text)
         except InvalidRequirement:
-            raise UsageError("is not a wheel: give a file, a URL or NAME==VERSION", where=text) from None
+            raise UsageError("this names no wheel; pass a file, a URL or NAME==VERSION", where=text) from None
         exact = re.fullmatch(r"==([^*]+)", str(requirement.specifier))
         if exact is None:
             raise UsageError(
-                "give one exact version, as NAME==VERSION, because a proof applies to one wheel", where=text
+                "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel", where=text
             )
         recipe = self._recipe_of(requirement.name)
         return self._from_index(requirement.name, exact[1], recipe, self._selected_cells(recipe))
@@ -157,7 +157,7 @@ class TargetFinder:
             raise UsageError(
                 f"the wheel is of {name}, but no --ext names {name}",
                 where=" ".join(f"--ext {each}" for each in self.select.extensions),
-                hints=["pass exactly one --ext. Its cases then run on every wheel, whatever the wheel's name"],
+                hints=["pass --ext exactly once; the cases of this extension then run on every wheel"],
             )
         nowhere = Path("/nonexistent")
         return Recipe(name=name, version="0", folder=nowhere, source=PathSource(nowhere), cuda="optional")
@@ -179,7 +179,9 @@ def _with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
     packages = {name.split("/")[0] for name in facts.files if name.endswith("/__init__.py") and name.count("/") == 1}
     if not packages:
         raise UsageError(
-            "contains no Python package to import", where=facts.filename, hints=["write a recipe with `imports`"]
+            "the wheel contains no Python package to import",
+            where=facts.filename,
+            hints=["write a recipe with `imports`"],
         )
     return replace(recipe, imports=tuple(sorted(packages)))
 

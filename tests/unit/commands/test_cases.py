@@ -60,9 +60,9 @@ def test_the_summary_counts_calls_and_gives_every_reason() -> None:
     assert "1 of 4 ops and functions were called" in text
     assert "not called (CUDA only): toy::sort: the op has no CPU kernel: sort" in text
     assert "wrote cases.py" in text
-    assert "replace each GAP by a reference, then run" in text
+    assert "replace each GAP in this file by a reference, then run" in text
     draft = CasesResult("toy", "toy.whl", cell, DRAFTS, Path("draft.py"), "", Path("toy/cases.py"))
-    assert "a reference, move its text to toy/cases.py, then run `buildfarm smoke" in summary_text([draft])
+    assert "a reference, move the text of this file to toy/cases.py, then run `buildfarm smoke" in summary_text([draft])
     empty = summary_text([CasesResult("toy", "toy.whl", cell, Drafts({}), None, "", Path("cases.py"))])
     assert "no op and no function" in empty
 
@@ -75,10 +75,10 @@ def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "toy" / "extension.yaml").write_text(recipe)
     name = "toy"
     options = CasesOptions(matrix, Selection(extensions=(name,)), store=tmp_path / "store", dist=tmp_path / "dist")
-    with pytest.raises(NothingSelectedError, match="no wheel of this extension yet"):
+    with pytest.raises(NothingSelectedError, match="the extension has no wheel yet"):
         list(run_cases(options))
     kept = tmp_path / "kept.py"
     kept.write_text("mine")
-    with pytest.raises(UsageError, match="overwrites no file"):
+    with pytest.raises(UsageError, match="does not overwrite files"):
         list(run_cases(CasesOptions(matrix, Selection(extensions=(name,)), out=kept, store=tmp_path / "store")))
     assert kept.read_text() == "mine"

@@ -67,7 +67,7 @@ def test_cuda_file_of_the_user_is_wrapped_and_not_changed(tmp_path: Path, code: 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "setup.py").write_text("mine")
-    with pytest.raises(UsageError, match=r"has setup.py already"):
+    with pytest.raises(UsageError, match=r"already has setup.py"):
         start(tmp_path, "ops")
     assert [path.name for path in tmp_path.iterdir()] == ["setup.py"]
 
@@ -75,7 +75,7 @@ def test_no_file_is_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "name", "sentence"),
     [
-        (["a.cu", "b.cu"], "ops", "has 2 CUDA files"),
+        (["a.cu", "b.cu"], "ops", "has 2 .cu files"),
         (["a.cu"], "ops", "no kernel and no function"),
         ([], "my-ops", "'my-ops' cannot be the name"),
         ([], "torch", "'torch' cannot be the name"),

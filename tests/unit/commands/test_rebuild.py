@@ -120,8 +120,8 @@ def test_a_changed_source_or_recipe_is_an_error_before_the_build(built: Built) -
         recipe.write_text(old_recipe)
     assert isinstance(error, MissingToolError)
     assert error.sentence.endswith(": source, `env`")
-    assert "env was {}" in error.hints
-    assert any("a tree whose digest is" in hint for hint in error.hints)
+    assert "the wheel's record has env: {}" in error.hints
+    assert any("a folder with the digest" in hint for hint in error.hints)
 
 
 @pytest.fixture
