@@ -30,6 +30,8 @@ def build_variables(job: CompileJob) -> dict[str, str]:
     return {
         **override,
         "TORCH_CUDA_ARCH_LIST": ";".join(str(arch) for arch in job.build.archs),
+        # For CMake without torch's CMake files, which would compile for nvcc's default architecture only.
+        "CUDAARCHS": ";".join(f"{arch.number}{arch.suffix}{'' if arch.ptx else '-real'}" for arch in job.build.archs),
         "FORCE_CUDA": "1",
         "MAX_JOBS": str(job.jobs),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),

@@ -25,7 +25,10 @@ _LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*(
 #: Ops that are registered without TORCH_LIBRARY: `torch::RegisterOperators().op("name_space::name", …)`.
 _REGISTERED = re.compile(r"\.op\(\s*\"([A-Za-z_]\w*)::")
 _PYTHON_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|NB_MODULE|PyMODINIT_FUNC)\b")
-_CMAKE_ARCHS = re.compile(r"(?:CMAKE_)?CUDA_ARCHITECTURES\"?[ \t]+([^)$\n]+)|compute_(\d{2,3}[af]?)")
+_CMAKE_ARCH = r"(?:\d{2,3}[af]?|all|native)(?:-\w+)?\b"
+_CMAKE_ARCHS = re.compile(
+    rf"CUDA_ARCHITECTURES\"?\s+\"?({_CMAKE_ARCH}(?:[;\s\"]+{_CMAKE_ARCH})*)|compute_(\d{{2,3}}[af]?)"
+)
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
 _STABLE = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/")
 _PYTHON_API = ("pybind11/", "nanobind/", "torch/extension.h", "torch/python.h", "torch/csrc/utils/pybind.h", "Python.h")
@@ -42,7 +45,7 @@ class NativeFacts:
         includes: every header that is included.
         namespaces: namespaces of TORCH_LIBRARY.
         python_modules: files that define a Python module.
-        cmake_architectures: GPU architectures that CMake files set.
+        cmake_architectures: GPU architectures that CMake files set, such as `90`; also the words `all` and `native`.
         cmake: whether there is a CMakeLists.txt.
 
     """
@@ -100,7 +103,7 @@ def read_native_code(tree: Path) -> NativeFacts:
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
             facts.cmake |= path.name == "CMakeLists.txt"
             for listed, flag in _CMAKE_ARCHS.findall(_without_comments(text)):
-                architectures.update(re.findall(r"\b\d{2,3}[af]?\b", listed) or [flag] * bool(flag))
+                architectures.update(re.findall(r"\b(\d{2,3}[af]?|all|native)\b", listed) or [flag])
             continue
         facts.includes.update(_INCLUDE.findall(text))
         facts.namespaces.update(_LIBRARY.findall(text))
@@ -108,7 +111,7 @@ def read_native_code(tree: Path) -> NativeFacts:
             facts.namespaces.update(_REGISTERED.findall(text))
         if _PYTHON_MODULE.search(text):
             facts.python_modules.append(name)
-    facts.cmake_architectures = sorted(architectures, key=lambda arch: (int(arch.rstrip("af")), arch))
+    facts.cmake_architectures = sorted(architectures, key=lambda arch: (arch.isalpha(), len(arch.rstrip("af")), arch))
     for names in (facts.cuda_files, facts.cpp_files, facts.foreign_cuda_files, facts.python_modules):
         names.sort()
     return facts

@@ -196,6 +196,26 @@ def test_cmake_with_its_own_backend(tree: Path) -> None:
     assert "torch<2.8" in found(draft)
 
 
+@pytest.mark.parametrize(
+    ("text", "listed"),
+    [
+        ("set_target_properties(x PROPERTIES\n  CUDA_ARCHITECTURES all CXX_STANDARD 17)", "all"),
+        ('set(X_CUDA_ARCHITECTURES\n  "86-real;89-real;75-virtual")', "75, 86, 89"),
+        ("set(CMAKE_CUDA_ARCHITECTURES native)", "native"),
+        ("set(CMAKE_CUDA_ARCHITECTURES 100 90a\n  all-major)", "90a, 100, all"),
+        ("if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)\nset(CMAKE_CUDA_ARCHITECTURES OFF)\nendif()", ""),
+        ("set_target_properties(x PROPERTIES CUDA_ARCHITECTURES ${TORCH_ARCHS})", ""),
+    ],
+)
+def test_architectures_in_cmake_files(tree: Path, text: str, listed: str) -> None:
+    (tree / "setup.py").unlink()
+    (tree / "CMakeLists.txt").write_text(text)
+    (tree / "pyproject.toml").write_text('[project]\nname = "small-ops"\nversion = "0.3"\n')
+    draft = inspect(tree)
+    assert keys(draft).get("override_architectures", False) is bool(listed)
+    assert not listed or f"by hand: {listed} " in f"{found(draft)} "
+
+
 def test_version_from_the_package_or_from_git(tree: Path) -> None:
     (tree / "setup.py").write_text('setup(name="small-ops", version=read())\n')
     (tree / "small_ops" / "__init__.py").write_text('__version__ = "0.7.1+local"\n')

@@ -53,6 +53,7 @@ def job(tmp_path: Path, *, build: Build = BUILD, recipe: Recipe | None = None, j
 def test_what_every_build_is_told(tmp_path: Path) -> None:
     told = build_variables(job(tmp_path, jobs=3))
     assert told["TORCH_CUDA_ARCH_LIST"] == "8.0;9.0+PTX"
+    assert told["CUDAARCHS"] == "80-real;90"
     assert told["FORCE_CUDA"] == "1"
     assert (told["MAX_JOBS"], told["CMAKE_BUILD_PARALLEL_LEVEL"]) == ("3", "3")
     assert told["SOURCE_DATE_EPOCH"] == "315532800"
