@@ -34,7 +34,7 @@ def inspect_source(pinned: PinnedSource, tree: Path) -> Draft:
     draft = Draft(name, stated.version or _NO_VERSION)
     _add_identity(draft, stated)
     _add_source(draft, pinned, stated)
-    _add_abi(draft, script, native)
+    _add_abi(draft, script, native, packages)
     _add_imports(draft, script, native, packages, stated)
     add_build_settings(draft, script, native, stated)
     _add_requirements(draft, stated, packages)
@@ -101,7 +101,7 @@ def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
         draft.entries.append(Entry("python", stated.requires_python, "the Pythons that the source supports"))
 
 
-def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
+def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts, packages: PackageFacts) -> None:
     abi = native.abi(limited_api=script.limited_api)
     python, torch = native.python_headers, native.torch_headers
     if abi is AbiClass.STABLE:
@@ -115,8 +115,8 @@ def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
         draft.add("abi", str(abi), found, "one wheel for each torch series, CUDA and Python")
-        if not torch and "torch" not in script.imports:
-            draft.ask("no file of the build uses torch", "is this an extension of PyTorch?")
+        if not torch and "torch" not in script.imports and not packages.imports_torch:
+            draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
     if native.namespaces:
         draft.note(f"ops in the namespace {and_list(sorted(native.namespaces))}", "buildfarm finds them in the wheel")
     elif native.python_modules:

@@ -216,6 +216,17 @@ def test_architectures_in_cmake_files(tree: Path, text: str, listed: str) -> Non
     assert not listed or f"by hand: {listed} " in f"{found(draft)} "
 
 
+@pytest.mark.parametrize("imports", ["torch", "ctypes"])
+def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> None:
+    (tree / "setup.py").unlink()
+    (tree / "csrc/ops.cpp").write_text('extern "C" void f() {}\n')
+    (tree / "small_ops/__init__.py").write_text(f"import {imports}\n")
+    (tree / "pyproject.toml").write_text('[project]\nname = "small-ops"\nversion = "0.3"\n')
+    draft = inspect(tree)
+    assert keys(draft)["abi"] == "cpython"
+    assert ("is this an extension of PyTorch?" in found(draft)) is (imports == "ctypes")
+
+
 def test_version_from_the_package_or_from_git(tree: Path) -> None:
     (tree / "setup.py").write_text('setup(name="small-ops", version=read())\n')
     (tree / "small_ops" / "__init__.py").write_text('__version__ = "0.7.1+local"\n')
