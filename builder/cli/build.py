@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -43,6 +44,9 @@ from builder.matrix.load import load_matrix
 from builder.matrix.plan import Plan
 from builder.publish.plan_text import dry_run_json, dry_run_text
 from builder.result import BuildResult
+
+if TYPE_CHECKING:
+    from builder.commands.building.build import BuildOptions
 
 EXAMPLES = examples(
     "buildfarm build --torch 2.2 --cuda 12.1",
@@ -98,10 +102,18 @@ def build(
         dist=dist.absolute(),
     )
     if dry_run:
-        return print_data((dry_run_json if as_json else dry_run_text)(verb.dry_run(options)))
+        return _print_dry_run(options, as_json=as_json)
     planned, results = verb.run_build(options)
     _print(matrix, dist, planned, results, junit, as_json=as_json)
     raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
+
+
+def _print_dry_run(options: BuildOptions, *, as_json: bool) -> None:
+    """Print what a run would compile."""
+    from builder.commands.building.build import dry_run, hint_of  # noqa: PLC0415
+
+    builds = dry_run(options)
+    print_data(dry_run_json(builds) if as_json else dry_run_text(builds, hint_of(options, builds)))
 
 
 def _print(

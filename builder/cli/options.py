@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from builder.errors import UsageError
+from builder.gate.system.nvidia import smi
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 
@@ -51,7 +53,8 @@ ArchOption = Annotated[
     typer.Option(
         "--arch",
         metavar="ARCH",
-        help="GPU architecture: 9.0 or 9.0+PTX. Repeatable. Replaces `archs` of the matrix and the recipes.",
+        help="GPU architecture: 9.0 or 9.0+PTX; native: those of this machine's GPUs. Repeatable. Replaces `archs` of"
+        " the matrix and the recipes. Default without `archs`: those of torch's own wheel.",
     ),
 ]
 NewTorchOption = Annotated[
@@ -258,11 +261,30 @@ def selection(
 
 
 def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
-    """Parse GPU architectures; values may be separated by commas or semicolons. Raises UsageError."""
-    texts = [part for text in arch or () for part in text.replace(",", ";").split(";") if part]
+    """Parse GPU architectures; values may be separated by commas, semicolons or spaces. Raises UsageError.
+
+    `native` becomes the architectures of this machine's GPUs.
+    """
+    texts = [part for text in arch or () for part in re.split(r"[,;\s]+", text) if part]
     if arch and not texts:
         raise UsageError("no GPU architecture is given; write one such as 9.0 or 9.0+PTX", where="--arch")
     try:
-        return tuple(sorted({Arch.parse(text) for text in texts}))
+        return tuple(
+            sorted({arch for text in texts for arch in (_native() if text == "native" else [Arch.parse(text)])})
+        )
     except UsageError as error:
         raise UsageError(error.sentence, where="--arch", hints=error.hints) from None
+
+
+def _native() -> list[Arch]:
+    """Return the architecture of each GPU of this machine; raises UsageError if nvidia-smi names none."""
+    found = [Arch.parse(row["compute_cap"]) for row in smi(["index", "compute_cap"]) if "compute_cap" in row]
+    if not found:
+        raise UsageError(
+            "`native` needs a GPU, and nvidia-smi names none on this machine",
+            hints=[
+                "name the architecture of the GPU that the wheel is for, such as `--arch 9.0`",
+                "`nvidia-smi --query-gpu=compute_cap --format=csv` must print a version such as 9.0 for each GPU",
+            ],
+        )
+    return found

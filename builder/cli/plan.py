@@ -20,7 +20,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.matrix.load import read_plan
 from builder.matrix.plan_json import plan_to_json
-from builder.publish.plan_text import plan_text
+from builder.publish.plan_text import architectures_hint, plan_text
 
 EXAMPLES = examples(
     "buildfarm plan --torch 2.11 --cuda 13.0", "buildfarm plan --explain", "buildfarm plan --json > plan.json"
@@ -39,4 +39,5 @@ def plan(
 ) -> None:
     """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
     _, _, planned = read_plan(matrix, selection(torch, cuda, python, ext), architectures(arch))
-    print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=explain))
+    hint = "" if arch else architectures_hint(planned.builds)
+    print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=explain, hint=hint))

@@ -1,16 +1,20 @@
-"""What `plan` prints: the builds with their cells, then the skipped cells with reasons."""
+"""What `plan` and `build --dry-run` print: builds with their GPU architectures; the skipped cells with reasons."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build, Plan, summarise_skips
 
 
-def plan_text(plan: Plan, *, explain: bool) -> str:
-    """The plan for a person; with `explain` each skipped cell has its own line, else they are counted by reason."""
+def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
+    """The plan for a person; with `explain` each skipped cell has its own line, else they are counted by reason.
+
+    `hint` is a line after the builds, such as that of `architectures_hint`.
+    """
     builds, cells, skips = len(plan.builds), _cells(plan.builds), len(plan.skips)
     lines = [
         f"{builds} build{'s serve' if builds != 1 else ' serves'} {cells} cell{'s' * (cells != 1)};"
@@ -21,6 +25,8 @@ def plan_text(plan: Plan, *, explain: bool) -> str:
         lines.append(f"{build}")
         lines.append(f"  archs   {' '.join(map(str, build.archs))}")
         lines += [f"  {'serves' if n == 0 else '':7} {cell}" for n, cell in enumerate(build.serves)]
+    if hint:
+        lines += ["", hint]
     if plan.skips:
         lines += ["", "skipped:"]
         if explain:
@@ -34,17 +40,39 @@ def plan_text(plan: Plan, *, explain: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def dry_run_text(builds: Mapping[Build, bool]) -> str:
+def architectures_hint(builds: Collection[Build]) -> str:
+    """The number of GPU architectures and how to compile for fewer; empty if each build is for one."""
+    counts = {len(build.archs) for build in builds}
+    if max(counts, default=1) == 1:
+        return ""
+    number = f"{'up to ' if len(counts) > 1 else ''}{max(counts)} GPU architectures"
+    unread = " TORCH_CUDA_ARCH_LIST is not read." if "TORCH_CUDA_ARCH_LIST" in os.environ else ""
+    return (
+        f"Each wheel is compiled for {number}. Compiling for one takes less time: `--arch 9.0`, or `--arch native` for"
+        f" the GPUs of this machine.{unread}"
+    )
+
+
+def dry_run_text(builds: Mapping[Build, bool], hint: str = "") -> str:
     """What a run would compile; the value of each build says whether the store has its wheel."""
-    stored = sum(builds.values())
+    stored, width = sum(builds.values()), max(len(str(build)) for build in builds)
     lines = [f"{len(builds) - stored} to compile, {stored} already built"]
-    lines += [f"  {'already built' if there else 'compile':13}  {build}" for build, there in builds.items()]
-    return "\n".join(lines) + "\n"
+    for build, there in builds.items():
+        archs = " ".join(map(str, build.archs))
+        lines.append(f"  already built  {build}" if there else f"  compile        {build!s:{width}}  archs {archs}")
+    return "\n".join([*lines, *([hint] if hint else [])]) + "\n"
 
 
 def dry_run_json(builds: Mapping[Build, bool]) -> str:
     """The same as JSON."""
-    data = [{"build": str(build), "status": "already built" if there else "compile"} for build, there in builds.items()]
+    data = [
+        {
+            "build": str(build),
+            "status": "already built" if there else "compile",
+            "archs": [str(arch) for arch in build.archs],
+        }
+        for build, there in builds.items()
+    ]
     return json.dumps({"builds": data}, indent=1) + "\n"
 
 

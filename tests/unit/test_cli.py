@@ -149,6 +149,26 @@ def test_plan_as_text_and_as_json(call: Call, matrix: Path) -> None:
     assert [build["extension"] for build in json.loads(out)["builds"]] == ["ops"]
 
 
+def test_plan_says_how_to_compile_for_fewer_architectures(call: Call, matrix: Path) -> None:
+    assert "Each wheel is compiled for 6 GPU architectures." in call("plan", "--matrix", matrix)[1]
+    assert "Each wheel" not in call("plan", "--matrix", matrix, "--arch", "8.0 9.0")[1]
+
+
+def test_native_means_the_gpus_of_this_machine(
+    call: Call, matrix: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = call("plan", "--matrix", matrix, "--arch", "native")
+    assert (code, out) == (Exit.USAGE, "")
+    assert "error: --arch: `native` needs a GPU, and nvidia-smi names none on this machine" in err
+    assert "hint: name the architecture" in err
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\n[ $1 = --query-gpu=index,compute_cap ] && printf '0, 9.0\\n1, 8.6\\n2, 9.0\\n'\n")
+    program.chmod(0o755)
+    assert "  archs   8.6 9.0\n" in call("plan", "--matrix", matrix, "--arch", "native")[1]
+    assert "  archs   8.0 8.6 9.0\n" in call("plan", "--matrix", matrix, "--arch", "8.0,native")[1]
+
+
 def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> None:
     matrix.write_text(matrix.read_text() + "exclude: [{python: 3.12, reason: not needed}]\n")
     code, out, err = call("plan", "--matrix", matrix)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import publish_wheels
 from builder.publish.index import write_index
+from builder.publish.plan_text import architectures_hint
 from builder.publish.report import report_json
 from builder.result import BuildResult
 from builder.storage.runs import save_report
@@ -86,7 +87,10 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult]]:
     images = matrix if executor.name == "docker" else None
     prover = WheelProver(store, environments, images, pull=options.pull, again=options.reprove)
     run = BuildRun(store, executor, prover, recipes, jobs=options.jobs, stand_in=options.stand_in)
-    results = run.build_all(plan.builds)
+    stored = run.stored(plan.builds)
+    if hint := hint_of(options, stored):
+        print_line(hint)
+    results = run.build_all(stored)
     _warn_of_unused_accepts(recipes.values(), results)
     published = publish_wheels(options.dist, plan, results)
     for event in published.events:
@@ -107,7 +111,12 @@ def dry_run(options: BuildOptions) -> dict[Build, bool]:
     environments = Environments(store, matrix.torch_index, python_downloads=False)
     executor = _executor(replace(options, pull=False), matrix, plan, environments, check_images=False)
     run = BuildRun(store, executor, WheelProver(store, environments), recipes, stand_in=options.stand_in)
-    return {build: run.is_stored(build) for build in plan.builds}
+    return run.stored(plan.builds)
+
+
+def hint_of(options: BuildOptions, stored: Mapping[Build, bool]) -> str:
+    """How to compile for fewer GPU architectures; empty if the user chose them, or if nothing is to compile."""
+    return "" if options.archs else architectures_hint([build for build, there in stored.items() if not there])
 
 
 def _executor(

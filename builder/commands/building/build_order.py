@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from builder.matrix.plan import Build
@@ -26,7 +26,7 @@ class BuildOrder:
                 self._compiled[_group(build)] = threading.Event()
                 self._first.add(build)
 
-    def ordered(self, builds: Sequence[Build]) -> list[Build]:
+    def ordered(self, builds: Iterable[Build]) -> list[Build]:
         """The same builds, the first build of each group before all others."""
         return sorted(builds, key=lambda build: build not in self._first)
 

@@ -57,12 +57,12 @@ class BuildRun:
         self._parallelism = Parallelism()
         self._order = BuildOrder(())
 
-    def build_all(self, builds: Sequence[Build]) -> list[BuildResult]:
-        """Build and prove each build once; the results have the order of `builds`.
+    def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
+        """Build and prove each build once; the results have the order of `builds`, the value of `stored`.
 
         Raises what `preflight` raises, before anything starts. A build that fails is a result with its error.
         """
-        missing = [build for build in builds if not self.is_stored(build)]
+        missing = [build for build, stored in builds.items() if not stored]
         self._parallelism = preflight(missing, self._recipes, self._executor, self._store, self._jobs)
         self._order = BuildOrder(missing if self._executor.shares_objects else ())
         with self._progress.shown(), ThreadPoolExecutor(self._parallelism.builds) as pool:
@@ -75,7 +75,11 @@ class BuildRun:
                 raise
         return [results[build] for build in builds]
 
-    def is_stored(self, build: Build) -> bool:
+    def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
+        """Each build, and whether the store has its wheel."""
+        return {build: self._is_stored(build) for build in builds}
+
+    def _is_stored(self, build: Build) -> bool:
         """Whether the store has this build, as far as this is known without making an environment or an image."""
         try:
             toolchain = self._executor.known_toolchain(build, self._recipes[build.extension])

@@ -26,23 +26,23 @@ _NO_FINDING = re.compile(
 )
 
 
-def smi() -> list[dict[str, str]]:
-    """Return the facts of each GPU by the names in _QUERY; empty if nvidia-smi is missing, fails or hangs (20 s)."""
-    argv = ["nvidia-smi", f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
+def smi(query: Sequence[str] = _QUERY) -> list[dict[str, str]]:
+    """Return the queried facts of each GPU by name; empty if nvidia-smi is missing, fails or hangs (20 s)."""
+    argv = ["nvidia-smi", f"--query-gpu={','.join(query)}", "--format=csv,noheader,nounits"]
     try:
         run = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return smi_rows(run.stdout) if run.returncode == 0 else []
+    return smi_rows(run.stdout, query) if run.returncode == 0 else []
 
 
-def smi_rows(text: str) -> list[dict[str, str]]:
+def smi_rows(text: str, query: Sequence[str] = _QUERY) -> list[dict[str, str]]:
     """Parse its CSV, a line for each GPU; values such as "[N/A]" and "[Not Supported]" are omitted."""
     rows = []
     for line in text.splitlines():
         values = [value.strip() for value in line.split(",")]
-        if len(values) == len(_QUERY):
-            named = dict(zip(_QUERY, values))
+        if len(values) == len(query):
+            named = dict(zip(query, values))
             rows.append({key: value for key, value in named.items() if value and not value.startswith("[")})
     return rows
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.building.build import BuildOptions, run_build
+from builder.commands.building.build import BuildOptions, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.folders import open_store
 from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError, PreflightError, UsageError
@@ -124,6 +124,15 @@ def test_an_extension_becomes_a_proven_wheel(runs: Runs) -> None:
     assert wheel == result.stored.wheel.name
     assert "+cu130.torch211-" in wheel
     assert "linux_x86_64" not in wheel.replace("manylinux", "")
+
+
+def test_a_run_that_compiles_says_for_how_many_architectures(runs: Runs) -> None:
+    said = "Each wheel is compiled for 6 GPU architectures."
+    assert said in runs.first.messages
+    options, build = runs.project.options(), runs.first.results["tiny"].build
+    assert hint_of(options, {build: False}).startswith(said)
+    assert hint_of(options, {build: True}) == "", "nothing is compiled"
+    assert hint_of(replace(options, archs=build.archs), {build: False}) == "", "the user chose them"
 
 
 def test_checks_that_did_not_run_are_shown_as_not_run(runs: Runs) -> None:

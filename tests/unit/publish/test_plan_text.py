@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan, Skip
-from builder.publish.plan_text import plan_text
+from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text, plan_text
 
 CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (11, 12))
 BUILD = Build(
@@ -50,4 +54,29 @@ def test_skipped_cells_are_counted_by_reason_or_listed() -> None:
     assert explained[-2:] == [
         "  torch2.2.2-cu121-cp312      there is no such wheel",
         "  torch2.2.2-cu121-cp313t-linux_aarch64  ops: there is no such wheel",
+    ]
+
+
+def test_the_hint_names_the_number_of_architectures_and_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    assert architectures_hint([]) == architectures_hint([OTHER]) == ""
+    hint = architectures_hint([BUILD])
+    assert hint.startswith("Each wheel is compiled for 2 GPU architectures. ")
+    assert "`--arch 9.0`" in hint
+    assert "`--arch native`" in hint
+    assert "for up to 2 GPU architectures" in architectures_hint([OTHER, BUILD])
+    assert f"\n\n{hint}\n\nskipped:\n" in plan_text(Plan((BUILD,), (skip(Python(3, 12)),)), explain=False, hint=hint)
+    monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
+    assert architectures_hint([BUILD]) == f"{hint} TORCH_CUDA_ARCH_LIST is not read."
+
+
+def test_the_dry_run_names_the_architectures_of_each_compile() -> None:
+    assert dry_run_text({BUILD: False, OTHER: True}, "a hint") == (
+        "1 to compile, 1 already built\n"
+        "  compile        ops-1.0-abi3-torch2.11.0-cu130-py3   archs 8.0 9.0+PTX\n"
+        "  already built  more-2.0-abi3-torch2.11.0-cu130-py3\n"
+        "a hint\n"
+    )
+    assert json.loads(dry_run_json({BUILD: False}))["builds"] == [
+        {"build": str(BUILD), "status": "compile", "archs": ["8.0", "9.0+PTX"]}
     ]
