@@ -34,7 +34,7 @@ def add(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a recipe for a source and add it to matrix.yaml. Reads the source; runs nothing of it, builds nothing."""
+    """Write a recipe for a source and add it to matrix.yaml. Runs no code of the source."""
     from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
     from builder.recipes.added import added_json, added_text, next_steps  # noqa: PLC0415
 

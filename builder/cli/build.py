@@ -80,7 +80,7 @@ def build(
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Build the selected wheels, prove them in their cells, and put them into dist/ with an index for pip and uv."""
+    """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
     from builder.commands.building import build as verb  # noqa: PLC0415 - loads slowly; `plan` does not need it
 
     set_verbosity(quiet=quiet, verbose=verbose)

@@ -27,7 +27,7 @@ def init(
     python: NewPythonOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Start a project: a small extension that works, or one around the only .cu file of the folder."""
+    """Start a project with a small example extension, or with the only .cu file of the folder."""
     from builder.commands.init.init import InitOptions, run_init  # noqa: PLC0415 - loads slowly
     from builder.recipes.started import started_json, started_text  # noqa: PLC0415
 

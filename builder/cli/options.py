@@ -70,8 +70,8 @@ NewCudaOption = Annotated[
     typer.Option(
         "--cuda",
         metavar="VERSION",
-        help="CUDA of a new matrix.yaml. Default: that of the torch wheel on the package index, else the newest of this"
-        " torch. Repeatable.",
+        help="CUDA of a new matrix.yaml. Default: the CUDA of torch's wheel on the package index, else the newest that"
+        " this torch is built for. Repeatable.",
     ),
 ]
 NewPythonOption = Annotated[
@@ -92,7 +92,7 @@ BuildSourceArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="SOURCE",
-        help=f"First add this source, as `buildfarm add` does, then build only it. {_SOURCE}",
+        help=f"First add this source, as `buildfarm add` does, then build only this source. {_SOURCE}",
     ),
 ]
 FolderArgument = Annotated[
@@ -100,7 +100,9 @@ FolderArgument = Annotated[
 ]
 NameOption = Annotated[
     str | None,
-    typer.Option("--name", metavar="NAME", help="Name of the extension. Default: that of the .cu file or the folder."),
+    typer.Option(
+        "--name", metavar="NAME", help="Name of the extension. Default: the name of the .cu file, else of the folder."
+    ),
 ]
 MatrixOption = Annotated[
     Path, typer.Option("--matrix", metavar="FILE", help="The file that lists torch, CUDA, Python and the extensions.")
@@ -110,7 +112,7 @@ StoreOption = Annotated[
     typer.Option(
         "--store",
         metavar="DIR",
-        help="Folder for finished builds, proofs and environments. Default: BUILDFARM_STORE, else the user's cache.",
+        help="Folder for finished builds, proofs and environments. Default: BUILDFARM_STORE, else ~/.cache/buildfarm.",
     ),
 ]
 ImageOption = Annotated[
@@ -118,7 +120,7 @@ ImageOption = Annotated[
     typer.Option(
         "--image",
         metavar="IMAGE",
-        help="Base image of all cells. Replaces the default image and `image` of every entry under `images`.",
+        help="Base image for all cells. It replaces the default image, and `image` in every entry of `images`.",
     ),
 ]
 NoPullOption = Annotated[
@@ -167,7 +169,8 @@ StandInOption = Annotated[
     bool,
     typer.Option(
         "--stand-in",
-        help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel records it.",
+        help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the"
+        " toolkit.",
     ),
 ]
 NoCompilerCacheOption = Annotated[
@@ -244,8 +247,8 @@ CasesOutOption = Annotated[
     typer.Option(
         "--out",
         metavar="FILE",
-        help="Write the draft to FILE, also if FILE exists. Default: cases.py in the folder of the recipe. Without"
-        " --out, a cases.py that exists is not changed.",
+        help="Write the draft to FILE, also if FILE exists. Default: cases.py in the folder of the recipe, if it does"
+        " not exist.",
     ),
 ]
 JunitOption = Annotated[

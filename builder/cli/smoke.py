@@ -70,7 +70,7 @@ def smoke(
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run every op of a wheel in its cells; check values, gradients, fake kernels, import order and GPU behaviour."""
+    """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing."""
     from builder.commands.smoke import smoke as verb  # noqa: PLC0415 - see `build`
     from builder.commands.smoke.smoke_here import smoke_here  # noqa: PLC0415
     from builder.publish.smoke_text import smoke_json, smoke_junit, smoke_text  # noqa: PLC0415

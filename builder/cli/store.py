@@ -88,7 +88,7 @@ def prune(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete what the options do not keep, the least recently used first. What a running command uses is kept.
+    """Delete items of the store, the least recently used first. An item that a running command uses is kept.
 
     --keep-days and --keep-newest name what to keep. Without --max-size, all other items are deleted.
     """

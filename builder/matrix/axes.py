@@ -125,10 +125,10 @@ class Platform(StrEnum):
 
 
 class AbiClass(StrEnum):
-    """What a binary depends on. It decides how many cells one build serves.
+    """What a binary depends on; this decides how many cells one build serves.
 
-    `cpython`: torch series, CUDA and Python. `abi3`: torch series and CUDA. `stable`: CUDA major version only (LibTorch
-    stable ABI, torch >= 2.10; docs/source/notes/libtorch_stable_abi.md of pytorch/pytorch).
+    `cpython`: torch series, CUDA and Python. `abi3`: torch series and CUDA. `stable`: only the CUDA major version; the
+    code uses the LibTorch stable ABI, which needs torch 2.10 or newer.
     """
 
     CPYTHON = "cpython"

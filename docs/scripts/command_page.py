@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import Any
 
@@ -12,9 +14,16 @@ from builder.cli.app import app
 from docs.scripts.markdown import code, one_line, page, sentence, table
 
 _INTRODUCTION = """\
-Data goes to stdout; messages go to stderr. `--json` makes stdout data for programs. The
-[exit codes](exit-codes.md) are stable. `--torch`, `--cuda`, `--python` and `--ext` select cells; each may be repeated.
-`--torch 2.11` means the newest patch release of torch 2.11."""
+Results go to stdout, and messages to stderr. [Exit codes](exit-codes.md) are for scripts."""
+
+_SHARED = """\
+Several commands have these options. `--torch`, `--cuda`, `--python` and `--ext` select cells. A series such as
+`--torch 2.11` selects its newest patch release."""
+
+_HEADS = ("option", "meaning", "default")
+
+#: An option that at least this many commands have is described once.
+_MANY = 3
 
 
 def cli_page() -> str:
@@ -23,10 +32,12 @@ def cli_page() -> str:
     commands = dict(_commands(root))
     overview = table(
         ["command", "purpose"],
-        [[f"[`{name}`](#{name.replace(' ', '-')})", _summary(command)] for name, command in commands.items()],
+        [[f"[`{name}`](#{name.replace(' ', '-')})", _purpose(command)] for name, command in commands.items()],
     )
-    sections = [text for name, command in commands.items() for text in _section(name, command)]
-    return page("Command line", _INTRODUCTION, overview, *sections)
+    count = Counter(row for command in commands.values() for row in map(_option, _options(command)))
+    shared = [row for row in map(_option, _options(commands["build"])) if count[row] >= _MANY]
+    sections = [text for name, command in commands.items() for text in _section(name, command, shared)]
+    return page("Command line", _INTRODUCTION, overview, "## Common options", _SHARED, table(_HEADS, shared), *sections)
 
 
 def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # noqa: ANN401 (click's classes)
@@ -38,20 +49,32 @@ def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:  # noq
             yield f"{prefix}{name}", command
 
 
+def _purpose(command: Any) -> str:  # noqa: ANN401
+    """The first paragraph of the summary."""
+    return one_line((command.help or "").split("\n\n", maxsplit=1)[0])
+
+
 def _summary(command: Any) -> str:  # noqa: ANN401 (click's classes, which typer does not export)
     return one_line(command.help or "")
 
 
-def _section(name: str, command: Any) -> Iterator[str]:  # noqa: ANN401
+def _options(command: Any) -> list[Any]:  # noqa: ANN401
+    return [each for each in command.params if each.param_type_name == "option"]
+
+
+def _section(name: str, command: Any, shared: Collection[tuple[str, ...]]) -> Iterator[str]:  # noqa: ANN401
     arguments = [each for each in command.params if each.param_type_name == "argument"]
-    options = [each for each in command.params if each.param_type_name == "option"]
+    options = list(map(_option, _options(command)))
     yield f"## {name}"
     yield f"```\n{' '.join(['buildfarm', name, '[OPTIONS]', *map(_word, arguments)])}\n```"
     yield _summary(command)
     if arguments:
         rows = [[code(each.metavar), sentence(each.help)] for each in arguments]
         yield table(["argument", "meaning"], rows)
-    yield table(["option", "meaning", "default"], map(_option, options))
+    if own := [row for row in options if row not in shared]:
+        yield table(_HEADS, own)
+    names = [re.sub(r"[ /].*", "`", row[0]) for row in options if row in shared]
+    yield f"[Common options](#common-options): {', '.join(names)}."
     if command.epilog:
         lines = [line.strip() for line in command.epilog.splitlines() if line.strip()]
         yield f"{lines[0]}\n\n```\n" + "\n".join(lines[1:]) + "\n```"
@@ -62,7 +85,8 @@ def _word(argument: Any) -> str:  # noqa: ANN401
     return text if argument.required else f"[{text}]"
 
 
-def _option(option: Any) -> list[str]:  # noqa: ANN401
+def _option(option: Any) -> tuple[str, ...]:  # noqa: ANN401
+    """The names, the meaning and the default of an option."""
     default = option.default
     if option.is_flag:  # one that is on by default shows the option that turns it on
         value, shown = "", option.opts[0] if default else ""
@@ -70,4 +94,4 @@ def _option(option: Any) -> list[str]:  # noqa: ANN401
         value, shown = " " + "|".join(type(default)), str(default)
     else:
         value, shown = f" {option.metavar or 'TEXT'}", str(default) if default else ""
-    return [code("/".join([*option.opts, *option.secondary_opts]) + value), sentence(option.help or ""), code(shown)]
+    return code("/".join([*option.opts, *option.secondary_opts]) + value), sentence(option.help or ""), code(shown)

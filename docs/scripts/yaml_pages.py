@@ -11,18 +11,18 @@ from builder.matrix.models import MatrixModel, RecipeModel
 from docs.scripts.markdown import code, page, sentence, table
 
 _EDITOR = """\
-The file is YAML. A number needs no quotes: `2.10` stays 2.10. An unknown key is an error that names the nearest known
-key. An editor with a YAML language server completes the keys if the first line names the schema:"""
+The file is YAML. A version needs no quotes: buildfarm reads `2.10` as text. An unknown key is an error that names the
+nearest known key. An editor with a YAML language server completes the keys if the first line names the schema:"""
 
 _MATRIX = """\
-`matrix.yaml` declares the cells to build for and the extensions to build. `buildfarm` reads it from the current folder;
+`matrix.yaml` lists the versions to build for and the extensions to build. buildfarm reads it from the current folder;
 `--matrix FILE` names a different file. A combination that does not exist, such as torch 2.2 with CUDA 13.0, is skipped;
 `buildfarm plan --explain` prints the reason."""
 
 _RECIPE = """\
-A recipe is a folder with an `extension.yaml`. `extensions:` in `matrix.yaml` lists the folders. A
-[`cases.py`](cases-py.md) in the same folder tells the op gate how to call each op. The page
-[build environment](build-environment.md) lists what a build can use."""
+`extension.yaml` says how one extension is built and tested. `extensions:` in `matrix.yaml` names its folder, the
+recipe. A [`cases.py`](cases-py.md) in the same folder tells the op gate how to call each op.
+[Build environment](build-environment.md) lists what a build can use."""
 
 
 def matrix_page() -> str:
@@ -89,5 +89,7 @@ def _words(field: dict[str, Any], root: dict[str, Any]) -> Iterator[str]:
         yield f"mapping to {_type(field['additionalProperties'], root)}"
     elif field.get("type") == "boolean":
         yield "`true` or `false`"
+    elif field.get("type") == "integer":
+        yield "number"
     else:
         yield "text"

@@ -62,21 +62,20 @@ class ImageModel(StrictModel):
     )
     pythons: str | None = Field(
         default=None,
-        description="The image from which buildfarm copies /opt/python. It may be the base image itself. Without this"
+        description="The image from which buildfarm copies /opt/python; it may be the same as `image`. Without this"
         " key, pypa's manylinux image.",
         examples=["registry.example/team/manylinux_2_28:2026-11-01"],
     )
     runtime: str | None = Field(
         default=None,
-        description="The base image of the runtime images, in which the checks of a cell run. It needs no CUDA toolkit."
-        " Without this key, `image`.",
+        description="The base image of the runtime images, in which the checks of a cell run in a container. It needs"
+        " no CUDA toolkit. Without this key, `image`.",
         examples=["registry.example/team/small:2026-11-01"],
     )
     toolkit: CudaVersion | None = Field(
         default=None,
-        description="The CUDA version of the toolkit in the image. Needed only if its minor version differs from"
-        " the CUDA version of the cells; the major versions must be equal. The build table, the report and the wheel"
-        " show the version of the toolkit.",
+        description="The CUDA version of the toolkit in the image, if its minor version differs from that of the cells."
+        " The major versions must be equal.",
         examples=["12.4"],
     )
 
@@ -86,13 +85,13 @@ class MatrixModel(StrictModel):
 
     torch: list[TorchRelease] = Field(
         min_length=1,
-        description="PyTorch releases. A series such as 2.11 means its newest patch release. Quotes are not needed.",
+        description="PyTorch releases. A series such as 2.11 means its newest patch release.",
         examples=[["2.10", "2.11.0"]],
     )
     cuda: list[CudaVersion] = Field(
         min_length=1,
         description="CUDA versions that the torch wheels are built for (`torch.version.cuda`, not the driver's"
-        " version). Combinations that torch was never built for are skipped with a reason.",
+        " version).",
         examples=[["12.8", "13.0"]],
     )
     python: list[PythonVersion] = Field(
@@ -128,8 +127,8 @@ class MatrixModel(StrictModel):
     )
     registries: dict[RegistryHost, MirrorLocation] = Field(
         default={},
-        description="Mirrors of container registries. Images of a registry that is a key here are pulled from its"
-        " mirror, under the same path. With `docker.io: registry.example/hub`, nvidia/cuda:TAG is pulled as"
+        description="Maps a container registry to its mirror. buildfarm pulls the images of the registry from the"
+        " mirror, under the same path. With `docker.io: registry.example/hub`, it pulls nvidia/cuda:TAG as"
         " registry.example/hub/nvidia/cuda:TAG. Dockerfiles, buildfarm.lock and wheels name the original image. The"
         ' environment variable BUILDFARM_REGISTRIES="docker.io=registry.example/hub …" takes precedence.',
         examples=[{"docker.io": "registry.example/hub", "quay.io": "registry.example/quay"}],

@@ -32,8 +32,7 @@ class AbiModel(StrictModel):
 
     abi: AbiClass = Field(
         alias="class",
-        description="What the binary depends on: `cpython` (torch series, CUDA and Python), `abi3` (torch series and"
-        " CUDA) or `stable` (CUDA major version only; needs torch 2.10 or later).",
+        description="What the binary depends on. `stable` needs torch 2.10 or newer.",
         examples=["stable"],
     )
     torch: SpecifierText = Field(
@@ -111,12 +110,12 @@ class SourceModel(StrictModel):
 
 
 class AcceptModel(StrictModel):
-    """A finding that is known and does not refuse the wheel. Every key given here must match the finding."""
+    """A known finding, which does not refuse the wheel. The entry applies to findings that match all of its keys."""
 
     check: Check = Field(description="The check, as `build` and `smoke` print it.", examples=["import-order", "fake"])
     reason: str = Field(
         min_length=1,
-        description="Why the finding is accepted, one sentence. It is printed wherever the finding is.",
+        description="Why the finding is accepted, one sentence. It is printed with the finding.",
         examples=["upstream needs torch first and documents it"],
     )
     op: str = Field(
@@ -127,8 +126,8 @@ class AcceptModel(StrictModel):
     )
     order: list[Module] = Field(
         default=[],
-        description="For the check `import-order`: a list of modules. The entry matches every import order in which"
-        " they come in this sequence. Without this key, every order.",
+        description="For the check `import-order`: the entry matches every import order in which these modules come in"
+        " this sequence. Without this key, every order.",
         examples=[["my_ops", "torch"]],
     )
     cell: str = Field(
@@ -138,7 +137,7 @@ class AcceptModel(StrictModel):
     )
     until: VersionText | None = Field(
         default=None,
-        description="The first version of the extension for which this entry no longer counts.",
+        description="From this version of the extension on, the entry has no effect.",
         examples=["0.5.0"],
     )
 
@@ -153,7 +152,8 @@ class RecipeModel(StrictModel):
 
     name: Name = Field(description="Distribution name of the wheel.", examples=["torch_scatter"])
     version: VersionText = Field(
-        description="Version of the extension, without a local part: buildfarm adds one, such as +cu130.torch211.",
+        description="Version of the extension, without a local part. buildfarm adds one: +cu130.torch211, or +cu13 for"
+        " a stable-ABI wheel.",
         examples=["2.1.2"],
     )
     summary: str = Field(
@@ -171,28 +171,28 @@ class RecipeModel(StrictModel):
     abi: Annotated[list[AbiModel], BeforeValidator(_rule_list, json_schema_input_type=AbiClass | list[AbiModel])] = (
         Field(
             min_length=1,
-            description="The ABI class, or a list of rules. The first rule whose specifier contains the torch release"
-            " decides. Cells of a torch release that no specifier contains are skipped.",
+            description="The ABI class, or a list of rules. The first rule whose `torch` contains the torch release"
+            " applies. Cells of a torch release without a rule are skipped.",
             examples=["cpython", [{"class": "stable", "torch": ">=2.10"}, {"class": "cpython"}]],
         )
     )
     cuda: Literal["required", "optional"] = Field(
         default="required",
-        description="`required`: a wheel without GPU code fails the check `payload`. `optional`: the wheel may be CPU"
-        " only.",
+        description="`required`: a wheel without GPU code fails the check `payload`. `optional`: the wheel may contain"
+        " no GPU code.",
         examples=["optional"],
     )
     env: dict[EnvName, EnvText] = Field(
         default={},
         description="Environment variables of the build. A variable replaces the value that buildfarm sets. Compiler"
-        " flags are appended to buildfarm's value instead: `NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS` and each variable"
-        " such as `CFLAGS`, `CXXFLAGS`, `CPPFLAGS` or `LDFLAGS` (capital letters that end in `FLAGS`).",
+        " flags are appended to buildfarm's value instead: `NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS`, and each variable"
+        " of capital letters that ends in `FLAGS`, such as `CFLAGS`.",
         examples=[{"FORCE_CUDA": "1"}],
     )
     build_requires: list[RequirementText] = Field(
         default=[],
         description="Requirements installed before the build. torch, ninja, setuptools, wheel and numpy are always"
-        " installed. The CUDA toolkit is installed if neither the image nor CUDA_HOME has one.",
+        " installed. In containers, triton is installed only if it is named here.",
         examples=[["setuptools>=77", "wheel"]],
     )
     requires: list[RequirementText] = Field(
@@ -208,9 +208,8 @@ class RecipeModel(StrictModel):
     )
     override_architectures: bool = Field(
         default=False,
-        description="Compile for the architectures of the plan although the source names others. buildfarm replaces"
-        " `-gencode`, `-arch` and `-code` in each call of nvcc, in its option files and in NVCC_APPEND_FLAGS. The"
-        " source is not changed.",
+        description="Compile for the architectures of the plan, also if the source names others. buildfarm replaces"
+        " the source's architecture options in each call of nvcc, and does not change the source.",
         examples=[True],
     )
     cibuildwheel_skip: list[
@@ -223,8 +222,8 @@ class RecipeModel(StrictModel):
     )
     archs: list[ArchName] = Field(
         default=[],
-        description="GPU architectures to compile for. Default: `archs` in matrix.yaml; if that is not set either, the"
-        " architectures of the torch wheels that the build is for.",
+        description="GPU architectures to compile for, such as 8.0, 9.0a or 12.0+PTX. Without this key: `archs` in"
+        " matrix.yaml, else the architectures of torch's own wheels.",
         examples=[["8.0", "9.0+PTX"]],
     )
     python: SpecifierText = Field(
@@ -239,20 +238,21 @@ class RecipeModel(StrictModel):
     )
     needs_first: list[Module] = Field(
         default=[],
-        description="Modules that users must import before those of `imports`. The checks `import` and `import-order`,"
-        " and the op gate, import them first. Better: the package imports them itself.",
+        description="Modules that users must import before those of `imports`. The checks import them first. Better:"
+        " the package imports them itself.",
         examples=[["torch"]],
     )
     accepts: list[AcceptModel] = Field(
         default=[],
-        description="Findings that are known and do not refuse the wheel: failed checks, and remarks. They are reported"
-        " as accepted, with the reason, never as passed. An entry that matches no finding is reported.",
+        description="Known findings, which do not refuse the wheel. A finding is a failed check or a remark. It is"
+        " reported as accepted, never as passed. buildfarm prints a warning for an entry that matches no finding.",
         examples=[[{"check": "fake", "op": "my_ops::scale", "reason": "upstream registers no fake kernel"}]],
     )
     companions: list[RequirementText] = Field(
         default=[],
-        description="Requirements installed after the import check, to test that torch, the extension and these"
-        " packages can be imported in different orders.",
+        description="Requirements installed after the import check. The check `import-order` imports torch, the"
+        " extension and these packages in different orders. With one companion, it tries every order; with more, it"
+        " imports each pair in both directions.",
         examples=[["torchvision"]],
     )
     libraries: dict[str, list[str]] = Field(
@@ -264,8 +264,8 @@ class RecipeModel(StrictModel):
     seconds_per_case: int = Field(
         default=SECONDS_PER_CASE,
         gt=0,
-        description="Time limit of one check with one case, in seconds. Slow checks get a multiple of it. A check that"
-        " fails because of the time limit runs again in the next `build`.",
+        description="Time limit of one check with one case, in seconds. Slow checks get a multiple of the limit. A"
+        " check that fails because of the limit runs again in the next `build`.",
         examples=[300],
     )
     memory_per_job: Bytes = Field(
