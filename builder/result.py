@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from builder.errors import BuildfarmError, Exit
@@ -117,3 +118,31 @@ class RebuildResult:
     def equal(self) -> bool:
         """Whether both wheels are equal bit for bit."""
         return self.sha256 == self.rebuilt_sha256 and not self.differences
+
+
+class PublishOutcome(StrEnum):
+    """What `publish` did with a wheel."""
+
+    PUBLISHED = "published"
+    UNCHANGED = "already published"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class PublishResult:
+    """What `publish` did with one wheel.
+
+    Attributes:
+        wheel: its file name.
+        outcome: published, already published or refused.
+        cells: the level of each cell, by the cell's name.
+        paths: the paths of the index that list the wheel.
+        reasons: why it was refused, a sentence each.
+
+    """
+
+    wheel: str
+    outcome: PublishOutcome
+    cells: dict[str, str]
+    paths: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ import typer
 
 from builder import __version__
 from builder.cli import add, build, cases, init, plan, rebuild, render, smoke, store
+from builder.cli.index import publish
 from builder.cli.options import examples
 
 app = typer.Typer(
@@ -43,4 +44,5 @@ app.command(epilog=build.EXAMPLES)(build.build)
 app.command(epilog=rebuild.EXAMPLES)(rebuild.rebuild)
 app.command(epilog=cases.EXAMPLES)(cases.cases)
 app.command(epilog=smoke.EXAMPLES)(smoke.smoke)
+app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.add_typer(store.app, name="store")

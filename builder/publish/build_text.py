@@ -16,7 +16,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan
 from builder.proof import Check, Proof, Verdict
-from builder.publish.index import install_commands
+from builder.publish.index.dist_index import install_commands
 from builder.publish.proof_lines import (
     accepted_lines,
     beyond_plan_line,

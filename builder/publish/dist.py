@@ -14,6 +14,7 @@ from builder.hashing import sha256_of
 from builder.matrix.axes import AbiClass
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof
+from builder.publish.index.new_wheel import proofs_json, proofs_path
 from builder.publish.provenance import statement_path, write_statement
 from builder.publish.report import report_json
 from builder.publish.unchanged import write_if_changed
@@ -69,6 +70,7 @@ def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published
         published.events.append(f"replaced {target.name}")
     write_if_changed(target, data)
     write_statement(stored, dist, proofs)
+    write_if_changed(proofs_path(target), proofs_json(proofs))
     published.wheels.append(target)
 
 
@@ -99,7 +101,8 @@ def _is_of(wheel: Path, build: Build) -> bool:
 
 
 def _delete_wheel(wheel: Path) -> None:
-    """Delete a wheel, its METADATA for the index, and its provenance."""
+    """Delete a wheel, its METADATA for the index, its proofs and its provenance."""
     wheel.unlink()
     wheel.with_name(f"{wheel.name}.metadata").unlink(missing_ok=True)
+    proofs_path(wheel).unlink(missing_ok=True)
     statement_path(wheel).unlink(missing_ok=True)

@@ -20,7 +20,7 @@ from builder.matrix.plan import Build, Plan
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import publish_wheels
-from builder.publish.index import write_index
+from builder.publish.index.dist_index import write_index
 from builder.publish.plan_text import architectures_hint
 from builder.publish.report import report_json
 from builder.result import BuildResult

@@ -25,7 +25,7 @@ import pytest
 import uv
 
 from builder.errors import UsageError
-from builder.publish.index import install_commands, write_index
+from builder.publish.index.dist_index import install_commands, write_index
 from tests.unit import loopback
 
 
@@ -233,7 +233,7 @@ def test_the_html_page_follows_the_standards(tmp_path: Path) -> None:
     simple = write_index(dist, [wheel])
     page = simple / "my-ext" / "index.html"
     links = Links(page)
-    assert {"name": "pypi:repository-version", "content": "1.0"} in links.meta
+    assert {"name": "pypi:repository-version", "content": "1.4"} in links.meta
     (link,) = links.found
     address = urlsplit(urljoin(page.as_uri(), link["href"]))
     assert unquote(address.path) == str(wheel)
@@ -254,7 +254,7 @@ def test_the_json_page_agrees_with_the_html_page(tmp_path: Path) -> None:
     os.utime(wheels[0], (1_700_000_000, 1_700_000_000))
     simple = write_index(dist, wheels)
     data = json.loads((simple / "my-ext" / "index.json").read_text())
-    assert data["meta"]["api-version"] == "1.1"
+    assert data["meta"]["api-version"] == "1.4"
     assert data["name"] == "my-ext"
     assert data["versions"] == ["1.9", "1.9+cu13", "1.10"]
     assert [f"{f['url']}#sha256={f['hashes']['sha256']}" for f in data["files"]] == [

@@ -1,0 +1,1 @@
+"""The stories of the private index: publish, check, yank."""

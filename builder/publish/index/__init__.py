@@ -1,0 +1,1 @@
+"""The private package index: a folder or a bucket of static files for pip and uv."""

@@ -1,0 +1,116 @@
+"""What is published with a wheel: proofs, statement, SBOM, and the CUDA variants under which it is listed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from builder.errors import BuildfarmError, UsageError
+from builder.proof import Proof, Verdict
+from builder.publish.index.bar import levels
+from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.repository import NewWheel, file_path
+from builder.publish.index.wheel_entry import iso_time, read_entry
+from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
+from builder.publish.provenance import statement_path
+from builder.wheelfile.archive import WheelFile
+
+#: The proofs of `x.whl` are in `x.whl.proofs.json`.
+PROOFS_SUFFIX = ".proofs.json"
+_SBOM_SUFFIX = ".cdx.json"
+
+
+def new_wheel(wheel: Path, proofs: Sequence[Proof], *, now: datetime | None = None) -> NewWheel:
+    """Collect what is published with a wheel: its METADATA, proofs, SBOM, and the statement beside it if there is one.
+
+    Raises UsageError for a wheel that cannot be read.
+    """
+    entry, metadata = read_entry(wheel)
+    attached = {".metadata": metadata}
+    if proofs:
+        attached[PROOFS_SUFFIX] = proofs_json(proofs)
+    if sbom := _sbom(wheel):
+        attached[_SBOM_SUFFIX] = sbom
+    statement = statement_path(wheel)
+    if statement.is_file():
+        attached[STATEMENT_SUFFIX] = statement.read_bytes()
+    path = file_path(entry.sha256, entry.filename)
+    places = {suffix: path + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
+    farm = FarmFacts(
+        cuda=cuda_variants(entry, proofs),
+        cells=levels(proofs),
+        proofs=places[PROOFS_SUFFIX],
+        statement=places[STATEMENT_SUFFIX],
+        sbom=places[_SBOM_SUFFIX],
+        built_here=statement.is_file(),
+    )
+    return NewWheel(wheel, replace(entry, uploaded=iso_time(now or datetime.now(UTC)), farm=farm), attached)
+
+
+_LINKED = (PROOFS_SUFFIX, _SBOM_SUFFIX, STATEMENT_SUFFIX)
+
+
+def cuda_variants(entry: Entry, proofs: Iterable[Proof]) -> tuple[str, ...]:
+    """The CUDA variants under which a wheel is listed, such as ("cu130", "cu132"); empty: no CUDA.
+
+    These are the variants of the cells in which it was tested. Without a test it is the one that its local version
+    names: `cu121` for `1.0+cu121` and for `1.0+pt22cu121`.
+    """
+    tested = {proof.cell.cuda.variant for proof in proofs if proof.cell}
+    if tested:
+        return tuple(sorted(tested))
+    named = re.search(r"cu\d{2,3}", entry.version.local or "")
+    return (named[0],) if named else ()
+
+
+def proofs_path(wheel: Path) -> Path:
+    """The path of the proofs beside a wheel."""
+    return wheel.with_name(f"{wheel.name}{PROOFS_SUFFIX}")
+
+
+def proofs_json(proofs: Sequence[Proof]) -> bytes:
+    """The proofs of a wheel, for the file beside it."""
+    return (json.dumps([proof.to_json() for proof in proofs], indent=1) + "\n").encode()
+
+
+def proofs_beside(wheel: Path, sha256: str) -> list[Proof]:
+    """The proofs in the file beside a wheel; none without the file.
+
+    Raises UsageError for an unreadable file, and for proofs of a different wheel file.
+    """
+    path = proofs_path(wheel)
+    if not path.is_file():
+        return []
+    try:
+        proofs = [Proof.from_json(data) for data in json.loads(path.read_bytes())]
+    except (OSError, ValueError, KeyError, TypeError, BuildfarmError) as error:
+        raise UsageError(f"the proofs cannot be read: {error}", where=str(path)) from None
+    if any(proof.wheel != sha256 for proof in proofs):
+        raise UsageError(f"these are proofs of a different file than {wheel.name}", where=str(path))
+    return proofs
+
+
+def merged(*sources: Iterable[Proof]) -> list[Proof]:
+    """The newest proof of each cell and check; "not run" never replaces a verdict."""
+    newest: dict[tuple[str, str], Proof] = {}
+    for proof in (proof for proofs in sources for proof in proofs):
+        key = (str(proof.cell or ""), str(proof.check))
+        if key not in newest or _rank(proof) > _rank(newest[key]):
+            newest[key] = proof
+    return [newest[key] for key in sorted(newest)]
+
+
+def _rank(proof: Proof) -> tuple[bool, str]:
+    return proof.verdict is not Verdict.NOT_RUN, proof.when
+
+
+def _sbom(wheel: Path) -> bytes:
+    """The SBOM inside a wheel (PEP 770), or nothing."""
+    with WheelFile(wheel) as archive:
+        folder = f"{archive.dist_info}/sboms/"
+        names = [name for name in archive.names if name.startswith(folder) and name.endswith(".json")]
+        return archive.read(min(names)) if names else b""

@@ -1,0 +1,112 @@
+"""The pages of an index: HTML (PEP 503, 592, 629, 658, 714, 740, 792) and JSON (PEP 691, 700)."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import quote, unquote
+
+from builder.publish.index.entry import Entry
+
+#: PEP 629: the version of the repository API. 1.4 adds the status of a project (PEP 792).
+API_VERSION = "1.4"
+#: From the page of a project to the root of the index.
+_ROOT = "../../"
+
+
+@dataclass(frozen=True)
+class Status:
+    """The status of a project (PEP 792): `active`, `archived`, `quarantined` or `deprecated`, and why."""
+
+    name: str = "active"
+    reason: str = ""
+
+
+def project_pages(project: str, entries: Sequence[Entry], status: Status | None = None) -> dict[str, bytes]:
+    """The pages of a project by file name. The entries are sorted by version and file name."""
+    ordered = sorted(entries, key=lambda entry: (entry.version, entry.filename))
+    status = status or Status()
+    return {
+        "index.html": _project_html(project, ordered, status),
+        "index.json": _json(_project_data(project, ordered, status)),
+    }
+
+
+def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
+    """The pages that list the projects, by file name."""
+    ordered = sorted(projects)
+    data = {"meta": {"api-version": API_VERSION}, "projects": [{"name": project} for project in ordered]}
+    return {
+        "index.html": _page("Simple index", [f'<a href="{project}/">{project}</a><br>' for project in ordered]),
+        "index.json": _json(data),
+    }
+
+
+def entries_of(page: bytes) -> list[Entry]:
+    """The entries of a project's JSON page; raises ValueError, KeyError or TypeError for anything else."""
+    entries = [Entry.from_json(data) for data in json.loads(page)["files"]]
+    return [replace(entry, path=unquote(entry.path.removeprefix(_ROOT))) for entry in entries]
+
+
+def link(path: str) -> str:
+    """The URL of a file, relative to the page of a project, with `+` quoted: some servers read `+` as a space."""
+    return _ROOT + quote(path)
+
+
+def _project_html(project: str, entries: Sequence[Entry], status: Status) -> bytes:
+    lines = []
+    for entry in entries:
+        # PEP 714 renamed the attribute of PEP 658; older installers only know the first name.
+        attributes = {
+            "href": f"{link(entry.path)}#sha256={entry.sha256}",
+            "data-dist-info-metadata": f"sha256={entry.metadata_sha256}",
+            "data-core-metadata": f"sha256={entry.metadata_sha256}",
+            "data-requires-python": entry.requires_python or None,
+            "data-yanked": entry.yanked,
+            "data-provenance": entry.provenance or None,
+        }
+        text = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
+        lines.append(f"<a {text}>{html.escape(entry.filename)}</a><br>")
+    head = []
+    if status.name != "active":
+        head.append(f'<meta name="pypi:project-status" content="{html.escape(status.name)}">')
+        head.append(f'<meta name="pypi:project-status-reason" content="{html.escape(status.reason)}">')
+    return _page(f"Links for {project}", lines, head)
+
+
+def _project_data(project: str, entries: Sequence[Entry], status: Status) -> dict[str, Any]:
+    about = {"status": status.name} | ({"reason": status.reason} if status.reason else {})
+    return {
+        "meta": {"api-version": API_VERSION},
+        "name": project,
+        "versions": [str(version) for version in sorted({entry.version for entry in entries})],
+        **({} if status.name == "active" else {"project-status": about}),
+        "files": [entry.to_json() | {"url": link(entry.path)} for entry in entries],
+    }
+
+
+def _page(title: str, lines: Sequence[str], head: Sequence[str] = ()) -> bytes:
+    page = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta name="pypi:repository-version" content="{API_VERSION}">',
+        *head,
+        f"<title>{title}</title>",
+        "</head>",
+        "<body>",
+        f"<h1>{title}</h1>",
+        *lines,
+        "</body>",
+        "</html>",
+        "",
+    ]
+    return "\n".join(page).encode()
+
+
+def _json(data: dict[str, Any]) -> bytes:
+    return (json.dumps(data, indent=1) + "\n").encode()

@@ -1,0 +1,199 @@
+"""The index folder: publish, conflicts, concurrent and killed publishers, yanks."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.publish.index.objects import Folder
+from builder.publish.index.pages import Status
+from builder.publish.index.repository import ConflictError, NewWheel, Repository
+from tests.unit.publish.index.make import CELL, ready
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(Folder(tmp_path / "index"))
+
+
+def listed(repository: Repository, path: str, project: str = "my-ext") -> list[str]:
+    try:
+        page = json.loads(repository.objects.read(f"{path}/{project}/index.json"))
+    except FileNotFoundError:
+        return []
+    return [file["filename"] for file in page["files"]]
+
+
+def test_a_wheel_is_listed_under_its_cuda_variants(repository: Repository, tmp_path: Path) -> None:
+    new = ready(tmp_path, version="1.0+cu130")
+    assert repository.add(new)
+    assert listed(repository, "simple") == listed(repository, "cu130") == [new.wheel.name]
+    assert repository.paths() == ["cu130", "simple"]
+    (entry,) = repository.entries("my-ext")
+    assert entry.farm
+    assert entry.farm.cells == {CELL: "cpu"}
+    assert repository.objects.read(entry.path) == new.wheel.read_bytes()
+    assert repository.objects.read(entry.farm.proofs) == new.attached[".proofs.json"]
+    assert repository.objects.names("pending") == []
+
+
+def test_wheels_without_proofs_are_listed_by_their_local_version(repository: Repository, tmp_path: Path) -> None:
+    for version in ("1.0+pt22cu121", "1.0"):
+        repository.add(ready(tmp_path, version=version, proven=False))
+    assert repository.paths() == ["cpu", "cu121", "simple"]
+    assert listed(repository, "cu121") == ["my_ext-1.0+pt22cu121-py3-none-any.whl"]
+    assert listed(repository, "cpu") == ["my_ext-1.0-py3-none-any.whl"]
+    assert len(listed(repository, "simple")) == 2
+
+
+def test_a_published_file_never_changes(repository: Repository, tmp_path: Path) -> None:
+    new = ready(tmp_path / "a")
+    assert repository.add(new)
+    before = {path: path.read_bytes() for path in (tmp_path / "index").rglob("*.*") if path.is_file()}
+    assert not repository.add(new)
+    with pytest.raises(ConflictError, match="never changes"):
+        repository.add(ready(tmp_path / "b", text="other"))
+    assert {path: path.read_bytes() for path in (tmp_path / "index").rglob("*.*") if path.is_file()} == before
+
+
+def test_yank_and_unyank(repository: Repository, tmp_path: Path) -> None:
+    new = ready(tmp_path)
+    repository.add(new)
+    repository.yank(new.wheel.name, "wrong results on sm_120")
+    page = repository.objects.read("cu130/my-ext/index.html").decode()
+    assert 'data-yanked="wrong results on sm_120"' in page
+    assert not repository.add(new)  # publishing again keeps it yanked
+    assert repository.entries("my-ext")[0].yanked == "wrong results on sm_120"
+    repository.yank(new.wheel.name, None)
+    assert "data-yanked" not in repository.objects.read("cu130/my-ext/index.html").decode()
+    with pytest.raises(UsageError, match="no such wheel"):
+        repository.yank("other-1.0-py3-none-any.whl", "")
+
+
+def test_removed_wheels_and_projects_leave_the_pages(repository: Repository, tmp_path: Path) -> None:
+    one, other = ready(tmp_path), ready(tmp_path, "other")
+    repository.add(one)
+    repository.add(other)
+    repository.remove(one.wheel.name)
+    assert repository.projects() == ["other"]
+    assert "my-ext" not in repository.objects.read("simple/index.html").decode()
+    assert not list((tmp_path / "index").rglob("my_ext*"))
+    assert listed(repository, "simple", "other") == [other.wheel.name]
+
+
+def test_the_status_of_a_project(repository: Repository, tmp_path: Path) -> None:
+    repository.add(ready(tmp_path))
+    repository.set_status("my-ext", Status("deprecated", "use other"))
+    page = json.loads(repository.objects.read("simple/my-ext/index.json"))
+    assert page["project-status"] == {"status": "deprecated", "reason": "use other"}
+    assert (
+        'name="pypi:project-status" content="deprecated"'
+        in repository.objects.read("simple/my-ext/index.html").decode()
+    )
+    repository.set_status("my-ext", Status())
+    assert "project-status" not in json.loads(repository.objects.read("simple/my-ext/index.json"))
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "a/.hidden"])
+def test_no_name_leads_out_of_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="leads out"):
+        Folder(tmp_path).write(name, b"")
+
+
+def _publish_some(root: Path, wheels: Path, number: int) -> None:
+    repository = Repository(Folder(root))
+    for index in range(5):
+        repository.add(ready(wheels / str(number), version=f"{number}.{index}"))
+
+
+def test_concurrent_publishers_lose_nothing(repository: Repository, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    args = [(tmp_path / "index", tmp_path / "wheels", number) for number in range(6)]
+    processes = [context.Process(target=_publish_some, args=one) for one in args]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 6
+    wanted = sorted(f"my_ext-{number}.{index}-py3-none-any.whl" for number in range(6) for index in range(5))
+    assert sorted(listed(repository, "simple")) == sorted(listed(repository, "cu130")) == wanted
+    assert repository.objects.names("pending") == []
+
+
+class Overtaken(Folder):
+    """A folder in which another publisher finishes just before the first page is written."""
+
+    def __init__(self, root: Path, other: NewWheel) -> None:
+        super().__init__(root)
+        self.other: NewWheel | None = other
+
+    def write(self, name: str, data: bytes) -> None:
+        if self.other and name.startswith("simple/"):
+            other, self.other = self.other, None
+            Repository(Folder(self.root)).add(other)
+        super().write(name, data)
+
+
+def test_a_page_from_old_records_is_written_again(tmp_path: Path) -> None:
+    one, other = ready(tmp_path, version="1.0"), ready(tmp_path, version="2.0")
+    repository = Repository(Overtaken(tmp_path / "index", other))
+    repository.add(one)
+    assert listed(repository, "simple") == listed(repository, "cu130") == [one.wheel.name, other.wheel.name]
+
+
+def test_of_two_different_files_of_one_name_one_is_published(repository: Repository, tmp_path: Path) -> None:
+    news = [ready(tmp_path / str(number), text=str(number)) for number in range(8)]
+
+    def publish(number: int) -> None:
+        try:
+            Repository(Folder(tmp_path / "index")).add(news[number])
+        except ConflictError:
+            sys.exit(7)
+
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=publish, args=(number,)) for number in range(8)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    codes = [process.exitcode for process in processes]
+    assert sorted(codes, key=str) == [0] + [7] * 7
+    (entry,) = repository.entries("my-ext")
+    assert entry.sha256 == news[codes.index(0)].entry.sha256
+
+
+def test_a_killed_publisher_leaves_nothing_half_seen(repository: Repository, tmp_path: Path) -> None:
+    seed = random.Random(14)
+    news = [ready(tmp_path / "wheels", version=f"1.{index}") for index in range(3)]
+
+    def publish(number: int) -> None:
+        for index, new in enumerate(news):
+            repository.add(ready(tmp_path / "copy", new.wheel.name.split("-")[0], f"{number + 2}.{index}"))
+
+    started = time.monotonic()
+    publish(0)
+    duration = time.monotonic() - started
+    context = multiprocessing.get_context("fork")
+    for number in range(1, 21):
+        process = context.Process(target=publish, args=(number,))
+        process.start()
+        time.sleep(seed.random() * duration)
+        assert process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        for path in repository.paths():  # every link that a page has leads to a whole file
+            for file in listed(repository, path):
+                (entry,) = [one for one in repository.entries("my-ext") if one.filename == file]
+                assert len(repository.objects.read(entry.path)) == entry.size
+    repository.finish_interrupted()
+    assert sorted(listed(repository, "simple")) == sorted(entry.filename for entry in repository.entries("my-ext"))
+    assert sorted(listed(repository, "cu130")) == sorted(listed(repository, "simple"))
