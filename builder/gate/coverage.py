@@ -12,7 +12,7 @@ from builder.gate.tasks import CaseFacts
 NO_CASES = "no cases: the recipe has no cases.py, so no op was called"
 
 _NO_CASE = "no case covers this op: add a Case for it to cases.py, or list it in NOT_CLAIMED with the reason"
-_UNKNOWN = "NOT_CLAIMED of cases.py names this op, but the extension has no such op: remove the entry"
+_UNKNOWN = "NOT_CLAIMED in cases.py names this op, but the extension has no such op: remove the entry"
 
 
 def not_covered(ops: Sequence[str], reason: str = NO_CASES) -> list[Outcome]:
@@ -42,7 +42,7 @@ def case_coverage(
     known = {*ops, *map(_without_overload, ops)}
     outcomes += [Outcome("ops", op, "", FAILED, _UNKNOWN) for op in not_claimed if op not in known]
     outcomes += [
-        Outcome("ops", case.op, case.name, FAILED, f"a case of cases.py cannot be called: {case.missing}")
+        Outcome("ops", case.op, case.name, FAILED, f"a case in cases.py cannot be called: {case.missing}")
         for case in _first_case_of_each_op(case for case in cases if case.missing)
     ]
     named_cases = set()

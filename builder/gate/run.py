@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     if unknown:
         parser.error(f"unknown check {unknown[0]!r}; the checks are {', '.join(CHECKS)}")
     if options.jobs is not None and options.jobs < 1:
-        parser.error(f"--jobs is {options.jobs}: it must be at least 1")
+        parser.error(f"--jobs is {options.jobs}: the smallest value is 1")
     try:
         spec = Spec(**json.loads((root / "spec.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
         finally:
             shutil.rmtree(work_dir, ignore_errors=True)
     except Interrupted as stop:
-        print("interrupted: no results were written", file=sys.stderr)  # noqa: T201
+        print("interrupted; no results were written", file=sys.stderr)  # noqa: T201
         return 128 + stop.number
     _deliver(spec.name, answer, options)
     return SOMETHING_FAILED if any(one.verdict == FAILED for one in answer.outcomes) else NOTHING_FAILED

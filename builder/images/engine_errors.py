@@ -15,7 +15,7 @@ from builder.errors import BuildError, BuildfarmError, MissingToolError
 #: Errors that the SDK raises, and those of the HTTP library below it that it lets through.
 SDK_ERRORS = (DockerException, requests.exceptions.RequestException)
 
-LOCAL_EXECUTOR_HINT = "or use `--executor local`, which needs no container engine"
+LOCAL_EXECUTOR_HINT = "use `--executor local`, which needs no container engine"
 
 #: Error lines of a build step, which begin with the step's number and time: those of pip, apt, dnf and of the checks
 #: in the Dockerfile. Second, BuildKit's own error lines, which repeat the complete command of the step.
@@ -98,7 +98,7 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
 def _sentence(error: Exception, activity: str) -> str:
     if activity and isinstance(error, requests.exceptions.ConnectionError):
         return f"the Docker engine stopped answering {activity}: {reason(error)}"
-    return f"the Docker engine refused: {reason(error)}"
+    return f"the Docker engine refused the request: {reason(error)}"
 
 
 def _network_error(lines: Sequence[str]) -> str:

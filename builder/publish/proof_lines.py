@@ -128,8 +128,8 @@ def beyond_plan_line(result: BuildResult) -> str:
         f"This extra code costs {cost}"
     )
     if record.record.settings.override_architectures:
-        return f"{remark}. nvcc did not compile it: look for libraries that the extension links statically"
-    return f"{remark}. To build without it, set `override_architectures: true` in the recipe"
+        return f"{remark}. nvcc did not compile this code: look for libraries that the extension links statically"
+    return f"{remark}. To leave this code out, set `override_architectures: true` in the recipe"
 
 
 def _architectures(codes: Mapping[str, int]) -> list[str]:

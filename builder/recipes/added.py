@@ -48,7 +48,7 @@ def added_text(added: Added) -> str:
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):
         found = [each for each in added.draft.findings if each.question is asked] if added.draft else []
         lines += [f"{sign}{escape(each.found)} → {escape(each.consequence)}" for each in found]
-    lines.append(f"wrote {file}" if added.draft else f"took {file} as it is")
+    lines.append(f"wrote {file}" if added.draft else f"used {file} unchanged")
     matrix = escape(_short(added.matrix))
     extended = f"wrote {matrix}: {added.axes}" if added.axes else f"added the folder to `extensions` in {matrix}"
     return to_text(*lines, extended)
@@ -60,7 +60,7 @@ def next_steps(added: Added) -> str:
     build = f"  buildfarm build --ext {added.recipe.name}{option}"
     cases = f"  buildfarm cases --ext {added.recipe.name}{option}"
     return to_text(
-        *("", "To build it, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"),
+        *("", "To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"),
         *("", "After the build, to draft a cases.py with a case for each op:", cases),
     )
 

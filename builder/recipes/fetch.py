@@ -75,7 +75,7 @@ def _pin_sdist(reference: ProjectReference) -> SdistSource:
         raise UsageError(
             f"the newest file of the project has no readable version: {location.name}",
             where=reference.project,
-            hints=[f"name the version: {reference.project}==VERSION"],
+            hints=[f"pass {reference.project}==VERSION"],
         ) from None
     sha256 = location.sha256
     if not sha256:  # an index without hashes

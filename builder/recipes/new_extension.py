@@ -63,7 +63,7 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
         raise UsageError(
             "the file has no kernel and no function that can become an op",
             where=source,
-            hints=[*refused, "write an op in the file: see the tutorial", "or run `buildfarm init` in an empty folder"],
+            hints=[*refused, "write an op in the file: see the tutorial", "run `buildfarm init` in an empty folder"],
         )
     ops = [{"name": each.name, "schema": each.schema, "target": each.name} for each in functions]
     ops += [{"name": each.name, "schema": each.schema, "target": f"{each.name}_op"} for each in kernels]
@@ -76,7 +76,7 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
     }
     notes = [f"op torch.ops.{name}.{op['schema']}" for op in ops]
     notes += [
-        f"check the launch of {each.name} in {binding}: one thread for each element of {each.counted}"
+        f"check how {binding} launches {each.name}: with one thread for each element of {each.counted}"
         for each in kernels
     ]
     return NewExtension(name, files, [*notes, *(f"no op for {each}" for each in refused if not functions)])

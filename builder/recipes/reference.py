@@ -11,9 +11,9 @@ from packaging.requirements import InvalidRequirement, Requirement
 from builder.errors import UsageError
 
 _HINTS = (
-    "a project of the package index: torch-scatter==2.1.2, or torch-scatter for its newest version",
-    "a git repository, with a branch, a tag or a full commit hash: https://host/owner/name@v1.0",
-    "a folder with a setup.py or a pyproject.toml: ./name",
+    "pass a project of the package index: torch-scatter==2.1.2, or torch-scatter for its newest version",
+    "pass a git repository, with a branch, a tag or a full commit hash: https://host/owner/name@v1.0",
+    "pass a folder with a setup.py or a pyproject.toml: ./name",
 )
 
 
@@ -70,10 +70,8 @@ def _project(text: str) -> ProjectReference:
     try:
         wanted = Requirement(text)
     except InvalidRequirement:
-        raise UsageError("this is not a source", where=text, hints=_HINTS) from None
+        raise UsageError("this is not a project, a git repository or a folder", where=text, hints=_HINTS) from None
     exact = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
     if wanted.extras or wanted.marker or wanted.url or len(wanted.specifier) != len(exact) or len(exact) > 1:
-        raise UsageError(
-            "only an exact version can be pinned", where=text, hints=[f"write {wanted.name}==VERSION", *_HINTS]
-        )
+        raise UsageError("the version must be exact", where=text, hints=[f"pass {wanted.name}==VERSION", *_HINTS])
     return ProjectReference(wanted.name, *exact or [""])

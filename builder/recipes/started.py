@@ -22,7 +22,7 @@ def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:
     """The text after `init`."""
     lines = [f"[bold]{extension.name}[/]", *(f"  {escape(note)}" for note in extension.notes)]
     lines += [f"wrote {escape(str(folder / path))}" for path in extension.files]
-    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes}", "", "To compile and test it:"]
+    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes}", "", "To compile and test the extension:"]
     if folder != Path():
         lines.append(f"  cd {escape(str(folder))}")
     lines += ["  buildfarm build", "  buildfarm build --arch 9.0    (one GPU architecture compiles faster)"]

@@ -222,7 +222,7 @@ def read_record(wheel: Path) -> Record:
             return Record.from_json(json.loads(archive.read_dist_info(FILE)))
         except (ValueError, KeyError, TypeError, AttributeError, BuildfarmError) as error:
             raise UsageError(
-                f"cannot tell how the wheel was made: {FILE} is missing or not readable by this version of buildfarm",
+                f"the wheel has no {FILE} that this version of buildfarm can read",
                 where=str(wheel),
-                hints=["rebuild the wheel with the buildfarm version that built it"],
+                hints=["run the version of buildfarm that built the wheel"],
             ) from error

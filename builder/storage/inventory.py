@@ -54,7 +54,13 @@ def store_items(store: Store) -> list[Item]:
     items = [_build_item(store, stored) for stored in store.builds()]
     known = {item.target for item in items}
     items += [
-        _item(store, Kind.BUILDS, path, f"{path.name[:16]} (made by another version)", f"builds/{path.name}")
+        _item(
+            store,
+            Kind.BUILDS,
+            path,
+            f"{path.name[:16]} (made by a different version of buildfarm)",
+            f"builds/{path.name}",
+        )
         for path in _entries(root / "builds")
         if f"builds/{path.name}" not in known
     ]

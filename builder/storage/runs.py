@@ -84,6 +84,6 @@ def find_run(found: Sequence[Run], name: str) -> Run:
     """The run whose id is `name` or begins with it; raises UsageError when there is none or more than one."""
     matches = [run for run in found if run.id.startswith(name)]
     if len(matches) != 1:
-        problem = "more than one run has an id that begins like this" if matches else "there is no run with this id"
+        problem = "several runs have an id that begins with this text" if matches else "no run has this id"
         raise UsageError(problem, where=name, hints=["`buildfarm store history` lists the runs"])
     return matches[0]

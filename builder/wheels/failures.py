@@ -39,7 +39,7 @@ def compile_failure(job: CompileJob, status: int, lines: Sequence[str] | None = 
         return BuildError(sentence, stage="compile", log=job.log, hints=hints)
 
     if status < 0:
-        return failure(f"signal {-status} terminated the compile")
+        return failure(f"the compile was killed by signal {-status}")
     if was_killed(lines):
         fewer = max(1, job.jobs // 2)
         hints[:0] = [

@@ -222,7 +222,7 @@ class LocalExecutor:
         if problem := torch_mismatch(environment.site_packages, str(build.cuda)):
             raise MissingToolError(
                 problem,
-                hints=["set `torch_index` in matrix.yaml to the index of torch's CUDA variants"],
+                hints=["set `torch_index` in matrix.yaml to an index of torch's CUDA variants"],
             )
         return environment
 

@@ -28,7 +28,7 @@ def make_wheel(
     if unmet := unmet_requirements(job.source, job.toolchain.packages):
         print_warning(
             f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"
-            " does not install; if the build fails, add them to `build_requires` in extension.yaml"
+            " does not install; if the build fails, add these requirements to `build_requires` in extension.yaml"
         )
     cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
     raw = executor.compile(job, stage)

@@ -36,14 +36,14 @@ def check_identity(wheel: Path, job: CompileJob) -> None:
     recipe, differences, hints = job.recipe, [], []
     if name != canonicalize_name(recipe.name):
         made = wheel.name.split("-")[0]
-        differences.append(f"the name {made}, and the recipe has {recipe.name}")
+        differences.append(f"the name {made} instead of {recipe.name}")
         hints.append(f"set `name: {made}` in {RECIPE}, or correct the name in setup.py or pyproject.toml")
     if Version(version.public) != Version(Version(recipe.version).public):
-        differences.append(f"the version {version.public}, and the recipe has {recipe.version}")
+        differences.append(f"the version {version.public} instead of {recipe.version}")
         hints.append(f"set `version: {version.public}` in {RECIPE}, or correct the version of the source")
     if differences:
         raise BuildError(
-            f"the source made a wheel with {'; and '.join(differences)}",
+            f"the source made a wheel with {' and '.join(differences)}",
             stage="verify",
             log=job.log,
             where=str(recipe.folder / RECIPE),

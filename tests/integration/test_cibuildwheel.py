@@ -216,14 +216,14 @@ def test_every_setting_takes_effect(
             'before-all = "yum install -y zlib-devel"',
             "",
             "before-all",
-            "the source's own before-all failed: .*yum: .*not found",
+            r"`before-all` of the source's \[tool\.cibuildwheel\] failed: .*yum: .*not found",
             f"the command is for a different distribution: {BASE} has no yum",
         ),
         (
             'before-build = "pip install torch==2.9.1"',
             "",
             "before-build",
-            "the source's own before-build failed: .*conflict",
+            r"`before-build` of the source's \[tool\.cibuildwheel\] failed: .*conflict",
             "skip the step with `cibuildwheel_skip: [before-build]` in the recipe",
         ),
         (

@@ -158,7 +158,7 @@ def test_a_registry_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             Engine().pull(image)
         (tmp_path / "docker").mkdir()
         (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {registry.address: {"auth": login}}}))
-        with pytest.raises(MissingToolError, match="does not have team/small:2"):
+        with pytest.raises(MissingToolError, match="has no image team/small:2"):
             Engine().pull(absent)
         assert Engine().base_id(image).startswith("sha256:")
         remove_images(registry.address)

@@ -100,7 +100,7 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
             where=str(place / RECIPE),
             hints=[
                 f"to build a different source, change `source` and `version` in {place / RECIPE}",
-                f"or delete {place} and its entry in {options.matrix}, and run the command again",
+                f"delete {place} and its entry in {options.matrix}, and run the command again",
             ],
         )
 

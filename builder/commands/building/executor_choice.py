@@ -96,8 +96,8 @@ def _neither(not_here: Sequence[BuildfarmError], problems: Sequence[BuildfarmErr
         f"neither this machine nor a container can compile these builds. This machine: {here}. Container: {container}",
         hints=[
             *dict.fromkeys(hints),
-            "or pass `--image NAME` with a base image that is on this machine",
-            "or run the command on a machine with Docker, where `--executor docker` needs no CUDA toolkit",
+            "pass `--image NAME` with a base image that is on this machine",
+            "run the command on a machine with Docker, where `--executor docker` needs no CUDA toolkit",
         ],
     )
 

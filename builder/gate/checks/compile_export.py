@@ -36,7 +36,10 @@ _CHATTER = re.compile(
 )
 #: Advice by pattern of torch's message.
 _ADVICE = (
-    (r"fake impl|UnsupportedOperatorException|with fake tensors", "register a fake with torch.library.register_fake"),
+    (
+        r"fake impl|UnsupportedOperatorException|with fake tensors",
+        "register a fake kernel with torch.library.register_fake",
+    ),
     (r"data-dependent|DataDependent|Tensor\.item", "do not read a tensor's data, or move that code into an op"),
     (r"graph break|Unsupported|graph_break", "move the code that cannot be traced into an op with a fake kernel"),
     (r"ConstraintViolation|[Ss]pecializ|Guard failed: .*size", "keep sizes symbolic: no int() and no branch on a size"),
@@ -70,7 +73,9 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
     found = torch.library.opcheck(op, context.arguments(case), dict(case.kwargs), raise_exception=False)
     failures = {name: result for name, result in found.items() if result != "SUCCESS"}
     if list(failures) == ["test_aot_dispatch_dynamic"] and _returns_nan(context, case):
-        reason = "test_aot_dispatch_dynamic cannot compare NaN, and the result has NaN; the other tests pass"
+        reason = (
+            "the result contains NaN, which opcheck's test_aot_dispatch_dynamic cannot compare; the other tests pass"
+        )
         return [context.not_run("opcheck", case, reason)]
     if not failures:
         return [context.passed("opcheck", case, f"{len(found)} tests")]
@@ -104,7 +109,7 @@ def export(context: Context, case: Case) -> list[Outcome]:
         return [context.not_run("export", case, "fixed sizes pass; testing dynamic sizes needs torch 2.6 or newer")]
     first, others = same_up_to_sizes(context, case)
     if first is not case:
-        return [context.passed("export", case, f"fixed sizes; dynamic sizes with the case '{first.name}'")]
+        return [context.passed("export", case, f"fixed sizes; the case '{first.name}' tests dynamic sizes")]
     context.step("export with dynamic sizes")
     others = [one for one in others if not one.edge]
     failure, free = _export_once(context, case, automatic, [case, *others])
@@ -131,7 +136,7 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
     dynamic_names = [f"dimension {at} of {name}" for name, dims in zip(names, free) for at in sorted(dims)]
     if dimension is not None and any(dimensions) and not dynamic_names:
         return (
-            "torch.export fixes every size: keep sizes symbolic in the fake kernel, no int() and no branch on them",
+            "torch.export makes every size constant: in the fake kernel, keep sizes symbolic (no int(), no branch)",
             dynamic_names,
         )
     for run in runs:
@@ -140,8 +145,8 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
             for at, (size, wanted) in enumerate(zip(one.shape, other.shape)):
                 if size != wanted and min(size, wanted) > 1 and at not in dims:
                     return (
-                        f"torch.export fixes dimension {at} of {name} at {size}, but it is {wanted} in the case "
-                        f"'{run.name}': keep the size symbolic in the fake kernel, no int() and no branch on it",
+                        f"torch.export makes dimension {at} of {name} constant ({size}), but the case '{run.name}' has "
+                        f"{wanted}: in the fake kernel, keep sizes symbolic (no int(), no branch)",
                         dynamic_names,
                     )
         if _meets_zero_or_one(tensors, others):
@@ -169,7 +174,7 @@ def compiled(context: Context, case: Case) -> list[Outcome]:
     first, others = same_up_to_sizes(context, case)
     for dynamic, runs in ((False, [case]), (True, [case, *others])):
         if dynamic and first is not case:
-            return [context.passed("compile", case, f"static; dynamic with the case '{first.name}'")]
+            return [context.passed("compile", case, f"static sizes; the case '{first.name}' tests dynamic sizes")]
         kind = "dynamic" if dynamic else "static"
         context.step(f"compile, {kind}")
         torch._dynamo.reset()
@@ -187,7 +192,7 @@ def compiled(context: Context, case: Case) -> list[Outcome]:
             if failure:
                 other = "" if run is case else f" for the case '{run.name}'"
                 return [context.failed("compile", case, f"{kind}{other}: {failure}")]
-    return [context.passed("compile", case, f"static, dynamic over {1 + len(others)} cases")]
+    return [context.passed("compile", case, f"static sizes; dynamic sizes over {1 + len(others)} cases")]
 
 
 def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor]], Any]) -> str:

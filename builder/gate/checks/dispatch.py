@@ -67,7 +67,7 @@ def _op(op: str, keys: list[str]) -> Outcome:
     if unknown:
         return Outcome("dispatch", op, "", NOT_RUN, unknown[0], evidence=evidence)
     if not keys:
-        reason = "nothing to check: neither `libraries` in the recipe nor a case claims a dispatch key for this op"
+        reason = "nothing to check: neither `libraries` in the recipe nor a case names a dispatch key for this op"
         return Outcome("dispatch", op, "", NOT_RUN, reason, evidence=evidence)
     return Outcome("dispatch", op, "", PASSED, ", ".join(keys), evidence=evidence)
 

@@ -90,9 +90,7 @@ def difference(case: Case, dtype: torch.dtype, have: Results, want: Results, oth
     if failure:
         return f"{failure}; the expected values are those of {other}"
     if len(have.gradients) != len(want.gradients):
-        return (
-            f"{len(have.gradients)} inputs have gradients here, but {len(want.gradients)} in the comparison ({other})"
-        )
+        return f"the number of inputs with a gradient is {len(have.gradients)}, but {len(want.gradients)} for {other}"
     for number, (one, two) in enumerate(zip(have.gradients, want.gradients)):
         failure = compare(one, two, case, dtype, f"gradient {number}")
         if failure:

@@ -104,7 +104,7 @@ def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[Run], s
         elif len(names) > ALL:
             figure += f", each pair of {len(names)} modules in both directions"
         if not any(run.called for run in good):
-            reason = f"{figure} can be imported, but no case could be called afterwards"
+            reason = f"{figure} can be imported, but no case could be called after the imports"
             return Outcome("import-order", "", "", NOT_RUN, reason, seconds, evidence)
         if len({run.called for run in good}) > 1:
             return Outcome("import-order", "", "", FAILED, _different_ops(good), seconds, evidence)

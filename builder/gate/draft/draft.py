@@ -97,7 +97,7 @@ def _read(path: Path, op: str) -> OpDraft:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        return OpDraft(op, NOT_CALLED, "the process that tries this op ended")
+        return OpDraft(op, NOT_CALLED, "the process that tries this op ended early")
     return OpDraft(**{**data, "arguments": [Argument(**one) for one in data["arguments"]]})
 
 
@@ -106,9 +106,9 @@ def draft_op(op: str) -> OpDraft:
     try:
         signature = signature_of(op)
     except Exception as error:  # noqa: BLE001 (a lazy module may run any code)
-        return OpDraft(op, NOT_CALLED, f"its signature cannot be read: {sentence(error)}")
+        return OpDraft(op, NOT_CALLED, f"the signature of the op cannot be read: {sentence(error)}")
     if signature is None:
-        reason = "its parameters are not known: it has no schema, no signature and no docstring that pybind11 wrote"
+        reason = "the parameters are unknown: the op has no schema, no signature and no docstring by pybind11"
         return OpDraft(op, NOT_CALLED, reason)
     if any(one.kind == STR and _FILE.search(f"{op} {one.name}") for one in signature.parameters):
         reason = "an argument is the name of a file, and a draft neither reads nor writes files"

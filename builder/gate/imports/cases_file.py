@@ -35,7 +35,9 @@ class CasesFile:
 def load_cases(root: Path) -> CasesFile:
     """Import cases.py from the folder of the gate."""
     if not (root / "cases.py").is_file():
-        return CasesFile(problem="cases.py is missing: write one that defines CASES, a list of builder.gate.Case")
+        return CasesFile(
+            problem="cases.py is missing: write a cases.py that defines CASES, a list of builder.gate.Case"
+        )
     try:
         module = importlib.import_module("cases")
     except BaseException as error:  # noqa: BLE001 (SystemExit is an error too)
@@ -45,7 +47,7 @@ def load_cases(root: Path) -> CasesFile:
     for name, kind in (("CASES", list), ("PUBLIC", list), ("NOT_CLAIMED", dict)):
         value: Any = getattr(module, name, kind())
         if not isinstance(value, (kind, tuple) if kind is list else kind):
-            return CasesFile(problem=f"{name} of cases.py is a {type(value).__name__}: it must be a {kind.__name__}")
+            return CasesFile(problem=f"{name} in cases.py must be a {kind.__name__}, not a {type(value).__name__}")
     cases = tuple(getattr(module, "CASES", ()))
     public = tuple(getattr(module, "PUBLIC", ()))
     not_claimed = dict(getattr(module, "NOT_CLAIMED", {}))
@@ -55,10 +57,10 @@ def load_cases(root: Path) -> CasesFile:
 def _problem(cases: Sequence[Any], not_claimed: Mapping[Any, Any]) -> str:
     wrong = next((one for one in cases if not isinstance(one, Case)), None)
     if wrong is not None:
-        return f"CASES of cases.py contains a {type(wrong).__name__}: every item must be a builder.gate.Case"
+        return f"CASES in cases.py contains a {type(wrong).__name__}: every item must be a builder.gate.Case"
     for op, reason in not_claimed.items():
         if not isinstance(op, str) or not isinstance(reason, str) or not reason.strip():
-            return f"NOT_CLAIMED of cases.py gives no reason for {op}: write why the op has no case"
+            return f"NOT_CLAIMED in cases.py gives no reason for {op}: write why the op has no case"
     if not cases and not not_claimed:
         return "cases.py has no cases: it must define CASES, a list of builder.gate.Case"
     return ""

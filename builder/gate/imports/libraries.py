@@ -71,10 +71,12 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         if one["loaded"]:
             outcomes.append(Outcome("loaded", "", one["path"], PASSED))
             continue
-        cure = f"write `imports: [{imports}]`" if one["module"] else "add the module that loads it to `imports`"
+        cure = (
+            f"write `imports: [{imports}]`" if one["module"] else "add the module that loads the library to `imports`"
+        )
         reason = (
             f"no import of the recipe loads this library{' with GPU code' if one['gpu'] else ''}, so its ops were not "
-            f"looked for: {cure}, or add the library to `accepts` if the package loads it only when it is needed"
+            f"looked for: {cure}, or add the library to `accepts` if the package loads the library only on demand"
         )
         outcomes.append(Outcome("loaded", "", one["path"], NOT_RUN, reason, remark=True))
     return outcomes
@@ -86,6 +88,6 @@ def no_op(libraries: Sequence[Mapping[str, Any]] | None) -> Outcome:
     code = f", although the wheel has GPU code ({', '.join(gpu[:3])})" if gpu else ""
     reason = (
         f"no op was found{code}, so no op was tested: add the module that registers the ops to `imports`, or list the "
-        "modules with the Python functions in `PUBLIC` of cases.py"
+        "modules with the Python functions under `PUBLIC` in cases.py"
     )
     return Outcome("ops", "", "", NOT_RUN, reason, remark=True)

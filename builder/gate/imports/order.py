@@ -98,7 +98,7 @@ def only_after(run: Run, alike: Sequence[Run], runs: Sequence[Run]) -> str:
     named = ", ".join(f"{one} {version_of(one)}".strip() for one in run.order if one in suspects)
     if not named or not clean:
         return ""
-    return f". This happens only when {named} is imported before {victim}: import {victim} first"
+    return f". The failure occurs only if {named} is imported before {victim}: import {victim} first"
 
 
 def needs_first(run: Run, alike: Sequence[Run], runs: Sequence[Run], spec: Spec) -> str:
@@ -113,8 +113,8 @@ def needs_first(run: Run, alike: Sequence[Run], runs: Sequence[Run], spec: Spec)
     if not needed:
         return ""
     return (
-        f". This happens only when {needed[0]} is not imported before {victim}: add `import {needed[0]}` at the top of "
-        f"the package, or `needs_first: [{needed[0]}]` to the recipe"
+        f". The failure occurs only if {needed[0]} is not imported before {victim}: add `import {needed[0]}` at the "
+        f"top of the package, or `needs_first: [{needed[0]}]` to the recipe"
     )
 
 

@@ -261,7 +261,7 @@ class Scheduler:
             self.outcomes.append(running.task.outcome(FAILED, reason, **ProcessExit(status).evidence()))
             self.outcomes += self._queue.done(running.task, "")
             reason = (
-                f"the case kills its parent process in the check {running.task.check.name!r}, so it was not run again"
+                f"the case kills its parent process in the check {running.task.check.name!r}, so this check was not run"
             )
             self.outcomes += self._queue.give_up(running.task, reason)
 

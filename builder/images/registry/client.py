@@ -72,7 +72,7 @@ def _manifest(image: str, timeout: float) -> bytes:
                 session.headers["Authorization"] = _authorization(session, reference, answer)
                 answer = session.get(reference.url, timeout=timeout)
         except (requests.RequestException, ValueError) as error:
-            raise _unknown(image, f"the registry {reference.registry} does not answer ({_reason(error)})") from None
+            raise _unknown(image, f"the registry {reference.registry} does not answer: {_reason(error)}") from None
     if answer.status_code == requests.codes.not_found:
         raise _unknown(image, f"the registry {reference.registry} has no such image")
     if answer.status_code != requests.codes.ok:

@@ -84,7 +84,7 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
     wanted, own = Reference.parse(source), Reference.parse(image).registry
     registry, name = wanted.registry, wanted.name.partition("/")[2]
     another = "a mirror" if source == image else "a different mirror"
-    mirror = f"or name {another} of {own} under `registries:` in matrix.yaml or in {VARIABLE}"
+    mirror = f"name {another} of {own} under `registries:` in matrix.yaml or in {VARIABLE}"
     message = " ".join(message.split())
     if NO_SPACE.search(message):
         sentence = "the disk of the Docker engine is full"
@@ -93,15 +93,15 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
         sentence = f"the registry {registry} refuses more pulls for now"
         hints = [f"log in with `docker login {registry}`, or wait", mirror]
     elif _NOT_FOUND.search(message):
-        sentence = f"the registry {registry} does not have {name}"
+        sentence = f"the registry {registry} has no image {name}"
         hints = ["copy the image to the registry, or name a different image under `images:` in matrix.yaml"]
     elif _DENIED.search(message):
-        sentence = f"the registry {registry} requires a login for {name}, or does not have it"
+        sentence = f"the registry {registry} has no image {name}, or requires a login for this image"
         hints = [f"log in with `docker login {registry}`", mirror]
     elif _NETWORK.search(message):
         hints = [_AGAIN, "behind a proxy, the Docker engine needs proxy settings of its own", mirror]
         return UnreachableRegistryError(
-            f"the connection to the registry {registry} failed ({message})", where=image, hints=hints
+            f"the connection to the registry {registry} failed: {message}", where=image, hints=hints
         )
     else:
         sentence, hints = f"the Docker engine cannot pull this image: {message}", [_AGAIN, mirror]

@@ -27,13 +27,13 @@ def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
         name = f"`accepts[{number}]` (check {rule.entry.check})"
         if rule.entry not in recipe.accepted:
             sentences.append(
-                f"{name} counts only before version {rule.until}; this is version {recipe.version}: remove it"
+                f"{name} counts only before version {rule.until}; this is version {recipe.version}: remove the entry"
             )
             continue
         about = [proof for proof in proofs if rule.entry.concerns(str(proof.check), _cell(proof))]
         used = any(accept(_outcomes(proof), [rule.entry], _cell(proof))[1] for proof in about)
         if not used and any(proof.verdict is not Verdict.NOT_RUN or proof.remark for proof in about):
-            sentences.append(f"{name} matches no finding: remove it")
+            sentences.append(f"{name} matches no finding: remove the entry")
     return sentences
 
 

@@ -60,7 +60,7 @@ class RaisedImport:
             return [
                 f"add the package that provides `{name}` to `install_requires` in the extension's setup.py, or to"
                 " `dependencies` in its pyproject.toml",
-                "or add it to `requires` in the recipe: buildfarm then adds the requirement to the wheel",
+                f"add `{name}` to `requires` in the recipe: buildfarm then adds the requirement to the wheel",
             ]
         if library := _LOADED_BY_TORCH.search(cause):
             return needs_torch_first(library[1], self.module)
@@ -72,7 +72,7 @@ def needs_torch_first(library: str, module: str) -> list[str]:
     package = module.partition(".")[0]
     return [
         f"importing torch loads {library}: add `import torch` at the top of {package}/__init__.py",
-        "or add `needs_first: [torch]` to the recipe, if users must import torch before this package",
+        "if users must import torch before this package, add `needs_first: [torch]` to the recipe",
     ]
 
 

@@ -62,19 +62,21 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
         env["SETUPTOOLS_SCM_PRETEND_VERSION"] = draft.version
         reasons.append("the build has no .git folder, from which setuptools_scm takes the version")
     if env:
-        draft.add("env", env, and_list(reasons), "set in the environment of the build")
+        draft.add("env", env, and_list(reasons), f"buildfarm sets {and_list(env)} in the build")
     if "FORCE_CUDA" in switches:
-        draft.note("setup.py reads FORCE_CUDA", "buildfarm sets it, so that CUDA code is compiled without a GPU")
+        draft.note(
+            "setup.py reads FORCE_CUDA", "buildfarm sets FORCE_CUDA, so that CUDA code is compiled without a GPU"
+        )
     elif script.asks_for_gpu and not switches:
         if script.device_queries:
             query = and_list(f"torch.cuda.{name}()" for name in script.device_queries)
             draft.ask(
                 f"setup.py calls {query}, which needs a GPU",
-                "if setup.py reads a variable instead of this call, set it under `env` in the recipe",
+                "if setup.py can read a variable instead, set this variable under `env` in the recipe",
             )
         else:
             found = "setup.py calls torch.cuda.is_available()"
-            draft.add("assume_cuda", True, found, "it returns True during the build")
+            draft.add("assume_cuda", True, found, "the call returns True during the build")
 
 
 def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
@@ -87,7 +89,9 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
         name: str = canonicalize_name(requirement.name)
         if name == "torch":
             if any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
-                draft.note(f"the source wants {requirement} to build", "buildfarm builds with the torch of each build")
+                draft.note(
+                    f"the source requires {requirement} to build", "buildfarm builds with the torch of each build"
+                )
         elif name not in _INSTALLED or any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
             wanted[name] = str(requirement)
     for name in _needed_by(script, native, stated):
@@ -114,22 +118,32 @@ def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) ->
     if by_hand:
         where = "setup.py" if script.architectures else "CMake"
         found = f"{where} sets GPU architectures by hand: {', '.join(by_hand)}"
-        draft.add("override_architectures", True, found, "nvcc compiles for those of the plan instead")
+        draft.add("override_architectures", True, found, "nvcc compiles for the architectures of the plan instead")
     elif script.replaces_arch_list:
         found = "setup.py assigns TORCH_CUDA_ARCH_LIST"
         draft.add("override_architectures", True, found, "nvcc compiles for the architectures of the plan instead")
     own = [name for name in script.variables if _ARCHITECTURES.fullmatch(name) and name not in _SET]
     for name in own:
-        draft.ask(f"setup.py reads {name}", f"if the build needs it, add `env: {{{name}: …}}` with your architectures")
+        draft.ask(
+            f"setup.py reads {name}",
+            f"if the build needs this variable, add `env: {{{name}: …}}` with your architectures",
+        )
     if not script.ninja:
         draft.note("setup.py may turn ninja off", "torch then compiles one file after the other")
     if script.nvcc_threads:
-        draft.note("setup.py passes --threads to nvcc", "buildfarm removes it, so that memory suffices")
+        draft.note(
+            "setup.py passes --threads to nvcc", "buildfarm removes --threads, because more threads need more memory"
+        )
 
 
 def _add_memory(draft: Draft, native: NativeFacts) -> None:
     if any(name.startswith(_LARGE_TEMPLATES) for name in native.includes):
-        draft.add("memory_per_job", "6GiB", "the sources include CUTLASS", "6 GiB for each compiler, an estimate")
+        draft.add(
+            "memory_per_job",
+            "6GiB",
+            "the sources include CUTLASS",
+            "buildfarm plans 6 GiB of memory for each compiler, an estimate",
+        )
     elif native.cuda_files and native.includes_all_of_torch:
         found = "the sources include all of torch's headers"
-        draft.add("memory_per_job", "3GiB", found, "3 GiB for each compiler, an estimate")
+        draft.add("memory_per_job", "3GiB", found, "buildfarm plans 3 GiB of memory for each compiler, an estimate")

@@ -47,7 +47,9 @@ def _refuse_impossible(
 ) -> None:
     hints = []
     if stated.repository and pinned.kind == "source distribution":
-        hints.append(f"if the git repository has more files, add it instead: `buildfarm add {stated.repository}`")
+        hints.append(
+            f"if the git repository has the missing files, add the repository: `buildfarm add {stated.repository}`"
+        )
     if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
         raise UsageError(
             f"the {pinned.kind} has no setup.py and no pyproject.toml at its top",
@@ -120,7 +122,9 @@ def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts, packages: Pa
     if native.namespaces:
         draft.note(f"ops in the namespace {and_list(sorted(native.namespaces))}", "buildfarm finds them in the wheel")
     elif native.python_modules:
-        draft.note("no op is registered with torch, only Python functions", "buildfarm tests those that a case calls")
+        draft.note(
+            "no op is registered with torch, only Python functions", "buildfarm tests the functions that a case calls"
+        )
 
 
 def _add_imports(
@@ -141,7 +145,7 @@ def _add_imports(
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
     if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
         which = imports[0]
-        draft.add("needs_first", ["torch"], f"{which} does not import torch itself", "imported first in every check")
+        draft.add("needs_first", ["torch"], f"{which} does not import torch itself", "every check imports torch first")
     top = [name for name in literal if "." not in name and name not in packages.packages]
     if packages.packages and top:
         draft.note(
@@ -162,7 +166,9 @@ def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) ->
             each.operator in ("==", "<", "<=") for each in requirement.specifier
         )
         if pinned:
-            draft.note(f"the source requires {requirement}", "buildfarm replaces this with the torch of each build")
+            draft.note(
+                f"the source requires {requirement}", "buildfarm replaces this requirement with the torch of each build"
+            )
     missing = {name: project_of(name) for name in packages.imported}
     missing = {
         name: text for name, text in missing.items() if canonicalize_name(Requirement(text).name) not in declared
@@ -179,7 +185,7 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFa
     if absent:
         draft.ask(
             f"setup.py compiles {and_list(absent[:3])}, which the source does not contain",
-            "unless the build generates it, use a different source",
+            "if the build does not generate these files, use a different source",
         )
     patterns = [Path(text).name for text in (*named, *script.strings) if text]
     included = {Path(name).name for name in native.includes}
@@ -191,4 +197,7 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFa
         if Path(name).name not in included and not any(fnmatch.fnmatch(Path(name).name, each) for each in patterns)
     ]
     if forgotten:
-        draft.note(f"setup.py does not name {and_list(forgotten[:5])}", "not compiled, unless another file includes it")
+        draft.note(
+            f"setup.py does not name {and_list(forgotten[:5])}",
+            "a file that setup.py does not name is compiled only if a different file includes the file",
+        )

@@ -266,5 +266,5 @@ def _check_platform(build: Build) -> None:
     if build.platform != here:
         raise MissingToolError(
             f"containers on this machine are {here}, but {build} is for {build.platform}",
-            hints=["run buildfarm on a machine of that platform"],
+            hints=[f"run buildfarm on a {build.platform} machine"],
         )

@@ -41,12 +41,16 @@ _OWN_TESTS = "the source's own tests of the wheel"
 #: Lines that begin a step: those of cibuildwheel (its logger.py and platforms/linux.py) and buildfarm's own.
 _STEPS = {
     "::group::Starting container image": _READY,
-    "::group::Running before_all...": _Step("before-all", "the source's own before-all failed", "before-all"),
+    "::group::Running before_all...": _Step(
+        "before-all", "`before-all` of the source's [tool.cibuildwheel] failed", "before-all"
+    ),
     "::group::Setting up build environment...": _READY,
     "::group::Running before_build...": _READY,
-    BEFORE_BUILD_FOLD: _Step("before-build", "the source's own before-build failed", "before-build"),
+    BEFORE_BUILD_FOLD: _Step(
+        "before-build", "`before-build` of the source's [tool.cibuildwheel] failed", "before-build"
+    ),
     "::group::Building wheel...": _Step("compile", "the build failed"),
-    "::group::Repairing wheel...": _Step("repair", "auditwheel refused the wheel"),
+    "::group::Repairing wheel...": _Step("repair", "auditwheel failed"),
     "::group::Testing wheel...": _Step("test", f"no environment could be created for {_OWN_TESTS}", "test"),
     TEST_FOLD: _Step("test", f"{_OWN_TESTS} failed", "test"),
     "::group::Copying wheels back to host...": _Step("copy", "the wheel could not be copied out of the container"),
@@ -142,8 +146,8 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
         way_out = "set `python` in the recipe to the versions that the source's `requires-python` allows"
         return error(f"the source does not support Python {python}", way_out, stage="environment")
     if status == _PURE_WHEEL:
-        way_out = "the source's setup may look for a GPU: try `assume_cuda: true`, or FORCE_CUDA in `env`"
-        return error("the build produced a wheel without a library", way_out, stage="compile")
+        way_out = "setup.py may look for a GPU: set `assume_cuda: true`, or FORCE_CUDA under `env`, in the recipe"
+        return error("the wheel contains no library: the build did not compile the extension", way_out, stage="compile")
     if status in _STATUSES:
         stage, sentence = _STATUSES[status]
         return error(f"{sentence}: {last_error(lines)}", stage=stage)
@@ -186,6 +190,6 @@ def _ways_out(step: _Step, lines: Sequence[str], image: str) -> list[str]:
     for line in lines:
         if found := _PACKAGE_MANAGER.match(line.strip()):
             ways.insert(0, f"the command is for a different distribution: {image or 'the image'} has no {found[1]}")
-            ways.append("or, under `images:` in matrix.yaml, name an image that has what this command installs")
+            ways.append("under `images:` in matrix.yaml, name an image that has what this command installs")
             break
     return ways

@@ -221,5 +221,5 @@ def _unreadable(reason: str) -> BuildError:
         f"cibuildwheel cannot read the source's [tool.cibuildwheel]: {reason}",
         stage="environment",
         where="pyproject.toml",
-        hints=["ignore the table with `cibuildwheel_skip: [all]` in the recipe", "or correct the table with a patch"],
+        hints=["ignore the table with `cibuildwheel_skip: [all]` in the recipe", "correct the table with a patch"],
     )

@@ -123,7 +123,7 @@ def repair(
             raw,
             log,
             "the wheel contains no library: the build did not compile the extension",
-            "the log may say why: setup.py found no GPU, or no sources",
+            "setup.py may have found no GPU, or no sources: read the log",
         )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
@@ -197,7 +197,7 @@ def _auditwheel(raw: Path, folder: Path, provided: frozenset[str], *, log: Path,
             log,
             f"the wheel needs {missing['name']}, which neither this machine nor torch has",
             "install the system package that has this library",
-            "or, if a Python package has this library, add that package to `requires` in the recipe",
+            "if a Python package has this library, add the package to `requires` in the recipe",
         )
     words = [line for line in talk.splitlines() if line.strip()]
     raise _failure(raw, log, f"auditwheel failed: {words[-1].strip() if words else f'status {status}'}")

@@ -139,7 +139,7 @@ def _write(members: list[_Member], streams: Iterator[IO[bytes] | None], archive:
     tops = {parts[0] for parts in paths if parts}
     if len(tops) != 1 or any(len(p) == 1 and not m.folder for p, m in zip(paths, members, strict=True)):
         raise UsageError(
-            f"a source distribution has one top folder; this archive has {'none' if not tops else 'more than that'}",
+            "a source distribution must contain exactly one top folder and nothing else",
             where=archive.name,
         )
     files: dict[tuple[str, ...], Path] = {}

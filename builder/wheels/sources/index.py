@@ -82,7 +82,7 @@ def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolErro
             f"the index has no such {kind}: {detail}",
             where=where,
             hints=(
-                "correct the project and the version",
+                "correct the project or the version",
                 f"the index is {index_setting()}",
             ),
         )

@@ -38,7 +38,7 @@ def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, inde
         found = download(location, aside, kind=_KIND, where=where)
         if location.sha256 and found != location.sha256:
             raise MissingToolError(
-                f"the downloaded {location.name} has sha256 {found}, the index lists {location.sha256}",
+                f"the downloaded {location.name} has sha256 {found}, but the index lists {location.sha256}",
                 where=where,
                 hints=(f"the index is {index_setting()}",),
             )

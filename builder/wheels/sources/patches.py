@@ -29,7 +29,7 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
         }
         done = subprocess.run(
-            command, cwd=tree, env=environment, capture_output=True, text=True, errors="reposition", check=False
+            command, cwd=tree, env=environment, capture_output=True, text=True, errors="replace", check=False
         )
         if done.returncode:
             output = (done.stdout + done.stderr).strip() or "no reason printed"

@@ -51,7 +51,7 @@ def locate_sdist(project: str, version: str) -> Location:
 
 def _mismatch(source: SdistSource, found: str, who: str) -> UsageError:
     return UsageError(
-        f"{who} sha256 {found}, the recipe has {source.sha256.lower()}; the archive was not opened",
+        f"{who} sha256 {found}, but the recipe has {source.sha256.lower()}; the archive was not opened",
         where=f"{source.project} {source.version}",
         hints=(
             "find out why the archive changed before you change `sha256` in the recipe",

@@ -71,11 +71,11 @@ def _ways_out(cuda: Cuda, same_major: list[tuple[Path, str]], *, stand_in: bool)
         ways.append(f"pass `--stand-in` to compile with the CUDA {version} at {home}; the wheel records this")
     if not same_major:
         also = "" if stand_in else " and pass `--stand-in`"
-        ways.append(f"or set CUDA_HOME to a CUDA {cuda.major}.x toolkit{also}; the wheel records this")
+        ways.append(f"set CUDA_HOME to a CUDA {cuda.major}.x toolkit{also}; the wheel records this")
     ways.append("pass `--executor docker` to compile in a container, whose image has the toolkit")
     first = Compat.load().first_packaged_toolkit
     ways.append(
-        f"or build for CUDA {first} or later, whose toolkit is on the package index (`--torch 2.11 --cuda {first}`)"
+        f"build for CUDA {first} or later, whose toolkit is on the package index (`--torch 2.11 --cuda {first}`)"
     )
     return ways
 
@@ -132,7 +132,7 @@ def find_host_compiler(cuda: Cuda, torch: Torch | None = None) -> HostCompiler:
     if refused:
         raise MissingToolError(
             f"{accepted}; {', '.join(refused)}",
-            hints=[f"`apt-get install g++-{limit}` (or your system's package), or set CC and CXX to such a gcc"],
+            hints=[f"`apt-get install g++-{limit}` (or your system's package), or set CC and CXX to an accepted gcc"],
         )
     raise MissingToolError(
         f"no C++ compiler: CXX is {chosen}, which does not run" if chosen else "no C++ compiler on PATH",

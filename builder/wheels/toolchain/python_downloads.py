@@ -72,7 +72,7 @@ class Pythons:
                 f"{missing}, and downloads of Pythons are forbidden ({self._forbidden})",
                 hints=[
                     f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
-                    f"or download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
+                    f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
                     *_ways_out(python),
                 ],
             )

@@ -91,7 +91,7 @@ def run_uv(
     start = log_size(log)
     status = run([str(find_uv()), *arguments], log=log, owner=owner, env=uv_variables(index))
     if status < 0:
-        raise KilledError(f"signal {-status} terminated uv", stage="environment", log=log)
+        raise KilledError(f"uv was killed by signal {-status}", stage="environment", log=log)
     if status != 0:
         raise uv_error(log, start, requirements, index)
 
@@ -169,7 +169,7 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
         detail = cause_of(output) or "no version satisfies the requirements"
         hints = [
             f"requirements: {wanted}",
-            "set `torch_index` in matrix.yaml to the index of torch's other CUDA variants",
+            "if torch is missing, set `torch_index` in matrix.yaml to an index of torch's CUDA variants",
         ]
         if absent:
             return MissingToolError(
@@ -180,7 +180,7 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
         f"uv could not create the environment for {wanted}",
         stage="environment",
         log=log,
-        hints=[f"uv's output is in {log}"],
+        hints=[f"the full output is in {log}"],
     )
 
 
@@ -192,8 +192,8 @@ def _unreachable(output: str, wanted: str, where: str, log: Path) -> MissingTool
         where=where,
         hints=[
             "set UV_DEFAULT_INDEX to an index or mirror that this machine can reach",
-            *([f"uv failed at {named[1]}"] if named else []),
+            *([f"uv failed to download {named[1]}"] if named else []),
             f"requirements: {wanted}",
-            f"uv's output is in {log}",
+            f"the full output is in {log}",
         ],
     )

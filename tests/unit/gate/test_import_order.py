@@ -28,7 +28,7 @@ def test_no_op_called_is_not_run_with_cases_or_without() -> None:
     found = judged("", "", printed="hello")
     assert (found.verdict, found.reason) == (
         NOT_RUN,
-        "2 orders can be imported, but no case could be called afterwards",
+        "2 orders can be imported, but no case could be called after the imports",
     )
 
 
@@ -57,7 +57,7 @@ def test_a_module_that_imports_only_after_torch_is_told_how() -> None:
     found = _judged(Spec("toy", ["toy"]), Path(), NAMES, [good, Run(NAMES[::-1], 1 << 8, "", trace, 1.0, True)], 2.0)
     assert found.verdict == FAILED
     assert LIBC10 in found.reason
-    assert "This happens only when torch is not imported before toy" in found.reason
+    assert "The failure occurs only if torch is not imported before toy" in found.reason
     assert "`needs_first: [torch]`" in found.reason
 
 

@@ -56,7 +56,7 @@ def test_a_loaded_library_passes_and_another_is_named_with_the_line_to_add(insta
 
 def test_a_library_that_is_no_module_needs_the_module_that_loads_it(install: Install) -> None:
     install(libops=("int answer;",))
-    assert "add the module that loads it to `imports`" in outcomes()["lazy/libops.so"].reason
+    assert "add the module that loads the library to `imports`" in outcomes()["lazy/libops.so"].reason
 
 
 def test_a_library_that_only_an_unloaded_library_needs_is_not_listed(install: Install, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def test_a_refusal_of_the_engine_is_a_missing_tool_error(
     fake.refuses[path] = (400, "invalid reference format")
     with pytest.raises(MissingToolError) as caught:
         ask(Engine())
-    assert caught.value.sentence == "the Docker engine refused: invalid reference format"
+    assert caught.value.sentence == "the Docker engine refused the request: invalid reference format"
     assert (caught.value.where, caught.value.exit_code) == ("docker", Exit.TOOL_MISSING)
     assert any("--executor local" in hint for hint in caught.value.hints)
 
@@ -84,7 +84,7 @@ def test_a_refusal_of_the_engine_is_a_missing_tool_error(
 def test_a_missing_image_is_a_missing_tool_error(fake: FakeEngine) -> None:
     fake.refuses["/containers/create"] = (404, "No such image: base:1")
     fake.refuses["/images/create"] = (404, "pull access denied for base")  # the SDK tries to pull it
-    with pytest.raises(MissingToolError, match="refused: pull access denied for base"):
+    with pytest.raises(MissingToolError, match="refused the request: pull access denied for base"):
         Engine().run_script("base:1", "true")
 
 
@@ -143,7 +143,7 @@ def test_the_useful_part_of_an_sdk_error(
     monkeypatch.setattr("builder.images.engine.docker.from_env", broken)
     with pytest.raises(MissingToolError) as caught:
         Engine().image_id("base:1")
-    assert caught.value.sentence == f"the Docker engine refused: {message}"
+    assert caught.value.sentence == f"the Docker engine refused the request: {message}"
     problem = Engine().problem()
     assert problem
     assert problem.sentence == f"the Docker engine does not answer: {message}"

@@ -85,9 +85,11 @@ def test_a_remark_can_be_accepted() -> None:
 def test_an_entry_without_a_finding_is_reported() -> None:
     entries = (ACCEPTS, Accept("values", "gone"), Accept("gpu-values", "no GPU here"), Accept("fake", "x", cell="a*"))
     made = judge(proofs(FAKE), recipe(*entries))
-    assert unused_accepts(recipe(*entries), made) == ["`accepts[1]` (check values) matches no finding: remove it"]
+    assert unused_accepts(recipe(*entries), made) == [
+        "`accepts[1]` (check values) matches no finding: remove the entry"
+    ]
     assert unused_accepts(recipe(ACCEPTS, until="1.4"), made) == [
-        "`accepts[0]` (check fake) counts only before version 1.4; this is version 1.4: remove it"
+        "`accepts[0]` (check fake) counts only before version 1.4; this is version 1.4: remove the entry"
     ]
 
 

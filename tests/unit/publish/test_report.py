@@ -182,7 +182,7 @@ def test_gpu_code_beyond_the_plan_is_named_with_its_cost(stored: StoredBuild) ->
     proof = Proof("ab", None, Check.DEVICE_CODE, Verdict.PASSED, "", evidence, "now")
     beyond = replace(result(stored), proofs=(proof,))
     line = f"{build()}: the wheel also has code for 8.0, PTX 8.0; the plan asks for 9.0. This extra code costs"
-    assert f"{line} 3.5 MiB. To build without it, set `override_architectures: true`" in build_text(
+    assert f"{line} 3.5 MiB. To leave this code out, set `override_architectures: true`" in build_text(
         Path("dist"), PLAN, [beyond]
     )
     timed = replace(beyond, stored=replace(stored, record=replace(stored.record, gpu_seconds={"8.0": 41.6, "9.0": 9})))

@@ -37,9 +37,9 @@ def test_a_folder_and_a_local_repository(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("torch-scatter>=2", "only an exact version can be pinned"),
-        ("torch-scatter==2.*", "only an exact version can be pinned"),
-        ("torch scatter", "this is not a source"),
+        ("torch-scatter>=2", "the version must be exact"),
+        ("torch-scatter==2.*", "the version must be exact"),
+        ("torch scatter", "this is not a project, a git repository or a folder"),
         ("./nowhere", "there is no such folder"),
         ("ftp://host/name", "'ftp' is not a supported kind of URL"),
     ],

@@ -59,7 +59,7 @@ def test_everything_in_the_store_is_listed(store: Store, tmp_path: Path) -> None
     items = {item.target: item for item in store_items(store)}
     assert {target: (item.kind, item.name) for target, item in items.items()} == {
         f"builds/{'d' * 64}": (Kind.BUILDS, name),
-        f"builds/{'e' * 64}": (Kind.BUILDS, f"{'e' * 16} (made by another version)"),
+        f"builds/{'e' * 64}": (Kind.BUILDS, f"{'e' * 16} (made by a different version of buildfarm)"),
         "envs/key": (Kind.ENVIRONMENTS, "key torch==2.11.0"),
         "sources/sdists/s": (Kind.SOURCES, "demo-1.0.tar.gz"),
         "objects": (Kind.OBJECTS, "compiler cache of local builds"),

@@ -49,7 +49,7 @@ def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     ]
 
 
-@pytest.mark.parametrize(("name", "problem"), [("2026", "more than one run"), ("2027", "there is no run")])
+@pytest.mark.parametrize(("name", "problem"), [("2026", "several runs"), ("2027", "no run has")])
 def test_an_id_must_name_one_run(name: str, problem: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day in (21, 22):

@@ -157,7 +157,7 @@ def test_an_index_out_of_reach_is_named_with_the_package_and_no_password(
     error = caught.value
     assert error.exit_code == Exit.TOOL_MISSING
     assert error.sentence == "the package index cannot be reached"
-    assert any(hint in ("uv failed at torch", "uv failed at numpy") for hint in error.hints)
+    assert any(hint in ("uv failed to download torch", "uv failed to download numpy") for hint in error.hints)
     assert "http://***@127.0.0.1:1/simple" in error.where
     assert ("/cu128" in error.where) is variant
     assert "UV_DEFAULT_INDEX" in error.where

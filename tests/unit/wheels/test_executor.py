@@ -315,9 +315,9 @@ def test_a_missing_engine_is_the_only_problem(
 @pytest.mark.parametrize(
     ("cell", "said"),
     [
-        (Cell.parse("torch2.4.0-cu124-cp311"), "does not have nvidia/cuda:12.4.1-devel-rockylinux8"),
+        (Cell.parse("torch2.4.0-cu124-cp311"), "has no image nvidia/cuda:12.4.1-devel-rockylinux8"),
         (dataclasses.replace(CELL, platform=Platform.LINUX_AARCH64), "containers on this machine are linux_"),
-        (Cell.parse("torch2.12.0-cu130-cp311"), "the registry 127.0.0.1:9 does not have library/bookworm:absent"),
+        (Cell.parse("torch2.12.0-cu130-cp311"), "the registry 127.0.0.1:9 has no image library/bookworm:absent"),
     ],
     ids=["unknown image", "platform", "base image"],
 )

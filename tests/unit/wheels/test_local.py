@@ -73,7 +73,7 @@ def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path
 @pytest.mark.parametrize(
     ("said", "status", "sentence", "hint"),
     [
-        pytest.param("", -9, "signal 9 terminated the compile", "build.log", id="signal"),
+        pytest.param("", -9, "the compile was killed by signal 9", "build.log", id="signal"),
         pytest.param(
             "g++: fatal error: Killed signal terminated program cc1plus\ncompilation terminated.\n",
             1,

@@ -308,6 +308,13 @@ def test_a_patch_that_does_not_fit_is_refused(folder: Path, target: Path, cache:
 
 
 @pytest.mark.usefixtures("tool")
+def test_the_tool_may_print_a_name_that_is_not_utf_8(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "fix.patch").write_bytes(BAD.replace("setup.py", "caf\xe9.py").encode("latin-1"))
+    with pytest.raises(UsageError, match="does not apply: "):
+        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
+
+
+@pytest.mark.usefixtures("tool")
 def test_a_patch_needs_its_exact_context(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
     """With fuzz, patch(1) would put the line in although the neighbour is another."""
     write(folder, {"long.txt": "".join(f"{n}\n" for n in range(9))})
@@ -578,8 +585,8 @@ HOSTILE = [
     pytest.param(hostile_tar(("e-1/s", {"mode": 0o4755})), "'e-1/s' is set-user-id", id="setuid"),
     pytest.param(hostile_tar(("e-1/ok", {})), "conflicting paths: ok", id="twice"),
     pytest.param(hostile_tar(("e-1/ok/below", {})), "conflicting paths", id="file under a file"),
-    pytest.param(hostile_tar(("other/f", {})), "more than that", id="two tops"),
-    pytest.param(hostile_tar(("f", {})), "more than that", id="file at the top"),
+    pytest.param(hostile_tar(("other/f", {})), "exactly one top folder", id="two tops"),
+    pytest.param(hostile_tar(("f", {})), "exactly one top folder", id="file at the top"),
     pytest.param(hostile_tar(("e-1/big", {"size": 3000})), "more than", id="too big"),
     pytest.param(hostile_tar(*((f"e-1/{n}", {}) for n in range(10))), "or 8 members", id="too many"),
     pytest.param(hostile_zip("/tmp/evil"), "'/tmp/evil' would be written outside", id="zip absolute"),
@@ -589,7 +596,7 @@ HOSTILE = [
     pytest.param(hostile_zip("e-1/big", data=b"x" * 3000), "more than", id="zip too big"),
     pytest.param(ARCHIVE[:60], "not a readable archive", id="cut off"),
     pytest.param(b"<html>not found</html>", "not a readable archive", id="no archive"),
-    pytest.param(sdist(), "this archive has none", id="empty"),
+    pytest.param(sdist(), "exactly one top folder", id="empty"),
 ]
 
 

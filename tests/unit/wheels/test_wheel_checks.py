@@ -35,9 +35,9 @@ def test_the_same_name_and_public_version(name: str, version: str, wheel: str) -
 @pytest.mark.parametrize(
     ("name", "version", "sentence", "hint"),
     [
-        ("my_ops", "0.4.0", "made a wheel with the version 0.3.0, and the recipe has 0.4.0", "set `version: 0.3.0`"),
-        ("ops", "0.3.0", "made a wheel with the name my_ops, and the recipe has ops", "set `name: my_ops`"),
-        ("my_ops", "0.3.0.dev1", "the version 0.3.0, and the recipe has 0.3.0.dev1", "set `version: 0.3.0`"),
+        ("my_ops", "0.4.0", "made a wheel with the version 0.3.0 instead of 0.4.0", "set `version: 0.3.0`"),
+        ("ops", "0.3.0", "made a wheel with the name my_ops instead of ops", "set `name: my_ops`"),
+        ("my_ops", "0.3.0.dev1", "the version 0.3.0 instead of 0.3.0.dev1", "set `version: 0.3.0`"),
     ],
 )
 def test_another_name_or_version(name: str, version: str, sentence: str, hint: str) -> None:

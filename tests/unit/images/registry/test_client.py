@@ -81,6 +81,6 @@ def test_a_missing_image_is_a_missing_tool_error(registry: Registry) -> None:
 def test_a_registry_that_does_not_answer_is_a_missing_tool_error() -> None:
     with socket.socket() as closed:  # bound but not listening, so connections are refused
         closed.bind(("127.0.0.1", 0))
-        with pytest.raises(MissingToolError, match=r"does not answer \(.*refused") as gone:
+        with pytest.raises(MissingToolError, match=r"does not answer: .*refused") as gone:
             find_digest(f"127.0.0.1:{closed.getsockname()[1]}/a:1")
     assert "HTTPConnectionPool" not in str(gone.value)

@@ -136,16 +136,16 @@ def test_no_pull_names_each_missing_image_and_asks_no_registry(fake: FakeEngine)
 
 #: Messages of Docker Engine 20.10.24.
 MESSAGES = [
-    ("manifest for r.example/a:1 not found: manifest unknown: manifest unknown", "does not have team/a:1", "images:"),
+    ("manifest for r.example/a:1 not found: manifest unknown: manifest unknown", "has no image team/a:1", "images:"),
     (
         'Head "https://r.example/v2/a/manifests/1": no basic auth credentials',
-        "requires a login for team/a:1",
+        "has no image team/a:1, or requires a login",
         "`docker login r.example`",
     ),
     (
         "pull access denied for a, repository does not exist or may require 'docker login': denied: requested access"
         " to the resource is denied",
-        "requires a login for team/a:1, or does not have it",
+        "has no image team/a:1, or requires a login for this image",
         "`docker login r.example`",
     ),
     ("toomanyrequests: You have reached your pull rate limit.", "refuses more pulls for now", "registries:"),
@@ -161,10 +161,10 @@ MESSAGES = [
     ),
     (
         'Get "https://r.example/v2/": dial tcp: lookup r.example: no such host',
-        "the connection to the registry r.example failed (Get",
+        "the connection to the registry r.example failed: Get",
         "BUILDFARM_REGISTRIES",
     ),
-    ("unexpected EOF", "the connection to the registry r.example failed (unexpected EOF)", "run the command again"),
+    ("unexpected EOF", "the connection to the registry r.example failed: unexpected EOF", "run the command again"),
     ("something new", "the Docker engine cannot pull this image: something new", "run the command again"),
 ]
 
@@ -204,7 +204,7 @@ def test_an_engine_that_is_silent_for_too_long(
         thread = threading.Thread(target=answer)
         thread.start()
         client = docker.DockerClient(base_url=f"unix://{address}", version="1.41")
-        with pytest.raises(MissingToolError, match=r"failed \(timeout: nothing arrived for 0.5 seconds"):
+        with pytest.raises(MissingToolError, match=r"failed: timeout: nothing arrived for 0.5 seconds"):
             pull_image(client, "a:1", "a:1", None)
         thread.join(5)
         client.close()
