@@ -26,7 +26,8 @@ class Check(StrEnum):
     PAYLOAD = "payload", "The wheel contains a shared library, and GPU code if it is a CUDA extension."
     TAGS = (
         "tags",
-        "File name and WHEEL have the same tags. The libraries use no glibc symbol newer than the manylinux tag.",
+        "The file name and the file WHEEL have the same tags. The libraries use no glibc symbol newer than the"
+        " manylinux tag.",
     )
     METADATA = (
         "metadata",

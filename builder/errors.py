@@ -33,7 +33,7 @@ _MEANINGS = {
         " or written."
     ),
     Exit.USAGE: (
-        "The command line, matrix.yaml, a recipe or the machine does not allow the run. No build was started;"
+        "The command line, matrix.yaml, a recipe or the machine does not allow the run. No build was started, but"
         " `build SOURCE` may have written a recipe."
     ),
     Exit.NOTHING_SELECTED: "The selection contains no cell that can be built or tested.",

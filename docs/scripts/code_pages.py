@@ -16,8 +16,8 @@ _CASES_TEXT = Path(__file__).with_name("cases.md")
 _STORE_TEXT = Path(__file__).with_name("store.md")
 
 _FILE = "These checks read only the wheel file. They execute nothing in it and run on every machine."
-_CELL = "These checks run once in each cell, in a clean environment with the wheel and the torch of the cell."
-_GPU = 'These checks need a GPU, and `gpu-device` needs two. On a machine without a GPU they are "not run".'
+_CELL = "These checks run in each cell, in a clean environment with the wheel and the torch of the cell."
+_GPU = 'On a machine without a GPU, these checks are "not run".'
 
 
 def cases_page() -> str:
@@ -89,13 +89,13 @@ def checks_page() -> str:
     heads = ["check", "passed means"]
     return page(
         "Checks",
-        "The verdict of a check is **passed**, **failed**, **not run** or **accepted**. A wheel with a failed check is "
-        'refused: it does not reach `dist/`. "Not run" never counts as passed and does not refuse a wheel. '
-        "[What each proof means](../explanation/proofs.md) describes the limits of the checks.",
+        "The verdict of a check is **passed**, **failed**, **not run** or **accepted**. [What each proof "
+        "means](../explanation/proofs.md) explains the verdicts and the limits of the checks.",
         "## Of the wheel file",
         _FILE,
         table(heads, [[code(check.value), check.meaning] for check in on_file]),
-        "`abi3` runs for wheels of the classes `abi3` and `stable`, `stable-abi` for those of the class `stable`.",
+        "`abi3` runs for wheels of the classes `abi3` and `stable`, and for each other wheel with an abi3 tag. "
+        "`stable-abi` runs for wheels of the class `stable`.",
         "## In each cell",
         _CELL,
         table(heads, [[code(check.value), check.meaning] for check in in_cell]),
@@ -110,15 +110,13 @@ def exit_codes_page() -> str:
     rows = [[code(str(int(each))), each.name.lower().replace("_", " "), each.meaning] for each in Exit]
     return page(
         "Exit codes",
-        "Scripts may rely on these numbers. If several builds fail, the exit code is the largest of their codes."
-        ' Checks that are "not run" do not change the exit code, with one exception: if no check at all could run,'
-        " `smoke` exits with 4.",
+        "Scripts may rely on these numbers. If several builds fail, the exit code is the largest of their codes.",
         table(["code", "name", "meaning"], rows),
-        "Each error is one sentence on stderr that names the file, key or package it is about. Lines that start with "
-        "`hint:` say what to do next. With `--json`, an error that stops the command is also on stdout, as "
-        '`{"errors": [{"error", "where", "hints"}]}`. A traceback appears only for an error in buildfarm itself.',
-        "A script that requires that a check ran, such as `gpu-values`, must read its verdict from `dist/report.json` "
-        "or from the output of `smoke --json`. The exit code does not show it.",
+        "Each error is one sentence on stderr. The sentence names the file, key or package that the error is about. "
+        "Lines that start with `hint:` say what to do next. With `--json`, an error that stops the command is also on "
+        'stdout, as `{"errors": [{"error", "where", "hints"}]}`. A traceback means an error in buildfarm itself.',
+        "The exit code does not show which checks ran. A script that requires a check, such as `gpu-values`, must read "
+        "its verdict from `dist/report.json` or from the output of `smoke --json`.",
     )
 
 

@@ -1,4 +1,4 @@
-"""The table of packages in ARCHITECTURE.md, from the docstrings and the files of `builder/`."""
+"""The table of packages in ARCHITECTURE.md, from the docstrings of `builder/`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def with_packages(architecture: str) -> str:
     if not start or not end:
         raise ValueError(f"ARCHITECTURE.md has no lines {START!r} and {END!r}")
     folders = sorted(path.parent for path in PACKAGE.rglob("__init__.py"))
-    rows = [[code(_name(folder)), _purpose(folder), _modules(folder)] for folder in folders]
-    return f"{before}{start}\n{table(['package', 'purpose', 'modules'], rows)}\n{end}{after}"
+    rows = [[code(_name(folder)), _purpose(folder)] for folder in folders]
+    return f"{before}{start}\n{table(['package', 'purpose'], rows)}\n{end}{after}"
 
 
 def _name(folder: Path) -> str:
@@ -30,8 +30,3 @@ def _name(folder: Path) -> str:
 def _purpose(folder: Path) -> str:
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))) or ""
     return one_line(text.split("\n\n", maxsplit=1)[0])
-
-
-def _modules(folder: Path) -> str:
-    names = sorted(path.stem for path in folder.glob("*.py") if path.stem != "__init__")
-    return ", ".join(map(code, names))

@@ -14,15 +14,13 @@ ROOT = Path(__file__).parent.parent.parent
 START, END = "<!-- support matrix -->", "<!-- end of support matrix -->"
 
 _PAGE = """\
-Each field lists the Python versions for which PyTorch publishes a wheel of that torch and CUDA for Linux on x86_64.
-Only Python versions that `matrix.yaml` of the repository lists are shown. An empty field means that PyTorch published
-no such wheel. The source of each fact is in `builder/matrix/compat.yaml`. `buildfarm plan --explain` prints the reason
-for each skipped cell."""
+Each field lists the Python versions of the repository's `matrix.yaml` for which PyTorch publishes a wheel of that torch
+and CUDA for Linux on x86_64. An empty field means that there is no such wheel. The source of each fact is in
+`builder/matrix/compat.yaml`."""
 
 _TOOLKITS = """\
-The column "newest gcc" gives the newest gcc that the nvcc of this CUDA version accepts as host compiler. The local
-executor gets a toolkit of CUDA 13.0 or newer from the package index. Older toolkits come from `CUDA_HOME` or from a
-container image."""
+The column "newest gcc" gives the newest gcc that the nvcc of this CUDA version accepts as host compiler.
+[Build environment](build-environment.md#packages) says where a build gets the toolkit."""
 
 
 def support_page() -> str:

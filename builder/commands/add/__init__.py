@@ -1,1 +1,1 @@
-"""`buildfarm add`: writes a recipe for a source of others, and adds it to matrix.yaml."""
+"""`buildfarm add`: writes a recipe for an upstream project, and adds the recipe to matrix.yaml."""
