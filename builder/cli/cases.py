@@ -6,16 +6,16 @@ from pathlib import Path
 
 from builder.cli.options import (
     CasesDistOption,
+    CasesExecutorOption,
     CasesOutOption,
     CudaOption,
+    ExecutorName,
     ExtOption,
     JsonOption,
     MatrixOption,
     NoPullOption,
     NoPythonDownloadsOption,
     PythonOption,
-    SmokeExecutor,
-    SmokeExecutorOption,
     StoreOption,
     TorchOption,
     examples,
@@ -26,6 +26,7 @@ from builder.cli.output import print_data
 EXAMPLES = examples(
     "buildfarm cases --ext NAME",
     "buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py",
+    "buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker",
 )
 
 
@@ -35,7 +36,7 @@ def cases(
     python: PythonOption = None,
     ext: ExtOption = None,
     matrix: MatrixOption = Path("matrix.yaml"),
-    executor: SmokeExecutorOption = SmokeExecutor.LOCAL,
+    executor: CasesExecutorOption = ExecutorName.AUTO,
     no_pull: NoPullOption = False,
     no_python_downloads: NoPythonDownloadsOption = False,
     out: CasesOutOption = None,

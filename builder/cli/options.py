@@ -233,6 +233,14 @@ SmokeExecutorOption = Annotated[
         help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
     ),
 ]
+CasesExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option(
+        "--executor",
+        help="local: run on this machine. docker: run in the runtime image of a cell. auto: docker if the wheel needs a"
+        " newer glibc than this machine has, else local.",
+    ),
+]
 SmokeDistOption = Annotated[
     Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
 ]

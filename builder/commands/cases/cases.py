@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -21,6 +22,7 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
+from builder.wheelfile.compatibility import is_compatible
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class CasesOptions:
         out: the file to write instead of the recipe's cases.py, or None.
         dist: a folder with wheels, beside those in the store.
         store: its folder, or None for the user's default store.
-        executor: `local` for a uv environment of the cell, `docker` for a container of its runtime image.
+        executor: `local` for a uv environment of the cell, `docker` for a container of its runtime image, `auto` for a
+            container if the wheel needs a newer glibc than this machine has.
         python_downloads: whether uv may download a Python that this machine lacks.
         pull: whether images may be pulled.
 
@@ -44,7 +47,7 @@ class CasesOptions:
     out: Path | None = None
     dist: Path = Path("dist")
     store: Path | None = None
-    executor: str = "local"
+    executor: str = "auto"
     python_downloads: bool = True
     pull: bool = True
 
@@ -65,13 +68,15 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         raise UsageError("the file exists; `buildfarm cases` does not overwrite files", where=str(options.out))
     store = open_store(options.store)
     store.clear_abandoned()
-    cells = cell_environments(
-        options.executor, matrix, store, python_downloads=options.python_downloads, pull=options.pull
+    cells = cache(
+        partial(
+            cell_environments, matrix=matrix, store=store, python_downloads=options.python_downloads, pull=options.pull
+        )
     )
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
         target = _target(recipe, finder, store, options.dist)
-        cell, drafts = _drafted(target, cells, store)
+        cell, drafts = _drafted(target, cells, options.executor, store)
         if drafts.error:
             raise BuildfarmError(f"no cases can be drafted: {drafts.error}", where=recipe.name)
         yield _written(recipe, target, cell, drafts, options.out)
@@ -100,17 +105,23 @@ def _is_wheel_of(wheel: Path, recipe: Recipe) -> bool:
     return canonicalize_name(name) == canonicalize_name(recipe.name) and version.partition("+")[0] == recipe.version
 
 
-def _drafted(target: SmokeTarget, cells: CellEnvironments, store: Store) -> tuple[Cell, Drafts]:
-    """Draft in the newest cell that this machine provides."""
+def _drafted(
+    target: SmokeTarget, cells: Callable[[str], CellEnvironments], wanted: str, store: Store
+) -> tuple[Cell, Drafts]:
+    """Draft in the newest cell that this machine provides; `cells` creates the cells of an executor."""
     problem = MissingToolError("no cell of this wheel is available", where=target.wheel.name)
     for cell in sorted(target.cells, reverse=True):
-        print_line(f"{target.wheel.name} in {cell}: trying inputs for each op")
+        executor = wanted
+        if wanted == "auto":
+            executor = "local" if is_compatible(target.wheel.name, cell.python) else "docker"
+        where = ", in a container" if executor == "docker" else ""
+        print_line(f"{target.wheel.name} in {cell}{where}: trying inputs for each op")
         name = f"cases-{work_name(target.sha256)}-{cell}"
         log = store.log(f"cases-{target.wheel.name}-{cell}")
         try:
             with (
                 store.work(name) as folder,
-                cells.open(cell, folder, owner=store.owner(name), log=log) as environment,
+                cells(executor).open(cell, folder, owner=store.owner(name), log=log) as environment,
             ):
                 environment.install(target.wheel)
                 drafts = environment.draft_cases(target.recipe)

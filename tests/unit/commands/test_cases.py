@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.cases import cases
 from builder.commands.cases.cases import CasesOptions, run_cases
 from builder.commands.cases.draft_file import cases_text, missing_text
 from builder.commands.cases.summary import summary_text
-from builder.errors import NothingSelectedError, UsageError
+from builder.errors import MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft
 from builder.matrix.axes import Cell
 from builder.matrix.config import Selection
 from builder.result import CasesResult
+from tests.unit.loopback import pure_wheel
 
 ADD = OpDraft(
     "toy::add",
@@ -67,13 +69,39 @@ def test_the_summary_counts_calls_and_gives_every_reason() -> None:
     assert "no op and no function" in empty
 
 
-def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
-    matrix = tmp_path / "matrix.yaml"
+def a_project(folder: Path) -> Path:
+    """A matrix with one recipe; returns the file."""
+    matrix = folder / "matrix.yaml"
     matrix.write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [toy]\n")
-    (tmp_path / "toy").mkdir()
+    (folder / "toy").mkdir()
     recipe = "name: toy\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [toy]\n"
-    (tmp_path / "toy" / "extension.yaml").write_text(recipe)
-    name = "toy"
+    (folder / "toy" / "extension.yaml").write_text(recipe)
+    return matrix
+
+
+@pytest.mark.parametrize(
+    ("wanted", "glibc", "expected"),
+    [("auto", "2_17", "local"), ("auto", "2_99", "docker"), ("local", "2_99", "local"), ("docker", "2_17", "docker")],
+)
+def test_a_wheel_for_a_newer_glibc_is_drafted_in_a_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: str, glibc: str, expected: str
+) -> None:
+    asked = []
+
+    def no_cells(executor: str, **_: object) -> None:
+        asked.append(executor)
+        raise MissingToolError("no cells in this test")
+
+    monkeypatch.setattr(cases, "cell_environments", no_cells)
+    matrix = a_project(tmp_path)
+    pure_wheel(tmp_path / "dist", "toy", "1.0", requires=["torch==2.11.*"], tag=f"cp312-cp312-manylinux_{glibc}_x86_64")
+    with pytest.raises(MissingToolError, match="no cells in this test"):
+        list(run_cases(CasesOptions(matrix, store=tmp_path / "store", dist=tmp_path / "dist", executor=wanted)))
+    assert asked == [expected]
+
+
+def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
+    matrix, name = a_project(tmp_path), "toy"
     options = CasesOptions(matrix, Selection(extensions=(name,)), store=tmp_path / "store", dist=tmp_path / "dist")
     with pytest.raises(NothingSelectedError, match="the extension has no wheel yet"):
         list(run_cases(options))
