@@ -43,14 +43,18 @@ class BuildOrder:
         if build in self._first:
             self._compiled[_group(build)].set()
 
+    def must_wait(self, build: Build) -> bool:
+        """Whether `compiling` would wait for another build now."""
+        compiled = self._compiled.get(_group(build))
+        return compiled is not None and build not in self._first and not compiled.is_set()
+
     @contextmanager
     def compiling(self, build: Build) -> Iterator[None]:
         """Wait until the first build of the group is released; on exit release this build.
 
         Raises Interrupted when the run is interrupted while it waits.
         """
-        compiled = self._compiled.get(_group(build))
-        while compiled and build not in self._first and not compiled.wait(0.2):
+        while self.must_wait(build) and not self._compiled[_group(build)].wait(0.2):
             raise_if_interrupted()
         try:
             yield

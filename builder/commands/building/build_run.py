@@ -112,6 +112,8 @@ class BuildRun:
             stored = self._store.take(self._digest(build, toolchain))
             reused = stored is not None
             if stored is None:
+                if self._order.must_wait(build):
+                    self._progress.stage(name, f"wait for another build of {build.extension}, whose objects it uses")
                 with self._order.compiling(build):
                     stored = self._compile(build, recipe, toolchain, log)
             proofs = self._prover.prove(

@@ -42,6 +42,8 @@ def test_the_second_python_waits_for_the_first_and_a_different_extension_does_no
         pool.submit(compile_in(order, OTHER, other)).result(timeout=30)
         assert other.is_set()
         assert not entered.is_set()
+        assert [order.must_wait(build) for build in (FIRST, SECOND, OTHER)] == [False, True, False]
+    assert not order.must_wait(SECOND)
     waiting.result(timeout=30)
     assert entered.is_set()
 
