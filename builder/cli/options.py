@@ -237,8 +237,7 @@ CasesExecutorOption = Annotated[
     ExecutorName,
     typer.Option(
         "--executor",
-        help="local: run on this machine. docker: run in the runtime image of a cell. auto: docker if the wheel needs a"
-        " newer glibc than this machine has, else local.",
+        help="auto: docker, the cell's runtime image, if the wheel needs a newer glibc than this one, else local.",
     ),
 ]
 SmokeDistOption = Annotated[
