@@ -12,6 +12,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from builder.log import console, print_line
+from builder.progress.display import clock
 
 #: Without a terminal, a line is printed at this interval, seconds.
 LINE_SECONDS = 10.0
@@ -72,14 +73,14 @@ def shown(image: str, progress: PullProgress) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-    print_line(f"pulled {image} ({decimal(progress.total)}, {_clock(started)})")
+    print_line(f"pulled {image} ({decimal(progress.total)}, {clock(time.monotonic() - started)})")
 
 
 def _lines(image: str, progress: PullProgress, stop: threading.Event) -> None:
     started = time.monotonic()
     while not stop.wait(LINE_SECONDS):
         amount = f"{decimal(progress.downloaded)} of {decimal(progress.total)}"
-        print_line(f"{image}: {amount}, {progress.phase} ({_clock(started)})")
+        print_line(f"{image}: {amount}, {progress.phase} ({clock(time.monotonic() - started)})")
 
 
 def _bar(image: str, progress: PullProgress, stop: threading.Event) -> None:
@@ -88,8 +89,3 @@ def _bar(image: str, progress: PullProgress, stop: threading.Event) -> None:
         task = bar.add_task(image.rpartition("/")[2], total=None, phase="")
         while not stop.wait(0.25):
             bar.update(task, completed=progress.downloaded, total=progress.total or None, phase=progress.phase)
-
-
-def _clock(started: float) -> str:
-    seconds = int(time.monotonic() - started)
-    return f"{seconds // 60}:{seconds % 60:02d}"
