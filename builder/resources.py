@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import BuildfarmError, UsageError
+from builder.gate.system.sizes import size_text
 
 #: Bytes for an environment with torch and a CUDA toolkit (measured: 4.8 GB for torch 2.11 with CUDA 13.0).
 ENVIRONMENT_BYTES = 6 * 2**30
@@ -78,7 +79,7 @@ def find_shortages(resources: Resources, memory_per_job: Iterable[int], store: P
     if free < (needed := ENVIRONMENT_BYTES + WORK_BYTES):
         found.append(
             UsageError(
-                f"{free / 2**30:.1f} GiB are free, but a build needs up to {needed / 2**30:.0f} GiB",
+                f"{size_text(free)} are free, but a build needs up to {size_text(needed)}",
                 where=str(store),
                 hints=["pass `--store DIR` or set BUILDFARM_STORE to put the store on a different disk"],
             )
@@ -87,8 +88,8 @@ def find_shortages(resources: Resources, memory_per_job: Iterable[int], store: P
     if resources.memory < largest:
         found.append(
             UsageError(
-                f"{resources.memory / 2**30:.1f} GiB of memory are available, but one compiler needs up to"
-                f" {largest / 2**30:.1f} GiB",
+                f"{size_text(resources.memory)} of memory are available, but one compiler needs up to"
+                f" {size_text(largest)}",
                 hints=["close other programs, or lower `memory_per_job` in the recipe if the compiler needs less"],
             )
         )

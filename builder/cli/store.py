@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ from builder.cli.options import JsonOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.errors import UsageError
 from builder.log import print_line
+from builder.matrix.models.fields import parse_size
 
 DU_EXAMPLES = examples("buildfarm store du", "buildfarm store du --json")
 PRUNE_EXAMPLES = examples(
@@ -19,9 +19,6 @@ PRUNE_EXAMPLES = examples(
     "buildfarm store prune --max-size 50GB --engine",
 )
 HISTORY_EXAMPLES = examples("buildfarm store history", "buildfarm store history 20261122 --json")
-
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-_DECIMAL = {"K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 KeepDaysOption = Annotated[
     float | None, typer.Option("--keep-days", metavar="N", min=0, help="Keep what was used in the last N days.")
@@ -99,7 +96,7 @@ def prune(
 
     if keep_days is None and keep_newest is None and max_size is None:
         raise UsageError("no limit is given; pass --keep-days, --keep-newest or --max-size", where="store prune")
-    limits = Limits(keep_days, keep_newest, None if max_size is None else parse_size(max_size))
+    limits = Limits(keep_days, keep_newest, _max_size(max_size))
     done = prune_store(open_store(store, run=False), limits, engine=engine, dry_run=dry_run)
     print_data((prune_json if as_json else prune_text)(done.deleted, done.in_use, dry_run=dry_run))
 
@@ -118,11 +115,8 @@ def history(run: RunArgument = None, store: StoreOption = None, as_json: JsonOpt
         print_data((text.run_json if as_json else text.run_text)(find_run(found, run)))
 
 
-def parse_size(text: str) -> int:
-    """Bytes of `500MiB`, `20GB` (decimal) or `20G` (binary); raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(i?B)?", text, re.IGNORECASE)
-    if not match:
-        raise UsageError(f"{text!r} is not a size; write it like 500MiB or 20GiB", where="--max-size")
-    unit = match[2].upper()
-    factor = _DECIMAL[unit] if unit and (match[3] or "").upper() == "B" else _UNITS[unit]
-    return int(float(match[1]) * factor)
+def _max_size(text: str | None) -> int | None:
+    try:
+        return None if text is None else parse_size(text)
+    except UsageError as error:
+        raise UsageError(error.sentence, where="--max-size") from None

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.errors import BuildfarmError
+from builder.gate.system.sizes import size_text
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan
@@ -27,7 +28,7 @@ from builder.publish.proof_lines import (
     remark_lines,
 )
 from builder.publish.provenance import SUFFIX
-from builder.publish.terminal import fits, size_text, to_text
+from builder.publish.terminal import fits, to_text
 from builder.result import BuildResult
 
 

@@ -8,9 +8,9 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from builder.errors import BuildError, BuildfarmError
 from builder.gate.outcome import Outcome
+from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
-from builder.publish.terminal import size_text
 from builder.result import BuildResult
 
 #: Checks that many ops do not promise to pass.

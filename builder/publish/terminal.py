@@ -33,10 +33,3 @@ def to_text(*parts: Table | str) -> str:
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
-
-
-def size_text(size: int) -> str:
-    """Bytes for people: `484 KiB`, `5.1 MiB`, `4.8 GiB`."""
-    if size >= 2**30:
-        return f"{size / 2**30:.1f} GiB"
-    return f"{size / 2**20:.1f} MiB" if size >= 2**20 else f"{size / 2**10:.0f} KiB"

@@ -8,6 +8,7 @@ import torch
 
 from builder.gate.context import Context
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
+from builder.gate.system.mapped import mapped_files
 
 #: Keys of kernels that serve every backend by calling other ops; they do not show that a backend is supported.
 _COMPOSITE = ("CompositeImplicitAutograd", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
@@ -107,5 +108,4 @@ def _library(stem: str) -> Outcome:
 
 def _is_loaded(stem: str) -> bool:
     """Whether a library with this stem is loaded, e.g. _C.abi3.so or _C.cpython-312-x86_64-linux-gnu.so for _C."""
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    return any(line.rpartition("/")[2].partition(".")[0] == stem for line in lines if line.endswith(".so"))
+    return any(Path(path).name.partition(".")[0] == stem for path in mapped_files() if path.endswith(".so"))

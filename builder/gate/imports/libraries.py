@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.gate.outcome import NOT_RUN, PASSED, Outcome, Spec
+from builder.gate.system.mapped import mapped_files
 
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 
@@ -30,7 +31,7 @@ def installed_libraries(distribution: str) -> list[dict[str, Any]] | None:
         files = importlib.metadata.files(distribution) or ()
     except importlib.metadata.PackageNotFoundError:
         return None
-    loaded = _mapped_files()
+    loaded = mapped_files()
     found = {}
     for file in files:
         path = os.path.realpath(str(file.locate()))
@@ -39,11 +40,6 @@ def installed_libraries(distribution: str) -> list[dict[str, Any]] | None:
     missing = [path for path in found if not found[path]["loaded"]]
     needed = {path for path in missing if any(other != path and _contains(other, Path(path).name) for other in missing)}
     return [facts for path, facts in sorted(found.items()) if path not in needed]
-
-
-def _mapped_files() -> set[str]:
-    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
-    return {line.split(maxsplit=5)[5] for line in lines if line.count("/")}
 
 
 def _facts(name: PurePosixPath, path: str) -> dict[str, Any]:

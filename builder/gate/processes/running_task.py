@@ -9,7 +9,8 @@ from builder.gate.outcome import Spec
 from builder.gate.processes.journal import LOG, STACK, Record
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.system import crash, rlimits
-from builder.gate.system.exit_status import ProcessExit, format_bytes, tail
+from builder.gate.system.exit_status import ProcessExit, tail
+from builder.gate.system.sizes import size_text
 from builder.gate.tasks import Task
 
 #: Bytes of output after which a task is killed, so that its log cannot fill the disk.
@@ -64,8 +65,8 @@ class RunningTask:
         """Return the limit it was killed for as text: "60 s"; "" if it was not killed."""
         return {
             "time": f"{spec.seconds * self.task.check.time_factor:g} s",
-            "memory": format_bytes(spec.memory),
-            "output": format_bytes(OUTPUT_BYTES),
+            "memory": size_text(spec.memory),
+            "output": size_text(OUTPUT_BYTES),
         }.get(self.limit, "")
 
     def process_exit(self, spec: Spec, status: int, record: Record) -> ProcessExit:

@@ -19,6 +19,7 @@ from typing import Any
 
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import tail
+from builder.gate.system.mapped import mapped_files
 
 _DEBUG_LIBRARY = "libc_malloc_debug.so.0"
 
@@ -66,8 +67,7 @@ def heap_check_environment(environment: Mapping[str, str]) -> dict[str, str] | s
     if (int(found.group(1)), int(found.group(2))) < (2, 34):
         return checked
     # Since 2.34 the checks are in a separate library in the folder of libc.
-    libraries = {line.split()[-1] for line in Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()}
-    for libc in sorted(path for path in libraries if re.fullmatch(r"libc(\.so\.6|-[\d.]+\.so)", Path(path).name)):
+    for libc in sorted(path for path in mapped_files() if re.fullmatch(r"libc(\.so\.6|-[\d.]+\.so)", Path(path).name)):
         library = Path(libc).with_name(_DEBUG_LIBRARY)
         if library.is_file():
             before = environment.get("LD_PRELOAD")

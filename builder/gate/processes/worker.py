@@ -24,7 +24,7 @@ from builder.gate.context import CaseError, Context, sentence
 from builder.gate.outcome import FAILED, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
-from builder.gate.system.exit_status import format_bytes
+from builder.gate.system.sizes import size_text
 
 _COPIES_SECONDS = 1.0
 _NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|CUDA out of memory|Cannot allocate memory", re.IGNORECASE)
@@ -161,9 +161,9 @@ def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseEx
         return _failed(request, case, text)
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         requested = _REQUESTED.search(text)
-        amount = format_bytes(int(requested.group(1))) if requested else "too much memory"
+        amount = size_text(int(requested.group(1))) if requested else "too much memory"
         reason = f"allocates {amount}" + (
-            f"; the limit for a case is {format_bytes(request.memory)}" if request.memory else ""
+            f"; the limit for a case is {size_text(request.memory)}" if request.memory else ""
         )
     else:
         reason = f"raises {sentence(error)}"

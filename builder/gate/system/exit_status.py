@@ -133,12 +133,3 @@ def tail(path: Path, size: int = _TAIL) -> str:
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def format_bytes(number: float) -> str:
-    """Return a number of bytes as text: "100.0 GiB" for 107374182400."""
-    for unit in ("bytes", "KiB", "MiB"):
-        if number < 1024:
-            return f"{number:.0f} {unit}"
-        number /= 1024
-    return f"{number:.1f} GiB"

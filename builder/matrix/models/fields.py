@@ -27,7 +27,7 @@ REGISTRY_PATTERN = r"[A-Za-z0-9.-]+(:[0-9]+)?"
 #: Host and path of a mirror of a registry: registry.example/mirror.
 MIRROR_PATTERN = REGISTRY_PATTERN + r"(/[a-z0-9._-]+)*"
 
-_SIZES = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT])(i?B)?", re.IGNORECASE)
 
 
 def _parsed(parse: Callable[[str], T]) -> PlainValidator:
@@ -93,10 +93,14 @@ def _version(text: str) -> str:
     return text
 
 
-def _size(text: str) -> int:
-    if not (m := re.fullmatch(r"(\d+(?:\.\d+)?) ?(KiB|MiB|GiB)", text)):
-        raise UsageError(f"{text!r} is not an amount of memory; write it like 2GiB or 512MiB")
-    return int(float(m[1]) * _SIZES[m[2]])
+def parse_size(text: str) -> int:
+    """Return the bytes of `512MiB` or `20G` (powers of 1024), `20GB` (powers of 1000) or `0`. Raises UsageError."""
+    if text == "0":
+        return 0
+    if not (m := _SIZE.fullmatch(text)):
+        raise UsageError(f"{text!r} is not a size; write it like 512MiB or 2GiB")
+    base = 1000 if (m[3] or "").upper() == "B" else 1024
+    return int(float(m[1]) * base ** ("KMGT".index(m[2].upper()) + 1))
 
 
 def inside_tree(text: str) -> str:
@@ -143,7 +147,11 @@ ArchName = Annotated[
     _json_schema("A GPU architecture such as 9.0, 9.0a or 9.0+PTX.", r"^\d+\.\d[af]?(\+PTX)?$"),
 ]
 VersionText = Annotated[str, AfterValidator(_version), WithJsonSchema({"type": ["string", "number"]})]
-Bytes = Annotated[int, _parsed(_size), WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?(KiB|MiB|GiB)$"})]
+Bytes = Annotated[
+    int,
+    _parsed(parse_size),
+    WithJsonSchema({"type": "string", "pattern": r"^\d+(\.\d+)? ?[KMGTkmgt]([Ii]?[Bb])?$"}),
+]
 Name = Annotated[
     str,
     _matching(r"[A-Za-z0-9_-]+", "is not a name for a wheel; use letters, digits, - and _"),

@@ -23,6 +23,7 @@ from builder.errors import BuildError, MissingToolError, UsageError
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack
+from builder.gate.system.sizes import size_text
 from builder.images.chooser import ImageChooser
 from builder.images.container import (
     CONTAINER_DIR,
@@ -240,7 +241,7 @@ class ContainerEnvironment:
         result = self._container.run(argv, log=self._log, timeout=seconds)
         if result.out_of_memory:
             raise MissingToolError(
-                f"the container ran out of memory: its limit was {self._spec.memory / 2**30:.1f} GiB,"
+                f"the container ran out of memory: its limit was {size_text(self._spec.memory)},"
                 " which was all the free memory of this machine when the container was created",
                 hints=["close other programs, or use a machine with more memory"],
             )

@@ -9,7 +9,8 @@ from pathlib import Path
 from rich.markup import escape
 from rich.table import Table
 
-from builder.publish.terminal import size_text, to_text
+from builder.gate.system.sizes import size_text
+from builder.publish.terminal import to_text
 from builder.storage.item import Item, Kind
 
 

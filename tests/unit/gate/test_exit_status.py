@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate.system.exit_status import ProcessExit, format_bytes, tail
+from builder.gate.system.exit_status import ProcessExit, tail
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,3 @@ def test_tail_of_a_missing_and_a_binary_file(tmp_path: Path) -> None:
     assert tail(tmp_path / "missing") == ""
     (tmp_path / "log").write_bytes(b"\xff" * 10 + b"end")
     assert tail(tmp_path / "log", 4) == "\ufffdend"
-
-
-@pytest.mark.parametrize(("number", "text"), [(5, "5 bytes"), (4 << 20, "4 MiB"), (100 << 30, "100.0 GiB")])
-def test_format_bytes(number: int, text: str) -> None:
-    assert format_bytes(number) == text

@@ -62,7 +62,7 @@ def test_every_op_runs_and_is_reported_in_order(tmp_path: Path) -> None:
         ("ns::segv", "dies with SIGSEGV (a segmentation fault) (step: float32)"),
         ("ns::exits", "calls exit(0): remove this call"),
         ("ns::kills", "kills its parent process"),
-        ("ns::talks", "prints more than 64 MiB"),
+        ("ns::talks", "prints more than 64.0 MiB"),
         ("ns::forks", "forks, and the child returns"),
         ("ns::wrong", "1 is not 2"),
     ],

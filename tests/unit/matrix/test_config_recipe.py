@@ -150,8 +150,8 @@ def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
         ),
         pytest.param({"libraries": "{_C: CPU}"}, "`libraries._C` must be a list; write [CPU]", id="libraries"),
         pytest.param(
-            {"memory_per_job": "2GB"},
-            "`memory_per_job`: '2GB' is not an amount of memory; write it like 2GiB or 512MiB",
+            {"memory_per_job": "2"},
+            "`memory_per_job`: '2' is not a size; write it like 512MiB or 2GiB",
             id="memory",
         ),
         pytest.param(
