@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import threading
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -118,12 +118,19 @@ class Handler(BaseHTTPRequestHandler):
 def served(root: Path) -> Iterator[PackageIndex]:
     """Serve the index of a folder while the body runs."""
     index = PackageIndex(root)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("OwnHandler", (Handler,), {"index": index}))
-    index.url = f"http://127.0.0.1:{server.server_port}"
+    with serving(type("OwnHandler", (Handler,), {"index": index})) as address:
+        index.url = f"http://{address}"
+        yield index
+
+
+@contextlib.contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Serve HTTP on this machine while the body runs; yields host and port."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
     try:
-        yield index
+        yield f"127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()

@@ -8,12 +8,11 @@ import os
 import shutil
 import subprocess
 import tarfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
 from builder.wheels.sources import archive as unpack_module
 from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
 from tests.conftest import lacking
+from tests.unit.loopback import serving
 
 
 def recipe(source: PathSource | SdistSource | GitSource, *patches: Path) -> Recipe:
@@ -397,22 +397,15 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     root = tmp_path / "www"
     root.mkdir()
     seen: list[tuple[str, str]] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, seen=seen, directory=str(root)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
     for name in [name for name in os.environ if name.startswith(("UV_", "PIP_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("UV_NO_CACHE", "1")
     monkeypatch.setenv("UV_HTTP_RETRIES", "0")
-    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}/simple")
     monkeypatch.setenv("CANARY", str(tmp_path / "canary"))
-    try:
-        yield Index(root, f"127.0.0.1:{server.server_port}", seen)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(partial(Handler, seen=seen, directory=str(root))) as address:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://{address}/simple")
+        yield Index(root, address, seen)
 
 
 @pytest.mark.parametrize("digest", ["", SHA256], ids=["index without digests", "index with digests"])

@@ -6,11 +6,12 @@ import base64
 import contextlib
 import hashlib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, urlsplit
+
+from tests.unit.loopback import serving
 
 
 @dataclass
@@ -88,13 +89,5 @@ def _handler(registry: Registry) -> type[BaseHTTPRequestHandler]:
 def running_registry() -> Iterator[Registry]:
     """A registry that runs during the body."""
     registry = Registry()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(registry))
-    registry.address = f"127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with serving(_handler(registry)) as registry.address:
         yield registry
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

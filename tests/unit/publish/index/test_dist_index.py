@@ -12,11 +12,10 @@ import os
 import shlex
 import subprocess
 import sys
-import threading
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -132,15 +131,8 @@ def served(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
     dist = tmp_path / "dist"
     dist.mkdir()
     paths: list[str] = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, paths=paths, directory=str(dist)))
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield dist, f"http://127.0.0.1:{server.server_port}/simple", paths
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with loopback.serving(partial(Handler, paths=paths, directory=str(dist))) as address:
+        yield dist, f"http://{address}/simple", paths
 
 
 @pytest.mark.parametrize("installer", INSTALLERS)
