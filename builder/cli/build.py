@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -40,13 +39,10 @@ from builder.cli.output import print_data
 from builder.errors import Exit
 from builder.log import print_error, print_line, set_verbosity
 from builder.matrix.config import Selection
-from builder.matrix.load import load_matrix
-from builder.matrix.plan import Plan
 from builder.publish.plan_text import dry_run_json, dry_run_text
-from builder.result import BuildResult
 
 if TYPE_CHECKING:
-    from builder.commands.building.build import BuildOptions
+    from builder.commands.building.build import BuildOptions, BuildOutcome
 
 EXAMPLES = examples(
     "buildfarm build --torch 2.2 --cuda 12.1",
@@ -103,9 +99,9 @@ def build(
     )
     if dry_run:
         return _print_dry_run(options, as_json=as_json)
-    planned, results = verb.run_build(options)
-    _print(matrix, dist, planned, results, junit, as_json=as_json)
-    raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
+    outcome = verb.run_build(options)
+    _print(dist, outcome, junit, as_json=as_json)
+    raise typer.Exit(int(max((result.exit for result in outcome.results), default=Exit.OK)))
 
 
 def _print_dry_run(options: BuildOptions, *, as_json: bool) -> None:
@@ -116,20 +112,18 @@ def _print_dry_run(options: BuildOptions, *, as_json: bool) -> None:
     print_data(dry_run_json(builds) if as_json else dry_run_text(builds, hint_of(options, builds)))
 
 
-def _print(
-    matrix: Path, dist: Path, planned: Plan, results: Sequence[BuildResult], junit: Path | None, *, as_json: bool
-) -> None:
+def _print(dist: Path, outcome: BuildOutcome, junit: Path | None, *, as_json: bool) -> None:
     """Print the errors and the result; write the JUnit file."""
     from builder.publish.build_text import build_text, distinct_errors  # noqa: PLC0415
     from builder.publish.report import build_junit, report_json  # noqa: PLC0415
     from builder.store import write_atomic  # noqa: PLC0415
 
+    plan, results, torch_index = outcome
     for error, builds in distinct_errors(results):
         print_error(error, who=builds)
     if junit:
         write_atomic(junit.absolute(), build_junit(results).encode())
-    torch_index = load_matrix(matrix).torch_index
-    print_data(report_json(planned, results) if as_json else build_text(dist, planned, results, torch_index))
+    print_data(report_json(plan, results) if as_json else build_text(dist, plan, results, torch_index))
 
 
 def _added(source: str | None, matrix: Path, select: Selection, store: Path | None) -> list[str]:

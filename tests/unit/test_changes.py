@@ -42,7 +42,7 @@ def restored(project: SmallProject) -> Iterator[None]:
 
 def once(project: SmallProject) -> BuildResult:
     """Run the only build once."""
-    _, (result,) = run_build(project.options())
+    (result,) = run_build(project.options()).results
     return result
 
 

@@ -17,7 +17,7 @@ from builder import __version__
 from builder.__main__ import _run
 from builder.cli import output
 from builder.commands.building import build
-from builder.commands.building.build import BuildOptions
+from builder.commands.building.build import BuildOptions, BuildOutcome
 from builder.errors import (
     BuildError,
     BuildfarmError,
@@ -29,6 +29,7 @@ from builder.errors import (
 )
 from builder.log import print_line
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Build, Plan
 from builder.result import BuildResult
 from tests.conftest import ROOT
@@ -82,12 +83,12 @@ def replace_run_build(
     """Replace `run_build` by a function that returns or raises `outcome`; the list gets the options of each call."""
     calls: list[BuildOptions] = []
 
-    def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult]]:
+    def run_build(options: BuildOptions) -> BuildOutcome:
         calls.append(options)
         print_line("building")
         if isinstance(outcome, BaseException):
             raise outcome
-        return Plan((BUILD,), ()), outcome
+        return BuildOutcome(Plan((BUILD,), ()), outcome, TORCH_INDEX)
 
     monkeypatch.setattr(build, "run_build", run_build)
     return calls

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import choose_executor, override_base_image
@@ -66,7 +67,15 @@ class BuildOptions:
     dist: Path = Path("dist")
 
 
-def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult]]:
+class BuildOutcome(NamedTuple):
+    """What a run planned and made; `torch_index` is that of matrix.yaml."""
+
+    plan: Plan
+    results: list[BuildResult]
+    torch_index: str
+
+
+def run_build(options: BuildOptions) -> BuildOutcome:
     """Build the selected wheels, prove them as far as this machine can, and put the good ones into `dist`.
 
     Raises UsageError or NothingSelectedError for the matrix and the options, PreflightError (or the only problem) for
@@ -97,7 +106,7 @@ def run_build(options: BuildOptions) -> tuple[Plan, list[BuildResult]]:
         print_line(f"{options.dist}: {event}")
     _update_index(options.dist, published.wheels)
     save_report(store, started, time.monotonic() - clock, report_json(plan, results))
-    return plan, results
+    return BuildOutcome(plan, results, matrix.torch_index)
 
 
 def dry_run(options: BuildOptions) -> dict[Build, bool]:

@@ -70,7 +70,7 @@ def one_run(project: SmallProject) -> Run:
     messages = io.StringIO()
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(console, "_file", messages)  # `capture` only captures one thread
-        plan, results = run_build(options)
+        plan, results, _ = run_build(options)
     return Run(
         {result.build.extension: result for result in results},
         build_text(options.dist, plan, results),
@@ -348,7 +348,7 @@ def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(
     monkeypatch.setattr("builder.resources.ENVIRONMENT_BYTES", 2**60)
     with pytest.raises(UsageError, match="GiB are free, but a build needs"):
         run_build(replace(options, store=tmp_path / "empty"))
-    _, results = run_build(options)
+    results = run_build(options).results
     assert all(result.reused for result in results)
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from builder.__main__ import _run
-from builder.cli.store import parse_size
 from builder.commands.building.build import dry_run, run_build
 from builder.commands.store.prune import Pruned, prune
 from builder.errors import Exit
+from builder.matrix.models.fields import parse_size
 from builder.publish.plan_text import dry_run_json, dry_run_text
 from builder.storage.item import Kind, Limits
 from builder.storage.runs import runs
@@ -78,11 +78,11 @@ def test_prune_disturbs_no_running_build(project: SmallProject, tmp_path: Path) 
     with pruning(Store(project.store).root, output):
         for answer in range(3):
             source.write_text(MODULE.format(answer=answer))
-            _, results = run_build(options)
+            results = run_build(options).results
             assert [result.exit for result in results] == [Exit.OK] * 2, [result.error for result in results]
             assert all(result.stored and result.stored.wheel.is_file() for result in results)
             assert len(list((project.root / "dist").glob("*.whl"))) == 2
-            _, results = run_build(options)  # marks of the earlier results keep the builds
+            results = run_build(options).results  # marks of the earlier results keep the builds
             assert all(result.stored and result.stored.wheel.is_file() for result in results)
         del results
         gc.collect()
@@ -116,7 +116,7 @@ def test_prune_and_history(project: SmallProject) -> None:
     planned_builds = dry_run(options)
     assert dry_run_text(planned_builds).startswith("2 to compile, 0 already built\n  compile        ")
     assert [each["status"] for each in json.loads(dry_run_json(planned_builds))["builds"]] == ["compile"] * 2
-    _, results = run_build(options)
+    results = run_build(options).results
     assert [result.reused for result in results] == [False] * 2
 
 
@@ -138,7 +138,7 @@ def test_the_commands_work_without_docker(
     status, used = buildfarm("du", "--json")
     assert status == 0
     assert "images and volumes are not listed: there is no docker program" in json.loads(used)["notes"][0]
-    assert "Deleting all of this frees 0 KiB." in buildfarm("du")[1]
+    assert "Deleting all of this frees 0 bytes." in buildfarm("du")[1]
     assert buildfarm("history", "--json") == (0, "[]\n")
     status, pruned = buildfarm("prune", "--max-size", "1GB", "--json")
     assert json.loads(pruned) == {"dry_run": False, "freed": 0, "deleted": [], "in_use": []}
