@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
@@ -39,6 +40,9 @@ class Objects(Protocol):
 
     def exists(self, name: str) -> bool:
         """Whether an object of this name exists."""
+
+    def age(self, name: str) -> float:
+        """Seconds since an object was written; raises FileNotFoundError."""
 
 
 class Folder:
@@ -92,6 +96,10 @@ class Folder:
     def exists(self, name: str) -> bool:
         """Whether the file exists."""
         return self._path(name).is_file()
+
+    def age(self, name: str) -> float:
+        """Seconds since a file was written; raises FileNotFoundError."""
+        return time.time() - self._path(name).stat().st_mtime
 
     def remove_leftovers(self) -> None:
         """Delete temporary files of killed processes."""

@@ -126,10 +126,10 @@ class Repository:
         """The wheels of a project, from the records, in no order."""
         return _entries(self.objects.read_all(f"records/{project}"))
 
-    def listed(self, project: str) -> list[Entry]:
-        """The wheels that the pages of a project list; empty without a page."""
+    def listed(self, project: str, path: str = ALL) -> list[Entry]:
+        """The wheels that the page of a project lists in this path; empty without a readable page."""
         try:
-            return entries_of(self.objects.read(f"{ALL}/{project}/index.json"))
+            return entries_of(self.objects.read(f"{path}/{project}/index.json"))
         except (FileNotFoundError, ValueError, KeyError, TypeError):
             return []
 
@@ -181,12 +181,13 @@ class Repository:
     def _write_roots(self) -> None:
         for path in self.paths():
             for _ in range(_ATTEMPTS):
-                projects = self._projects_of(path)
+                projects = self.projects_of(path)
                 self._write(path, root_pages(projects))
-                if self._projects_of(path) == projects:
+                if self.projects_of(path) == projects:
                     break
 
-    def _projects_of(self, path: str) -> list[str]:
+    def projects_of(self, path: str) -> list[str]:
+        """The projects that have a page in this path."""
         return [name for name in self.objects.names(path) if not name.startswith("index.")]
 
     def _write(self, folder: str, pages: dict[str, bytes]) -> None:
