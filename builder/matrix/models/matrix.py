@@ -74,8 +74,8 @@ class ImageModel(StrictModel):
     )
     toolkit: CudaVersion | None = Field(
         default=None,
-        description="The CUDA version of the toolkit in the image, if its minor version differs from that of the cells."
-        " The major versions must be equal.",
+        description="The CUDA version of the toolkit in the image. Needed if its minor version differs from that of the"
+        " cells. The major versions must be equal.",
         examples=["12.4"],
     )
 
