@@ -1,16 +1,16 @@
-"""Kernels and functions of one CUDA file, read from its text, and their signatures as ops of torch."""
+"""Kernels of one CUDA file, read from its text, and their signatures as ops of torch."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-_COMMENTS = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+from builder.recipes.host_functions import plain_code, schema_name
+
 _KERNEL = re.compile(
     r"(?:template\s*<\s*(?:typename|class)\s+(\w+)\s*>\s*)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?"
     r"void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{"
 )
-_FUNCTION = re.compile(r"^(?:torch|at)::Tensor\s+(\w+)\s*\(([^)]*\b(?:torch|at)::Tensor\b[^)]*)\)\s*\{", re.MULTILINE)
 _DTYPES = {
     "float": "kFloat", "double": "kDouble", "int": "kInt", "int32_t": "kInt", "int64_t": "kLong", "long": "kLong",
     "uint8_t": "kByte", "unsigned char": "kByte", "int8_t": "kChar", "int16_t": "kShort", "bool": "kBool",
@@ -86,22 +86,14 @@ class Kernel:
         parts, aliases = [], iter("abcdefghijklmnopqrstuvwxyz")
         for each in self.parameters:
             kind = f"Tensor({next(aliases)}!)" if each.kind == "output" else each.kind.replace("tensor", "Tensor")
-            parts.append(f"{kind} {each.name}")
+            parts.append(f"{kind} {schema_name(each.name)}")
         return f"{self.name}({', '.join(parts)}) -> ()"
-
-
-@dataclass(frozen=True)
-class Function:
-    """A host function that returns a tensor, such as `at::Tensor f(at::Tensor x, double a)`, and its schema."""
-
-    name: str
-    schema: str
 
 
 def read_kernels(text: str) -> tuple[list[Kernel], list[str]]:
     """Return the kernels that can be launched, and a sentence for each that cannot."""
     kernels, refused = [], []
-    for template, name, listed in _KERNEL.findall(_COMMENTS.sub(" ", text)):
+    for template, name, listed in _KERNEL.findall(plain_code(text)):
         parameters = [_parameter(part, template) for part in _split(listed)]
         known = [each for each in parameters if each]
         if len(known) != len(parameters):
@@ -112,16 +104,6 @@ def read_kernels(text: str) -> tuple[list[Kernel], list[str]]:
         else:
             kernels.append(Kernel(name, tuple(known), template))
     return kernels, refused
-
-
-def read_functions(text: str) -> list[Function]:
-    """Return the host functions of tensors whose parameters all have an equivalent in a schema."""
-    found, plain = [], _COMMENTS.sub(" ", text)
-    for match in _FUNCTION.finditer(plain):
-        parts = [_schema_of(part) for part in _split(match[2])]
-        if all(parts):
-            found.append(Function(match[1], f"{match[1]}({', '.join(map(str, parts))}) -> Tensor"))
-    return found
 
 
 def _split(listed: str) -> list[str]:
@@ -141,10 +123,3 @@ def _parameter(text: str, template: str) -> Parameter | None:
     kinds = [("bool", {"bool"}), ("int", _INTEGERS), ("float", _FLOATS | {template} - {""})]
     known_kind = next((kind for kind, types in kinds if value[1] in types), None)
     return Parameter(value[2], value[1], known_kind) if known_kind else None
-
-
-def _schema_of(text: str) -> str | None:
-    """One parameter of a host function in a schema: only the types that TORCH_LIBRARY takes."""
-    found = re.fullmatch(r"(?:const\s+)?([\w:]+)\s*&?\s+&?(\w+)", text.partition("=")[0].strip())
-    types = {"torch::Tensor": "Tensor", "at::Tensor": "Tensor", "int64_t": "int", "double": "float", "bool": "bool"}
-    return f"{types[found[1]]} {found[2]}" if found and found[1] in types else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import UsageError
-from builder.recipes.kernels import read_functions, read_kernels
+from builder.recipes.host_functions import read_functions, schema_name
+from builder.recipes.kernels import Kernel, read_kernels
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
@@ -23,6 +25,34 @@ class NewExtension:
     name: str
     files: dict[str, str]
     notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Op:
+    """An op of a binding: its C++ function, and what its fake kernel needs (see `Function`).
+
+    `returns` is whether it returns a tensor.
+    """
+
+    name: str
+    schema: str
+    target: str
+    parameters: Sequence[str]
+    tensors: Sequence[str]
+    result: str = ""
+    returns: bool = True
+
+    @property
+    def fake(self) -> bool:
+        """Whether its fake kernel is known: the op returns nothing, or its result is like a parameter."""
+        return bool(self.result) or not self.returns
+
+    @classmethod
+    def of_kernel(cls, kernel: Kernel) -> _Op:
+        """An op that launches a kernel, which writes to its arguments."""
+        parameters = [schema_name(each.name) for each in kernel.parameters]
+        tensors = [schema_name(each.name) for each in kernel.tensors]
+        return cls(kernel.name, kernel.schema, f"{kernel.name}_op", parameters, tensors, returns=False)
 
 
 def small_extension(name: str) -> NewExtension:
@@ -49,37 +79,48 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
         files = {f"{name}/__init__.py": init, **_packaging(name, [source], module=module, complete_headers=complete)}
         return NewExtension(name, files, [f"{source} has a pybind11 module, which becomes {name}.{module}"])
     if library := _LIBRARY.search(text):
-        ops: list[str] = []
+        ops: list[object] = []
         init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=ops)
         files = {f"{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
-        return NewExtension(name, files, [f"{source} registers ops in the namespace {library[1]}"])
+        notes = [
+            f"{source} registers ops in the namespace {library[1]}",
+            f"for torch.compile, write a fake kernel for each op: {name}/__init__.py shows how",
+        ]
+        return NewExtension(name, files, notes)
     return _with_ops(name, source, text, complete_headers=complete)
 
 
 def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> NewExtension:
-    functions, (kernels, refused) = read_functions(text), read_kernels(text)
+    (functions, skipped), (kernels, refused) = read_functions(text), read_kernels(text)
     kernels = [] if functions else kernels  # the functions launch the kernels
+    refused = skipped + ([] if functions else refused)
     if not functions and not kernels:
         raise UsageError(
             "the file has no kernel and no function that can become an op",
             where=source,
             hints=[*refused, "write an op in the file: see the tutorial", "run `buildfarm init` in an empty folder"],
         )
-    ops = [{"name": each.name, "schema": each.schema, "target": each.name} for each in functions]
-    ops += [{"name": each.name, "schema": each.schema, "target": f"{each.name}_op"} for each in kernels]
-    names = [op["name"] for op in ops]
+    ops = [_Op(each.name, each.schema, each.name, each.parameters, each.tensors, each.result) for each in functions]
+    ops += [_Op.of_kernel(each) for each in kernels]
     binding = f"csrc/{name}_ops.cu"
     files = {
         binding: _render("ops.cu", name=name, source=source, kernels=kernels, ops=ops),
-        f"{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=names),
+        f"{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=ops),
         **_packaging(name, [binding], module="_C", complete_headers=complete_headers),
     }
-    notes = [f"op torch.ops.{name}.{op['schema']}" for op in ops]
+    notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
+    notes += [f"no op for {each}" for each in refused]
     notes += [
         f"check how {binding} launches {each.name}: with one thread for each element of {each.counted}"
         for each in kernels
     ]
-    return NewExtension(name, files, [*notes, *(f"no op for {each}" for each in refused if not functions)])
+    notes += [
+        f"for torch.compile, complete the fake kernel of {op.name} in {name}/__init__.py: the shape of its result is"
+        " not known"
+        for op in ops
+        if not op.fake
+    ]
+    return NewExtension(name, files, notes)
 
 
 def _packaging(name: str, sources: list[str], *, module: str, complete_headers: bool) -> dict[str, str]:

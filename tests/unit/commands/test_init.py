@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -11,7 +15,7 @@ from builder.commands.init.init import InitOptions, run_init
 from builder.errors import UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
-from tests.conftest import ROOT
+from tests.conftest import ROOT, run
 
 SELECT = Selection(torch=("2.11",), cuda=("13.0",), python=("3.12",))
 TUTORIAL = re.compile(r'^```\w+ title="extensions/axpby/([^"]+)"\n(.*?)^```$', re.M | re.S)
@@ -63,6 +67,86 @@ def test_cuda_file_of_the_user_is_wrapped_and_not_changed(tmp_path: Path, code: 
     compile((tmp_path / "setup.py").read_text(), "setup.py", "exec")
     _, _, plan = read_plan(tmp_path / "matrix.yaml", Selection())
     assert len(plan.builds) == 1
+
+
+KERNELS = """\
+static int blocks(int n) { return n; }
+__global__ void k(const float* in, float* y, int n) {}
+"""
+FUNCTIONS = """\
+at::Tensor same(at::Tensor x, at::Tensor bias) { auto out = at::empty_like(x); return out; }
+at::Tensor other(at::Tensor x, at::Tensor y) { return at::mm(x, y); }
+std::vector<at::Tensor> two(at::Tensor x) { return {x, x}; }
+"""
+
+
+def imported(package: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., object]]:
+    """Run the __init__.py of a package with a stand-in for torch; return its fake kernels by the names of their ops."""
+    fakes: dict[str, Callable[..., object]] = {}
+
+    def check(condition: bool, message: Callable[[], str]) -> None:
+        if not condition:
+            raise RuntimeError(message())
+
+    class Ops:
+        def __getattr__(self, name: str) -> object:
+            return self
+
+        def load_library(self, path: Path) -> None:
+            assert path == package / "_C.cpython-312.so"
+
+    torch = ModuleType("torch")
+    library = SimpleNamespace(register_fake=lambda op: lambda function: fakes.setdefault(op, function))
+    vars(torch).update(ops=Ops(), library=library, _check=check, empty_like=lambda x: f"like {x.device}")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    runpy.run_path(str(package / "__init__.py"))
+    return fakes
+
+
+def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, cuda = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:0")
+    for code, op, result in ((FUNCTIONS, "mine::same", "like cuda:0"), (KERNELS, "mine::k", None)):
+        folder = tmp_path / op.replace("::", "-")
+        folder.mkdir()
+        (folder / "mine.cu").write_text(code)
+        start(folder)
+        (folder / "mine" / "_C.cpython-312.so").touch()
+        fakes = imported(folder / "mine", monkeypatch)
+        assert list(fakes) == [op]
+        more = () if op == "mine::same" else (4,)
+        assert fakes[op](cuda, cuda, *more) == result
+        with pytest.raises(RuntimeError, match="must be on the same device"):
+            fakes[op](cuda, cpu, *more)
+
+
+def test_what_init_could_not_derive_is_named(tmp_path: Path) -> None:
+    (tmp_path / "mine.cu").write_text(FUNCTIONS)
+    notes = "\n".join(start(tmp_path))
+    assert "no op for two: it returns `std::vector<at::Tensor>`" in notes
+    assert "complete the fake kernel of other in mine/__init__.py" in notes
+    assert "fake kernel of same" not in notes
+    text = (tmp_path / "mine" / "__init__.py").read_text()
+    assert '# @torch.library.register_fake("mine::other")\n# def _fake_other(x, y):\n' in text
+
+
+def test_host_functions_beside_kernels_are_named_too(tmp_path: Path) -> None:
+    (tmp_path / "mine.cu").write_text(KERNELS)
+    assert any(note.startswith("no op for blocks: it returns `int`") for note in start(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [None, KERNELS, "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "TORCH_LIBRARY(space, m) {}"],
+    ids=["small", "kernels", "pybind", "library"],
+)
+def test_import_in_the_folder_of_the_project_names_the_cure(tmp_path: Path, code: str | None) -> None:
+    if code is not None:
+        (tmp_path / "mine.cu").write_text(code)
+    start(tmp_path, "mine")
+    (tmp_path / "torch.py").touch()
+    done = run(sys.executable, "-c", "import mine", cwd=tmp_path)
+    assert f"ImportError: {tmp_path / 'mine'} has no compiled" in done.err
+    assert "Install the wheel, and start Python in another folder" in done.err
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
-"""Signatures of kernels and functions as ops."""
+"""Signatures of kernels and host functions as ops, and the reasons why the others become none."""
 
 from __future__ import annotations
 
 import pytest
 
-from builder.recipes.kernels import read_functions, read_kernels
+from builder.recipes.host_functions import read_functions
+from builder.recipes.kernels import read_kernels
+
+#: A fake kernel for a result with contiguous strides.
+NEW = "x.new_empty(x.shape)"
 
 
 @pytest.mark.parametrize(
@@ -22,6 +26,8 @@ from builder.recipes.kernels import read_functions, read_kernels
             "__global__ void k(float const *x, // in\n /* out */ int64_t* y, size_t n)\n{",
             "k(Tensor x, Tensor(a!) y, int n) -> ()",
         ),
+        # A schema cannot have the name `in`.
+        ("__global__ void k(const float* in, float* out) {", "k(Tensor in_, Tensor(a!) out) -> ()"),
     ],
 )
 def test_kernel_becomes_an_op(code: str, schema: str) -> None:
@@ -47,11 +53,66 @@ def test_declarations_and_comments_are_no_kernels() -> None:
 
 def test_functions_of_tensors() -> None:
     code = (
-        "torch::Tensor f(const torch::Tensor& x, int64_t n, double a = 1.0) {\n"
-        "at::Tensor g(at::Tensor x, bool b) {\nstatic at::Tensor h(at::Tensor x) {\n"
-        "at::Tensor i(at::Tensor x, float a) {\nvoid j(at::Tensor x) {\n"
+        "torch::Tensor f(const torch::Tensor& x, int64_t n, double a = 1.0) { if (n) { return x; } return x; }\n"
+        "namespace {\nat::Tensor g(at::Tensor in, bool b) { return in; }\n}\n"
+        "__global__ void kernel(float* x) {}\n__device__ float helper(float x) { return x; }\n"
+        "struct S { int method(int x) { return x; } };\nTORCH_LIBRARY(name, m) {}\n"
+        "// at::Tensor h(at::Tensor x) {}\n"
     )
-    assert [each.schema for each in read_functions(code)] == [
+    functions, refused = read_functions(code)
+    assert [each.schema for each in functions] == [
         "f(Tensor x, int n, float a) -> Tensor",
-        "g(Tensor x, bool b) -> Tensor",
+        "g(Tensor in_, bool b) -> Tensor",
     ]
+    assert refused == []
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("static at::Tensor f(at::Tensor x) {}", "it is static; remove `static` to make it an op"),
+        (
+            "at::Tensor f(at::Tensor x, float a) {}",
+            "the parameter `float a` has no equivalent in the schema of an op; use",
+        ),
+        ("void f(at::Tensor x) {}", "it returns `void`; only a function that returns one tensor becomes an op"),
+        ("static inline int f(int n) {}", "it returns `int`; only"),
+        ("std::vector<at::Tensor> f(at::Tensor x) {}", "it returns `std::vector<at::Tensor>`; only"),
+        ("template <typename T> at::Tensor f(at::Tensor x) {}", "it is a template"),
+        ("at::Tensor f(int64_t n) {}", "it has no tensor as parameter"),
+        ("namespace a::b { at::Tensor f(at::Tensor x) {} }", "it is in the namespace a::b"),
+    ],
+)
+def test_host_function_that_becomes_no_op_is_named_with_the_reason(code: str, reason: str) -> None:
+    functions, (refused,) = read_functions(code)
+    assert functions == []
+    assert refused.startswith(f"f: {reason}")
+
+
+def test_the_second_function_of_a_name_becomes_no_op() -> None:
+    functions, refused = read_functions("at::Tensor f(at::Tensor x) {}\nat::Tensor f(at::Tensor x, bool b) {}\n")
+    assert ([each.schema for each in functions], refused) == (
+        ["f(Tensor x) -> Tensor"],
+        ["f: a function before it has the same name"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "result"),
+    [
+        ("auto out = at::empty_like(x); run<<<1, 1>>>(out); return out;", "torch.empty_like(x)"),
+        ("if (!n) { throw 1; } return torch::zeros_like(x);", "torch.empty_like(x)"),
+        ("auto xc = x.contiguous(), yc = y.contiguous(); auto out = at::empty_like(xc); return out;", NEW),
+        ("at::Tensor out = at::empty(x.sizes(), x.options()); return out;", NEW),
+        ("x = x.contiguous(); auto out = x.clone(); return out;", NEW),
+        ("x = x.sum(0); auto out = at::empty_like(x); return out;", ""),
+        ("auto out = at::empty_like(x); out = out.sum(); return out;", ""),
+        ("auto out = at::empty_like(x); if (n) return x; return out;", ""),
+        ("auto out = at::empty_like(x, at::kInt); return out;", ""),
+        ("auto out = at::empty({x.size(0)}, x.options()); return out;", ""),
+        ("return x + y;", ""),
+    ],
+)
+def test_the_result_of_a_function_is_known_if_it_is_made_like_a_parameter(body: str, result: str) -> None:
+    ((function,), _) = read_functions(f"at::Tensor f(at::Tensor x, at::Tensor y, int64_t n) {{ {body} }}")
+    assert function.result == result

@@ -1,0 +1,161 @@
+"""Host functions of one CUDA file, read from its text: which become ops, and why the others do not."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+_COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
+_SCOPE = re.compile(r"(?:inline )?namespace(?: ([\w:]+))?|extern \"\"")
+_HEADER = re.compile(r"(?P<before>[^()=]*[\s>&*])(?P<name>\w+) ?\((?P<listed>[^()]*)\)(?: noexcept)?")
+_TEMPLATE = re.compile(r"template ?<[^>]*>")
+_SPECIFIER = re.compile(r"\b(?:static|inline|constexpr|__host__|__forceinline__|extern \"\")")
+_TENSOR = re.compile(r"(?:(?:torch|at)::)?Tensor")
+_TYPES = {"int64_t": "int", "double": "float", "bool": "bool"}
+#: Types that no schema has, and the types to use instead.
+_CURES = {"float": "double", "int": "int64_t", "int32_t": "int64_t", "long": "int64_t", "size_t": "int64_t"}
+#: An expression that makes a tensor with the shape, dtype and device of another one.
+_LIKE = (
+    (re.compile(r"(?:at|torch)::(?:empty|zeros|ones)_like\( ?(\w+) ?\)|(\w+)\.clone\(\)"), False),
+    (re.compile(r"(?:at|torch)::(?:empty|zeros|ones)\( ?(\w+)\.sizes\(\), ?\1\.options\(\) ?\)"), True),
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A host function that becomes an op.
+
+    Attributes:
+        name: its name.
+        schema: of the op.
+        parameters: the names of its parameters, as in the schema.
+        tensors: those of its tensors.
+        result: a Python expression for a tensor like the result, without its numbers; empty if it is not known.
+
+    """
+
+    name: str
+    schema: str
+    parameters: tuple[str, ...]
+    tensors: tuple[str, ...]
+    result: str = ""
+
+
+def plain_code(text: str) -> str:
+    """Return C++ code without comments, without preprocessor lines, and with empty strings."""
+    return _DIRECTIVE.sub("", _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else '""', text))
+
+
+def schema_name(name: str) -> str:
+    """Return the name of a C++ parameter for a schema and for Python: in both, names such as `in` are keywords."""
+    return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def read_functions(text: str) -> tuple[list[Function], list[str]]:
+    """Return the functions that become ops, and a sentence for each other host function."""
+    functions: dict[str, Function] = {}
+    refused = []
+    for space, header, body in _definitions(plain_code(text)):
+        found = _HEADER.fullmatch(header)
+        if not found or found["before"].strip().endswith(":") or re.search(r"__(?:global|device)__", found["before"]):
+            continue  # no function of the file's own scope, or device code
+        parts = [" ".join(part.split()) for part in found["listed"].split(",") if part.strip()]
+        name, parameters = found["name"], [_schema_of(part) for part in parts]
+        reason = _why_not(found["before"], parts, parameters, space)
+        if name in functions:
+            reason = "a function before it has the same name"
+        if reason:
+            refused.append(f"{name}: {reason}")
+            continue
+        known = [each for each in parameters if each]
+        schema = f"{name}({', '.join(f'{kind} {schema_name(each)}' for kind, each in known)}) -> Tensor"
+        tensors = [each for kind, each in known if kind == "Tensor"]
+        result = _result(" ".join(body.split()), tensors)
+        names, of_tensors = (tuple(map(schema_name, each)) for each in ([one for _, one in known], tensors))
+        functions[name] = Function(name, schema, names, of_tensors, result)
+    return list(functions.values()), refused
+
+
+def _definitions(code: str) -> Iterator[tuple[str, str, str]]:
+    """Yield the namespace, the header and the body of everything with a body that is not inside another body."""
+    scopes: list[str] = []
+    start = at = 0
+    while at < len(code):
+        if code[at] == "{":
+            header = " ".join(code[start:at].split())
+            if scope := _SCOPE.fullmatch(header):
+                scopes.append(scope[1] or "")
+            else:
+                end = _end_of_body(code, at)
+                yield "::".join(filter(None, scopes)), header, code[at + 1 : end]
+                at = end
+        elif code[at] == "}" and scopes:
+            scopes.pop()
+        if code[at : at + 1] in ("{", "}", ";"):
+            start = at + 1
+        at += 1
+
+
+def _end_of_body(code: str, start: int) -> int:
+    depth = 0
+    for found in re.compile(r"[{}]").finditer(code, start):
+        depth += 1 if found[0] == "{" else -1
+        if not depth:
+            return found.start()
+    return len(code)
+
+
+def _schema_of(text: str) -> tuple[str, str] | None:
+    """The kind and the name of one parameter in a schema: only the types that TORCH_LIBRARY takes."""
+    found = re.fullmatch(r"(?:const )?([\w:]+) ?&? ?(\w+)", text.partition("=")[0].strip())
+    kind = found and ("Tensor" if _TENSOR.fullmatch(found[1]) else _TYPES.get(found[1]))
+    return (kind, found[2]) if found and kind else None
+
+
+def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, str] | None], space: str) -> str:
+    """Return why a function becomes no op, or an empty string."""
+    returned = _SPECIFIER.sub("", _TEMPLATE.sub("", before)).strip()
+    if not _TENSOR.fullmatch(returned):
+        return f"it returns `{' '.join(returned.split())}`; only a function that returns one tensor becomes an op"
+    for part, parameter in zip(parts, parameters, strict=True):
+        if parameter is None:
+            kind = part.partition("=")[0].removeprefix("const ").split()[0]
+            cure = f"; use {_CURES[kind]}" if kind in _CURES else ""
+            return f"the parameter `{part}` has no equivalent in the schema of an op{cure}"
+    if not any(parameter and parameter[0] == "Tensor" for parameter in parameters):
+        return "it has no tensor as parameter"
+    if _TEMPLATE.search(before):
+        return "it is a template"
+    if word := re.search(r"\b(static|inline)\b", before):
+        return f"it is {word[1]}; remove `{word[1]}` to make it an op"
+    return f"it is in the namespace {space}" if space else ""
+
+
+def _result(body: str, tensors: Sequence[str]) -> str:
+    """The result of a function as a Python expression, if its body makes it like one of the parameters."""
+    returned = {value.strip() for value in re.findall(r"\breturn\b([^;]*);", body)} - {""}
+    name = returned.pop() if len(returned) == 1 else ""
+    made = _assigned(body, name) if name.isidentifier() else [name]
+    for pattern, contiguous in _LIKE:
+        found = pattern.fullmatch(made[0]) if len(made) == 1 else None
+        if found is None:
+            continue
+        source = next(filter(None, found.groups()))
+        before = _assigned(body, source)
+        copied = re.fullmatch(r"(\w+)\.contiguous\(\)", before[0]) if len(before) == 1 else None
+        origin = copied[1] if copied else source
+        if origin in tensors and (copied or not before) and (origin == source or not _assigned(body, origin)):
+            made_like = schema_name(origin)
+            if contiguous or copied:
+                return f"{made_like}.new_empty({made_like}.shape)"
+            return f"torch.empty_like({made_like})"
+    return ""
+
+
+def _assigned(body: str, name: str) -> list[str]:
+    """Every expression that is assigned to a name, without the others of the same declaration."""
+    found = re.findall(rf"(?<![\w.]){name} ?=(?!=) ?((?:[^;,()]|\((?:[^()]|\([^()]*\))*\))*)", body)
+    return [each.strip() for each in found]
