@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 from builder.errors import BuildfarmError, Exit
 from builder.gate.draft.result import Drafts
-from builder.gate.outcome import Answer
+from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Answer
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
 from builder.proof import Proof, Verdict
@@ -48,11 +50,34 @@ class BuildResult:
         return any(proof.verdict is Verdict.FAILED for proof in self.proofs)
 
     @property
+    def mistake_in_cases(self) -> bool:
+        """Whether a check failed, and each failed because of a mistake in cases.py: no check found the wheel at fault.
+
+        The name of an op that exists in one of the cells is no mistake.
+        """
+        failed = [proof for proof in self.proofs if proof.verdict is Verdict.FAILED]
+        found = {one["op"] for one in _outcomes(self.proofs) if one["verdict"] == PASSED}
+        found |= {op.partition(".")[0] for op in found if "::" in op}
+        return bool(failed) and all(_is_mistake(proof, found) for proof in failed)
+
+    @property
     def exit(self) -> Exit:
         """The exit code that this build asks for; the run exits with the highest."""
         if self.error is not None:
             return self.error.exit_code
         return Exit.FAILED if self.refused else Exit.OK
+
+
+def _is_mistake(proof: Proof, found: Set[str]) -> bool:
+    """Whether each failure of this check is a mistake in cases.py; `found` are the ops of any cell."""
+    failed = [one for one in _outcomes([proof]) if one["verdict"] == FAILED]
+    mistakes = [one for one in failed if MISTAKE_IN_CASES.items() <= one.get("evidence", {}).items()]
+    lost = [one for one in mistakes if one["evidence"].get("unknown") and one["op"] in found]
+    return bool(failed) and len(mistakes) == len(failed) and not lost
+
+
+def _outcomes(proofs: Sequence[Proof]) -> list[dict[str, Any]]:
+    return [one for proof in proofs for one in proof.evidence.get("outcomes", ())]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from types import MappingProxyType
 
-from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
+from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome
 from builder.gate.tasks import CaseFacts
 
 #: Why the checks of a recipe without cases.py are not run.
@@ -37,21 +38,33 @@ def case_coverage(
             outcomes.append(Outcome("ops", op, "", PASSED, f"{count} case{'s' if count > 1 else ''}"))
         elif reason:
             outcomes.append(Outcome("ops", op, "", NOT_RUN, f"not claimed: {reason}"))
-        else:
-            outcomes.append(Outcome("ops", op, "", FAILED, _NO_CASE))
-    known = {*ops, *map(_without_overload, ops)}
-    outcomes += [Outcome("ops", op, "", FAILED, _UNKNOWN) for op in not_claimed if op not in known]
+        else:  # a public module that cannot be imported is no mistake in cases.py
+            outcomes.append(_failure(op, "", _NO_CASE, mistake=not op.endswith(".*")))
+    known = [*ops, *map(_without_overload, ops)]
+    outcomes += [_failure(op, "", _UNKNOWN) for op in not_claimed if op not in known]
     outcomes += [
-        Outcome("ops", case.op, case.name, FAILED, f"a case in cases.py cannot be called: {case.missing}")
+        _failure(case.op, case.name, _missing(case, known), mistake=case.unknown, unknown=True)
         for case in _first_case_of_each_op(case for case in cases if case.missing)
     ]
     named_cases = set()
     for case in cases:
         if (case.op, case.name) in named_cases:
             reason = "two cases of this op have the same name: rename one of them"
-            outcomes.append(Outcome("ops", case.op, case.name, FAILED, reason))
+            outcomes.append(_failure(case.op, case.name, reason))
         named_cases.add((case.op, case.name))
     return outcomes
+
+
+def _failure(op: str, case: str, reason: str, *, mistake: bool = True, **evidence: bool) -> Outcome:
+    return Outcome("ops", op, case, FAILED, reason, evidence={**(MISTAKE_IN_CASES if mistake else {}), **evidence})
+
+
+def _missing(case: CaseFacts, ops: Sequence[str]) -> str:
+    """Return why a case cannot be called: its line, the reason and, for an unknown name, the nearest one."""
+    near = get_close_matches(case.op, ops, 1) if case.unknown else []
+    line = f", line {case.line}" if case.line else ""
+    meant = f"; did you mean {near[0]}?" if near else ""
+    return f"this case of cases.py{line} cannot be called: {case.missing}{meant}"
 
 
 def missing_empty_cases(cases: Sequence[CaseFacts]) -> list[Outcome]:

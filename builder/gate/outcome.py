@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 PASSED, FAILED, NOT_RUN, ACCEPTED = "passed", "failed", "not run", "accepted"
+
+#: In the evidence of a failure: cases.py is wrong, whatever the wheel does.
+MISTAKE_IN_CASES: Mapping[str, Any] = MappingProxyType({"mistake": "cases.py"})
 
 
 @dataclass(frozen=True)

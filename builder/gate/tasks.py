@@ -19,7 +19,8 @@ from builder.gate.outcome import NOT_RUN, Outcome, Spec
 class CaseFacts:
     """What the scheduler, which does not import torch, knows about a case: its index in CASES and these fields.
 
-    `missing` says why the case's op cannot be called; "" if it can. The other fields are those of `case.Case`.
+    `missing` says why the case's op cannot be called; "" if it can. `unknown` is whether the reason is that nothing has
+    this name. `line` is the line of the name in cases.py, or 0. The other fields are those of `case.Case`.
     """
 
     number: int
@@ -29,6 +30,8 @@ class CaseFacts:
     devices: Sequence[str] = ("cpu", "cuda")
     not_claimed: Mapping[str, str] = field(default_factory=dict)
     missing: str = ""
+    unknown: bool = False
+    line: int = 0
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseFacts:

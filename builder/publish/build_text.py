@@ -106,7 +106,7 @@ def _row(result: BuildResult) -> _Row:
     checks = re.sub(r"[1-9]\d* failed", r"[red]\g<0>[/]", counts(result.proofs))
     checks = re.sub(r"\d+ remarks?", r"[yellow]\g<0>[/]", checks)
     return _Row(
-        f"[red]{name}[/] (refused)" if result.exit else name,
+        f"[red]{name}[/] ({_refusal(result)})" if result.exit else name,
         size_text(result.stored.wheel.stat().st_size),
         cells,
         checks,
@@ -128,7 +128,7 @@ def _gpu(proofs: Sequence[Proof]) -> str:
 
 def _notes(result: BuildResult) -> list[str]:
     """Why the wheel was refused, which checks did not run, and what is special about its compile."""
-    lines = [f"refused: {result.build}: {line}" for line in failed_lines(result.proofs)]
+    lines = [f"{_refusal(result)}: {result.build}: {line}" for line in failed_lines(result.proofs)]
     if result.refused and (problem := problem_of(result)):
         lines += [f"  hint: {hint}" for hint in problem.hints]
     lines += [f"remark: {result.build}: {line}" for line in remark_lines(result.proofs)]
@@ -143,9 +143,14 @@ def _notes(result: BuildResult) -> list[str]:
     return lines
 
 
+def _refusal(result: BuildResult) -> str:
+    """What the failed checks found: a fault of the wheel, or a mistake in cases.py."""
+    return "cases.py is wrong" if result.mistake_in_cases else "refused"
+
+
 def _marked(note: str) -> str:
     """The line as rich markup, with a coloured first word."""
-    for word, colour in (("refused:", "red"), ("remark:", "yellow")):
+    for word, colour in (("refused:", "red"), ("cases.py is wrong:", "red"), ("remark:", "yellow")):
         if note.startswith(word):
             return f"[{colour}]{word}[/]{escape(note.removeprefix(word))}"
     return escape(note)

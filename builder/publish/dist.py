@@ -28,24 +28,26 @@ class Published:
 
     Attributes:
         wheels: the paths of the wheels that this run found good.
-        events: what happened to each wheel that was added, replaced, deleted, or kept from an earlier run.
+        events: what happened to each wheel that was added, replaced, or kept from an earlier run.
+        removed: why each wheel was removed.
 
     """
 
     wheels: list[Path]
     events: list[str]
+    removed: list[str]
 
 
 def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Published:
     """Copy every wheel without a failed check to `dist`, with its provenance, and write report.json.
 
-    `dist` keeps the last good wheel of each build, also when a new build fails or is refused. A wheel is deleted when a
-    check fails for this very file, and when a wheel of the same version with another platform tag replaces it: pip
-    would still install the old one.
+    `dist` keeps the last good wheel of each build, also when a new build fails or is refused, or when only cases.py is
+    wrong. A wheel is removed when a check fails for this very file, and when a wheel of the same version with another
+    platform tag replaces it: pip would still install the old one.
     """
     dist.mkdir(parents=True, exist_ok=True)
     remove_temporary_files(dist)
-    published = Published([], [])
+    published = Published([], [], [])
     for result in results:
         if result.stored is not None and not result.exit:
             _publish(dist, result.stored, result.proofs, published)
@@ -57,12 +59,12 @@ def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Pu
 
 
 def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published: Published) -> None:
-    """Copy one wheel to `dist`; delete wheels of the same version and Python with another platform tag."""
+    """Copy one wheel to `dist`; remove wheels of the same version and Python with another platform tag."""
     target = dist / stored.wheel.name
     for other in dist.glob(f"{glob.escape(target.name.rpartition('-')[0])}-*.whl"):
         if other.name != target.name:
             _delete_wheel(other)
-            published.events.append(f"deleted {other.name}: {target.name} replaces it")
+            published.removed.append(f"removed {other.name}: {target.name} replaces it")
     data = stored.wheel.read_bytes()
     if not target.exists():
         published.events.append(f"added {target.name}")
@@ -75,17 +77,19 @@ def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published
 
 
 def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> None:
-    """Delete the wheel of `dist` if this run refused it; report an earlier wheel that stays."""
+    """Remove the wheel of `dist` if this run refused it; report an earlier wheel that stays."""
     why = "a check failed for the new wheel" if result.refused else "the new build failed"
-    refused = sha256_of(result.stored.wheel) if result.stored and result.refused else ""
+    tested = sha256_of(result.stored.wheel) if result.stored and result.refused else ""
     for wheel in sorted(dist.glob("*.whl")):
         if wheel in published.wheels or not _is_of(wheel, result.build):
             continue
-        if refused == sha256_of(wheel):
-            _delete_wheel(wheel)
-            published.events.append(f"deleted {wheel.name}: a check failed for it")
-        else:
+        if tested != sha256_of(wheel):
             published.events.append(f"kept {wheel.name} of an earlier run: {why}")
+        elif result.mistake_in_cases:
+            published.events.append(f"kept {wheel.name}: only cases.py is wrong")
+        else:
+            _delete_wheel(wheel)
+            published.removed.append(f"removed {wheel.name}: a check failed for it")
 
 
 def _is_of(wheel: Path, build: Build) -> bool:

@@ -96,6 +96,8 @@ def problem_of(result: BuildResult) -> BuildfarmError | None:
     where = []
     if result.stored:
         where.append(f"the refused wheel is {result.stored.wheel}")
+    if result.mistake_in_cases:
+        where = ["correct cases.py and run the same command again; no wheel is compiled again"]
     if result.log:
         where.append(f"the full output is in {result.log}")
     return BuildError(

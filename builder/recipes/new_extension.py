@@ -98,7 +98,11 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
         raise UsageError(
             "the file has no kernel and no function that can become an op",
             where=source,
-            hints=[*refused, "write an op in the file: see the tutorial", "run `buildfarm init` in an empty folder"],
+            hints=[
+                *refused,
+                "write an op in the file, as docs/tutorial.md in the repository of buildfarm shows",
+                "run `buildfarm init` in an empty folder",
+            ],
         )
     ops = [_Op(each.name, each.schema, each.name, each.parameters, each.tensors, each.result) for each in functions]
     ops += [_Op.of_kernel(each) for each in kernels]

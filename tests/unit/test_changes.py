@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from builder import log
 from builder.commands.building.build import run_build
 from builder.commands.folders import open_store
 from builder.errors import Exit, UsageError
@@ -76,10 +77,16 @@ def test_a_stricter_recipe_does_not_reuse_verdicts(project: SmallProject) -> Non
     assert result.exit is Exit.FAILED
 
 
-def test_a_wheel_that_fails_now_is_removed_from_dist(project: SmallProject) -> None:
-    assert len(wheels(project)) == 3  # the wheel, its metadata and its statement
+def test_a_wheel_that_fails_now_is_removed_from_dist(project: SmallProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The removal is printed also with --quiet."""
+    before = wheels(project)
+    assert len(before) == 3  # the wheel, its metadata and its statement
     edit(project, "cuda: optional", "cuda: required")
-    once(project)
+    monkeypatch.setattr(log, "verbosity", log.Verbosity(quiet=True))
+    monkeypatch.setattr(console, "quiet", False)
+    with console.capture() as output:
+        once(project)
+    assert f"removed {before[0]}: a check failed for it" in output.get()
     assert wheels(project) == []
     assert "tiny" not in (project.root / "dist/simple/index.html").read_text()
 

@@ -104,6 +104,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     published = publish_wheels(options.dist, plan, results)
     for event in published.events:
         print_line(f"{options.dist}: {event}")
+    for removed in published.removed:  # also with --quiet
+        print_warning(f"{options.dist}: {removed}")
     _update_index(options.dist, published.wheels)
     save_report(store, started, time.monotonic() - clock, report_json(plan, results))
     return BuildOutcome(plan, results, matrix.torch_index)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 from builder.gate.case import Case
 from builder.gate.context import CaseError, resolve, sentence
 from builder.gate.discover import one_line
+from builder.gate.imports.cases_fault import is_mistake, line_of
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class CasesFile:
         public: PUBLIC, modules whose public functions need a case.
         not_claimed: NOT_CLAIMED, ops without a case and the reason for each.
         problem: what is wrong with the file, as a sentence, or "".
+        mistake: whether the problem is a mistake in the file; the extension has no part in it.
 
     """
 
@@ -30,28 +31,33 @@ class CasesFile:
     public: Sequence[str] = ()
     not_claimed: Mapping[str, str] = field(default_factory=dict)
     problem: str = ""
+    mistake: bool = False
 
 
 def load_cases(root: Path) -> CasesFile:
     """Import cases.py from the folder of the gate."""
     if not (root / "cases.py").is_file():
-        return CasesFile(
-            problem="cases.py is missing: write a cases.py that defines CASES, a list of builder.gate.Case"
-        )
+        return _unusable("cases.py is missing: write a cases.py that defines CASES, a list of builder.gate.Case")
     try:
         module = importlib.import_module("cases")
     except BaseException as error:  # noqa: BLE001 (SystemExit is an error too)
-        at = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).parent == root]
-        line = f", line {at[-1].lineno}" if at and not isinstance(error, SyntaxError) else ""
-        return CasesFile(problem=f"cases.py cannot be imported{line}: {one_line(error)}")
+        line = "" if isinstance(error, SyntaxError) else line_of(error, root)
+        return CasesFile(
+            problem=f"cases.py cannot be imported: {one_line(error)}{line}", mistake=is_mistake(error, root)
+        )
     for name, kind in (("CASES", list), ("PUBLIC", list), ("NOT_CLAIMED", dict)):
         value: Any = getattr(module, name, kind())
         if not isinstance(value, (kind, tuple) if kind is list else kind):
-            return CasesFile(problem=f"{name} in cases.py must be a {kind.__name__}, not a {type(value).__name__}")
+            return _unusable(f"{name} in cases.py must be a {kind.__name__}, not a {type(value).__name__}")
     cases = tuple(getattr(module, "CASES", ()))
     public = tuple(getattr(module, "PUBLIC", ()))
     not_claimed = dict(getattr(module, "NOT_CLAIMED", {}))
-    return CasesFile(cases, public, not_claimed, _problem(cases, not_claimed))
+    problem = _problem(cases, not_claimed)
+    return CasesFile(cases, public, not_claimed, problem, mistake=bool(problem))
+
+
+def _unusable(problem: str) -> CasesFile:
+    return CasesFile(problem=problem, mistake=True)
 
 
 def _problem(cases: Sequence[Any], not_claimed: Mapping[Any, Any]) -> str:
@@ -66,15 +72,17 @@ def _problem(cases: Sequence[Any], not_claimed: Mapping[Any, Any]) -> str:
     return ""
 
 
-def case_facts(number: int, case: Case, imported: bool) -> dict[str, Any]:
-    """Return the fields of `tasks.CaseFacts` for a case."""
-    missing = "the extension does not import"
+def case_facts(number: int, case: Case, imported: bool, lines: Mapping[str, int]) -> dict[str, Any]:
+    """Return the fields of `tasks.CaseFacts` for a case; `lines` are those of `lines_of_ops`."""
+    missing, unknown = "the extension does not import", False
     if imported:
         try:
             resolve(case.op)
             missing = ""
         except CaseError as error:
             missing = str(error)
+            # Any other ImportError may be that of a library of the extension.
+            unknown = error.__cause__ is None or isinstance(error.__cause__, AttributeError)
         except Exception as error:  # noqa: BLE001 (a lazy module may run any code here)
             missing = f"looking up {case.op} raises {sentence(error)}"
     return {
@@ -85,4 +93,6 @@ def case_facts(number: int, case: Case, imported: bool) -> dict[str, Any]:
         "devices": list(case.devices),
         "not_claimed": dict(case.not_claimed),
         "missing": missing,
+        "unknown": unknown,
+        "line": lines.get(case.op, 0),
     }

@@ -29,6 +29,7 @@ from typing import Any
 from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
+from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
@@ -200,12 +201,12 @@ def load(root: Path, spec: Spec, events: int, heap_checks: bool) -> tuple[worker
     facts["libraries"] = installed_libraries(spec.name)
     importing("cases.py")
     file = load_cases(root) if spec.has_cases else CasesFile()
-    if file.problem:
-        facts["errors"].append(file.problem)
     ops = discover.ops(recorder, file.public)
     facts["ops"] = ops
-    facts["cases"] = [case_facts(number, case, facts["imported"]) for number, case in enumerate(file.cases)]
-    facts["not_claimed"], facts["cases_problem"] = dict(file.not_claimed), file.problem
+    lines = lines_of_ops(root)
+    facts["cases"] = [case_facts(number, case, facts["imported"], lines) for number, case in enumerate(file.cases)]
+    facts["not_claimed"] = dict(file.not_claimed)
+    facts["cases_problem"], facts["mistake"] = file.problem, file.mistake
     facts["threads"] = rlimits.threads(os.getpid())
     return worker.LoadedExtension(spec, file.cases, tuple(ops), heap_checks), facts
 

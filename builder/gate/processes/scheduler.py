@@ -144,7 +144,7 @@ class Scheduler:
         self._ops = facts["ops"]
         self._cases = [tasks.CaseFacts.from_json(one) for one in facts["cases"]]
         # Errors of the imports are reported whatever was selected: with "not run" alone the gate would not fail.
-        self.outcomes += [Outcome("ops", "", "", FAILED, error) for error in facts["errors"]]
+        self.outcomes += verdicts.import_problems(facts)
         if facts["imported"]:
             found = verdicts.imports_found(self.spec, self._ops, self._cases, facts)
             self.outcomes += [one for one in found if self._selected(one.check)]

@@ -10,7 +10,7 @@ from typing import Any
 from builder.gate import coverage, tasks
 from builder.gate.check_table import CHECKS, TASK_CHECKS
 from builder.gate.imports import libraries
-from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
+from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes import journal
 from builder.gate.processes.running_task import RunningTask
 from builder.gate.processes.spawn import ForkServerProcess, Process
@@ -30,6 +30,15 @@ def imports_found(
     if facts.get("cases_problem"):  # reported once, and not as a missing case of each op
         return outcomes + coverage.not_covered(ops, "cases.py cannot be used, so no op was called")
     return outcomes + coverage.case_coverage(ops, cases, facts.get("not_claimed", {}))
+
+
+def import_problems(facts: Mapping[str, Any]) -> list[Outcome]:
+    """Return a failure for each import that raised, and for a cases.py that cannot be used."""
+    outcomes = [Outcome("ops", "", "", FAILED, error) for error in facts["errors"]]
+    if problem := facts.get("cases_problem"):
+        evidence = MISTAKE_IN_CASES if facts["mistake"] else {}
+        outcomes.append(Outcome("ops", "", "", FAILED, problem, evidence=dict(evidence)))
+    return outcomes
 
 
 def not_run(spec: Spec, reason: str, *, per_extension: bool) -> list[Outcome]:

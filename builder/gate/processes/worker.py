@@ -21,11 +21,14 @@ import torch
 
 from builder.gate.case import Case
 from builder.gate.context import CaseError, Context, sentence
-from builder.gate.outcome import FAILED, PASSED, Outcome, Spec
+from builder.gate.imports.cases_fault import is_mistake, line_of
+from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
 from builder.gate.system.sizes import size_text
 
+#: The folder of the packed gate, with cases.py.
+_ROOT = Path(__file__).parents[3]
 _COPIES_SECONDS = 1.0
 _NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|CUDA out of memory|Cannot allocate memory", re.IGNORECASE)
 _REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
@@ -158,7 +161,8 @@ def _output_is_log(task_dir: str) -> bool:
 def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseException, step: str) -> Outcome:
     text = str(error)
     if isinstance(error, CaseError):
-        return _failed(request, case, text)
+        mistake = is_mistake(error.__cause__, _ROOT)
+        return _failed(request, case, text + line_of(error.__cause__, _ROOT), **(MISTAKE_IN_CASES if mistake else {}))
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         requested = _REQUESTED.search(text)
         amount = size_text(int(requested.group(1))) if requested else "too much memory"

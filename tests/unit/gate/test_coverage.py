@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from builder.gate.coverage import NO_CASES, case_coverage, missing_empty_cases, not_covered
-from builder.gate.outcome import FAILED, NOT_RUN, PASSED
+from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED
 from builder.gate.tasks import CaseFacts
 
 
@@ -33,6 +33,20 @@ def test_each_of_several_overloads_needs_a_case() -> None:
 def test_a_case_of_a_missing_op_fails() -> None:
     [outcome] = case_coverage([], [case("ns::gone", missing="no op of this name is registered")])
     assert (outcome.op, outcome.verdict) == ("ns::gone", FAILED)
+
+
+def test_a_case_of_an_unknown_op_names_its_line_and_the_nearest_op() -> None:
+    unknown = CaseFacts(0, "ns::bias_gellu", "plain", missing="ns::bias_gellu: no op", unknown=True, line=7)
+    outcomes = case_coverage(["ns::bias_gelu.default"], [unknown])
+    assert [one.reason for one in outcomes if one.case] == [
+        "this case of cases.py, line 7 cannot be called: ns::bias_gellu: no op; did you mean ns::bias_gelu?"
+    ]
+    assert all(MISTAKE_IN_CASES.items() <= one.evidence.items() for one in outcomes)
+
+
+def test_a_module_that_cannot_be_imported_is_no_mistake_in_cases() -> None:
+    outcomes = case_coverage(["pkg.functional.*"], [case("pkg.f", missing="ImportError: undefined symbol")])
+    assert [one.evidence.get("mistake") for one in outcomes] == [None, None]
 
 
 def test_two_cases_with_the_same_name_fail() -> None:

@@ -10,10 +10,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from builder.errors import BuildError, BuildfarmError
+from builder.errors import BuildError, BuildfarmError, Exit
+from builder.gate.outcome import MISTAKE_IN_CASES, Outcome
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan, Skip
 from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells.op_gate import outcome_evidence, summary
 from builder.publish.build_text import build_text, distinct_errors
 from builder.publish.dist import publish_wheels
 from builder.publish.report import build_junit, report_json
@@ -234,7 +236,8 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
     good, bad = result(stored, proofs(NOT_RUN)), result(stored, proofs(linkage=FAILED))
 
     def run(*results: BuildResult) -> tuple[list[str], bool]:
-        return publish_wheels(dist, PLAN, results).events, (dist / name).exists()
+        published = publish_wheels(dist, PLAN, results)
+        return published.events + published.removed, (dist / name).exists()
 
     assert run(good) == ([f"added {name}"], True)
     assert run(good) == ([], True)
@@ -247,7 +250,65 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
     stored.wheel.write_bytes(b"new")
     assert run(bad) == ([f"kept {name} of an earlier run: a check failed for the new wheel"], True)
     assert run(good) == ([f"replaced {name}"], True)
-    assert run(bad) == ([f"deleted {name}: a check failed for it"], False)
+    assert run(bad) == ([f"removed {name}: a check failed for it"], False)
+
+
+def of_gate(*outcomes: Outcome, cell: Cell = CELLS[0]) -> list[Proof]:
+    """A proof for each check of these outcomes, as `build` makes them."""
+    return [
+        Proof("ab", cell, Check(check), *summary(found), evidence=outcome_evidence(found))
+        for check in dict.fromkeys(one.check for one in outcomes)
+        if (found := [one for one in outcomes if one.check == check])
+    ]
+
+
+MISTAKE = dict(MISTAKE_IN_CASES)
+UNREADABLE = Outcome("ops", "", "", FAILED, "cases.py cannot be imported", evidence=MISTAKE)
+UNKNOWN = Outcome("ops", "ns::ad", "plain", FAILED, "no such op", evidence={**MISTAKE, "unknown": True})
+TYPO_IN_INPUTS = Outcome("values", "ns::add", "plain", FAILED, "the inputs raise NameError", evidence=MISTAKE)
+REAL = Outcome("values", "ns::add", "plain", FAILED, "1 is not 2")
+FOUND = Outcome("ops", "ns::add", "", PASSED)
+
+
+@pytest.mark.parametrize(
+    ("made", "mistake"),
+    [
+        pytest.param(of_gate(UNREADABLE), True, id="cases.py cannot be imported"),
+        pytest.param(of_gate(FOUND, UNKNOWN), True, id="an op that does not exist"),
+        pytest.param(of_gate(FOUND, TYPO_IN_INPUTS), True, id="inputs with a mistake"),
+        pytest.param(of_gate(FOUND), False, id="nothing failed"),
+        pytest.param(of_gate(UNKNOWN, REAL), False, id="an op fails too"),
+        pytest.param(of_gate(TYPO_IN_INPUTS, REAL), False, id="an op fails in the same check"),
+        pytest.param([*of_gate(UNREADABLE), *proofs(linkage=FAILED)], False, id="linkage fails too"),
+        pytest.param(
+            [*of_gate(UNKNOWN), *of_gate(replace(FOUND, op="ns::ad"), cell=CELLS[1])], False, id="the op is in a cell"
+        ),
+    ],
+)
+def test_a_wheel_stays_if_only_cases_py_is_wrong(
+    made: list[Proof], mistake: bool, stored: StoredBuild, tmp_path: Path
+) -> None:
+    """The exit code says that the run failed, and no new wheel is added."""
+    dist, name = tmp_path / "dist", stored.wheel.name
+    failed = result(stored, made)
+    assert failed.mistake_in_cases is mistake
+    if not failed.refused:
+        return
+    assert failed.exit == Exit.FAILED
+    assert publish_wheels(tmp_path / "other", PLAN, [failed]).wheels == []
+    assert not list((tmp_path / "other").glob("*.whl"))
+    publish_wheels(dist, PLAN, [result(stored, proofs(NOT_RUN))])
+    published = publish_wheels(dist, PLAN, [failed])
+    assert (dist / name).exists() is mistake
+    assert published.wheels == []
+    if mistake:
+        assert published.events == [f"kept {name}: only cases.py is wrong"]
+        text = build_text(dist, PLAN, [failed])
+        assert f"{name} (cases.py is wrong)" in text
+        assert "hint: correct cases.py and run the same command again" in text
+        assert "refused" not in text
+    else:
+        assert published.removed == [f"removed {name}: a check failed for it"]
 
 
 def test_publishing_again_writes_only_changed_files(stored: StoredBuild, tmp_path: Path) -> None:
