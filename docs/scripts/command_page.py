@@ -73,8 +73,8 @@ def _section(name: str, command: Any, shared: Collection[tuple[str, ...]]) -> It
         yield table(["argument", "meaning"], rows)
     if own := [row for row in options if row not in shared]:
         yield table(_HEADS, own)
-    names = [re.sub(r"[ /].*", "`", row[0]) for row in options if row in shared]
-    yield f"[Common options](#common-options): {', '.join(names)}."
+    if names := [re.sub(r"[ /].*", "`", row[0]) for row in options if row in shared]:
+        yield f"[Common options](#common-options): {', '.join(names)}."
     if command.epilog:
         lines = [line.strip() for line in command.epilog.splitlines() if line.strip()]
         yield f"{lines[0]}\n\n```\n" + "\n".join(lines[1:]) + "\n```"

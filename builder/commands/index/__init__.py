@@ -1,1 +1,1 @@
-"""The stories of the private index: publish, check, yank."""
+"""The commands of the private index: publish, check, yank."""
