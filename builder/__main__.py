@@ -13,7 +13,7 @@ from types import FrameType
 
 from builder.cli.app import app
 from builder.cli.output import data_printed, print_data
-from builder.errors import BuildfarmError, Exit, PreflightError, UsageError
+from builder.errors import DISK_HINT, BuildfarmError, Exit, PreflightError, UsageError
 from builder.log import print_error, print_line
 from builder.process import kill_all
 
@@ -60,7 +60,7 @@ def _run() -> int:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             place = error.filename or "while writing"
-            _report([BuildfarmError(f"the disk is full ({place}); unfinished files were deleted")])
+            _report([BuildfarmError(f"the disk is full ({place}); unfinished files were deleted", hints=[DISK_HINT])])
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
             _report([BuildfarmError(str(error.strerror), where=str(error.filename))])
         else:

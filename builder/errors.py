@@ -45,6 +45,10 @@ _MEANINGS = {
 }
 
 
+#: What to do when the disk is full.
+DISK_HINT = "`buildfarm store du` shows what uses the disk"
+
+
 class BuildfarmError(Exception):
     """An expected error, printed without a traceback. A traceback means a bug of buildfarm.
 

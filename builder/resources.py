@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import DISK_HINT, BuildfarmError, UsageError
 from builder.gate.system.sizes import size_text
 
 #: Bytes for an environment with torch and a CUDA toolkit (measured: 4.8 GB for torch 2.11 with CUDA 13.0).
@@ -81,7 +81,7 @@ def find_shortages(resources: Resources, memory_per_job: Iterable[int], store: P
             UsageError(
                 f"{size_text(free)} are free, but a build needs up to {size_text(needed)}",
                 where=str(store),
-                hints=["pass `--store DIR` or set BUILDFARM_STORE to put the store on a different disk"],
+                hints=[DISK_HINT, "pass `--store DIR` or set BUILDFARM_STORE to put the store on a different disk"],
             )
         )
     largest = max(memory_per_job, default=0)

@@ -291,7 +291,7 @@ def _native() -> list[Arch]:
     found = [Arch.parse(row["compute_cap"]) for row in smi(["index", "compute_cap"]) if "compute_cap" in row]
     if not found:
         raise UsageError(
-            "`native` needs a GPU, and nvidia-smi names none on this machine",
+            "`native` needs a GPU, but nvidia-smi finds no GPU on this machine",
             hints=[
                 "name the architecture of the GPU that the wheel is for, such as `--arch 9.0`",
                 "`nvidia-smi --query-gpu=compute_cap --format=csv` must print a version such as 9.0 for each GPU",

@@ -58,7 +58,7 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     if commands := _install_commands(dist, results, torch_index):
         parts += [
             "",
-            f"To install with pip or uv in Python {_pythons(results)}, also in an empty environment:",
+            f"To install with pip or uv, together with torch, in Python {_pythons(results)}:",
             *(f"  {escape(command)}" for command in commands),
             f"The provenance of each wheel (SLSA, unsigned) is next to the wheel, in NAME.whl{SUFFIX}",
         ]

@@ -78,7 +78,7 @@ def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published
 
 def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> None:
     """Remove the wheel of `dist` if this run refused it; report an earlier wheel that stays."""
-    why = "a check failed for the new wheel" if result.refused else "the new build failed"
+    why = "a check of the new wheel failed" if result.refused else "the new build failed"
     tested = sha256_of(result.stored.wheel) if result.stored and result.refused else ""
     for wheel in sorted(dist.glob("*.whl")):
         if wheel in published.wheels or not _is_of(wheel, result.build):
@@ -89,7 +89,7 @@ def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> No
             published.events.append(f"kept {wheel.name}: only cases.py is wrong")
         else:
             _delete_wheel(wheel)
-            published.removed.append(f"removed {wheel.name}: a check failed for it")
+            published.removed.append(f"removed {wheel.name}: a check of this wheel failed")
 
 
 def _is_of(wheel: Path, build: Build) -> bool:

@@ -106,10 +106,12 @@ class WheelFile:
         for name in names:
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\\" in name:
-                raise self._damaged(f"the wheel holds a file that would be unpacked outside of its folder: {name!r}")
+                raise self._damaged(
+                    f"the wheel contains a file that would be unpacked outside of the target folder: {name!r}"
+                )
         if len(set(names)) != len(names):
             twice = sorted({name for name in names if names.count(name) > 1})
-            raise self._damaged(f"the wheel holds two files of the same name: {', '.join(twice)}")
+            raise self._damaged(f"the wheel contains two files of the same name: {', '.join(twice)}")
         return files
 
     @contextmanager

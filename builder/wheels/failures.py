@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from builder.errors import BuildError
+from builder.errors import DISK_HINT, BuildError
 from builder.wheels.job import CompileJob
 from builder.wheels.toolchain.pythons import header_hint
 
@@ -51,6 +51,7 @@ def compile_failure(job: CompileJob, status: int, lines: Sequence[str] | None = 
         hints.insert(0, header_hint(job.toolchain.python))
         return failure("Python's headers (Python.h) are missing")
     if disk_is_full(lines):
+        hints.insert(0, DISK_HINT)
         return failure("the disk is full; unfinished files were deleted")
     first = errors[0][:300] if errors else f"the build exited with status {status}"
     if found := _NO_MODULE.search(first):

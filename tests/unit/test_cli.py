@@ -161,7 +161,7 @@ def test_native_means_the_gpus_of_this_machine(
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = call("plan", "--matrix", matrix, "--arch", "native")
     assert (code, out) == (Exit.USAGE, "")
-    assert "error: --arch: `native` needs a GPU, and nvidia-smi names none on this machine" in err
+    assert "error: --arch: `native` needs a GPU, but nvidia-smi finds no GPU on this machine" in err
     assert "hint: name the architecture" in err
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n[ $1 = --query-gpu=index,compute_cap ] && printf '0, 9.0\\n1, 8.6\\n2, 9.0\\n'\n")

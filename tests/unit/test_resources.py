@@ -90,6 +90,7 @@ def test_each_shortage_is_an_error_with_figures(tmp_path: Path, monkeypatch: pyt
     assert isinstance(disk, UsageError)
     assert disk.where == str(tmp_path)
     assert "GiB are free, but a build needs" in disk.sentence
-    assert "--store" in disk.hints[0]
+    assert "buildfarm store du" in disk.hints[0]
+    assert "--store" in disk.hints[1]
     assert memory.sentence == "1.0 GiB of memory are available, but one compiler needs up to 3.0 GiB"
     assert "memory_per_job" in memory.hints[0]

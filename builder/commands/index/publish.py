@@ -46,6 +46,6 @@ def _publish(
 
 def _proofs(wheel: Path, store: Store) -> list[Proof]:
     if not wheel.is_file():
-        raise UsageError("there is no such wheel", where=str(wheel))
+        raise UsageError("there is no such file", where=str(wheel))
     sha256 = sha256_of(wheel)
     return merged(store.proofs(sha256), proofs_beside(wheel, sha256))

@@ -97,7 +97,8 @@ def _run_gate(environment: _CurrentEnvironment, recipe: Recipe) -> Answer:
         )
         if isinstance(answer, str):
             output = log.read_text(errors="replace").strip().splitlines()
-            raise MissingToolError(f"{recipe.name}: {answer}", hints=output[-3:])
+            sentence = answer.removesuffix(f"; the full output is in {log}")  # the log is deleted with its folder
+            raise MissingToolError(f"{recipe.name}: {sentence}", hints=output[-3:])
     return answer
 
 

@@ -89,7 +89,7 @@ def judge_import(modules: Sequence[str], status: int, stdout: str, stderr: str) 
     if status == 0:
         if imported := _printed(_MARK, stdout):
             return ImportOutcome(Verdict.PASSED, names, imported)
-        return ImportOutcome(Verdict.FAILED, f"import of {names} exited the process before it finished", evidence)
+        return ImportOutcome(Verdict.FAILED, f"import of {names} ended the process", evidence)
     if status < 0:
         return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {_signal_name(-status)}", evidence)
     if raised := _printed(_RAISED, stdout):

@@ -91,7 +91,7 @@ def read_answer(written: bytes, parse: Callable[[Any], T], status: int, log: Pat
     try:
         return parse(json.loads(written))
     except (ValueError, KeyError, TypeError):
-        return f"the op gate exited with status {status} and wrote no results; its output is in {log}"
+        return f"the op gate exited with status {status} and wrote no results; the full output is in {log}"
 
 
 def _run_packed(

@@ -85,7 +85,7 @@ def why_no_cuda(sources: CudaSources | None) -> str:
         causes.append(forgotten(sources))
     if sources.asks_for_gpu:
         causes.append(
-            f"{sources.asks_for_gpu} asks torch.cuda.is_available(), which is False during a build without a GPU: set "
+            f"{sources.asks_for_gpu} calls torch.cuda.is_available(), which is False during a build without a GPU: set "
             "`assume_cuda: true` in the recipe"
         )
     if not sources.files:

@@ -23,7 +23,7 @@ def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     if not own:
         tags = ", ".join(facts.tags) or "untagged"
         why = why_no_cuda(claim.cuda_sources) if claim.cuda_required else "check `ext_modules` in setup.py"
-        errors.append(f"the wheel ({tags}) holds no library: the build compiled no source; {why}")
+        errors.append(f"the wheel ({tags}) contains no library: the build compiled no source; {why}")
     elif claim.cuda_required and not any(library.fatbin for library in own):
         names = join_names([library.basename for library in own])
         errors.append(f"no GPU code in {names}: {why_no_cuda(claim.cuda_sources)}")
@@ -53,7 +53,7 @@ def check_grafted(facts: WheelFacts, provided: frozenset[str]) -> Proof:
     ]
     errors = (
         [
-            f"the wheel holds {join_names(grafted)}, which torch, its NVIDIA packages or the driver provide; two "
+            f"the wheel contains {join_names(grafted)}, which torch, its NVIDIA packages or the driver provide; two "
             "copies in one process break each other: repair the wheel with `auditwheel repair --exclude`"
         ]
         if grafted

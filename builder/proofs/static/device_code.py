@@ -27,7 +27,7 @@ def check_device_code(
     coded = [library for library in facts.libraries if library.fatbin and not library.foreign]
     errors = []
     if not coded and claim.cuda_required:
-        errors.append("no library holds GPU code: every launch fails with 'no kernel image is available'")
+        errors.append("no library contains GPU code")
     for library in coded:
         if missing := [arch for arch in claim.archs if not _has_sass(library, arch)]:
             errors.append(_no_code(library, missing, gpus or {}))
@@ -75,11 +75,10 @@ def _no_code(library: Library, missing: Sequence[Arch], gpus: Mapping[str, Seque
     affected = [gpu for arch in missing for gpu in gpus.get(f"{arch.major}.{arch.minor}", ())]
     products = f" ({join_names(affected)})" if affected else ""
     names = join_names([arch.sm for arch in missing], most=8)
-    have = ", ".join(library.sass) or "none"
+    have = f", only for {', '.join(library.sass)}" if library.sass else ""
     return (
-        f"{library.path} has no machine code for {names}{products} and fails there with 'no kernel image is "
-        f"available'; it has {have}: if the source names its own architectures (-gencode), set"
-        " `override_architectures: true` in the recipe"
+        f"{library.path} has no machine code for {names}{products}{have}: if the source names its own architectures"
+        " (-gencode), set `override_architectures: true` in the recipe"
     )
 
 

@@ -156,7 +156,7 @@ def _cause(symbol: str, facts: WheelFacts, cell: Cell, table: SymbolTable, sourc
     if holders:
         names = join_names(holders)
         return (
-            f"{names} defines the symbol, but this library is not linked against {names}: add that library to "
+            f"{names} defines the symbol, but this library is not linked against {names}: add {names} to "
             "`libraries` in setup.py"
         )
     readable = demangle(symbol)
@@ -181,7 +181,7 @@ def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
     if is_torch_cxx(symbol):
         return (
             f"the library needs a C++ symbol that torch {cell.torch} does not have; "
-            "it was built against a different torch"
+            "the library was built against a different torch"
         )
     if call := _CUDA_CALL.fullmatch(symbol):
         prefix = call[1] or "cuda"
@@ -204,4 +204,4 @@ def _missing_source(facts: WheelFacts, sources: CudaSources | None) -> str:
         few = sources is not None and len(sources.never_compiled) <= _MOST_FORGOTTEN
         cure = (forgotten(sources) if few else "") or "check `sources` in setup.py"
         return f"{nowhere}: the build left out a source file; {cure}"
-    return f"{nowhere}: the build left out the CUDA sources, as the wheel holds no GPU code; {why_no_cuda(sources)}"
+    return f"{nowhere}, and the wheel contains no GPU code: the build left out the CUDA sources; {why_no_cuda(sources)}"

@@ -54,8 +54,8 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
         errors.append(f"the version is {version} in the file name and {written} in METADATA")
     if claim.local and written.local != claim.local:
         errors.append(
-            f"the version {written} lacks the local part +{claim.local}: pip cannot distinguish it from builds for "
-            "other torch and CUDA versions"
+            f"the version {written} lacks the local part +{claim.local}: pip cannot distinguish this wheel from "
+            "wheels for other torch and CUDA versions"
         )
     return errors
 

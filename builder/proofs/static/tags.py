@@ -48,7 +48,7 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     errors = []
     if named != written:
         errors.append(
-            f"the file name has the tags {_text(named)}, WHEEL has {_text(written) or 'none'}: "
+            f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: "
             "set both with `wheel tags`; do not rename the file"
         )
     for platform in sorted({tag.platform for tag in named | written}):
@@ -76,7 +76,7 @@ def _platform_errors(facts: WheelFacts, platform: str, provided: frozenset[str])
         return []
     match = _PLATFORM.fullmatch(platform)
     if match is None:
-        return [f"the wheel holds libraries, so its platform cannot be {platform}"]
+        return [f"the wheel contains libraries, so its platform cannot be {platform}"]
     machine = match["machine"]
     if match["kind"] == "musllinux":
         return ["torch has no wheels for musl, so an extension cannot run there"]

@@ -23,7 +23,7 @@ def publish_text(results: Sequence[PublishResult], place: str) -> str:
             lines.append(f"  and {len(result.reasons) - _MOST} more; --json prints all")
     paths = sorted({path for result in results for path in result.paths})
     if paths:
-        lines += ["", f"{place} lists them under: {', '.join(f'{path}/' for path in paths)}"]
+        lines += ["", f"{place} lists the published wheels under: {', '.join(f'{path}/' for path in paths)}"]
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build_log import complete_lines, text_since
-from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
 from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.failures import compile_failure, disk_is_full, was_killed
 from builder.wheels.job import CompileJob
@@ -154,7 +154,7 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
     if step.stage == "compile":
         return compile_failure(job, status, [line.removeprefix("::error::") for line in lines])
     if disk_is_full(lines):
-        return error(f"the disk is full ({step.stage} stage); unfinished files were deleted")
+        return error(f"the disk is full ({step.stage} stage); unfinished files were deleted", DISK_HINT)
     if was_killed(lines):
         return error(f"a program of the {step.stage} stage was killed, probably because memory ran out")
     return error(f"{step.failed}: {_reason(step, lines)}", *_ways_out(step, lines, image))

@@ -15,7 +15,7 @@ from pathlib import Path
 import uv
 
 from builder.build_log import log_size, text_since
-from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
 from builder.images.network import prepend_index
 from builder.process import mask_credentials, run
 
@@ -152,7 +152,8 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
     wanted = ", ".join(requirements)
     where = " and ".join([*map(mask_credentials, index), index_setting()])
     if _DISK_FULL in output:
-        return DiskFullError("the disk is full; unfinished files were deleted", stage="environment", log=log)
+        sentence = "the disk is full; unfinished files were deleted"
+        return DiskFullError(sentence, stage="environment", log=log, hints=[DISK_HINT])
     if UNREACHABLE.search(output):
         return _unreachable(output, wanted, where, log)
     if newer := _NEWER_GLIBC.search(output):

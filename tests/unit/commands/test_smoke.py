@@ -267,6 +267,19 @@ def test_here_reports_a_torch_that_does_not_import(
     assert "torch cannot be imported in this environment: importing torch ends" in str(error)
 
 
+def test_here_names_no_log_that_is_deleted(workspace: Workspace, environment: Path) -> None:
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "ops-1.0.dist-info").mkdir()
+    (site / "ops-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
+    python = environment / "bin" / "python"
+    python.unlink()
+    python.write_text("#!/bin/sh\necho broken; exit 3\n")
+    python.chmod(0o755)
+    error = error_of(workspace.smoke("--here"))
+    assert str(error) == "ops: the op gate exited with status 3 and wrote no results"
+    assert error.hints[-1] == "broken"
+
+
 def test_a_packed_gate_runs_with_any_python(workspace: Workspace) -> None:
     (workspace.root / "ops" / "cases.py").write_text("CASES = []\n")
     done = workspace.smoke("--ext", "ops", "--pack", workspace.root / "gate.pyz")

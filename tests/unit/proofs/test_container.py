@@ -294,7 +294,7 @@ def test_import(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
 def test_gate_runs_without_a_network(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
     cell, engine = opened
     container = engine.made[0]
-    reason = f"the op gate exited with status 0 and wrote no results; its output is in {cell._log}"
+    reason = f"the op gate exited with status 0 and wrote no results; the full output is in {cell._log}"
     assert cell.run_gate(make.recipe()) == reason
     assert container.did.index("offline") < container.did.index("gate")
 

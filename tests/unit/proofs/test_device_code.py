@@ -25,7 +25,7 @@ from tests.unit.proofs.make import claim, gpu_library, library, wheel_facts
         pytest.param((gpu_library("sm_90"), gpu_library("sm_80", path="ops/b.so")), "9.0", "ops/b.so", id="one of two"),
         pytest.param((gpu_library("sm_90"), gpu_library("sm_50", path="ops.libs/b.so")), "9.0", "", id="a copied one"),
         pytest.param((gpu_library(),), "9.0", "sm_90", id="a section with nothing in it"),
-        pytest.param((library(),), "9.0", "no library holds GPU code", id="none at all"),
+        pytest.param((library(),), "9.0", "no library contains GPU code", id="none at all"),
     ],
 )
 def test_device_code(libraries: tuple[Library, ...], archs: str, missing: str) -> None:

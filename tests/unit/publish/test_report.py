@@ -248,9 +248,9 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
     other_python = replace(build(), abi=AbiClass.CPYTHON, pythons=(Python(3, 12),))
     assert run(replace(result(None, error=BuildfarmError("no")), build=other_python)) == ([], True)
     stored.wheel.write_bytes(b"new")
-    assert run(bad) == ([f"kept {name} of an earlier run: a check failed for the new wheel"], True)
+    assert run(bad) == ([f"kept {name} of an earlier run: a check of the new wheel failed"], True)
     assert run(good) == ([f"replaced {name}"], True)
-    assert run(bad) == ([f"removed {name}: a check failed for it"], False)
+    assert run(bad) == ([f"removed {name}: a check of this wheel failed"], False)
 
 
 def of_gate(*outcomes: Outcome, cell: Cell = CELLS[0]) -> list[Proof]:
@@ -308,7 +308,7 @@ def test_a_wheel_stays_if_only_cases_py_is_wrong(
         assert "hint: correct cases.py and run the same command again" in text
         assert "refused" not in text
     else:
-        assert published.removed == [f"removed {name}: a check failed for it"]
+        assert published.removed == [f"removed {name}: a check of this wheel failed"]
 
 
 def test_publishing_again_writes_only_changed_files(stored: StoredBuild, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path
             "a.c:9: fatal error: error writing to a.o: No space left on device\n",
             1,
             "the disk is full; unfinished files were deleted",
-            "build.log",
+            "buildfarm store du",
             id="disk full",
         ),
         pytest.param(
