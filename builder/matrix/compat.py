@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.matrix.facts.compat_table import Fact, Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
+from builder.matrix.facts.compat_table import Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
 from builder.matrix.facts.image_table import ImageFacts, ImageTable
 
-__all__ = ["Compat", "Fact", "ImageFacts", "ToolkitFacts", "TorchFacts", "VariantFacts", "WhyNot", "and_list"]
+__all__ = ["Compat", "ImageFacts", "ToolkitFacts", "TorchFacts", "VariantFacts", "WhyNot", "and_list"]
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
@@ -166,11 +166,11 @@ class Compat:
         """Return the oldest and the newest gcc major that nvcc, torch's headers and torch's build check all accept."""
         facts = self.torch(torch)
         limits = [
-            self.toolkit(cuda).gcc_max.value,
+            self.toolkit(cuda).gcc_max,
             facts.gcc_max,
             self._table.gcc_checks.get((facts.series, cuda)),
         ]
-        return facts.gcc_min.value, min(limit for limit in limits if limit is not None)
+        return facts.gcc_min, min(limit for limit in limits if limit is not None)
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
         """Return the names of GPUs with that compute capability; may be empty."""

@@ -31,7 +31,7 @@ def support_page() -> str:
     for cuda in cudas:
         facts = compat.toolkit(cuda)
         archs = ", ".join(str(arch) for arch in sorted(facts.archs) if not arch.suffix)
-        rows.append([str(cuda), archs, str(facts.gcc_max.value)])
+        rows.append([str(cuda), archs, str(facts.gcc_max)])
     return page(
         "Support matrix",
         _PAGE,

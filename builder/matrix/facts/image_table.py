@@ -19,18 +19,14 @@ class ImageFacts:
 
     Attributes:
         version: the newest patch version with images.
-        cudnn_label: how tags spell cuDNN: `cudnn8`, `cudnn9` or `cudnn`.
         ubuntu: Ubuntu releases with a `cudnn-devel` image.
         rhel_like: complete tags that existed when the facts were read; not a complete list.
-        verified: whether the row was read at its source.
 
     """
 
     version: str
-    cudnn_label: str
     ubuntu: tuple[str, ...]
     rhel_like: tuple[str, ...]
-    verified: bool
 
     def systems(self) -> dict[str, str]:
         """Return each distribution, as in tags, with the newest CUDA patch version that has a `devel` image on it."""
@@ -51,7 +47,6 @@ class Distribution:
         glibc: version of its C library, such as `2.28`.
         default_gcc: major of its package `gcc`.
         gcc: majors of gcc in its packages, sorted.
-        verified: whether the row was read at its source.
 
     """
 
@@ -61,7 +56,6 @@ class Distribution:
     glibc: str
     default_gcc: int
     gcc: tuple[int, ...]
-    verified: bool
 
     def newest_gcc(self, oldest: int, newest: int) -> int | None:
         """Return the newest gcc major from `oldest` to `newest`, both included, or None."""
@@ -70,11 +64,10 @@ class Distribution:
 
 @dataclass(frozen=True)
 class ManylinuxTag:
-    """An old tag of a manylinux image, which is never deleted, with its gcc major and its Pythons."""
+    """An old tag of a manylinux image, which is never deleted, with its Pythons."""
 
     image: str
     tag: str
-    gcc: int | None
     pythons: tuple[Python, ...]
 
 
@@ -84,7 +77,6 @@ class ImageTable:
 
     Attributes:
         distributions: the oldest glibc first.
-        manylinux_gcc: the gcc major of each current image of pypa.
         frozen: pypa's old tags.
         registry: registry and path of pypa's images.
         current_tag, current_pythons: the newest tag of pypa's images, and the Pythons in it.
@@ -93,7 +85,6 @@ class ImageTable:
     """
 
     distributions: tuple[Distribution, ...]
-    manylinux_gcc: dict[str, int]
     frozen: tuple[ManylinuxTag, ...]
     registry: str
     current_tag: str
@@ -126,17 +117,14 @@ class ImageTable:
 def read_images(raw: dict[str, Any]) -> ImageTable:
     """Return the image facts of compat.yaml. A mistake in the file raises KeyError or ValueError."""
     manylinux, nvidia = raw["manylinux"], raw["manylinux_cuda"]
-    verified = str(raw["distributions"].get("verified", "true")) == "true"
-    distributions = (_distribution(name, row, verified) for name, row in raw["distributions"]["rows"].items())
+    distributions = (_distribution(name, row) for name, row in raw["distributions"]["rows"].items())
     return ImageTable(
         distributions=tuple(sorted(distributions, key=lambda d: (_order(d.glibc), d.name))),
-        manylinux_gcc={name: int(row["gcc"]) for name, row in manylinux["images"].items()},
         frozen=tuple(
             ManylinuxTag(
                 image=row["image"],
                 tag=row["tag"],
-                gcc=int(row["gcc"]) if "gcc" in row else None,
-                pythons=tuple(map(Python.parse, row.get("python", []))),
+                pythons=tuple(map(Python.parse, row["python"])),
             )
             for row in manylinux["frozen"]["rows"]
         ),
@@ -149,15 +137,13 @@ def read_images(raw: dict[str, Any]) -> ImageTable:
     )
 
 
-def _distribution(name: str, row: dict[str, Any], verified: bool) -> Distribution:
+def _distribution(name: str, row: dict[str, Any]) -> Distribution:
     if row["packages"] not in ("apt", "dnf"):
         raise ValueError(f"distributions.{name}.packages: {row['packages']!r} is neither apt nor dnf")
     gcc = tuple(sorted(map(int, row["gcc"])))
     if int(row["default_gcc"]) not in gcc:
         raise ValueError(f"distributions.{name}: `default_gcc` must be one of the versions listed in `gcc`")
-    return Distribution(
-        name, tuple(row["names"]), row["packages"], row["glibc"], int(row["default_gcc"]), gcc, verified
-    )
+    return Distribution(name, tuple(row["names"]), row["packages"], row["glibc"], int(row["default_gcc"]), gcc)
 
 
 def _devel_tags(tags: tuple[str, ...]) -> Iterator[tuple[str, str]]:

@@ -114,7 +114,7 @@ def find_host_compiler(cuda: Cuda, torch: Torch | None = None) -> HostCompiler:
 
     `cuda` is the toolkit's version; a stand-in's differs from the build's. Raises MissingToolError when there is none.
     """
-    limit: int | None = Compat.load().toolkit(cuda).gcc_max.value
+    limit: int | None = Compat.load().toolkit(cuda).gcc_max
     oldest, accepted = 0, f"nvcc {cuda} accepts gcc up to {limit}"
     if torch is not None:
         oldest, limit = Compat.load().gcc_range(torch, cuda)
