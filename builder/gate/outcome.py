@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-PASSED, FAILED, NOT_RUN, ACCEPTED = "passed", "failed", "not run", "accepted"
+PASSED, FAILED, NOT_RUN, ACCEPTED, REMARK = "passed", "failed", "not run", "accepted", "remark"
 
 #: In the evidence of a failure: cases.py is wrong, whatever the wheel does.
 MISTAKE_IN_CASES: Mapping[str, Any] = MappingProxyType({"mistake": "cases.py"})
@@ -106,3 +107,24 @@ class Answer:
     def from_json(cls, data: Mapping[str, Any]) -> Answer:
         """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
         return cls(dict(data["where"]), list(data["ops"]), [Outcome(**one) for one in data["outcomes"]])
+
+
+def verdict_of(outcomes: Sequence[Outcome]) -> str:
+    """The verdict of a check from its outcomes: a failed one decides, then an accepted one, then one that did not run.
+
+    A check without an outcome did not run.
+    """
+    verdicts = {one.verdict for one in outcomes} or {NOT_RUN}
+    return next(verdict for verdict in (FAILED, ACCEPTED, NOT_RUN, PASSED) if verdict in verdicts)
+
+
+def count_text(verdicts: Iterable[str]) -> str:
+    """How many checks have which verdict: `20 passed, 1 failed, 5 not run, 1 accepted, 1 remark`.
+
+    REMARK stands for a check that did not run and shows a gap of the tests.
+    """
+    found = Counter(verdicts)
+    shown = [f"{found[verdict]} {verdict}" for verdict in (PASSED, FAILED, NOT_RUN)]
+    shown += [f"{found[ACCEPTED]} {ACCEPTED}"] if found[ACCEPTED] else []
+    shown += [f"{found[REMARK]} remark{'s' * (found[REMARK] > 1)}"] if found[REMARK] else []
+    return ", ".join(shown)

@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
 from builder.gate.check_table import CHECKS
-from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, PASSED, Answer, Outcome
+from builder.gate.outcome import (
+    ACCEPTED,
+    FAILED,
+    NOT_RUN,
+    PASSED,
+    REMARK,
+    Answer,
+    Outcome,
+    count_text,
+    verdict_of,
+)
 
 #: The row for outcomes that are about the extension and not about one op.
 WHOLE = "(whole extension)"
@@ -25,17 +34,17 @@ _MAX_LINES = 12  # lines of one reason
 _NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def table(name: str, answer: Answer, width: int = 120) -> str:
+def table(title: str, answer: Answer, width: int = 120) -> str:
     """Return the answer as text: the machine, a row for each op, each failure, and what was not run and why.
 
     Args:
-        name: the name of the extension.
+        title: the first line: what was tested, and the counts.
         answer: the answer of a run.
         width: of the text in characters; if the checks do not fit, the table is split into blocks.
 
     """
     parts = [
-        [f"{name}: {_count(answer.outcomes)}", *_where(answer.where)],
+        [title, *_where(answer.where)],
         *_grid(answer, width),
         _listed("REMARKS", [one for one in answer.outcomes if one.remark and one.verdict == NOT_RUN], width),
         _failures(answer.outcomes, width),
@@ -85,15 +94,15 @@ def _suite(root: ElementTree.Element, name: str, answer: Answer) -> None:
             ElementTree.SubElement(testcase, "skipped", message=_xml(message))
 
 
-def _count(outcomes: Sequence[Outcome]) -> str:
-    """Return the number of outcomes by verdict: "214 passed, 0 failed, 31 not run, 2 accepted, 1 remark"."""
-    if not outcomes:
-        return "no check was selected"
-    counts = Counter("remark" if one.remark and one.verdict == NOT_RUN else one.verdict for one in outcomes)
-    always = [f"{counts[verdict]} {verdict}" for verdict in (PASSED, FAILED, NOT_RUN)]
-    accepted = [f"{counts[ACCEPTED]} {ACCEPTED}"] if counts[ACCEPTED] else []
-    remarks = [f"{counts['remark']} remark{'s' * (counts['remark'] > 1)}"] if counts["remark"] else []
-    return ", ".join([*always, *accepted, *remarks])
+def count_checks(outcomes: Iterable[Outcome], checks: Iterable[str]) -> str:
+    """Return how many of these checks have which verdict; each check counts once, as in the summary of `build`."""
+    by_check: dict[str, list[Outcome]] = {check: [] for check in checks}
+    for one in outcomes:
+        by_check.setdefault(one.check, []).append(one)
+    return count_text(
+        REMARK if verdict_of(found) == NOT_RUN and any(one.remark for one in found) else verdict_of(found)
+        for found in by_check.values()
+    )
 
 
 def _where(where: Mapping[str, Any]) -> list[str]:
@@ -193,7 +202,7 @@ def _failures(outcomes: Sequence[Outcome], width: int) -> list[str]:
             alike.setdefault(("" if one.op else one.check, one.op, one.cause), []).append(one)
     if not alike:
         return []
-    lines = [f"FAILED ({sum(one.verdict == FAILED for one in outcomes)})"]
+    lines = ["FAILED"]
     for (_, op, _), group in alike.items():
         checks = ", ".join(dict.fromkeys(one.check for one in group))
         named = [case for case in dict.fromkeys(one.case for one in group) if case]
@@ -208,7 +217,7 @@ def _listed(title: str, outcomes: Sequence[Outcome], width: int) -> list[str]:
     alike: dict[tuple[str, str, str, str], list[Outcome]] = {}
     for one in outcomes:
         alike.setdefault((one.check, one.op, one.cause, one.accepted), []).append(one)
-    lines = [f"{title} ({len(outcomes)})"] if outcomes else []
+    lines = [title] if outcomes else []
     for (check, op, _, accepted), group in alike.items():
         cases = _list([case for case in dict.fromkeys(one.case for one in group) if case])
         subject = f"{op} ({cases})" if op and cases else op or cases
@@ -237,8 +246,7 @@ def _not_run(answer: Answer, width: int) -> list[str]:
     if not by_reason:
         return []
     all_ops = [row for row in _rows(answer) if row != WHOLE]
-    count = sum(one.verdict == NOT_RUN and not one.remark for one in answer.outcomes)
-    lines = [f"NOT RUN ({count})"]
+    lines = ["NOT RUN"]
     for reason, by_check in by_reason.items():
         lines += _wrapped(reason, "  ", "  ", width)
         by_ops: dict[str, list[str]] = {}

@@ -53,7 +53,7 @@ def main(argv: Sequence[str]) -> int:
     except Interrupted as stop:
         print("interrupted; no results were written", file=sys.stderr)  # noqa: T201
         return 128 + stop.number
-    _deliver(spec.name, answer, options)
+    _deliver(spec, answer, options)
     return SOMETHING_FAILED if any(one.verdict == FAILED for one in answer.outcomes) else NOTHING_FAILED
 
 
@@ -75,13 +75,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _deliver(name: str, answer: Answer, options: argparse.Namespace) -> None:
+def _deliver(spec: Spec, answer: Answer, options: argparse.Namespace) -> None:
     text = json.dumps(answer.to_json(), indent=1)
     if options.answer:
         _write(options.answer, text + "\n")
     if options.junit:
-        _write(options.junit, report.junit({name: answer}))
-    print(text if options.json else report.table(name, answer))  # noqa: T201
+        _write(options.junit, report.junit({spec.name: answer}))
+    title = f"{spec.name}: {report.count_checks(answer.outcomes, spec.checks or CHECKS)}"
+    print(text if options.json else report.table(title, answer))  # noqa: T201
 
 
 def _write(path: Path, text: str) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 
 from builder.errors import BuildError, BuildfarmError
-from builder.gate.outcome import Outcome
+from builder.gate.outcome import REMARK, Outcome, count_text
 from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
@@ -62,11 +61,7 @@ def accepted_lines(proofs: Sequence[Proof]) -> list[str]:
 
 def counts(proofs: Sequence[Proof]) -> str:
     """How many checks have which verdict, such as `20 passed, 1 failed, 5 not run, 1 accepted, 1 remark`."""
-    found = Counter("remark" if proof.remark else str(proof.verdict) for proof in proofs)
-    shown = [f"{found[verdict]} {verdict}" for verdict in ("passed", "failed", "not run")]
-    shown += [f"{found['accepted']} accepted"] if found["accepted"] else []
-    shown += [f"{found['remark']} remark{'s' * (found['remark'] > 1)}"] if found["remark"] else []
-    return ", ".join(shown)
+    return count_text(REMARK if proof.remark else str(proof.verdict) for proof in proofs)
 
 
 def not_run_lines(proofs: Sequence[Proof]) -> list[str]:

@@ -13,7 +13,7 @@ from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Answer, Outcome
 from builder.gate.report import junit, table
 from builder.proof import Check, Proof, Verdict
-from builder.publish.proof_lines import accepted_lines, failed_lines, not_run_lines, remark_lines
+from builder.publish.proof_lines import accepted_lines, counts, failed_lines, not_run_lines, remark_lines
 from builder.publish.terminal import fits, output_width, to_text
 from builder.result import SmokeResult
 
@@ -28,7 +28,8 @@ _LEGEND = (
 def smoke_text(results: Sequence[SmokeResult]) -> str:
     """A single result op by op; several as a row for each cell, with every failure and why checks did not run."""
     if len(results) == 1 and (answer := results[0].answer) is not None:
-        return table(f"{results[0].subject} in {results[0].cell}", answer, min(output_width(), 120))
+        title = f"{results[0].subject} in {results[0].cell}: {counts(results[0].proofs)}"
+        return table(title, answer, min(output_width(), 120))
     parts: list[Table | str] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]

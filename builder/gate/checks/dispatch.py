@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from builder.gate.context import Context
+from builder.gate.imports.registration import kernel_line, schema_line
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
 from builder.gate.system.mapped import mapped_files
 
@@ -28,7 +29,10 @@ def dispatch(context: Context) -> list[Outcome]:
     spaces = {op.partition("::")[0] for op in context.ops if "::" in op}
     for op in _dangling():
         if op.partition("::")[0] in spaces:
-            reason = "a kernel is registered, but no schema: the library that defines the op is not loaded"
+            reason = (
+                "a kernel is registered, but no schema: import the library that defines the op, "
+                f"or add {schema_line(op)}"
+            )
             outcomes.append(Outcome("dispatch", op, "", FAILED, reason))
     return outcomes
 
@@ -61,7 +65,7 @@ def _op(op: str, keys: list[str]) -> Outcome:
                 f"no kernel for {key}: a call raises \"Could not run '{op}' with arguments from the '{key}' backend\"; "
                 f"registered: {', '.join(registered) or 'none'}. "
                 + ("Build the library with the CUDA sources. " if key == "CUDA" else "")
-                + "List the module that loads the library under `imports`"
+                + f"List the module that loads the library under `imports`, or add {kernel_line(op, key)}"
             )
             return Outcome("dispatch", op, "", FAILED, reason, evidence={"registered": registered, "claimed": keys})
     evidence = {"registered": registered, "claimed": keys}

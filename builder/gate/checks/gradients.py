@@ -11,6 +11,7 @@ from torch import Tensor
 from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
 from builder.gate.context import Context, compare, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.imports.registration import no_autograd
 from builder.gate.outcome import Outcome
 
 
@@ -134,7 +135,9 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
         return f"the op returns {len(actual)} tensors, the reference returns {len(expected)}"
     for index, (one, other) in enumerate(zip(actual, expected)):
         if other.requires_grad and not one.requires_grad:
-            return f"result {index} has no gradient: use torch.library.register_autograd or autograd.Function"
+            return f"result {index} has no gradient: {no_autograd(case.op)}"
+    if _without_formula(actual):
+        return f"no autograd is registered for the op: {no_autograd(case.op)}"
     positions = [i for i, one in enumerate(actual) if one.requires_grad and expected[i].requires_grad]
     outputs, wanted = [actual[i] for i in positions], [expected[i] for i in positions]
     given = seeds(outputs)
@@ -152,6 +155,11 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
     return None
 
 
+def _without_formula(outputs: Sequence[Tensor]) -> bool:
+    """Whether torch put its own node in the place of a missing gradient formula; its backward only warns."""
+    return any(one.grad_fn is not None and "WarnNotImplemented" in one.grad_fn.name() for one in outputs)
+
+
 def _gradcheck(context: Context, case: Case) -> str | None:
     args = context.arguments(case, torch.float64)
     inputs = leaves(args)
@@ -161,8 +169,11 @@ def _gradcheck(context: Context, case: Case) -> str | None:
         result = context.call(case, map_tensors(args, lambda _, old: next(given) if old.requires_grad else old))
         return tuple(differentiable(result))
 
-    if not function(*inputs):
-        return "no result has a gradient: use torch.library.register_autograd or autograd.Function"
+    outputs = function(*inputs)
+    if not outputs:
+        return f"no result has a gradient: {no_autograd(case.op)}"
+    if _without_formula(outputs):
+        return f"no autograd is registered for the op: {no_autograd(case.op)}"
     try:
         # The check "repeat" tests determinism.
         torch.autograd.gradcheck(function, inputs, nondet_tol=float("inf"))

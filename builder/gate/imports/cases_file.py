@@ -12,6 +12,7 @@ from builder.gate.case import Case
 from builder.gate.context import CaseError, resolve, sentence
 from builder.gate.discover import one_line
 from builder.gate.imports.cases_fault import is_mistake, line_of
+from builder.gate.imports.registration import no_schema
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def case_facts(number: int, case: Case, imported: bool, lines: Mapping[str, int]
             resolve(case.op)
             missing = ""
         except CaseError as error:
-            missing = str(error)
+            missing = f"{case.op}: {no_schema(case.op)}" if "::" in case.op else str(error)
             # Any other ImportError may be that of a library of the extension.
             unknown = error.__cause__ is None or isinstance(error.__cause__, AttributeError)
         except Exception as error:  # noqa: BLE001 (a lazy module may run any code here)

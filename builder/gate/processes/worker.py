@@ -22,6 +22,7 @@ import torch
 from builder.gate.case import Case
 from builder.gate.context import CaseError, Context, sentence
 from builder.gate.imports.cases_fault import is_mistake, line_of
+from builder.gate.imports.registration import no_kernel
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
@@ -170,7 +171,7 @@ def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseEx
             f"; the limit for a case is {size_text(request.memory)}" if request.memory else ""
         )
     else:
-        reason = f"raises {sentence(error)}"
+        reason = (case and no_kernel(case.op, text)) or f"raises {sentence(error)}"
     trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
     return _failed(request, case, reason + (f" (step: {step})" if step else ""), traceback=trace)
 

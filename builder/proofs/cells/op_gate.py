@@ -12,7 +12,7 @@ from typing import Any, TypedDict, TypeVar
 from builder.code_digest import OP_PROOFS, code_digest
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
-from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, Answer, Outcome, Spec
+from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, Answer, Outcome, Spec, verdict_of
 from builder.gate.pack import REFERENCES, pack
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
@@ -137,14 +137,11 @@ def _proof(answer: Answer, check: Check, wheel: str, cell: Cell | None) -> Proof
 
 def summary(outcomes: Sequence[Outcome]) -> tuple[Verdict, str]:
     """The verdict and the reason of a check, from its outcomes. A failed one decides, then an accepted one."""
-    by_verdict = {verdict: [one for one in outcomes if one.verdict == verdict] for verdict in Verdict}
-    if failed := by_verdict[Verdict.FAILED]:
-        return Verdict.FAILED, "; ".join(_sentences(failed))
-    if accepted := by_verdict[Verdict.ACCEPTED]:
-        return Verdict.ACCEPTED, "; ".join(_sentences(accepted))
-    if (not_run := by_verdict[Verdict.NOT_RUN]) or not outcomes:
-        return Verdict.NOT_RUN, _not_run_reason(outcomes, not_run)
-    return Verdict.PASSED, _passed_figure(outcomes)
+    verdict = Verdict(verdict_of(outcomes))
+    deciding = [one for one in outcomes if one.verdict == verdict]
+    if verdict in (Verdict.FAILED, Verdict.ACCEPTED):
+        return verdict, "; ".join(_sentences(deciding))
+    return verdict, _not_run_reason(outcomes, deciding) if verdict is Verdict.NOT_RUN else _passed_figure(outcomes)
 
 
 def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:

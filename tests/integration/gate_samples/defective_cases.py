@@ -75,6 +75,8 @@ def only(op: str, *checks: str, inputs: Callable[[Make], Sequence[Any]] = pair, 
 
 CASES = [
     only("no_cuda", "values", "fake", "devices"),
+    only("no_cpu", "values"),
+    only("no_autograd", "values", "gradients"),
     every_check("no_fake"),
     every_check("fake_shape"),
     every_check("fake_strides"),

@@ -99,7 +99,7 @@ def test_the_default_is_the_wheels_of_dist(workspace: Workspace) -> None:
     workspace.wheel()
     done = workspace.smoke("--python", str(PYTHON))
     assert done.exit_code == Exit.OK, done.output
-    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 15 passed, 0 failed, 5 not run" in done.stdout
+    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 16 passed, 0 failed, 5 not run" in done.stdout
 
 
 def test_a_named_extension_is_the_recipe_of_a_wheel_with_another_name(workspace: Workspace) -> None:

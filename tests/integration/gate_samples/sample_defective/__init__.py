@@ -85,20 +85,25 @@ def op(
     *,
     cuda: bool = True,
     fake: Kernel | None = correct_fake,
-    gradients: Callable[[Any, Tensor], Any] = product_rule,
+    gradients: Callable[[Any, Tensor], Any] | None = product_rule,
+    cpu: bool = True,
 ) -> None:
     """Define an op; whatever is not given is correct."""
     LIBRARY.define(f"{name}(Tensor x, Tensor weight) -> Tensor")
-    LIBRARY.impl(name, kernel, "CPU")
+    if cpu:
+        LIBRARY.impl(name, kernel, "CPU")
     if cuda:
         LIBRARY.impl(name, lambda x, weight: (x * weight).contiguous(), "CUDA")
     if fake is not None:
         torch.library.register_fake(f"sample_defective::{name}", fake, lib=LIBRARY)
-    torch.library.register_autograd(f"sample_defective::{name}", gradients, setup_context=save, lib=LIBRARY)
+    if gradients is not None:
+        torch.library.register_autograd(f"sample_defective::{name}", gradients, setup_context=save, lib=LIBRARY)
 
 
 # --- registration and fake kernels
 op("no_cuda", cuda=False)
+op("no_cpu", cpu=False)
+op("no_autograd", gradients=None)
 op("no_fake", fake=None)
 op("fake_shape", fake=lambda x, weight: correct_fake(x, weight).new_empty(x.shape[0], x.shape[1] + 1))
 op("fake_dtype", fake=lambda x, weight: torch.empty_like(correct_fake(x, weight), dtype=torch.float16))
