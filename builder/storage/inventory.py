@@ -79,7 +79,7 @@ def store_items(store: Store) -> list[Item]:
         items.append(_item(store, Kind.OBJECTS, root / "objects", "compiler cache of local builds", RUN))
     items += [_item(store, Kind.PROOFS, path, path.stem[:16], RUN) for path in _entries(root / "proofs")]
     items += [_item(store, Kind.LOGS, path, path.stem, RUN) for path in _entries(root / "logs")]
-    items += [_item(store, Kind.RUNS, path, path.stem, "") for path in _entries(root / "runs")]
+    items += [_item(store, Kind.RUNS, path, path.stem, f"runs/{path.name}") for path in _entries(root / "runs")]
     items += [_item(store, Kind.SCRATCH, path, path.name, f"work/{path.name}") for path in _entries(root / "work")]
     return items
 

@@ -19,7 +19,7 @@ class Kind(StrEnum):
     OBJECTS = "compiled objects"
     PROOFS = "proofs"
     LOGS = "logs"
-    RUNS = "reports of runs"
+    RUNS = "runs"
     SCRATCH = "scratch folders"
     IMAGES = "images"
     VOLUMES = "volumes"

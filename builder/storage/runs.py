@@ -1,13 +1,14 @@
-"""The history of runs: the report of each `buildfarm build`, kept in the store."""
+"""The history of runs: the report of each `buildfarm build` and the logs of its failed builds, kept in the store."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,10 @@ class Run:
         seconds: how long it took.
         command: the command line.
         folder: where the command was started.
-        report: its report.json.
+        report: its report.json, with the finished builds.
+        interrupted: whether a signal ended it.
+        unfinished: the names of the builds that the signal ended or that were not started.
+        logs: for each failed build, the path of the log that was kept.
 
     """
 
@@ -38,6 +42,9 @@ class Run:
     command: str
     folder: str
     report: Mapping[str, Any]
+    interrupted: bool = False
+    unfinished: tuple[str, ...] = ()
+    logs: Mapping[str, str] = field(default_factory=dict)
 
     def counts(self) -> dict[str, int]:
         """How many builds have each status: `built`, `failed`."""
@@ -51,28 +58,75 @@ class Run:
             "seconds": self.seconds,
             "command": self.command,
             "folder": self.folder,
+            "interrupted": self.interrupted,
+            "unfinished": list(self.unfinished),
+            "logs": dict(self.logs),
             "report": dict(self.report),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Run:
         """Read what `to_json` wrote; raises KeyError, ValueError or TypeError on anything else."""
-        started = datetime.fromisoformat(data["started"])
-        return cls(data["id"], started, float(data["seconds"]), data["command"], data["folder"], data["report"])
+        return cls(
+            id=data["id"],
+            started=datetime.fromisoformat(data["started"]),
+            seconds=float(data["seconds"]),
+            command=data["command"],
+            folder=data["folder"],
+            report=data["report"],
+            interrupted=data["interrupted"],
+            unfinished=tuple(data["unfinished"]),
+            logs=data["logs"],
+        )
 
 
-def save_report(store: Store, started: datetime, seconds: float, report: str) -> None:
-    """Keep the report.json of the run of this process."""
-    command = mask_credentials(shlex.join(["buildfarm", *sys.argv[1:]]))
+def save_run(
+    store: Store,
+    started: datetime,
+    seconds: float,
+    report: str,
+    *,
+    logs: Mapping[str, Path] | None = None,
+    unfinished: Sequence[str] | None = None,
+) -> None:
+    """Keep the report.json of the run of this process, and copies of the logs of its failed builds.
+
+    `logs` has a log for each failed build. `unfinished` are the builds of an interrupted run that did not end; None if
+    the run was not interrupted.
+    """
     name = f"{started:%Y%m%d-%H%M%S}-{uuid4().hex[:4]}"
-    run = Run(name, started, round(seconds, 1), command, str(Path.cwd()), json.loads(report))
-    write_atomic(store.root / "runs" / f"{name}.json", (json.dumps(run.to_json(), indent=1) + "\n").encode())
+    folder = store.root / "runs" / name
+    store.use(f"runs/{name}")
+    folder.mkdir()
+    kept = {}
+    for build, log in (logs or {}).items():
+        copy = folder / f"{build}.log"
+        shutil.copyfile(log, copy)
+        kept[build] = str(copy)
+        report = report.replace(_quoted(log), _quoted(copy))  # the next run overwrites the first
+    run = Run(
+        name,
+        started,
+        round(seconds, 1),
+        mask_credentials(shlex.join(["buildfarm", *sys.argv[1:]])),
+        str(Path.cwd()),
+        json.loads(report),
+        unfinished is not None,
+        tuple(unfinished or ()),
+        kept,
+    )
+    write_atomic(folder / "run.json", (json.dumps(run.to_json(), indent=1) + "\n").encode())
+
+
+def _quoted(path: Path) -> str:
+    """A path as it stands inside a string of JSON."""
+    return json.dumps(str(path))[1:-1]
 
 
 def runs(store: Store) -> list[Run]:
     """All runs that the store knows, the newest first."""
     found = []
-    for path in sorted((store.root / "runs").glob("*.json"), reverse=True):
+    for path in sorted((store.root / "runs").glob("*/run.json"), reverse=True):
         try:
             found.append(Run.from_json(json.loads(path.read_bytes())))
         except (OSError, ValueError, KeyError, TypeError):  # deleted meanwhile, or of a different version

@@ -14,6 +14,9 @@ _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 #: The start of the line in which compilers, linkers, git and Python name the error.
 _ERROR = re.compile(r"(?i)error:|fatal:|undefined reference to|cannot find -l")
 
+#: An error at a place: `a.cu(12): error: …`, `a.cpp:3:1: fatal error: …`, or a symbol that the linker does not find.
+_AT_A_PLACE = re.compile(r"^\S.*?(?::\d+(?::\d+)?|\(\d+\)): (?:\w+ )?error\b|undefined reference to")
+
 #: What Python prints about a program that failed: the program's own message says more.
 _WRAPPED = re.compile(r"CalledProcessError|Error compiling objects for extension|^error: command .* failed")
 
@@ -21,11 +24,11 @@ _WRAPPED = re.compile(r"CalledProcessError|Error compiling objects for extension
 _KILLED = re.compile(r"\bKilled\b|\bsignal:? 9\b|\bSIGKILL\b|\b(?:code|status):? (?:-9|137)\b")
 
 
-def compile_failure(job: CompileJob, status: int, lines: Sequence[str] | None = None) -> BuildError:
+def compile_failure(job: CompileJob, status: int, source: str, lines: Sequence[str] | None = None) -> BuildError:
     """The failed compile as a sentence: a signal, no memory, no disk, or the first line that names an error.
 
-    `status` is the exit status, or negative the signal. `lines` are the output; None: what the last program wrote to
-    the log.
+    `status` is the exit status, or negative the signal. `source` is the folder in which the compilers ran; the sentence
+    has paths relative to it. `lines` are the output; None: what the last program wrote to the log.
     """
     if lines is None:
         lines = job.log.read_text(errors="replace").splitlines()
@@ -53,10 +56,11 @@ def compile_failure(job: CompileJob, status: int, lines: Sequence[str] | None = 
     if disk_is_full(lines):
         hints.insert(0, DISK_HINT)
         return failure("the disk is full; unfinished files were deleted")
-    first = errors[0][:300] if errors else f"the build exited with status {status}"
+    first = errors[0].replace(f"{source}/", "")[:300] if errors else f"the build exited with status {status}"
     if found := _NO_MODULE.search(first):
         hints.insert(0, f"add `{found[1]}` to `build_requires` in the recipe: the build needs this module")
-    return failure(first)
+    count = len({line for line in named if _AT_A_PLACE.search(line)})  # nvcc repeats an error for each architecture
+    return failure(f"{first} ({count} errors in all)" if count > 1 else first)
 
 
 def was_killed(lines: Iterable[str]) -> bool:

@@ -157,7 +157,7 @@ class LocalExecutor:
             status = run(argv, log=job.log, owner=job.owner, cwd=job.work, env=variables)
         wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
         if status != 0:
-            raise compile_failure(job, status)
+            raise compile_failure(job, status, str(source))
         if len(wheels) != 1:
             raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
         return wheels[0]

@@ -25,7 +25,8 @@ from builder.publish.index.dist_index import write_index
 from builder.publish.plan_text import architectures_hint
 from builder.publish.report import report_json
 from builder.result import BuildResult
-from builder.storage.runs import save_report
+from builder.storage.runs import save_run
+from builder.store import Store
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import Executor
 from builder.wheels.toolchain.environments import Environments
@@ -99,15 +100,15 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     stored = run.stored(plan.builds)
     if hint := hint_of(options, stored):
         print_line(hint)
-    results = run.build_all(stored)
-    _warn_of_unused_accepts(recipes.values(), results)
-    published = publish_wheels(options.dist, plan, results)
-    for event in published.events:
-        print_line(f"{options.dist}: {event}")
-    for removed in published.removed:  # also with --quiet
-        print_warning(f"{options.dist}: {removed}")
-    _update_index(options.dist, published.wheels)
-    save_report(store, started, time.monotonic() - clock, report_json(plan, results))
+    try:
+        results = run.build_all(stored)
+        _warn_of_unused_accepts(recipes.values(), results)
+        _publish(options.dist, plan, results)
+    except KeyboardInterrupt:
+        unfinished = [str(build) for build in plan.builds if build not in run.finished]
+        _save_run(store, started, time.monotonic() - clock, plan, list(run.finished.values()), unfinished)
+        raise
+    _save_run(store, started, time.monotonic() - clock, plan, results)
     return BuildOutcome(plan, results, matrix.torch_index)
 
 
@@ -144,6 +145,27 @@ def _executor(
         pull=options.pull,
         check_images=check_images,
     )
+
+
+def _publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:
+    published = publish_wheels(dist, plan, results)
+    for event in published.events:
+        print_line(f"{dist}: {event}")
+    for removed in published.removed:  # also with --quiet
+        print_warning(f"{dist}: {removed}")
+    _update_index(dist, published.wheels)
+
+
+def _save_run(
+    store: Store,
+    started: datetime,
+    seconds: float,
+    plan: Plan,
+    results: Sequence[BuildResult],
+    unfinished: Sequence[str] | None = None,
+) -> None:
+    logs = {str(result.build): result.log for result in results if result.exit and result.log and result.log.is_file()}
+    save_run(store, started, seconds, report_json(plan, results), logs=logs, unfinished=unfinished)
 
 
 def _warn_of_unused_accepts(recipes: Iterable[Recipe], results: Sequence[BuildResult]) -> None:

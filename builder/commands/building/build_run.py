@@ -56,6 +56,8 @@ class BuildRun:
         self._earlier = EarlierBuilds(store)
         self._parallelism = Parallelism()
         self._order = BuildOrder(())
+        #: the results so far; after an interrupt, the builds that ended before it
+        self.finished: dict[Build, BuildResult] = {}
 
     def build_all(self, builds: Mapping[Build, bool]) -> list[BuildResult]:
         """Build and prove each build once; the results have the order of `builds`, the value of `stored`.
@@ -68,12 +70,13 @@ class BuildRun:
         with self._progress.shown(), ThreadPoolExecutor(self._parallelism.builds) as pool:
             futures = {pool.submit(self._run_one, build): build for build in self._order.ordered(builds)}
             try:
-                results = {futures[future]: future.result() for future in as_completed(futures)}
+                for future in as_completed(futures):
+                    self.finished[futures[future]] = future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 kill_all()
                 raise
-        return [results[build] for build in builds]
+        return [self.finished[build] for build in builds]
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """Each build, and whether the store has its wheel."""
@@ -122,7 +125,7 @@ class BuildRun:
         except BuildfarmError as error:
             self._progress.finish(name, f"failed: {error}")
             seconds = time.monotonic() - started
-            return BuildResult(build, stored, error, reused=False, seconds=seconds, toolchain=toolchain)
+            return BuildResult(build, stored, error, reused=False, seconds=seconds, toolchain=toolchain, log=log)
         except Interrupted:
             self._progress.finish(name, "failed: interrupted")
             raise

@@ -32,12 +32,17 @@ def history_text(runs: Sequence[Run]) -> str:
 
 
 def run_text(run: Run) -> str:
-    """The builds of one run: wheel, result, and how many checks have each verdict."""
-    lines = [run.command, f"started {run.started:%Y-%m-%d %H:%M} UTC in {run.folder}, took {run.seconds:.0f} s", ""]
+    """The builds of one run: wheel, result, how many checks have each verdict, and the logs of failed builds."""
+    ended = "interrupted after" if run.interrupted else "took"
+    started = f"started {run.started:%Y-%m-%d %H:%M} UTC in {run.folder}, {ended} {run.seconds:.0f} s"
+    lines = [run.command, started, ""]
     for build in run.report["builds"]:
         lines.append(f"{build.get('wheel') or build['build']}: {build['status']}{_checks(build)}")
         if build["error"]:
             lines.append(f"  error: {build['error']}")
+        if log := run.logs.get(build["build"]):
+            lines.append(f"  log: {log}")
+    lines += [f"{name}: not finished" for name in run.unfinished]
     if skips := len(run.report["skips"]):
         lines.append(f"{skips} cell{'s were' if skips != 1 else ' was'} skipped")
     return "".join(f"{line}\n" for line in lines)
@@ -55,7 +60,9 @@ def run_json(run: Run) -> str:
 
 
 def _result(run: Run) -> str:
-    return ", ".join(f"{count} {status}" for status, count in sorted(run.counts().items())) or "no builds"
+    counts = run.counts() | ({"not finished": len(run.unfinished)} if run.unfinished else {})
+    shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no builds"
+    return f"interrupted: {shown}" if run.interrupted else shown
 
 
 def _checks(build: Mapping[str, Any]) -> str:

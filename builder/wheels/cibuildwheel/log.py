@@ -11,6 +11,7 @@ from pathlib import Path
 
 from builder.build_log import complete_lines, text_since
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
+from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.failures import compile_failure, disk_is_full, was_killed
 from builder.wheels.job import CompileJob
@@ -152,7 +153,7 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
         stage, sentence = _STATUSES[status]
         return error(f"{sentence}: {last_error(lines)}", stage=stage)
     if step.stage == "compile":
-        return compile_failure(job, status, [line.removeprefix("::error::") for line in lines])
+        return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines])
     if disk_is_full(lines):
         return error(f"the disk is full ({step.stage} stage); unfinished files were deleted", DISK_HINT)
     if was_killed(lines):

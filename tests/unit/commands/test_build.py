@@ -26,7 +26,9 @@ from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.proof import Check, Verdict
 from builder.publish.build_text import build_text
+from builder.publish.store.history_text import history_text, run_text
 from builder.result import BuildResult
+from builder.storage.runs import runs as history
 from builder.store import Store
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
@@ -146,12 +148,25 @@ def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> 
     assert result.exit == Exit.FAILED
     assert isinstance(result.error, BuildError)
     assert result.error.stage == "compile"
-    assert "_C.c:1:" in result.error.sentence
+    assert result.error.sentence.startswith("broken/_C.c:1:")  # relative to the source
     assert "error: " in result.error.sentence
     assert result.error.log is not None
     assert any(str(result.error.log) in hint for hint in result.error.hints)
     assert f"{result.build}: failed: {result.error}" in runs.first.messages
     assert row(runs.first, "broken")[1] == "-"
+
+
+def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:
+    first = min(history(Store(runs.project.store)), key=lambda run: run.started)
+    broken, hollow = runs.first.results["broken"], runs.first.results["hollow"]
+    assert list(first.logs) == [str(broken.build), str(hollow.build)]
+    assert broken.log
+    kept = Path(first.logs[str(broken.build)])
+    assert "_C.c:1:" in kept.read_text()
+    assert "_C.c:1:" not in broken.log.read_text(), "a later run has overwritten it"
+    assert f"  log: {kept}\n" in run_text(first)
+    hints = next(each["hints"] for each in first.report["builds"] if each["build"] == str(broken.build))
+    assert f"the full output is in {kept}" in hints
 
 
 def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
@@ -261,12 +276,12 @@ def test_with_nothing_to_do_no_heavy_library_is_loaded(runs: Runs) -> None:
 
 
 def test_ctrl_c_ends_the_compiler_and_prints_what_is_kept(runs: Runs) -> None:
-    package = runs.project.recipe("slow")
+    package = runs.project.recipe("unending")
     backend = package.parent / "backend.py"
     backend.write_text("import time\ntime.sleep(600)\n" + backend.read_text())
     options = runs.project.options()
-    matrix = runs.project.root / "slow.yaml"
-    matrix.write_text(options.matrix.read_text().replace("[tiny, broken, hollow]", "[slow]"))
+    matrix = runs.project.root / "unending.yaml"
+    matrix.write_text(options.matrix.read_text().replace("[tiny, broken, hollow]", "[tiny, unending]"))
     arguments = ["build", "--executor", "local", "--matrix", matrix, "--store", options.store, "--dist", options.dist]
     process = subprocess.Popen(
         [sys.executable, "-c", WARM, *map(str, arguments)],
@@ -278,7 +293,7 @@ def test_ctrl_c_ends_the_compiler_and_prints_what_is_kept(runs: Runs) -> None:
     )
     assert process.stderr is not None
     output = ""
-    while ": compile (" not in output:
+    while ": compile (" not in output:  # tiny comes first, and is already built
         line = process.stderr.readline()
         assert line, output
         output += line
@@ -290,6 +305,11 @@ def test_ctrl_c_ends_the_compiler_and_prints_what_is_kept(runs: Runs) -> None:
     assert "Traceback" not in err
     assert out == ""
     assert compiling(runs.project.root) == []
+    last = history(Store(runs.project.store))[0]
+    assert (last.interrupted, last.counts()) == (True, {"built": 1})
+    assert [name.split("-")[0] for name in last.unfinished] == ["unending"]
+    assert "  interrupted: 1 built, 1 not finished" in history_text([last])
+    assert run_text(last).endswith(f"{last.unfinished[0]}: not finished\n")
 
 
 def compiling(folder: Path) -> list[str]:

@@ -10,7 +10,7 @@ import pytest
 
 from builder.errors import UsageError
 from builder.publish.store.history_text import history_json, history_text, run_json, run_text
-from builder.storage.runs import find_run, runs, save_report
+from builder.storage.runs import find_run, runs, save_run
 from builder.store import Store
 
 REPORT = {
@@ -26,9 +26,10 @@ def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     store = Store(tmp_path)
     assert history_text(runs(store)) == "No run is recorded in this store.\n"
     monkeypatch.setattr("sys.argv", ["buildfarm", "build", "--ext", "https://me:secret@host/x"])
-    save_report(store, datetime(2026, 11, 21, 9, 30, tzinfo=UTC), 12.34, json.dumps(REPORT))
-    save_report(store, datetime(2026, 11, 22, 9, 30, tzinfo=UTC), 2.0, json.dumps({"builds": [], "skips": []}))
-    (tmp_path / "runs" / "20261120.json").write_text("{}")
+    save_run(store, datetime(2026, 11, 21, 9, 30, tzinfo=UTC), 12.34, json.dumps(REPORT))
+    save_run(store, datetime(2026, 11, 22, 9, 30, tzinfo=UTC), 2.0, json.dumps({"builds": [], "skips": []}))
+    (tmp_path / "runs" / "20261120").mkdir()
+    (tmp_path / "runs" / "20261120" / "run.json").write_text("{}")
     found = runs(store)
     assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
     line = history_text(found).splitlines()[2]
@@ -53,6 +54,6 @@ def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
 def test_an_id_must_name_one_run(name: str, problem: str, tmp_path: Path) -> None:
     store = Store(tmp_path)
     for day in (21, 22):
-        save_report(store, datetime(2026, 11, day, tzinfo=UTC), 1.0, json.dumps(REPORT))
+        save_run(store, datetime(2026, 11, day, tzinfo=UTC), 1.0, json.dumps(REPORT))
     with pytest.raises(UsageError, match=problem):
         find_run(runs(store), name)

@@ -100,11 +100,18 @@ def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path
         pytest.param(
             "g++ -Wfatal-errors -c a.cpp\na.cpp:3:1: error: 'x' was not declared\na.cpp:4:1: error: y\n",
             1,
-            "a.cpp:3:1: error: 'x' was not declared",
+            "a.cpp:3:1: error: 'x' was not declared (2 errors in all)",
             "build.log",
             id="first error, not the flag",
         ),
-        pytest.param("a.cu(12): error: identifier\n", 2, "a.cu(12): error: identifier", "build.log", id="nvcc"),
+        pytest.param(
+            "/var/tmp/build/src/csrc/a.cu(12): error: identifier\n" * 2
+            + '2 errors detected in the compilation of "/var/tmp/build/src/csrc/a.cu".\n',
+            2,
+            "csrc/a.cu(12): error: identifier",
+            "build.log",
+            id="nvcc for two architectures",
+        ),
         pytest.param(
             "subprocess.CalledProcessError: Command '['ninja']' failed\n"
             "RuntimeError: Error compiling objects for extension\n"
@@ -131,8 +138,9 @@ def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path
 def test_a_compilers_words_become_a_sentence(said: str, status: int, sentence: str, hint: str, tmp_path: Path) -> None:
     work = job(tmp_path)
     work.log.write_text(f"error: of an earlier program\n+ uv build\n{said}")
-    error = compile_failure(work, status)
+    error = compile_failure(work, status, "/var/tmp/build/src")
     assert error.sentence.startswith(sentence)
+    assert ("errors in all" in error.sentence) is ("errors in all" in sentence)
     assert len(error.sentence) <= 300
     assert (error.stage, error.log, error.exit_code) == ("compile", work.log, Exit.FAILED)
     assert any(hint in line for line in error.hints), error.hints
