@@ -8,16 +8,12 @@ needed: the Docker SDK takes a while to import.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import elftools
-
-from builder import errors
 from builder.build_log import log_size
 from builder.errors import BuildError, MissingToolError, UsageError
 from builder.gate.draft.result import Drafts
@@ -44,7 +40,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proof import Check
-from builder.proofs.cells.driver import driver_version, gpu_here, too_old
+from builder.proofs.cells.driver import Gpu, gpu_for
 from builder.proofs.cells.import_check import (
     IMPORT_SECONDS,
     ImportOutcome,
@@ -53,26 +49,16 @@ from builder.proofs.cells.import_check import (
     judge_import,
 )
 from builder.proofs.cells.op_gate import DRAFT, T, read_answer, spec_of
-from builder.proofs.static import symbol_table
+from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.resources import measure_resources
 from builder.store import Store
-from builder.wheelfile import elf, fatbin
 from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
 
 #: Paths in a rendered runtime image, and of the files mounted into it.
 _PYTHON, _UV, _CA, _CACHE = "/opt/cell/bin/python", "/run/buildfarm/uv", "/run/buildfarm/ca.pem", f"{CONTAINER_DIR}/uv"
-
-#: Reads the symbols of torch's libraries inside of the container, so that gigabytes need not be copied out.
-_READ_SYMBOLS = f"""\
-import json, pathlib, sys, sysconfig
-sys.path.insert(0, "{CONTAINER_DIR}/reader")
-from builder.proofs.static.symbol_table import collect_symbols
-table = collect_symbols(pathlib.Path(sysconfig.get_path("purelib")))
-pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json()))
-"""
 
 #: Imports torch once before the gate's time limits start, so that its files are read from the image's layers. The
 #: gate's processes import torch in parallel, which took more than their limit of three minutes on an overloaded machine
@@ -81,23 +67,6 @@ _GATE = (
     f"{_PYTHON} -I -c 'import torch';"
     f" {_PYTHON} -I -X faulthandler {CONTAINER_DIR}/gate --answer {CONTAINER_DIR}/gate/answer.json"
 )
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """Whether a container requests this machine's GPU; if there is a GPU that it does not request, why."""
-
-    wanted: bool
-    why_not: str = ""
-
-
-def gpu_for(cell: Cell) -> Gpu:
-    """Decide whether a container of this cell requests the GPU; starts nothing."""
-    if not gpu_here():
-        return Gpu(wanted=False)
-    # NVIDIA's runtime does not start a container whose image requires a newer driver, and torch would find no GPU.
-    reason = too_old(driver_version(), cell.cuda)
-    return Gpu(wanted=not reason, why_not=reason)
 
 
 def container_environments(
@@ -182,8 +151,8 @@ class ContainerEnvironment:
 
     def symbols(self) -> SymbolTable:
         """Read in the container, by the same code as on this machine."""
-        self._container.put(_reader(self._folder / "reader"), "reader")
-        result = self._step([_PYTHON, "-I", "-c", _READ_SYMBOLS])
+        self._container.put(write_reader(self._folder / "reader"), "reader")
+        result = self._step([_PYTHON, "-I", "-c", READ_SYMBOLS])
         symbols = self._container.get("symbols.json")
         if result.status != 0 or symbols is None:
             raise MissingToolError(
@@ -267,14 +236,3 @@ def _variables(torch_index: Sequence[str]) -> Mapping[str, str]:
     """Variables for uv in the container: this machine's indexes, and PyTorch's own index first where needed."""
     fixed = {"UV_CACHE_DIR": _CACHE, "UV_LINK_MODE": "copy", "UV_NO_PROGRESS": "1", "UV_PYTHON_DOWNLOADS": "never"}
     return {**index_variables(index=torch_index), **ca_variables(_CA), **fixed}
-
-
-def _reader(folder: Path) -> Path:
-    """Copy `symbol_table` and the modules it imports to a folder, for a Python that has no buildfarm."""
-    for module in (errors, symbol_table, elf, fatbin):
-        file = Path(str(module.__file__))
-        target = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(file.read_bytes())
-    shutil.copytree(Path(elftools.__file__).parent, folder / "elftools", ignore=shutil.ignore_patterns("__pycache__"))
-    return folder

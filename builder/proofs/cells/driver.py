@@ -1,14 +1,15 @@
-"""NVIDIA's driver on this machine: whether it is loaded, its version, and whether it is new enough for a cell."""
+"""NVIDIA's driver on this machine: whether it is loaded and new enough for a cell, so that a container gets the GPU."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
 from builder.gate.system import nvidia
-from builder.matrix.axes import Cuda
+from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
 
 #: Device files that the driver creates: on Linux, and under WSL.
@@ -46,3 +47,20 @@ def too_old(driver: str, cuda: Cuda) -> str:
         return ""
     needs = f"CUDA {cuda}, which needs {floor} or newer: update the driver"
     return f"NVIDIA's driver {driver} here is too old for {needs}" if older else ""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """Whether a container requests this machine's GPU; if there is a GPU that it does not request, why."""
+
+    wanted: bool
+    why_not: str = ""
+
+
+def gpu_for(cell: Cell) -> Gpu:
+    """Decide whether a container of this cell requests the GPU; starts nothing."""
+    if not gpu_here():
+        return Gpu(wanted=False)
+    # NVIDIA's runtime does not start a container whose image requires a newer driver, and torch would find no GPU.
+    reason = too_old(driver_version(), cell.cuda)
+    return Gpu(wanted=not reason, why_not=reason)

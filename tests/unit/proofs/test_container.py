@@ -22,8 +22,11 @@ from builder.matrix.config import ImageRule
 from builder.matrix.load import load_matrix
 from builder.proof import Check, Verdict
 from builder.proofs.cells import container as container_module
+from builder.proofs.cells import driver
 from builder.proofs.cells.cell_run import CellRunner
-from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments, Gpu, gpu_for, in_container
+from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments, in_container
+from builder.proofs.cells.driver import Gpu, gpu_for
+from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
@@ -115,7 +118,7 @@ def images(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
         return "buildfarm/run:1"
 
     monkeypatch.setattr(container_module, "ensure_image", ensure)
-    monkeypatch.setattr(container_module, "gpu_here", lambda: False)
+    monkeypatch.setattr(driver, "gpu_here", lambda: False)
     return asked
 
 
@@ -149,8 +152,8 @@ def wheel(tmp_path: Path) -> Path:
 
 
 def with_driver(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
-    monkeypatch.setattr(container_module, "gpu_here", lambda: True)
-    monkeypatch.setattr(container_module, "driver_version", lambda: version)
+    monkeypatch.setattr(driver, "gpu_here", lambda: True)
+    monkeypatch.setattr(driver, "driver_version", lambda: version)
 
 
 @pytest.mark.parametrize(("driver", "wanted"), [("580.95.05", True), ("", True), ("535.183.01", False)])
@@ -387,8 +390,8 @@ def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(
 
 
 def test_symbol_reader_needs_only_the_copied_modules(tmp_path: Path) -> None:
-    folder = container_module._reader(tmp_path / "reader")
-    program = container_module._READ_SYMBOLS.replace("/buildfarm/reader", str(folder))
+    folder = write_reader(tmp_path / "reader")
+    program = READ_SYMBOLS.replace("/buildfarm/reader", str(folder))
     program = program.replace("/buildfarm", str(tmp_path))
     site = environment(tmp_path)
     program = program.replace('sysconfig.get_path("purelib")', repr(str(site)))
