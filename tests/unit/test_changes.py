@@ -86,7 +86,7 @@ def test_a_wheel_that_fails_now_is_removed_from_dist(project: SmallProject, monk
     monkeypatch.setattr(console, "quiet", False)
     with console.capture() as output:
         once(project)
-    assert f"removed {before[0]}: a check failed for it" in output.get()
+    assert f"removed {before[0]}: a check of this wheel failed" in output.get()
     assert wheels(project) == []
     assert "tiny" not in (project.root / "dist/simple/index.html").read_text()
 
