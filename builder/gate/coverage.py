@@ -62,9 +62,9 @@ def _failure(op: str, case: str, reason: str, *, mistake: bool = True, **evidenc
 def _missing(case: CaseFacts, ops: Sequence[str]) -> str:
     """Return why a case cannot be called: its line, the reason and, for an unknown name, the nearest one."""
     near = get_close_matches(case.op, ops, 1) if case.unknown else []
-    line = f", line {case.line}" if case.line else ""
+    line = f" (line {case.line})" if case.line else ""
     meant = f"; did you mean {near[0]}?" if near else ""
-    return f"this case of cases.py{line} cannot be called: {case.missing}{meant}"
+    return f"this case in cases.py{line} cannot be called: {case.missing}{meant}"
 
 
 def missing_empty_cases(cases: Sequence[CaseFacts]) -> list[Outcome]:

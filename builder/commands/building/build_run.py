@@ -116,7 +116,9 @@ class BuildRun:
             reused = stored is not None
             if stored is None:
                 if self._order.must_wait(build):
-                    self._progress.stage(name, f"wait for another build of {build.extension}, whose objects it uses")
+                    self._progress.stage(
+                        name, f"waiting for another build of {build.extension}, whose objects this build uses"
+                    )
                 with self._order.compiling(build):
                     stored = self._compile(build, recipe, toolchain, log)
             proofs = self._prover.prove(

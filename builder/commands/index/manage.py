@@ -40,7 +40,7 @@ def find_wheels(repository: Repository, what: str) -> list[Entry]:
     except InvalidRequirement:
         requirement = None
     if requirement is None or not str(requirement.specifier).startswith("=="):
-        raise UsageError("write the file name of a wheel, or NAME==VERSION", where=what)
+        raise UsageError("pass the file name of a wheel, or NAME==VERSION", where=what)
     found = [
         entry
         for entry in repository.entries(canonicalize_name(requirement.name))
@@ -80,8 +80,8 @@ def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> Non
         if left:
             best = max(left, key=lambda entry: entry.version)
             print_warning(
-                f"{project}=={public} now installs {best.version} from simple/; the paths of single CUDA variants, such"
-                " as cu130/, never change the CUDA"
+                f"{project}=={public} now installs {best.version} from simple/, also for a different CUDA; a path such"
+                " as cu130/ lists only wheels for one CUDA"
             )
 
 
