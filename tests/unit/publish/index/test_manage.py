@@ -50,7 +50,7 @@ def test_yank_warns_of_the_wheel_that_is_installed_instead(index: Path, run: Run
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("my_ext", "write the file name of a wheel, or NAME==VERSION"),
+        ("my_ext", "pass the file name of a wheel, or NAME==VERSION"),
         ("my_ext==9", "the index has no such wheel"),
         ("x-1.0-py3-none-any.whl", "the index has no such wheel"),
         ("..whl", "..whl"),
