@@ -1,4 +1,4 @@
-"""What a check gets: the spec, the cases, and functions that call ops and flatten and compare results.
+"""What a check gets: the spec, the cases, and functions that call ops and flatten results.
 
 A check is a function `(context, case) -> list of outcomes` that runs in a forked child. If it crashes, hangs or exceeds
 its memory, the scheduler reports that with op, case and check. An exception that it does not catch becomes a failed
@@ -8,7 +8,6 @@ outcome of the check. It runs only for cases that claim the check (`not_claimed`
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from torch import Tensor
 from builder.gate.case import Case, Make
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 
-_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
 class CaseError(Exception):
@@ -221,80 +220,4 @@ def detached(args: Sequence[Any]) -> tuple[Any, ...]:
 
 def widened(args: Sequence[Any]) -> tuple[Any, ...]:
     """Return the arguments with 16-bit floats as float32."""
-    return map_tensors(args, lambda _, tensor: tensor.float() if tensor.dtype in _SIXTEEN_BITS else tensor)
-
-
-def compare(
-    actual: Any,  # noqa: ANN401
-    expected: Any,  # noqa: ANN401
-    case: Case,
-    dtype: torch.dtype,
-    subject: str = "the result",
-    *,
-    scaled: bool = False,
-) -> str | None:
-    """Return the difference as a sentence with the largest error and its index; None if the results agree.
-
-    Compares tensors, or nested tuples, lists and dicts of them. Shapes and dtypes must be equal, but a float32
-    reference may stand for a 16-bit result. NaN equals NaN. The tolerance is that of the case for `dtype`:
-    |actual - expected| <= atol + rtol * |expected|. `scaled` is for sums of many terms, such as gradients: rtol then
-    applies to the largest expected number, because terms that cancel leave rounding errors of that size.
-    """
-    have, want = flatten(actual), flatten(expected)
-    if len(have) != len(want):
-        return f"{subject} has {len(have)} tensors, expected {len(want)}"
-    for index, (one, other) in enumerate(zip(have, want)):
-        name = subject if len(have) == 1 else f"{subject}[{index}]"
-        failure = _compare_tensors(one.detach().cpu(), other.detach().cpu(), case, dtype, name, scaled)
-        if failure:
-            return failure
-    return None
-
-
-def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype, name: str, scaled: bool) -> str | None:
-    if have.shape != want.shape:
-        return f"{name} has shape {tuple(have.shape)}, expected {tuple(want.shape)}"
-    if have.dtype != want.dtype and not (have.dtype in _SIXTEEN_BITS and want.dtype == torch.float32):
-        return f"{name} is {have.dtype}, expected {want.dtype}".replace("torch.", "")
-    if have.numel() == 0 or torch.equal(have, want):
-        return None
-    if not (have.is_floating_point() or have.is_complex()):
-        wrong, size = have != want, (have.double() - want.double()).abs()
-        allowed = "no difference is allowed: integers and bools must be equal"
-    else:
-        rtol, atol = case.tolerance(dtype)
-        wide = torch.complex128 if have.is_complex() else torch.float64
-        have, want = have.to(wide), want.to(wide)
-        if scaled:
-            atol += rtol * float(torch.nan_to_num(want.abs(), nan=0.0, posinf=0.0).max())
-        wrong = ~torch.isclose(have, want, rtol=rtol, atol=atol, equal_nan=True)
-        allowed, size = f"allowed: {atol:g} + {rtol:g} * expected", (have - want).abs()
-    if not bool(wrong.any()):
-        return None
-    # NaN against a number counts as infinity, so that argmax finds it.
-    size = torch.where(wrong, torch.nan_to_num(size, nan=float("inf"), posinf=float("inf")), torch.zeros_like(size))
-    worst = int(size.argmax())
-    where = _unravel(worst, have.shape)
-    actual, expected = have.reshape(-1)[worst].item(), want.reshape(-1)[worst].item()
-    return (
-        f"{name} is {actual:.6g} at {where}, expected {expected:.6g}; {int(wrong.sum())} of {have.numel()} elements "
-        f"differ, at most by {float(size.reshape(-1)[worst]):.3g} ({allowed})"
-    )
-
-
-def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401
-    """Return the largest absolute difference of tensors with equal shapes; 0.0 if there is nothing to compare."""
-    worst = 0.0
-    for one, other in zip(flatten(actual), flatten(expected)):
-        if one.shape == other.shape and one.numel() and not one.is_complex():
-            error = float((one.detach().double().cpu() - other.detach().double().cpu()).abs().max())
-            worst = error if math.isnan(error) else max(worst, error)
-    return worst
-
-
-def _unravel(index: int, shape: Sequence[int]) -> list[int]:
-    where: list[int] = []
-    for size in reversed(shape):
-        where.append(index % size)
-        index //= size
-    return where[::-1]
+    return map_tensors(args, lambda _, tensor: tensor.float() if tensor.dtype in SIXTEEN_BITS else tensor)

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.checks.calls import CallModule, same_up_to_sizes, tensor_function
-from builder.gate.context import Context, compare, flatten, iter_tensors, sentence
+from builder.gate.checks.values import compare
+from builder.gate.context import Context, flatten, iter_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from builder.gate.case import Case, Make
-from builder.gate.checks.values import one_dtype
-from builder.gate.context import Context, compare, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.checks.values import compare, one_dtype
+from builder.gate.context import Context, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.system import nvidia
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
-from builder.gate.context import Context, compare, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.checks.values import compare
+from builder.gate.context import Context, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.imports.registration import no_autograd
 from builder.gate.outcome import Outcome
 

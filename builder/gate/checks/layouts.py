@@ -10,7 +10,8 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.checks.gradients import backward, differentiable, leaves, requires_gradient
-from builder.gate.context import Context, compare, detached, iter_tensors, replace_tensor, sentence
+from builder.gate.checks.values import compare
+from builder.gate.context import Context, detached, iter_tensors, replace_tensor, sentence
 from builder.gate.outcome import Outcome
 
 
