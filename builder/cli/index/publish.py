@@ -27,7 +27,7 @@ RequireOption = Annotated[
     typer.Option(
         "--require",
         metavar="LEVELS",
-        help="What the proofs must show in each cell of a wheel: none, static, cpu or gpu; or several, with commas.",
+        help="Level that the proofs of a wheel must reach: none, static, cpu or gpu; several with commas.",
     ),
 ]
 
@@ -42,7 +42,15 @@ def publish(
 ) -> None:
     """Put wheels into a package index, each with its proofs, its SBOM and its provenance.
 
-    A wheel is refused if a check failed, or if its proofs do not show what --require names.
+    A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells:
+
+    static: every check of the wheel file passed, and the cell defines every symbol of its libraries.
+
+    cpu: static; also, the wheel was imported in the cell, every op has a test, and every result is right.
+
+    gpu: static; also, the wheel was imported in the cell, every op has a test, and every result is right on a GPU.
+
+    none: no check failed.
 
     A published file never changes: a different wheel of the same file name is refused too.
     """

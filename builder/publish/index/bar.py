@@ -11,28 +11,15 @@ from builder.proof import Proof, Verdict
 
 
 class Level(StrEnum):
-    """What the proofs of a wheel show in one cell. Each level includes the levels before it."""
+    """What the proofs of a wheel show in one cell; the help of `buildfarm publish` defines the levels."""
 
-    meaning: str
-    """What the level shows, in one sentence."""
-
-    def __new__(cls, value: str, meaning: str = "") -> Level:
-        """A member with its meaning."""
-        member = str.__new__(cls, value)
-        member._value_ = value
-        member.meaning = meaning
-        return member
-
-    NONE = "none", "A check failed or did not run."
-    STATIC = "static", "Every check of the wheel file passed, and the cell defines every symbol of its libraries."
-    CPU = (
-        "cpu",
-        "Also, the wheel was imported in the cell, every op has a test, and every result is right.",
-    )
-    GPU = "gpu", "Also, every result is right on a GPU."
+    NONE = "none"
+    STATIC = "static"
+    CPU = "cpu"
+    GPU = "gpu"
 
 
-#: What must have passed or be accepted in a cell, beyond the level before; no check may have failed at any level.
+#: What must have passed or be accepted in a cell, for CPU and GPU beyond STATIC; no check may have failed.
 _NEEDED = {
     Level.STATIC: (Check.LINKAGE,),
     Level.CPU: (Check.IMPORT, Check.OPS, Check.LOADED, Check.VALUES),
@@ -41,15 +28,14 @@ _NEEDED = {
 
 
 def shortfalls(proofs: Sequence[Proof], level: Level) -> list[str]:
-    """What is missing until the proofs of a wheel show this level in each of their cells; empty: nothing.
+    """What is missing until the proofs of a wheel reach this level in each of their cells; empty: nothing.
 
     A sentence names the check, the cell and the reason. An op without a CPU kernel can reach `gpu` without `cpu`.
     """
     if level is Level.NONE:
-        return []
+        return list(_missing([proof for proof in proofs if _failed(proof)], (), "the wheel file"))
     cells = _cells(proofs)
-    found = [] if cells else ["no cell was tested"]
-    found += _missing([proof for proof in proofs if proof.cell is None], (), "the wheel file")
+    found = [*_file_shortfalls(proofs), *([] if cells else ["no cell was tested"])]
     for cell in cells:
         found += _cell_shortfalls(proofs, cell, level)
     return list(dict.fromkeys(found))
@@ -58,14 +44,16 @@ def shortfalls(proofs: Sequence[Proof], level: Level) -> list[str]:
 def levels(proofs: Sequence[Proof]) -> dict[str, str]:
     """The highest level of each cell, by the name of the cell."""
     reached = {}
-    about_file = [proof for proof in proofs if proof.cell is None]
+    possible = () if _file_shortfalls(proofs) else (Level.GPU, Level.CPU, Level.STATIC)
     for cell in _cells(proofs):
-        level = Level.NONE
-        if about_file and not list(_missing(about_file, (), "")):
-            good = (one for one in (Level.GPU, Level.CPU, Level.STATIC) if not _cell_shortfalls(proofs, cell, one))
-            level = next(good, Level.NONE)
-        reached[str(cell)] = str(level)
+        good = (level for level in possible if not _cell_shortfalls(proofs, cell, level))
+        reached[str(cell)] = str(next(good, Level.NONE))
     return reached
+
+
+def _file_shortfalls(proofs: Sequence[Proof]) -> list[str]:
+    about = [proof for proof in proofs if proof.cell is None]
+    return list(_missing(about, (), "the wheel file")) if about else ["the wheel file: no check was run"]
 
 
 def _cells(proofs: Sequence[Proof]) -> list[Cell]:
@@ -82,7 +70,8 @@ def _missing(proofs: Sequence[Proof], needed: Sequence[Check], where: str) -> It
     """A sentence for each check that is neither passed nor accepted, and for each needed one without a proof."""
     for proof in proofs:
         if proof.verdict not in {Verdict.PASSED, Verdict.ACCEPTED}:
-            yield f"{where}: {proof.check}: {proof.verdict}" + (f": {proof.reason}" if proof.reason else "")
+            place = str(proof.cell or where)
+            yield f"{place}: {proof.check}: {proof.verdict}" + (f": {proof.reason}" if proof.reason else "")
     made = {proof.check for proof in proofs}
     yield from (f"{where}: {check}: not run: there is no proof" for check in needed if check not in made)
 

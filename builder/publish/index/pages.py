@@ -109,4 +109,4 @@ def _page(title: str, lines: Sequence[str], head: Sequence[str] = ()) -> bytes:
 
 
 def _json(data: dict[str, Any]) -> bytes:
-    return (json.dumps(data, indent=1) + "\n").encode()
+    return (json.dumps(data, separators=(",", ":")) + "\n").encode()  # twice as fast to write as indented text

@@ -158,12 +158,21 @@ class Repository:
             self.objects.delete(f"pending/{mark}")
         return projects
 
+    def write_all_pages(self) -> None:
+        """Write the pages of every project, and the lists of projects."""
+        for project in self.projects():
+            self._write_until_stable(project)
+        self._write_roots()
+
     def write_pages(self, project: str) -> None:
         """Write the pages of a project and the lists of projects, until they agree with the records."""
+        self._write_until_stable(project)
+        self._write_roots()
+
+    def _write_until_stable(self, project: str) -> None:
         for _ in range(_ATTEMPTS):
             records = self.objects.read_all(f"records/{project}")
             self._write_project(project, records)
-            self._write_roots()
             if self.objects.read_all(f"records/{project}") == records:
                 return
         raise BuildfarmError("the records change faster than the pages can be written", where=project)

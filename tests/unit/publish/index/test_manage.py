@@ -76,7 +76,7 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
     (metadata,) = index.glob("files/*/*/my_ext-2.0*.metadata")
     metadata.unlink()
     page = index / "simple" / "my-ext" / "index.json"
-    page.write_text(page.read_text().replace('"size": ', '"size": 1'))
+    page.write_text(page.read_text().replace('"size":', '"size":1'))
     (index / "simple" / "index.json").write_text("{}")
     code, out, _ = run("index", "check", index, "--json")
     assert code == 1

@@ -1,0 +1,112 @@
+"""`publish`: which wheels are refused, and why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from builder.check import Check
+from builder.commands.index.publish import publish_wheels
+from builder.errors import UsageError
+from builder.proof import Proof, Verdict
+from builder.publish.index.bar import Level, levels, shortfalls
+from builder.publish.index.new_wheel import merged, proofs_json, proofs_path
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.result import PublishOutcome
+from builder.store import Store
+from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.make import CELL, ON_CPU, proofs_of
+
+OTHER = "torch2.12.0-cu130-cp312"
+ON_GPU = (*ON_CPU, Check.GPU_VALUES)
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    return pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130")
+
+
+@pytest.mark.parametrize(
+    ("checks", "level"),
+    [((), {}), ((Check.LINKAGE,), {CELL: "static"}), (ON_CPU, {CELL: "cpu"}), (ON_GPU, {CELL: "gpu"})],
+)
+def test_the_level_follows_from_the_checks(wheel: Path, checks: tuple[Check, ...], level: dict[str, str]) -> None:
+    assert levels(proofs_of(wheel, checks)) == level
+
+
+@pytest.mark.parametrize("verdict", [Verdict.FAILED, Verdict.NOT_RUN])
+@pytest.mark.parametrize("check", ON_CPU)
+def test_each_needed_check_is_needed(wheel: Path, check: Check, verdict: Verdict) -> None:
+    proofs = [proof for proof in proofs_of(wheel) if proof.check is not check]
+    assert shortfalls(proofs, Level.CPU) == [f"{CELL}: {check}: not run: there is no proof"]
+    proofs += [Proof(proofs[0].wheel, proofs[1].cell, check, verdict, "because")]
+    assert shortfalls(proofs, Level.CPU) == [f"{CELL}: {check}: {verdict}: because"]
+
+
+def test_a_failed_check_is_refused_at_every_level(wheel: Path) -> None:
+    proofs = proofs_of(wheel, ON_GPU)
+    failed = Proof(proofs[0].wheel, proofs[1].cell, Check.COMPILE, Verdict.FAILED, "because")
+    for level in Level:
+        assert not shortfalls(proofs, level)
+        assert shortfalls([*proofs, failed], level) == [f"{CELL}: compile: failed: because"]
+
+
+def test_every_cell_must_reach_the_level(wheel: Path) -> None:
+    proofs = proofs_of(wheel) + proofs_of(wheel, (Check.LINKAGE,), cells=[OTHER])
+    assert levels(proofs) == {CELL: "cpu", OTHER: "static"}
+    assert {line.partition(":")[0] for line in shortfalls(proofs, Level.CPU)} == {OTHER}
+    assert not shortfalls(proofs, Level.STATIC)
+
+
+def test_without_static_proofs_or_cells_no_level_is_reached(wheel: Path) -> None:
+    assert shortfalls([], Level.STATIC) == ["the wheel file: no check was run", "no cell was tested"]
+    assert levels([proof for proof in proofs_of(wheel) if proof.cell]) == {CELL: "none"}
+
+
+def test_the_newest_proof_counts_and_not_run_replaces_nothing() -> None:
+    old = Proof("0", None, Check.TAGS, Verdict.FAILED, when="2026-01-01T00:00:00+00:00")
+    new = Proof("0", None, Check.TAGS, Verdict.PASSED, when="2026-02-01T00:00:00+00:00")
+    skipped = Proof("0", None, Check.TAGS, Verdict.NOT_RUN, when="2026-03-01T00:00:00+00:00")
+    assert merged([new], [old, skipped]) == merged([skipped, old], [new]) == [new]
+
+
+def test_proofs_of_the_store_and_beside_the_wheel_are_used(wheel: Path, tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
+    assert result.outcome is PublishOutcome.REFUSED
+    assert repository.projects() == []
+    proofs = proofs_of(wheel)
+    store.save_proofs(proofs[:3])
+    proofs_path(wheel).write_bytes(proofs_json(proofs[3:]))
+    (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
+    assert (result.outcome, result.cells, result.paths) == (
+        PublishOutcome.PUBLISHED,
+        {CELL: "cpu"},
+        ("simple", "cu130"),
+    )
+    (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
+    assert result.outcome is PublishOutcome.UNCHANGED
+
+
+def test_later_proofs_raise_the_level_of_a_published_wheel(wheel: Path, tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    store.save_proofs(proofs_of(wheel))
+    publish_wheels(repository, [wheel], store, [Level.CPU])
+    uploaded = repository.entries("my-ext")[0].uploaded
+    store.save_proofs(proofs_of(wheel, ON_GPU))
+    publish_wheels(repository, [wheel], store, [Level.GPU])
+    (entry,) = repository.entries("my-ext")
+    assert entry.farm
+    assert (entry.farm.cells, entry.uploaded) == ({CELL: "gpu"}, uploaded)
+
+
+def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) -> None:
+    other = pure_wheel(tmp_path / "other", "my_ext", "1.0+cu130", {"my_ext.py": "1"})
+    proofs_path(wheel).write_bytes(proofs_json(proofs_of(other)))
+    with pytest.raises(UsageError, match="proofs of a different file"):
+        publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
+    proofs_path(wheel).write_text("[{]")
+    with pytest.raises(UsageError, match="proofs cannot be read"):
+        publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
