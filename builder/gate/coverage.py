@@ -10,7 +10,7 @@ from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outc
 from builder.gate.tasks import CaseFacts
 
 #: Why the checks of a recipe without cases.py are not run.
-NO_CASES = "no cases: the recipe has no cases.py, so no op was called"
+NO_CASES = "no cases: this extension has no cases.py, so no op was called"
 
 _NO_CASE = "no case covers this op: add a Case for it to cases.py, or list it in NOT_CLAIMED with the reason"
 _UNKNOWN = "NOT_CLAIMED in cases.py names this op, but the extension has no such op: remove the entry"

@@ -52,6 +52,11 @@ class Item:
     group: str = ""
     owns: frozenset[str] = frozenset()
 
+    @property
+    def in_engine(self) -> bool:
+        """Whether it is in the container engine, which all stores share, and not in the store."""
+        return self.kind in (Kind.IMAGES, Kind.VOLUMES)
+
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
         return {

@@ -116,7 +116,9 @@ def exit_codes_page() -> str:
         "Lines that start with `hint:` say what to do next. With `--json`, an error that stops the command is also on "
         'stdout, as `{"errors": [{"error", "where", "hints"}]}`. A traceback means an error in buildfarm itself.',
         "The exit code does not show which checks ran. A script that requires a check, such as `gpu-values`, must read "
-        "its verdict from `dist/report.json` or from the output of `smoke --json`.",
+        "its verdict from `dist/report.json` or from the output of `smoke --json`. `smoke` exits with 0 for a wheel "
+        "without a recipe if the wheel imports, although no op was called. It exits with 1 if a case names an op that "
+        "does not exist.",
     )
 
 

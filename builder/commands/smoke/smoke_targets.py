@@ -11,6 +11,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from builder.commands.smoke.failed_builds import failed_build
 from builder.errors import NothingSelectedError, UsageError
 from builder.log import print_warning
 from builder.matrix.axes import Cell
@@ -73,12 +74,20 @@ class TargetFinder:
                 print_warning(f"{target.wheel.name} fits none of the selected cells")
         fitting = [target for target in targets if target.cells]
         if not fitting:
+            if not wheels and (failed := self._failed_build(dist)):
+                raise failed
             raise NothingSelectedError(
                 "there is no wheel for any of the selected cells",
                 where=str(self.matrix.path),
                 hints=["name a wheel, or run `buildfarm build` with the same selection first"],
             )
         return fitting
+
+    def _failed_build(self, dist: Path) -> NothingSelectedError | None:
+        served = list(served_cells(self.matrix, self.recipes, self.select, Compat.load()))
+        return failed_build(
+            dist, [recipe.name for recipe, _ in served], {str(cell) for _, cells in served for cell in cells}
+        )
 
     def _default(self, dist: Path) -> list[SmokeTarget]:
         selected_recipes(self.recipes, self.select)  # raises UsageError for an unknown extension
@@ -159,6 +168,10 @@ class TargetFinder:
                 where=" ".join(f"--ext {each}" for each in self.select.extensions),
                 hints=["pass --ext exactly once; the cases of this extension then run on every wheel"],
             )
+        print_warning(
+            f"{self.matrix.path} has no recipe for {name}, so smoke imports the wheel and calls no op; "
+            "pass --ext NAME to run the cases of the recipe NAME"
+        )
         nowhere = Path("/nonexistent")
         return Recipe(name=name, version="0", folder=nowhere, source=PathSource(nowhere), cuda="optional")
 

@@ -53,7 +53,7 @@ def prune(store: Store, limits: Limits, *, engine: EngineStorage | None = None, 
     deleted: list[Item] = []
     in_use: list[Item] = []
     for item in surplus(items, limits, datetime.now(UTC)):
-        if engine and item.kind in (Kind.IMAGES, Kind.VOLUMES):
+        if engine and item.in_engine:
             done = engine.is_unused(item) if dry_run else engine.delete(item)
         else:
             done = store.is_unused(item.mark) if dry_run else store.delete(item.target, item.mark)

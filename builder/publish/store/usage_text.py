@@ -26,7 +26,10 @@ def usage_text(store: Path, items: Sequence[Item], others: Mapping[str, int], no
             size = size_text(sum(item.size for item in found))
             table.add_row(str(kind), str(len(found)), size, size_text(shared) if shared else "", f"{last:%Y-%m-%d}")
     lines: list[Table | str] = [f"store: {escape(str(store))}", "", table, ""] if items else [f"store: {store}, empty"]
-    lines.append(f"Deleting all of this frees {size_text(sum(item.size for item in items))}.")
+    lines.append(f"Deleting the whole store frees {size_text(_size(items, engine=False))}.")
+    if any(item.in_engine for item in items):
+        freed = size_text(_size(items, engine=True))
+        lines.append(f"Deleting these images and volumes, which all stores on this machine share, frees {freed}.")
     if any(item.shared for item in items):
         lines.append(
             "shared: files that are also in uv's cache or in other environments, and layers of other images."
@@ -40,12 +43,18 @@ def usage_json(store: Path, items: Sequence[Item], others: Mapping[str, int], no
     """The same as JSON, with every item."""
     data = {
         "store": str(store),
-        "size": sum(item.size for item in items),
+        "size": _size(items, engine=False),
+        "engine_size": _size(items, engine=True),
         "items": [item.to_json() for item in items],
         "others": dict(others),
         "notes": list(notes),
     }
     return json.dumps(data, indent=1) + "\n"
+
+
+def _size(items: Sequence[Item], *, engine: bool) -> int:
+    """Bytes that deleting the items of the store frees, or those of the container engine."""
+    return sum(item.size for item in items if item.in_engine is engine)
 
 
 def prune_text(deleted: Sequence[Item], in_use: Sequence[Item], *, dry_run: bool) -> str:

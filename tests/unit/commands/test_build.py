@@ -20,7 +20,17 @@ import pytest
 from builder.commands.building.build import BuildOptions, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.folders import open_store
-from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError, PreflightError, UsageError
+from builder.commands.smoke.failed_builds import failed_build
+from builder.commands.smoke.smoke import SmokeOptions, run_smoke
+from builder.errors import (
+    BuildError,
+    BuildfarmError,
+    Exit,
+    MissingToolError,
+    NothingSelectedError,
+    PreflightError,
+    UsageError,
+)
 from builder.log import console
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
@@ -154,6 +164,28 @@ def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> 
     assert any(str(result.error.log) in hint for hint in result.error.hints)
     assert f"{result.build}: failed: {result.error}" in runs.first.messages
     assert row(runs.first, "broken")[1] == "-"
+
+
+def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
+    options, hollow = runs.project.options(), runs.edited.results["hollow"]
+    selected = SmokeOptions(
+        options.matrix, select=Selection(extensions=("hollow",)), dist=options.dist, store=options.store
+    )
+    with pytest.raises(NothingSelectedError, match="the last `buildfarm build` refused the wheel: payload: ") as raised:
+        list(run_smoke(selected))
+    assert raised.value.where == str(hollow.build)
+    assert f"the full output is in {hollow.log}" in raised.value.hints
+    assert f"the report of this build is {options.dist / 'report.json'}" in raised.value.hints
+    report = json.loads(runs.first.report)
+    (runs.project.root / "first").mkdir()
+    (runs.project.root / "first" / "report.json").write_bytes(runs.first.report)
+    [cell] = report["builds"][0]["serves"]
+    broken = failed_build(runs.project.root / "first", ["broken"], [cell])
+    assert broken
+    assert "the last `buildfarm build` failed: broken/_C.c:1:" in broken.sentence
+    assert failed_build(runs.project.root / "first", ["tiny"], [cell]) is None
+    assert failed_build(runs.project.root / "first", ["broken"], ["torch2.12.0-cu130-cp311"]) is None
+    assert failed_build(runs.project.root, ["broken"], [cell]) is None, "there is no report"
 
 
 def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:

@@ -170,6 +170,7 @@ def test_a_wheel_without_a_recipe_is_tested_too(workspace: Workspace) -> None:
     done = workspace.smoke(workspace.wheel(name="stranger"), "--python", str(PYTHON), "--torch", "2.11")
     assert done.exit_code == Exit.OK, done.output
     assert "stranger-1.0" in done.stdout
+    assert "has no recipe for stranger, so smoke imports the wheel and calls no op" in done.stderr
 
 
 def test_the_official_wheel_of_a_recipe_is_downloaded(workspace: Workspace) -> None:

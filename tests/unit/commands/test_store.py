@@ -138,7 +138,7 @@ def test_the_commands_work_without_docker(
     status, used = buildfarm("du", "--json")
     assert status == 0
     assert "images and volumes are not listed: there is no docker program" in json.loads(used)["notes"][0]
-    assert "Deleting all of this frees 0 bytes." in buildfarm("du")[1]
+    assert "Deleting the whole store frees 0 bytes." in buildfarm("du")[1]
     assert buildfarm("history", "--json") == (0, "[]\n")
     status, pruned = buildfarm("prune", "--max-size", "1GB", "--json")
     assert json.loads(pruned) == {"dry_run": False, "freed": 0, "deleted": [], "in_use": []}
