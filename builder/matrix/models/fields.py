@@ -11,8 +11,8 @@ from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Annotated, TypeVar
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
 
@@ -58,28 +58,25 @@ def _matching(pattern: str, message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _readable(read: Callable[[str], object], message: str) -> AfterValidator:
+    """Return a validator for text that packaging must be able to read."""
+
+    def check(value: str) -> str:
+        try:
+            read(value)
+        except ValueError:
+            raise ValueError(f"{value!r} {message}") from None
+        return value
+
+    return AfterValidator(check)
+
+
 def _torch(text: str) -> Torch:
     return Compat.load().resolve_torch(text)
 
 
 def _torch_text(text: str) -> str:
     Compat.load().releases(text)
-    return text
-
-
-def _requirement(text: str) -> str:
-    try:
-        Requirement(text)
-    except InvalidRequirement:
-        raise ValueError(f"{text!r} is not a requirement; write it like setuptools>=77") from None
-    return text
-
-
-def _specifier(text: str) -> str:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        raise ValueError(f"{text!r} is not a version specifier; write it like >=2.10,<3") from None
     return text
 
 
@@ -182,5 +179,5 @@ MirrorLocation = Annotated[
     _matching(MIRROR_PATTERN, "is not a host with a path; write it like registry.example/mirror, without https://"),
     WithJsonSchema({"type": "string", "pattern": f"^{MIRROR_PATTERN}$"}),
 ]
-RequirementText = Annotated[str, AfterValidator(_requirement)]
-SpecifierText = Annotated[str, AfterValidator(_specifier)]
+RequirementText = Annotated[str, _readable(Requirement, "is not a requirement; write it like setuptools>=77")]
+SpecifierText = Annotated[str, _readable(SpecifierSet, "is not a version specifier; write it like >=2.10,<3")]
