@@ -8,7 +8,7 @@ import typer
 
 from builder import __version__
 from builder.cli import add, build, cases, init, plan, rebuild, render, smoke, store
-from builder.cli.index import manage, publish
+from builder.cli.index import manage, publish, serve, token
 from builder.cli.options import examples
 
 app = typer.Typer(
@@ -45,6 +45,8 @@ app.command(epilog=rebuild.EXAMPLES)(rebuild.rebuild)
 app.command(epilog=cases.EXAMPLES)(cases.cases)
 app.command(epilog=smoke.EXAMPLES)(smoke.smoke)
 app.command(epilog=publish.EXAMPLES)(publish.publish)
+app.command(epilog=serve.EXAMPLES)(serve.serve)
+app.add_typer(token.app, name="token")
 app.command(epilog=manage.YANK_EXAMPLES)(manage.yank)
 app.command(epilog=manage.UNYANK_EXAMPLES)(manage.unyank)
 app.add_typer(manage.app, name="index")

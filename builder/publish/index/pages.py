@@ -69,7 +69,8 @@ def _project_html(project: str, entries: Sequence[Entry], status: Status) -> byt
             "data-provenance": entry.provenance or None,
         }
         text = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
-        lines.append(f"<a {text}>{html.escape(entry.filename)}</a><br>")
+        note = " not tested" if entry.farm and not entry.farm.cells else ""
+        lines.append(f"<a {text}>{html.escape(entry.filename)}</a>{note}<br>")
     head = []
     if status.name != "active":
         head.append(f'<meta name="pypi:project-status" content="{html.escape(status.name)}">')

@@ -59,8 +59,8 @@ class Repository:
     def __init__(self, objects: Objects) -> None:
         self.objects = objects
 
-    def add(self, new: NewWheel) -> bool:
-        """Publish a wheel. Return False if it was published before; then its attached files and facts are replaced.
+    def add(self, new: NewWheel, *, update: bool = True) -> bool:
+        """Publish a wheel. Return False if it was published before; then its facts are replaced, unless not `update`.
 
         Raises ConflictError if the index has a different file of this name; the index is then unchanged.
         """
@@ -76,7 +76,8 @@ class Repository:
             created = self.objects.create(name, data)
             if not created:
                 _refuse_other(self._record(name), entry)
-                self.objects.write(name, data)
+                if update:
+                    self.objects.write(name, data)
         return created
 
     def yank(self, filename: str, reason: str | None) -> None:
@@ -106,6 +107,10 @@ class Repository:
                 self.objects.delete(f"records/{project}/{_STATUS}")
             else:
                 self.objects.write(f"records/{project}/{_STATUS}", json.dumps([status.name, status.reason]).encode())
+
+    def published(self, project: str, filename: str) -> Entry | None:
+        """The entry of a wheel as it was published, without its yank; None if it is not published."""
+        return self._record(f"records/{project}/{filename}.json")
 
     def find(self, filename: str) -> Entry:
         """The entry of a published wheel; raises UsageError if there is none."""

@@ -1,0 +1,113 @@
+"""`buildfarm serve`."""
+
+from __future__ import annotations
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.cli.index.publish import levels_of
+from builder.cli.options import examples
+from builder.errors import MissingToolError, UsageError
+from builder.log import print_line, print_warning
+
+EXAMPLES = examples(
+    "buildfarm serve index",
+    "buildfarm serve /srv/wheels --host 0.0.0.0 --port 443 --tls-cert cert.pem --tls-key key.pem",
+    "buildfarm serve /srv/wheels --proxy-headers --root-path /wheels --read-token-required",
+)
+
+IndexArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="The folder of the index. It is made if it is missing.")
+]
+HostOption = Annotated[str, typer.Option("--host", metavar="ADDRESS", help="The address to listen on.")]
+PortOption = Annotated[
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on; 0: any free port.")
+]
+CertificateOption = Annotated[
+    Path | None, typer.Option("--tls-cert", metavar="FILE", help="Serve HTTPS with this certificate (PEM).")
+]
+KeyOption = Annotated[Path | None, typer.Option("--tls-key", metavar="FILE", help="The key of the certificate (PEM).")]
+ProxyOption = Annotated[
+    bool,
+    typer.Option(
+        "--proxy-headers",
+        help="Take the address of a client from X-Forwarded-For, if the request comes from a proxy on this machine or"
+        " from an address in FORWARDED_ALLOW_IPS.",
+    ),
+]
+RootPathOption = Annotated[
+    str, typer.Option("--root-path", metavar="PATH", help="The path under which a proxy offers the server.")
+]
+ReadTokenOption = Annotated[
+    bool, typer.Option("--read-token-required", help="Let nobody read without a token. Uploads always need a token.")
+]
+MaxSizeOption = Annotated[str, typer.Option("--max-size", metavar="SIZE", help="The largest file that is accepted.")]
+UploadRequireOption = Annotated[
+    str,
+    typer.Option(
+        "--require",
+        metavar="LEVELS",
+        help="What the proofs of an uploaded wheel must show, as in `publish`. The proofs come from --store.",
+    ),
+]
+ProofStoreOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--store", metavar="DIR", help="A store with proofs of uploaded wheels. Default: uploads have no proofs."
+    ),
+]
+
+
+def serve(
+    index: IndexArgument,
+    host: HostOption = "127.0.0.1",
+    port: PortOption = 8080,
+    tls_cert: CertificateOption = None,
+    tls_key: KeyOption = None,
+    proxy_headers: ProxyOption = False,
+    root_path: RootPathOption = "",
+    read_token_required: ReadTokenOption = False,
+    max_size: MaxSizeOption = "4GiB",
+    require: UploadRequireOption = "none",
+    store: ProofStoreOption = None,
+) -> None:
+    """Serve a package index over HTTP, and accept uploads by twine and `uv publish`.
+
+    stdout has a line for each request. After SIGTERM or Ctrl-C, running transfers have 10 seconds to finish.
+    """
+    try:
+        from builder.publish.server import app, run  # noqa: PLC0415 - see `build`
+    except ImportError as error:
+        raise MissingToolError(
+            f"`serve` needs a package that is not installed ({error.name})",
+            hints=["run `pip install 'buildfarm[serve]'`"],
+        ) from None
+    from builder.commands.folders import open_store  # noqa: PLC0415
+    from builder.matrix.models.fields import parse_size  # noqa: PLC0415
+
+    if (tls_cert is None) != (tls_key is None):
+        raise UsageError("a certificate and its key belong together; name both or none", where="--tls-cert, --tls-key")
+    tls = (tls_cert, tls_key) if tls_cert and tls_key else None
+    if tls:
+        run.check_tls(*tls)
+    settings = app.Settings(
+        index,
+        token_required=read_token_required,
+        max_size=parse_size(max_size),
+        required=levels_of(require),
+        store=open_store(store, run=False) if store else None,
+        root_path=root_path,
+    )
+    index.mkdir(parents=True, exist_ok=True)
+    listening = run.open_socket(host, port)
+    for project in run.finish_interrupted(index):
+        print_line(f"finished an interrupted change of {project}")
+    address, number = listening.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    print_line(f"serving {index} on {'https' if tls else 'http'}://{shown}:{number}{root_path}/simple/")
+    if not tls and not proxy_headers and not ipaddress.ip_address(address).is_loopback:
+        print_warning("without TLS, everybody on the network can read the tokens that clients send")
+    run.run(app.make_app(settings, typer.echo), listening, tls=tls, proxy_headers=proxy_headers)

@@ -1,0 +1,106 @@
+"""The index server as an ASGI app."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from builder.publish.index.bar import Level
+from builder.publish.server.access_log import AccessLog
+from builder.publish.server.metrics import Metrics
+from builder.publish.server.pages import Pages
+from builder.publish.server.replies import refusal
+from builder.publish.server.tokens import Tokens
+from builder.publish.server.uploads import Uploads
+from builder.store import Store
+
+#: Where twine and `uv publish` upload to.
+UPLOAD_PATH = "legacy"
+_LONGEST_PATH = 1000
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a server serves, and to whom.
+
+    Attributes:
+        root: the folder of the index.
+        token_required: whether reading needs a token; uploads always need one.
+        max_size: of an uploaded file, bytes.
+        required: what the proofs of an uploaded wheel must show.
+        store: has the proofs of uploaded wheels; None: they have no proofs.
+        root_path: a prefix of every path, such as `/wheels`, which a proxy may remove or not.
+
+    """
+
+    root: Path
+    token_required: bool = False
+    max_size: int = 4 * 2**30
+    required: Sequence[Level] = (Level.NONE,)
+    store: Store | None = None
+    root_path: str = ""
+
+
+def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
+    """The app; `write` gets the lines of the access log."""
+    metrics, tokens = Metrics(), Tokens(settings.root)
+    pages = Pages(settings.root, tokens, token_required=settings.token_required)
+    uploads = Uploads(
+        settings.root,
+        tokens,
+        metrics,
+        max_size=settings.max_size,
+        required=settings.required,
+        store=settings.store,
+    )
+
+    async def health(_: Request) -> Response:
+        return PlainTextResponse("ok\n", headers={"cache-control": "no-store"})
+
+    async def show_metrics(request: Request) -> Response:
+        pages.allow(request)
+        return Response(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    app = Starlette(
+        routes=[
+            Route("/", pages.home),
+            Route("/health", health),
+            Route("/metrics", show_metrics),
+            Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
+            Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
+            Route("/files/{file:path}", pages.file),
+            Route("/{path}/{project}/", pages.project),
+            Route("/{path}/", pages.list_of_projects),
+            Route("/{path}/{project}/{name}", pages.project_file),
+            Route("/{path}/{project}", pages.without_slash),
+            Route("/{path}", pages.without_slash),
+        ]
+    )
+    app.router.redirect_slashes = False
+    return AccessLog(_Guard(app, settings.root_path.rstrip("/")), metrics, write)
+
+
+class _Guard:
+    """Refuses long paths, and removes the prefix of the paths."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        path = scope["path"]
+        if len(path) > _LONGEST_PATH:
+            error = refusal(414, "the path is too long")
+            await PlainTextResponse(error.detail, 414, error.headers)(scope, receive, send)
+        elif self._prefix and path.startswith(f"{self._prefix}/"):
+            await self._app({**scope, "path": path.removeprefix(self._prefix)}, receive, send)
+        else:
+            await self._app(scope, receive, send)

@@ -1,0 +1,198 @@
+"""Serves the pages and the files of an index, and nothing else that lies in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from dataclasses import dataclass
+from email.utils import formatdate
+from functools import lru_cache
+from pathlib import Path
+
+import anyio.to_thread
+import mimeparse
+from packaging.utils import canonicalize_name
+from starlette.requests import Request
+from starlette.responses import FileResponse, RedirectResponse, Response
+from starlette.staticfiles import NotModifiedResponse, StaticFiles
+
+from builder.publish.index.pages import root_pages
+from builder.publish.index.repository import ALL, WITHOUT_CUDA, is_variant
+from builder.publish.server.replies import refusal, unauthorized
+from builder.publish.server.replies import token_of as find_token
+from builder.publish.server.tokens import Tokens
+
+_JSON = "application/vnd.pypi.simple.v1+json"
+#: What a client may accept (PEP 691), the preferred type last: the media type, and the type of the answer.
+_OFFERED = {
+    "application/vnd.pypi.simple.latest+json": _JSON,
+    _JSON: _JSON,
+    "application/vnd.pypi.simple.latest+html": "application/vnd.pypi.simple.v1+html",
+    "application/vnd.pypi.simple.v1+html": "application/vnd.pypi.simple.v1+html",
+    "text/html": "text/html",
+}
+_FILE_NAMES = {"index.html": "text/html", "index.json": _JSON}
+_PROJECT = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,200}[A-Za-z0-9])?")
+_FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}/[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,250}")
+#: Pages up to this size, bytes, are kept in memory, so that at most 64 MiB are used.
+_KEPT_SIZE, _KEPT_PAGES = 2**19, 128
+#: Installers ask again after this time, and get a 304 if nothing changed.
+_PAGE_SECONDS = 10
+_FOREVER = "max-age=31536000, immutable"
+
+
+class _Download(FileResponse):
+    """A file; larger chunks need fewer threads."""
+
+    chunk_size = 2**18
+
+
+class Pages:
+    """Answers GET and HEAD."""
+
+    def __init__(self, root: Path, tokens: Tokens, *, token_required: bool) -> None:
+        self._root = root
+        self._tokens = tokens
+        self._token_required = token_required
+        self._cache = "private" if token_required else "public"
+        self._static = StaticFiles(directory=root, check_dir=False)
+
+    async def home(self, request: Request) -> Response:
+        """Lead people and installers from `/` to the list of projects."""
+        self.allow(request)
+        return RedirectResponse(f"{ALL}/", 302)
+
+    async def list_of_projects(self, request: Request) -> Response:
+        """Answer `/simple/`, `/cu130/`."""
+        self.allow(request)
+        path = self._public(request)
+        folder = self._root / path
+        if path == ALL and not folder.is_dir():  # an index without a wheel
+            kind, _ = _negotiated(request)
+            return Response(root_pages([])[kind], headers={"content-type": _FILE_NAMES[kind], "vary": "Accept"})
+        return await self._page(request, folder)
+
+    async def project(self, request: Request) -> Response:
+        """Answer `/simple/my-ext/`."""
+        self.allow(request)
+        path, project = self._public(request), request.path_params["project"]
+        if project in _FILE_NAMES:
+            raise refusal(404, "the name of a page has no slash at the end")
+        normal = _normalized(project)
+        if normal != project:
+            return RedirectResponse(f"../{normal}/", 301)
+        return await self._page(request, self._root / path / project)
+
+    async def without_slash(self, request: Request) -> Response:
+        """Answer `/simple` and `/simple/my-ext` with a redirect, and `/simple/index.json` with the file."""
+        self.allow(request)
+        path, project = self._public(request), request.path_params.get("project")
+        if project in _FILE_NAMES:
+            return await self._page(request, self._root / path, project)
+        return RedirectResponse(f"{_normalized(project)}/" if project else f"{path}/", 301)
+
+    async def project_file(self, request: Request) -> Response:
+        """Answer `/simple/my-ext/index.json`, as a server of static files does."""
+        self.allow(request)
+        path, project, name = self._public(request), request.path_params["project"], request.path_params["name"]
+        if name not in _FILE_NAMES or _normalized(project) != project:
+            raise refusal(404, "the index has no such page")
+        return await self._page(request, self._root / path / project, name)
+
+    async def file(self, request: Request) -> Response:
+        """Answer `/files/AB/CDEF…/WHEEL` and the files beside a wheel."""
+        self.allow(request)
+        name = request.path_params["file"]
+        if not _FILE.fullmatch(name):
+            raise refusal(404, "the index has no such file")
+        path = self._root / "files" / name
+        found = await anyio.to_thread.run_sync(_stat, path)
+        if found is None:
+            raise refusal(404, "the index has no such file")
+        headers = {"cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}"}
+        if name.endswith((".whl", ".whl.metadata")):  # what these hold never changes, and the path has the hash
+            headers["cache-control"] = f"{self._cache}, {_FOREVER}"
+            headers["etag"] = f'"{name[:2]}{name[3:65]}{".metadata" * name.endswith(".metadata")}"'
+        response = _Download(path, headers=headers, media_type="application/octet-stream", stat_result=found)
+        return self._or_not_modified(request, response)
+
+    def allow(self, request: Request) -> None:
+        """Raise HTTPException if the index may only be read with a token and the request has none."""
+        if find_token(request, self._tokens) is None and self._token_required:
+            raise unauthorized("reading this index needs a valid token: user __token__, the token as password")
+
+    def _public(self, request: Request) -> str:
+        path = str(request.path_params["path"])
+        if path not in {ALL, WITHOUT_CUDA} and not is_variant(path):
+            raise refusal(404, "the index has no such path")
+        return path
+
+    async def _page(self, request: Request, folder: Path, name: str = "") -> Response:
+        """A page in the form that the client accepts, or the named file."""
+        name, media_type = (name, _FILE_NAMES[name]) if name else _negotiated(request)
+        path = folder / name
+        found = _stat(path)
+        if found is None:
+            raise refusal(404, "the index has no such project")
+        headers = {
+            "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
+            "cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}",
+            "vary": "Accept",
+        }
+        if found.st_size > _KEPT_SIZE:
+            return self._or_not_modified(request, _Download(path, headers=headers, stat_result=found))
+        page = _read(path, found.st_mtime_ns, found.st_size, found.st_ino)
+        headers |= {"etag": page.etag, "last-modified": page.modified}
+        return self._or_not_modified(request, Response(page.data, headers=headers))
+
+    def _or_not_modified(self, request: Request, response: Response) -> Response:
+        if self._static.is_not_modified(response.headers, request.headers):
+            return NotModifiedResponse(response.headers)
+        return response
+
+
+@dataclass(frozen=True)
+class _Page:
+    data: bytes
+    etag: str
+    modified: str
+
+
+@lru_cache(maxsize=_KEPT_PAGES)
+def _read(path: Path, modified: int, _size: int, _inode: int) -> _Page:
+    """A page of this modification time, size and inode; a new page has a new inode, because it replaces the old."""
+    data = path.read_bytes()
+    return _Page(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', formatdate(modified / 1e9, usegmt=True))
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    """Facts about a regular file; None for anything else."""
+    try:
+        found = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _normalized(project: str) -> str:
+    if not _PROJECT.fullmatch(project):
+        raise refusal(404, "this is not the name of a project")
+    return canonicalize_name(project)
+
+
+def _negotiated(request: Request) -> tuple[str, str]:
+    """The file name of a page and its media type, by what the client accepts (PEP 691); without a wish, HTML."""
+    media_type = _best((request.headers.get("accept") or "*/*").lower())
+    if not media_type:
+        raise refusal(406, f"the pages are {', '.join(sorted(set(_OFFERED.values())))}", {"vary": "Accept"})
+    return "index.json" if media_type == _JSON else "index.html", media_type
+
+
+@lru_cache(maxsize=256)
+def _best(accepted: str) -> str:
+    try:
+        return _OFFERED.get(mimeparse.best_match(list(_OFFERED), accepted), "")
+    except ValueError:
+        return "text/html"  # a header that cannot be read is ignored

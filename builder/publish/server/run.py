@@ -1,0 +1,102 @@
+"""Runs the index server until a signal stops it."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from builder.errors import UsageError
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.server.protocol import BoundedProtocol
+from builder.publish.server.uploads import remove_leftovers
+
+#: Time that running transfers have after a signal, seconds.
+_GRACE = 10
+_IDLE_SECONDS = 30
+_MOST_CONNECTIONS = 2000
+
+
+def open_socket(host: str, port: int) -> socket.socket:
+    """A socket that listens; port 0 is any free port. Raises UsageError."""
+    try:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        return socket.create_server((host, port), family=family, backlog=2048)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot listen on port {port}: {reason}", where=host) from None
+
+
+def check_tls(certificate: Path, key: Path) -> None:
+    """Raise UsageError if these files are not a certificate and its key."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+    except OSError as error:  # SSLError is an OSError too
+        raise UsageError(f"the certificate or its key cannot be read: {error}", where=str(certificate)) from None
+
+
+def finish_interrupted(root: Path) -> list[str]:
+    """Finish what killed processes left undone; return the projects whose pages were written.
+
+    Temporary files are searched in the background, because an index can have many folders.
+    """
+    folder = Folder(root)
+    projects = Repository(folder).finish_interrupted()
+    remove_leftovers(root)
+    Thread(target=folder.remove_leftovers, daemon=True).start()
+    return projects
+
+
+def run(
+    app: ASGIApp, listening: socket.socket, *, tls: tuple[Path, Path] | None = None, proxy_headers: bool = False
+) -> None:
+    """Serve until SIGTERM or SIGINT; running transfers then have 10 seconds to finish.
+
+    `tls` are the certificate and its key. With `proxy_headers`, the address of a client is what a proxy on this machine
+    says; the variable FORWARDED_ALLOW_IPS names other proxies.
+    """
+    certificate, key = tls or (None, None)
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        headers=[("X-Content-Type-Options", "nosniff")],
+        proxy_headers=proxy_headers,
+        limit_concurrency=_connections(),
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=_GRACE,
+        ssl_certfile=certificate,
+        ssl_keyfile=key,
+    )
+    _Server(config).run([listening])
+
+
+class _Server(uvicorn.Server):
+    """Ends without an error after a signal; uvicorn would raise the signal again."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self.handle_exit)
+        yield
+
+
+def _connections() -> int:
+    """The number of connections that the limit on open files allows, which is raised first."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return _MOST_CONNECTIONS if most == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, most // 3)

@@ -1,0 +1,213 @@
+"""What the server answers to readers: pages in two forms, redirects, caching, ranges; nothing outside of the index."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.publish.server.client import Client
+
+JSON, HTML = "application/vnd.pypi.simple.v1+json", "application/vnd.pypi.simple.v1+html"
+PIP = f"{JSON}, {HTML}; q=0.1, text/html; q=0.01"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,image/webp,*/*;q=0.8"
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    client = Client(tmp_path / "index")
+    client.publish(tmp_path)
+    return client
+
+
+@pytest.mark.parametrize(
+    ("accept", "answer"),
+    [
+        (None, "text/html; charset=utf-8"),
+        ("*/*", "text/html; charset=utf-8"),
+        (BROWSER, "text/html; charset=utf-8"),
+        ("nonsense", "text/html; charset=utf-8"),
+        (HTML, HTML),
+        (JSON, JSON),
+        ("application/vnd.pypi.simple.latest+json", JSON),
+        (PIP, JSON),
+        (f"{JSON};q=0.1, text/html", "text/html; charset=utf-8"),
+    ],
+)
+def test_the_form_of_a_page(client: Client, accept: str | None, answer: str) -> None:
+    for path in ("/simple/", "/cu130/", "/simple/my-ext/", "/cu130/my-ext/"):
+        response = client.get(path, headers={"accept": accept} if accept else {"accept": ""})
+        assert (response.status_code, response.headers["content-type"]) == (200, answer)
+        assert response.headers["vary"] == "Accept"
+        assert ("versions" in response.text or "projects" in response.text) == (answer == JSON)
+
+
+@pytest.mark.parametrize("accept", ["image/png", "application/vnd.pypi.simple.v2+json", f"{JSON};q=0"])
+def test_a_form_that_the_server_lacks(client: Client, accept: str) -> None:
+    response = client.get("/simple/my-ext/", headers={"accept": accept})
+    assert response.status_code == 406
+    assert JSON in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("/", "simple/"),
+        ("/simple", "simple/"),
+        ("/cu130", "cu130/"),
+        ("/simple/my-ext", "my-ext/"),
+        ("/simple/My_Ext", "my-ext/"),
+        ("/simple/My_Ext/", "../my-ext/"),
+        ("/simple/my--.ext/", "../my-ext/"),
+    ],
+)
+def test_redirects_are_relative(client: Client, path: str, place: str) -> None:
+    response = client.get(path)
+    assert response.status_code in {301, 302}
+    assert response.headers["location"] == place
+    assert client.get(path, follow_redirects=True).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/records/my-ext/my_ext-1.0+cu130-py3-none-any.whl.json",
+        "/records/",
+        "/pending/",
+        "/.tokens/ci.json",
+        "/.uploads/",
+        "/files/",
+        "/files/../records/my-ext/",
+        "/files/..%2f.tokens%2fci.json",
+        "/files/%2e%2e/.tokens/ci.json",
+        "/simple/..%2f..%2f..%2f..%2fetc%2fpasswd",
+        "/simple/%2e%2e/.tokens/",
+        "/simple/my-ext/..%2f..%2f.tokens%2fci.json",
+        "/simple/my-ext/%2e%2e",
+        "/simple/my-ext/other.html",
+        "/simple/index.html/",
+        "/cu999/",
+        "/simple/other/",
+        "/simple/%00/",
+        "/simple/%ff%fe/",
+        "/simple/my-ext%5c..%5c",
+        "//etc/passwd",
+    ],
+)
+def test_nothing_else_is_served(client: Client, path: str) -> None:
+    client.token()
+    (client.root.parent / "etc").mkdir()
+    for method in ("GET", "HEAD"):
+        response = client.request(method, f"http://testserver{path}")
+        assert response.status_code == 404, response.text
+        assert "sha256" not in response.text
+
+
+def test_a_folder_is_no_file(client: Client) -> None:
+    folder = client.root / "files/ab" / ("c" * 62)
+    folder.mkdir(parents=True)
+    (folder / "x.whl").mkdir()
+    assert client.get(f"/files/ab/{'c' * 62}/x.whl").status_code == 404
+
+
+def test_a_long_path_is_refused(client: Client) -> None:
+    assert client.get("/simple/" + "x" * 1000).status_code == 414
+
+
+def test_unchanged_pages_are_not_sent_again(client: Client, tmp_path: Path) -> None:
+    first = client.get("/simple/my-ext/", headers={"accept": JSON})
+    assert "max-age=10" in first.headers["cache-control"]
+    for condition in (
+        {"if-none-match": first.headers["etag"]},
+        {"if-none-match": f'"other", W/{first.headers["etag"]}'},
+        {"if-modified-since": first.headers["last-modified"]},
+    ):
+        again = client.get("/simple/my-ext/", headers={"accept": JSON} | condition)
+        assert (again.status_code, again.content) == (304, b"")
+    html = client.get("/simple/my-ext/", headers={"if-none-match": first.headers["etag"]})
+    assert html.status_code == 200  # the other form is a different page
+    client.publish(tmp_path, version="2.0+cu130")
+    changed = client.get("/simple/my-ext/", headers={"accept": JSON, "if-none-match": first.headers["etag"]})
+    assert changed.json()["versions"] == ["1.0+cu130", "2.0+cu130"]
+
+
+def test_files(client: Client, tmp_path: Path) -> None:
+    path = "/" + client.publish(tmp_path, version="3.0")
+    whole = client.get(path)
+    assert "immutable" in whole.headers["cache-control"]
+    assert whole.content[:2] == b"PK"
+    assert client.get(path, headers={"if-none-match": whole.headers["etag"]}).status_code == 304
+    part = client.get(path, headers={"range": "bytes=2-5"})
+    assert (part.status_code, part.content) == (206, whole.content[2:6])
+    assert part.headers["content-range"] == f"bytes 2-5/{len(whole.content)}"
+    assert client.get(path, headers={"range": f"bytes={len(whole.content)}-"}).status_code == 416
+    head = client.head(path)
+    assert (head.headers["content-length"], head.content) == (str(len(whole.content)), b"")
+    metadata = client.get(f"{path}.metadata")
+    assert b"Name: my_ext" in metadata.content
+    assert metadata.headers["etag"] != whole.headers["etag"]
+    assert client.get(f"{path}.proofs.json").headers["cache-control"] == "public, max-age=10"
+
+
+def test_pages_that_link_to_each_other(client: Client) -> None:
+    (file,) = client.get("/cu130/my-ext/", headers={"accept": JSON}).json()["files"]
+    assert client.get(f"/cu130/my-ext/{file['url']}").content[:2] == b"PK"
+
+
+def test_large_pages_are_streamed(client: Client) -> None:
+    page = client.root / "simple/my-ext/index.html"
+    page.write_bytes(b"x" * 600_000)
+    response = client.get("/simple/my-ext/")
+    assert len(response.content) == 600_000
+    assert client.get("/simple/my-ext/", headers={"if-none-match": response.headers["etag"]}).status_code == 304
+
+
+def test_an_empty_index(tmp_path: Path) -> None:
+    client = Client(tmp_path / "index")
+    assert client.get("/simple/").status_code == 200
+    assert client.get("/simple/", headers={"accept": JSON}).json()["projects"] == []
+    assert client.get("/cu130/").status_code == 404
+
+
+def test_reading_with_a_token_only(client: Client) -> None:
+    closed = Client(client.root, token_required=True)
+    for path in ("/", "/simple/", "/simple/my-ext/", "/simple/My_Ext", "/simple/my-ext/index.json", "/metrics"):
+        refused = closed.get(path)
+        assert refused.status_code == 401
+        assert refused.headers["www-authenticate"].startswith("Basic")
+    assert closed.get("/files/x").status_code == 401
+    assert closed.get("/health").status_code == 200
+    user, secret = closed.token("read")
+    assert closed.get("/simple/", auth=(user, secret)).status_code == 200
+    assert closed.get("/simple/", headers={"authorization": f"Bearer {secret}"}).status_code == 200
+    assert "private" in closed.get("/simple/", auth=(user, secret)).headers["cache-control"]
+    for wrong in (("__token__", "x"), ("ci", secret), ("__token__", "")):
+        assert closed.get("/simple/", auth=wrong).status_code == 401
+    for header in ("Basic", "Basic !!!", "Bearer", "Digest x", f"Basic {secret}"):
+        assert closed.get("/simple/", headers={"authorization": header}).status_code == 401
+
+
+def test_a_prefix_of_the_proxy(client: Client) -> None:
+    behind = Client(client.root, root_path="/wheels/")
+    for path in ("/wheels/simple/my-ext/", "/simple/my-ext/"):  # a proxy may keep or remove the prefix
+        assert behind.get(path).status_code == 200
+    assert behind.get("/wheels/simple").headers["location"] == "simple/"
+    assert behind.get("/wheelsx/simple/").status_code == 404
+
+
+def test_the_log_and_the_metrics(client: Client) -> None:
+    user, secret = client.token("read", name="reader")
+    client.get("/simple/my-ext/?x=secret", auth=(user, secret))
+    client.get("/simple/none/", auth=(user, "unknown-token"))
+    client.request("BREW", "/simple/")
+    first, second, _ = client.log
+    assert first.split()[2:5] == ["GET", "/simple/my-ext/", "200"]
+    assert first.endswith("ms reader")
+    assert second.split()[2:5] == ["GET", "/simple/none/", "404"]
+    assert second.endswith("ms -")
+    assert "secret" not in "".join(client.log)
+    assert secret not in "".join(client.log)
+    metrics = client.get("/metrics").text
+    assert 'buildfarm_requests_total{method="GET",status="200"} 1.0' in metrics
+    assert 'buildfarm_requests_total{method="other",status="405"} 1.0' in metrics
+    assert "buildfarm_request_seconds_bucket" in metrics

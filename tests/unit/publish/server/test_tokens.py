@@ -1,0 +1,65 @@
+"""Tokens: hashed at rest, scopes, expiry, revoked while a server runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.publish.server.tokens import Tokens, parse_lifetime, parse_scope
+
+
+def test_only_a_hash_is_kept(tmp_path: Path) -> None:
+    secret, token = Tokens(tmp_path).add("ci", ("upload",), timedelta(days=1))
+    assert len(secret) > 50
+    (file,) = (tmp_path / ".tokens").iterdir()
+    assert secret not in file.read_text()
+    assert Tokens(tmp_path).find(secret) == token
+    assert Tokens(tmp_path).find(secret + "x") is None
+
+
+def test_scopes() -> None:
+    assert parse_scope("upload:My_Ext") == "upload:my-ext"
+    for wrong in ("", "write", "upload:", "read:my-ext", "upload:../x"):
+        with pytest.raises(UsageError, match="is not a scope"):
+            parse_scope(wrong)
+
+
+def test_a_token_for_one_project(tmp_path: Path) -> None:
+    _, token = Tokens(tmp_path).add("release", ("upload:my_ext", "read"), None)
+    assert token.may_upload()
+    assert token.may_upload("my-ext")
+    assert not token.may_upload("my-ext2")
+
+
+def test_expired_and_revoked_tokens_are_unknown(tmp_path: Path) -> None:
+    tokens = Tokens(tmp_path)
+    expired, _ = tokens.add("old", ("upload",), timedelta(seconds=-1))
+    secret, _ = tokens.add("ci", ("upload",), parse_lifetime("90d"))
+    assert tokens.find(expired) is None
+    assert tokens.find(secret)
+    Tokens(tmp_path).revoke("ci")  # a different process
+    assert tokens.find(secret) is None
+    with pytest.raises(UsageError, match="no token"):
+        tokens.revoke("ci")
+
+
+@pytest.mark.parametrize("name", ["", "../x", ".hidden", "a b", "x" * 65])
+def test_names_of_tokens(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="64 letters"):
+        Tokens(tmp_path).add(name, ("read",), None)
+
+
+def test_a_name_is_used_once(tmp_path: Path) -> None:
+    Tokens(tmp_path).add("ci", ("read",), None)
+    with pytest.raises(UsageError, match="of this name"):
+        Tokens(tmp_path).add("ci", ("upload",), None)
+
+
+def test_lifetimes() -> None:
+    assert parse_lifetime("12h") == timedelta(hours=12)
+    assert parse_lifetime("never") is None
+    with pytest.raises(UsageError, match="is not a time"):
+        parse_lifetime("90")

@@ -1,0 +1,246 @@
+"""Uploads: what is accepted, and the sentence for each refusal."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from builder.publish.index import wheel_limits
+from builder.publish.index.bar import Level
+from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.server import upload_form, uploads
+from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.make import CELL, proofs_of, ready
+from tests.unit.publish.server.client import Client, form_of
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    return Client(tmp_path / "index", max_size=100_000)
+
+
+def nothing_published(client: Client) -> bool:
+    """No record, no file, no page, and no temporary file."""
+    return [path.name for path in client.root.rglob("*") if path.is_file() and ".tokens" not in path.parts] == []
+
+
+def test_an_uploaded_wheel_is_published_once(client: Client, tmp_path: Path) -> None:
+    auth = client.token()
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0+cu130")
+    assert client.upload(wheel, auth).text == "published\n"
+    assert client.upload(wheel, auth).text == "already published\n"
+    page = client.get("/cu130/my-ext/").text
+    assert wheel.name in page
+    assert "not tested" in page
+    (entry,) = Repository(Folder(client.root)).entries("my-ext")
+    assert client.get("/" + entry.path).content == wheel.read_bytes()
+    assert entry.farm
+    assert (entry.farm.cells, entry.farm.built_here) == ({}, False)
+    assert not list((client.root / ".uploads").iterdir())
+    metrics = client.get("/metrics").text
+    assert 'buildfarm_uploads_total{outcome="published"} 1.0' in metrics
+    assert "buildfarm_uploads_running 0.0" in metrics
+
+
+def test_a_published_file_never_changes(client: Client, tmp_path: Path) -> None:
+    auth = client.token()
+    client.upload(pure_wheel(tmp_path / "a", "my_ext", "1.0"), auth)
+    refused = client.upload(pure_wheel(tmp_path / "b", "my_ext", "1.0", {"my_ext.py": "1"}), auth)
+    assert refused.status_code == 409
+    assert refused.headers["buildfarm-reason"] == refused.text.strip()
+    assert "a published file never changes" in refused.text
+
+
+def test_an_upload_keeps_the_proofs_of_a_published_wheel(client: Client, tmp_path: Path) -> None:
+    new = ready(tmp_path)
+    repository = Repository(Folder(client.root))
+    repository.add(new)
+    assert client.upload(new.wheel, client.token()).text == "already published\n"
+    repository.add(new_wheel(new.wheel, []), update=False)  # an upload that has overlapped with `publish`
+    assert [entry.farm and entry.farm.cells for entry in repository.entries("my-ext")] == [{CELL: "cpu"}]
+
+
+@pytest.mark.parametrize("name", ["My_Ext-1.0-py3-none-any.whl", "my_ext-1.0.0-py3-none-any.whl"])
+def test_another_spelling_of_a_published_wheel(client: Client, tmp_path: Path, name: str) -> None:
+    auth = client.token()
+    client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), auth)
+    project, version = name.split("-")[:2]
+    other = pure_wheel(tmp_path, project, version, {"other.py": ""})
+    refused = client.upload(other, auth)
+    assert refused.status_code == 409
+    assert "under the name my_ext-1.0-py3-none-any.whl" in refused.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"sha256_digest": "0" * 64}, "the sha256 of the file is"),
+        ({"sha256_digest": ""}, "the sha256 of the file is"),
+        ({"name": "other"}, "the project is 'other'"),
+        ({"name": ""}, "the project is ''"),
+        ({"version": "2.0"}, "the version is '2.0'"),
+        ({"version": "x"}, "the version is 'x'"),
+        ({":action": "submit"}, ":action"),
+        ({"filetype": "sdist"}, "only wheels"),
+        ({"version": "1" * 2000}, "too long"),
+    ],
+)
+def test_the_form_must_agree_with_the_file(
+    client: Client, tmp_path: Path, fields: dict[str, str], sentence: str
+) -> None:
+    refused = client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), client.token(), fields)
+    assert refused.status_code == 400
+    assert sentence in refused.text
+    assert nothing_published(client)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../evil-1.0-py3-none-any.whl",
+        "/etc/evil-1.0-py3-none-any.whl",
+        "..\\evil-1.0-py3-none-any.whl",
+        ".evil-1.0-py3-none-any.whl",
+        "evil-1.0.tar.gz",
+        "evil.whl",
+        "",
+        "x" * 200 + "-1.0-py3-none-any.whl",
+    ],
+)
+def test_file_names(client: Client, tmp_path: Path, name: str) -> None:
+    wheel = pure_wheel(tmp_path, "evil", "1.0")
+    files = {"content": (name, wheel.read_bytes())}
+    refused = client.post("/legacy/", auth=client.token(), data=form_of(wheel), files=files)
+    assert refused.status_code == 400
+    assert nothing_published(client)
+    assert not list(tmp_path.rglob("evil-1.0.tar.gz"))
+
+
+def test_the_metadata_must_agree_with_the_file_name(client: Client, tmp_path: Path) -> None:
+    wheel = pure_wheel(tmp_path, "other", "1.0")
+    renamed = wheel.rename(tmp_path / "my_ext-1.0-py3-none-any.whl")
+    refused = client.upload(renamed, client.token())
+    assert refused.status_code == 400
+    assert "METADATA says other 1.0" in refused.text
+    assert str(client.root) not in refused.text
+
+
+def test_damaged_wheels(client: Client, tmp_path: Path) -> None:
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
+    data = wheel.read_bytes()
+    auth = client.token()
+    for damaged in (b"", b"no zip", data[:-30]):
+        wheel.write_bytes(damaged)
+        assert client.upload(wheel, auth).status_code == 400
+    assert nothing_published(client)
+
+
+def test_wheels_that_unpack_to_too_much(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = tmp_path / "bomb-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("bomb-1.0.dist-info/METADATA", b"Name: bomb\nVersion: 1.0\n" + b"x" * 2**26)
+    auth = client.token()
+    assert wheel.stat().st_size < 100_000
+    refused = client.upload(wheel, auth)
+    assert (refused.status_code, "METADATA unpacks to" in refused.text) == (400, True)
+    monkeypatch.setattr(wheel_limits, "_LIST", 200)
+    assert "list of files" in client.upload(pure_wheel(tmp_path, "many", "1.0"), auth).text
+    assert nothing_published(client)
+
+
+def test_large_files(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    auth = client.token()
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0", {"my_ext.py": "x" * 100_001})
+    refused = client.upload(wheel, auth)
+    assert refused.status_code == 413
+    assert "larger than 100000 bytes" in refused.text
+    refused = client.upload(wheel, auth, {"comment": "x" * 2**24})
+    assert refused.status_code == 413  # from the Content-Length
+    monkeypatch.setattr(upload_form, "_FORM_SIZE", 100)
+    assert client.upload(pure_wheel(tmp_path, "small", "1.0"), auth, {"comment": "x" * 10**5}).status_code == 413
+    assert nothing_published(client)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status"),
+    [
+        (b"", "application/json", 415),
+        (b"", "multipart/form-data", 415),
+        (b"", "multipart/form-data; boundary=b", 400),
+        (b"nonsense", "multipart/form-data; boundary=b", 400),
+        (
+            b'--b\r\nContent-Disposition: form-data; name="name"\r\n\r\nx\r\n--b--\r\n',
+            "multipart/form-data; boundary=b",
+            400,
+        ),
+        (b'--b\r\nContent-Disposition: form-data; name="name"\r\n\r\nx', "multipart/form-data; boundary=b", 400),
+        (b"", f"multipart/form-data; boundary={'b' * 1000}", 400),
+    ],
+)
+def test_damaged_forms(client: Client, body: bytes, kind: str, status: int) -> None:
+    response = client.post("/legacy/", auth=client.token(), content=body, headers={"content-type": kind})
+    assert response.status_code == status
+    assert nothing_published(client)
+
+
+def test_who_may_upload(client: Client, tmp_path: Path) -> None:
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
+    _, unknown = client.token()
+    for auth in (None, ("__token__", "x"), ("ci", unknown)):
+        assert client.upload(wheel, auth).status_code == 401
+    assert client.upload(wheel, client.token("read", name="reader")).status_code == 403
+    refused = client.upload(wheel, client.token("upload:other", name="other"))
+    assert refused.status_code == 403
+    assert "does not allow uploads of my-ext" in refused.text
+    assert nothing_published(client)
+    assert client.upload(wheel, client.token("upload:My_Ext", name="mine")).status_code == 200
+
+
+def test_the_bar_holds_for_uploads(tmp_path: Path) -> None:
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
+    store: Any = SimpleNamespace(proofs=lambda _: [])
+    client = Client(tmp_path / "index", required=[Level.CPU], store=store)
+    auth = client.token()
+    refused = client.upload(wheel, auth)
+    assert refused.status_code == 403
+    assert "do not show what the index requires" in refused.text
+    store.proofs = lambda _: proofs_of(wheel)
+    assert client.upload(wheel, auth).status_code == 200
+    assert "not tested" not in client.get("/simple/my-ext/").text
+
+
+def test_slow_uploads_end(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_GRACE", -1)
+    refused = client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), client.token())
+    assert refused.status_code == 408
+    assert nothing_published(client)
+
+
+def test_too_many_uploads(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "_AT_ONCE", 0)
+    refused = client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), client.token())
+    assert refused.status_code == 503
+    assert "retry-after" in refused.headers
+
+
+def test_a_full_disk(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    auth = client.token()
+    monkeypatch.setattr(Folder, "create", full)
+    assert client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), auth).status_code == 507
+
+
+def test_leftovers_of_killed_servers_are_removed(tmp_path: Path) -> None:
+    for name in ("a.999999999", f"b.{os.getpid()}", "c.1"):
+        (tmp_path / ".uploads" / name).mkdir(parents=True)
+    uploads.remove_leftovers(tmp_path)
+    assert [path.name for path in (tmp_path / ".uploads").iterdir()] == ["c.1"]
