@@ -237,7 +237,7 @@ CasesExecutorOption = Annotated[
     ExecutorName,
     typer.Option(
         "--executor",
-        help="auto: docker, the cell's runtime image, if the wheel needs a newer glibc than this one, else local.",
+        help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
     ),
 ]
 SmokeDistOption = Annotated[

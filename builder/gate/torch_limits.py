@@ -32,6 +32,9 @@ class Limit:
     reason: str
 
 
+#: What torch says if it initialises CUDA without a GPU, the last text in a process that forked after a try.
+_NO_GPU = "(?:NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA in forked subprocess)"
+
 LIMITS = (
     Limit(
         ("compile",),
@@ -67,8 +70,16 @@ LIMITS = (
     Limit(
         ("fake",),
         (2, 6),  # observed with 2.2; fixed in 2.6
-        r"torch/_refs/__init__\.py.*(NVIDIA driver|No CUDA GPUs|not compiled with CUDA)",
+        rf"torch/_refs/__init__\.py(?s:.*){_NO_GPU}",
         "initialises CUDA when the size of a fake tensor depends on data, which fails without a GPU",
+    ),
+    Limit(
+        ("fake",),
+        (2, 4),  # observed with 2.2 and 2.3; fixed in 2.4
+        # The caller of _lazy_init is C++: the line above is that of torch.zeros or another factory.
+        rf"\n    (?!.*(?:torch\.cuda|_lazy_init)).*\n(?: +[~^]+\n)?  File \".*torch/cuda/__init__\.py\", line \d+, "
+        rf"in _lazy_init\n(?s:.*){_NO_GPU}",
+        "initialises CUDA when a fake tensor is created on it, which fails without a GPU",
     ),
     Limit(
         ("devices",),
@@ -91,7 +102,7 @@ def why_unsupported(check: str, release: tuple[int, int], trace: str) -> str:
     `trace` is the result of `traceback_text` for the error.
     """
     for limit in LIMITS:
-        if check in limit.checks and release < limit.until and re.search(limit.pattern, trace, re.DOTALL):
+        if check in limit.checks and release < limit.until and re.search(limit.pattern, trace):
             return f"torch {release[0]}.{release[1]} {limit.reason}"
     return ""
 

@@ -60,6 +60,15 @@ ERRORS = [
         "torch 2.2 initialises CUDA",
     ),
     (
+        "fake",
+        (2, 3),
+        '  File "/env/site-packages/theirs/scatter.py", line 21, in scatter_sum\n'
+        "    out = torch.zeros(size, dtype=src.dtype, device=src.device)\n          ^^^^^^^^^^^^^^^^^^^^^\n"
+        '  File "/env/site-packages/torch/cuda/__init__.py", line 284, in _lazy_init\n    raise RuntimeError(\n'
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use",
+        "torch 2.3 initialises CUDA when a fake tensor is created",
+    ),
+    (
         "devices",
         (2, 0),
         "RuntimeError: Unhandled FakeTensor Device Propagation for ns.op.default, found two different devices",
@@ -89,6 +98,13 @@ def test_each_limit_has_an_example(limit: Limit) -> None:
     [
         # errors of the extension: its fake initialises CUDA, is missing, reads data
         ("fake", "RuntimeError: Found no NVIDIA driver on your system."),
+        (
+            "fake",
+            '  File "/env/site-packages/theirs/ops.py", line 2, in fake\n    torch.cuda.current_device()\n'
+            '  File "/env/site-packages/torch/cuda/__init__.py", line 674, in current_device\n    _lazy_init()\n'
+            '  File "/env/site-packages/torch/cuda/__init__.py", line 302, in _lazy_init\n    torch._C._cuda_init()\n'
+            "RuntimeError: Found no NVIDIA driver on your system.",
+        ),
         ("fake", "NotImplementedError: Could not run 'ns::op' with arguments from the 'Meta' backend."),
         ("compile", "torch._dynamo.exc.Unsupported: call_method ListVariable() __setitem__"),
         ("export", "RuntimeError: Cannot call sizes() on tensor with symbolic sizes/strides"),
