@@ -66,7 +66,8 @@ class Case:
         name: describes the case in a few words. Two cases of an op must have different names.
         kwargs: keyword arguments, none of them tensors.
         reference: a function that computes the expected result from the same arguments in plain PyTorch. It must be
-            differentiable if an input requires a gradient.
+            differentiable if an input requires a gradient. For an op that returns nothing, it returns the new values of
+            the tensors that the op writes to.
         invariant: for ops without a reference: a function that is called with (result, *arguments) and raises
             AssertionError if the result is wrong.
         dtypes: the dtypes that the op supports. The gate runs the case in each.

@@ -65,7 +65,8 @@ DEFECTS = [
     Defect("fake_strides", "fake", ("stride", r"\(6, 1\)", r"\(1, 4\)"), ("opcheck", "compile")),
     Defect("fake_dtype", "fake", ("float16", "float32"), ("opcheck", "export", "compile")),
     Defect("fake_device", "fake", ("cpu", "cuda"), ("devices",)),
-    Defect("fake_mixed", "devices", ("cpu", "cuda", "fake")),
+    Defect("fake_mixed", "devices", ("cpu", "cuda", "fake", "register_fake")),
+    Defect("triples_", "values", ("result", "expected")),
     Defect("fake_frozen", "export", ("fixes", "more rows"), ("opcheck", "compile")),
     Defect("sample_defective.branching", "compile", ("fullgraph|graph|data-dependent",), TRACES),
     # gradients and strides

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft
+from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft, shortened
 
 _WIDTH = 118
 
 _INTRODUCTION = '''\
 """Draft of the cases of {name}, written by `buildfarm cases` in {cell}.
 
-buildfarm guessed the inputs of each op and called the op with them; the call succeeded{exceptions}.
-No result was compared with anything. The checks `values` and `gradients` are "not run" for a case until it has a
-reference: for each GAP below, write a function that computes the same result in plain PyTorch.
-Add a case with edge="empty" for each op, and more inputs: other sizes, dtypes and options.
+buildfarm guessed the inputs of each op and called the op with them.
+{exceptions}
+No result was compared with anything. The checks `values`, `gradients` and `edges` are "not run" for a case until it has
+a reference. Write a function for each GAP below. It gets the same arguments as the op, and computes the result in plain
+PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op writes to.
+Add more inputs: other sizes, dtypes and options.
 """
 '''
 _IMPORTS = """\
@@ -36,12 +39,12 @@ def untraced(reason: str) -> dict[str, str]:
 def cases_text(name: str, cell: str, drafts: Drafts) -> str:
     """Return a whole cases.py."""
     cases = [draft for draft in drafts.drafts if is_case(draft)]
-    not_called = []
-    if not all(is_case(draft) for draft in drafts.drafts if draft.required):
-        not_called.append("the ops in NOT_CLAIMED")
+    results = []
+    if any(draft.state != CUDA_ONLY for draft in cases):
+        results.append("The call succeeded for each op that has a CPU kernel and is not in NOT_CLAIMED.")
     if any(draft.state == CUDA_ONLY for draft in cases):
-        not_called.append("ops without a CPU kernel, whose inputs are untested")
-    exceptions = f", except for {' and '.join(not_called)}" if not_called else ""
+        results.append("Ops without a CPU kernel were not called: check their inputs.")
+    exceptions = "\n".join(results or ["No call succeeded."])
     parts = [_INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions), _IMPORTS]
     if any(draft.untraced for draft in cases):
         parts.append(f"\n{_UNTRACED}")
@@ -54,7 +57,7 @@ def missing_text(drafts: Drafts) -> str:
     cases = [draft for draft in drafts.drafts if is_case(draft)]
     parts = [_UNTRACED] if any(draft.untraced for draft in cases) else []
     if cases:
-        parts.append("CASES += [\n" + "\n".join(map(_case, cases)) + "\n]\n")
+        parts.append("CASES += [\n" + "\n".join(map(_cases, cases)) + "\n]\n")
     if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
         parts.append("NOT_CLAIMED |= {\n" + "".join(_not_claimed(left)) + "}\n")
     return "\n".join(parts)
@@ -73,7 +76,9 @@ def _comment(draft: OpDraft) -> list[str]:
     elif draft.results:
         text.append(f"returned {', '.join(draft.results)}")
     if draft.remark:
-        text.append(draft.remark[:300])
+        text.append(shortened(draft.remark, 300))
+    if draft.empty_error:
+        text.append(f"no case with an empty tensor: with one, the op raises {draft.empty_error}")
     return [
         line
         for part in text
@@ -88,7 +93,7 @@ def _comment(draft: OpDraft) -> list[str]:
 
 
 def _lists(drafts: Drafts, cases: Sequence[OpDraft]) -> Iterator[str]:
-    yield "CASES = [\n" + "".join(f"{_case(draft)}\n" for draft in cases) + "]\n"
+    yield "CASES = [\n" + "".join(f"{_cases(draft)}\n" for draft in cases) + "]\n"
     if drafts.public:
         listed = ", ".join(f'"{name}"' for name in drafts.public)
         yield f"#: Modules in which every public function needs a case.\nPUBLIC = [{listed}]\n"
@@ -100,12 +105,25 @@ def _lists(drafts: Drafts, cases: Sequence[OpDraft]) -> Iterator[str]:
         )
 
 
-def _case(draft: OpDraft) -> str:
-    lines = [f'        op="{draft.op}",', *_comment(draft), '        name="draft",', *_inputs(draft)]
+def _cases(draft: OpDraft) -> str:
+    """Return a case for typical inputs and, if the op accepts one, a case with an empty tensor."""
+    if draft.written:
+        gap = f"the new value{'s' * (len(draft.written) > 1)} of {', '.join(draft.written)} in plain PyTorch"
+    else:
+        gap = "the same result in plain PyTorch"
+    typical = _case(draft, "draft", _comment(draft), gap)
+    if not draft.empty:
+        return typical
+    empty = replace(draft, arguments=draft.empty)
+    return typical + "\n" + _case(empty, "empty", [], "the function of the case above", '        edge="empty",')
+
+
+def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: str) -> str:
+    lines = [f'        op="{draft.op}",', *comment, f'        name="{name}",', *_inputs(draft), *more]
     named = [one for one in draft.arguments if one.keyword]
     if named:
         lines.append("        kwargs={" + ", ".join(f'"{one.name}": {one.source}' for one in named) + "},")
-    lines.append("        reference=None,  # GAP: the same result in plain PyTorch")
+    lines.append(f"        reference=None,  # GAP: {gap}")
     if draft.state == CUDA_ONLY or draft.device == "cuda":
         lines.append('        devices=["cuda"],')
     if draft.contiguous_only:
@@ -113,7 +131,7 @@ def _case(draft: OpDraft) -> str:
     if draft.mutates:
         lines.append(f"        mutates={list(draft.mutates)},")
     if draft.untraced:
-        lines.append(f"        not_claimed=untraced({_quoted(draft.untraced, 90)}),")
+        lines.append(f"        not_claimed=untraced({_quoted(draft.untraced, 300)}),")
     return "    Case(\n" + "\n".join(lines) + "\n    ),"
 
 
@@ -126,7 +144,7 @@ def _not_claimed(left: Sequence[OpDraft]) -> Iterator[str]:
 def _quoted(text: str, most: int) -> str:
     """Return a Python string of at most `most` characters; a long one in several lines."""
     plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    plain = plain if len(plain) <= most else plain[: most - 1] + "…"
+    plain = shortened(plain, most)
     if len(plain) <= 90:
         return _literal(plain)
     parts = textwrap.wrap(plain, 100, break_on_hyphens=False, drop_whitespace=False)

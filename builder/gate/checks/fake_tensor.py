@@ -6,8 +6,10 @@ composed of torch's own ops, FakeTensorMode compares the devices; with `register
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -127,9 +129,11 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorP
     devices = sorted({str(tensor.device) for tensor in flatten(result)})
     returned = f"returns {', '.join(devices) + ' tensors' if devices else 'no tensor'}"
     if not mixed:
+        other = next(_name_of(context, case, here) for here, _ in iter_tensors(args) if here != path)
         return (
-            f"the fake kernel accepts {name} on the CPU although the other tensors are on CUDA, and {returned}: reject "
-            "such a call with torch._check or, if the op supports it, list the argument in mixed_devices",
+            f"the fake kernel accepts {name} on the CPU although the other tensors are on CUDA, and {returned}: "
+            f"{_where_to_check(context, case)} the devices of {name} and {other} with torch._check, for example "
+            "torch._check(a.device == b.device); if the op supports such a call, list the argument in mixed_devices",
             returned,
         )
     if any(one != "cuda:0" for one in devices):
@@ -149,6 +153,21 @@ def _name_of(context: Context, case: Case, path: TensorPath) -> str:
     if path.position >= len(names):
         return str(path)
     return f"'{names[path.position]}'" + ("" if path.item is None else f"[{path.item}]")
+
+
+def _where_to_check(context: Context, case: Case) -> str:
+    """Return "in FUNCTION (FILE, line N), compare"; the place is known if a function is registered in Python."""
+    overload = context.overload(case)
+    if overload is None:
+        return "in the function, compare"
+    name = str(overload._schema.name)
+    with contextlib.suppress(ImportError, AttributeError):  # torch before 2.4 has another registry
+        from torch._library.simple_registry import singleton  # noqa: PLC0415
+
+        file, _, line = singleton.find(name).fake_impl.kernel.source.rpartition(":")
+        place = "/".join(Path(file).parts[-2:])
+        return f'in the function registered with register_fake("{name}") ({place}, line {line}), compare'
+    return f'in the Meta kernel, or in a function registered with torch.library.register_fake("{name}"), compare'
 
 
 def _layouts(case: Case) -> Iterator[tuple[str, Callable[[TensorPath, Tensor], Tensor]]]:
@@ -188,7 +207,7 @@ def _compare(
         results = flatten(_call(context, case, args, lambda _: str(target)))
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
         raise_if_unsupported("fake", _RELEASE, error)
-        return _raised(error, where)
+        return _raised(error, where, case.op, context.spec.imports[:1])
     if len(results) != len(real):
         return f"{where}the fake kernel returns {len(results)} tensors, the real kernel {len(real)}"
     for index, (tensor, want) in enumerate(zip(results, real)):
@@ -216,10 +235,14 @@ def _compare(
     return None
 
 
-def _raised(error: Exception, where: str) -> str:
+def _raised(error: Exception, where: str, op: str, imports: Sequence[str]) -> str:
     message = sentence(error)
     if isinstance(error, _UNSUPPORTED):
-        return f"there is no fake kernel ({message}): register one with torch.library.register_fake"
+        return (
+            f"there is no fake kernel ({message}): in the package {''.join(imports)}, register a function with "
+            f'torch.library.register_fake("{op}"), which compares the devices of the tensors with torch._check and '
+            "returns a tensor like the result"
+        )
     data = isinstance(error, (DataDependentOutputException, DynamicOutputShapeException))
     if data or "data-dependent" in message:
         return (

@@ -6,7 +6,7 @@ Also the comparison of two results, which other checks use too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.checks.guard_pages import Canaries, mutable
-from builder.gate.context import SIXTEEN_BITS, Context, flatten
+from builder.gate.context import SIXTEEN_BITS, Context, flatten, widened
 from builder.gate.outcome import Outcome
 
 
@@ -51,10 +51,14 @@ def _check(check: str, context: Context, case: Case) -> list[Outcome]:
 
 
 def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
-    """Run and compare in one dtype; return what is wrong or None. Adds the largest error to `errors`."""
+    """Run and compare in one dtype; return what is wrong or None. Adds the largest error to `errors`.
+
+    The result of an op that returns nothing is what it has written to its arguments. The same applies to its reference.
+    """
     args = context.arguments(case, dtype, grad=False)
-    canaries = Canaries(args, mutable(context, case))
-    result = context.call(case, canaries.args)
+    written = mutable(context, case)
+    canaries = Canaries(args, written)
+    result = _or_written(context.call(case, canaries.args), canaries.args, written)
     if context.device == "cuda":
         torch.cuda.synchronize()
     failure = canaries.failure()
@@ -64,10 +68,18 @@ def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str
         return _invariant(case.invariant, result, args)
     if case.reference is None:
         return None
-    expected = context.expected(case, context.arguments(case, dtype, grad=False))
-    if flatten(result) or flatten(expected):  # an op that writes to its arguments may return nothing
+    theirs = widened(context.arguments(case, dtype, grad=False))
+    expected = _or_written(context.expected(case, theirs), theirs, written)
+    if flatten(result) or flatten(expected):
         errors[str(dtype).replace("torch.", "")] = largest_error(result, expected)
     return compare(result, expected, case, dtype)
+
+
+def _or_written(result: Any, args: Sequence[Any], written: Set[int]) -> Any:  # noqa: ANN401
+    """Return the result or, if it has no tensor, the arguments that were written, in their order."""
+    if flatten(result):
+        return result
+    return [args[position] for position in sorted(written) if position < len(args)] or result
 
 
 def _invariant(invariant: Callable[..., None], result: Any, args: Sequence[Any]) -> str | None:  # noqa: ANN401

@@ -20,8 +20,8 @@ from builder.gate import discover
 from builder.gate.context import sentence
 from builder.gate.draft.functions import public_functions
 from builder.gate.draft.guesses import Guess, source
-from builder.gate.draft.refine import facts_about, with_different_sizes
-from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft
+from builder.gate.draft.refine import facts_about, with_different_sizes, with_empty_tensor
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.gate.draft.search import Found, Search
 from builder.gate.draft.signatures import STR, Parameter, Signature, signature_of
 from builder.gate.draft.trial import TrialProcess
@@ -98,7 +98,7 @@ def _read(path: Path, op: str) -> OpDraft:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return OpDraft(op, NOT_CALLED, "the process that tries this op ended early")
-    return OpDraft(**{**data, "arguments": [Argument(**one) for one in data["arguments"]]})
+    return OpDraft.from_json(data)
 
 
 def draft_op(op: str) -> OpDraft:
@@ -129,6 +129,7 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
         if found.called:
             candidate, fact = with_different_sizes(process, candidate, found.fact)
             facts = {**fact, **facts_about(process, op, candidate)}
+        empty, empty_error = with_empty_tensor(process, candidate, called=found.called)
     finally:
         process.close()
     return OpDraft(
@@ -144,13 +145,24 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
         facts.get("untraced", ""),
         device,
         remark=facts.get("remark", ""),
+        written=_written(signature, facts),
+        empty=_arguments(signature, empty, []) if empty and (found.called or found.only_cuda) else [],
+        empty_error=empty_error,
     )
+
+
+def _written(signature: Signature, facts: dict[str, Any]) -> list[str]:
+    """Return the names of the arguments that an op without a result writes to."""
+    if facts.get("result") or not (facts or signature.text.endswith("-> ()")):
+        return []
+    changed = facts.get("changed", ())
+    return [one.name for at, one in enumerate(signature.parameters) if one.written or at in changed]
 
 
 def _reason(found: Found) -> str:
     if found.called:
         return ""
-    error = " ".join(found.error.split())[:200]
+    error = shortened(found.error, 300)
     if found.only_cuda:
         return f"the op has no CPU kernel: {error}"
     return f"none of {found.calls} calls succeeded; one of the last errors: {error}"

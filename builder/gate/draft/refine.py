@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from builder.gate.draft.guesses import SIZE, Guess
+from builder.gate.draft.result import shortened
 from builder.gate.draft.search import Candidate
-from builder.gate.draft.trial import TrialProcess
+from builder.gate.draft.trial import Trial, TrialProcess
 
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
 _SIZES = (5, 3, 6, 2, 7, 3)
@@ -66,5 +67,38 @@ def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[st
         "grad": gradient.fact or [],
         "remark": f"no gradient: {gradient.error}" if gradient.error else "",
         "contiguous_only": "contiguous" in strided.error,
-        "untraced": " ".join(untraced.split())[:200],
+        "untraced": shortened(untraced, 300),
     }
+
+
+def with_empty_tensor(process: TrialProcess, candidate: Candidate, *, called: bool) -> tuple[Candidate, str]:
+    """Return arguments with an empty tensor that the op accepts, and why none was accepted.
+
+    `called` is whether the op can be called here; if not, the first arguments are returned.
+    """
+    error = ""
+    for emptied in _emptied(candidate):
+        trial = process.call("empty", emptied) if called else Trial()
+        if not trial.error:
+            return emptied, ""
+        error = error or trial.error
+    return (), shortened(error, 300)
+
+
+def _emptied(candidate: Candidate) -> Iterator[Candidate]:
+    """Yield the arguments with 0 as first size of the tensors of the highest rank, of all tensors, and of each one."""
+    ranks = [max((len(one[2]) for one in _tensors(guess)), default=0) for guess in candidate]
+    positions = [at for at, rank in enumerate(ranks) if rank]
+    groups = [[at for at in positions if ranks[at] == max(ranks)], positions, *([at] for at in positions)]
+    for group in groups if positions else ():
+        yield tuple(_without_rows(guess) if at in group else guess for at, guess in enumerate(candidate))
+
+
+def _tensors(guess: Guess) -> Sequence[Guess]:
+    return guess[1:] if guess[0] == "tensors" else [guess] if guess[0] == "tensor" else []
+
+
+def _without_rows(guess: Guess) -> Guess:
+    if guess[0] == "tensors":
+        return ("tensors", *map(_without_rows, guess[1:]))
+    return ("tensor", guess[1], (0, *guess[2][1:]), guess[3]) if guess[2] else guess

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -34,6 +35,9 @@ class OpDraft:
         mutates: positions of the arguments that a Python function writes to.
         untraced: why torch cannot call the op with fake tensors, or "".
         remark: what the author should know about the call, or "".
+        written: names of the arguments that an op without a result writes to.
+        empty: the arguments of a call with an empty tensor; for a CUDA op a guess.
+        empty_error: why no such call succeeded, or "".
         required: whether the gate finds the op by itself, so that it needs a case.
         device: the device of the calls, "cpu" or "cuda".
 
@@ -52,6 +56,15 @@ class OpDraft:
     device: str = "cpu"
     required: bool = True
     remark: str = ""
+    written: Sequence[str] = ()
+    empty: Sequence[Argument] = ()
+    empty_error: str = ""
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> OpDraft:
+        """Read the data of `asdict`; raises KeyError or TypeError for anything else."""
+        lists = {name: [Argument(**one) for one in data[name]] for name in ("arguments", "empty")}
+        return cls(**{**data, **lists})
 
 
 @dataclass(frozen=True)
@@ -80,8 +93,15 @@ class Drafts:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Drafts:
         """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
-        drafts = [
-            OpDraft(**{**one, "arguments": [Argument(**argument) for argument in one["arguments"]]})
-            for one in data["drafts"]
-        ]
-        return cls(**{**data, "drafts": drafts})
+        return cls(**{**data, "drafts": [OpDraft.from_json(one) for one in data["drafts"]]})
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text in one line with at most `most` characters, cut after a sentence or else after a word."""
+    plain = " ".join(text.split())
+    if len(plain) <= most:
+        return plain
+    sentences = [found.end() for found in re.finditer(r"[.;!?](?= )", plain) if found.end() <= most]
+    if sentences:
+        return plain[: sentences[-1]].rstrip(".;")
+    return plain[:most].rpartition(" ")[0] + " …"

@@ -192,6 +192,12 @@ class Caller:
         found = torch.autograd.grad(outputs, [one for _, one in leaves], seeds, allow_unused=True)
         return {position: one for (position, _), one in zip(leaves, found) if one is not None}
 
+    def empty(self, candidate: Sequence[Guess]) -> bool:
+        """Call it with an empty tensor, whatever the result."""
+        with torch.no_grad():
+            self._call(self._values(candidate))
+        return True
+
     def strided(self, candidate: Sequence[Guess]) -> bool:
         """Call it with inputs that are not contiguous."""
         self._call(map_tensors(self._values(candidate), lambda _, one: _strided(one)))

@@ -83,6 +83,7 @@ CASES = [
     every_check("fake_dtype"),
     every_check("fake_device"),
     every_check("fake_mixed"),
+    every_check("triples_", lambda make: [make.randn(4, 6)], reference=lambda x: 2 * x),
     every_check("fake_frozen"),
     only("fake_frozen", "values", inputs=taller, name="more rows"),
     every_check("gradient_percent", small, gradcheck=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from builder.commands.cases.cases import CasesOptions, run_cases
 from builder.commands.cases.draft_file import cases_text, missing_text
 from builder.commands.cases.summary import summary_text
 from builder.errors import MissingToolError, NothingSelectedError, UsageError
-from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft
+from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.matrix.axes import Cell
 from builder.matrix.config import Selection
 from builder.result import CasesResult
@@ -47,6 +48,41 @@ def test_the_draft_is_valid_code_with_a_case_for_each_op() -> None:
     # A function that no case must cover is left out: the gate does not look for it.
     assert ast.literal_eval(values["NOT_CLAIMED"]) == {"toy::decode": UNKNOWN.reason}
     assert text.count("GAP: the same result") == 2
+
+
+def test_an_op_that_returns_nothing_has_a_gap_for_what_it_writes() -> None:
+    draft = replace(ADD, written=["out", "count"], results=[])
+    text = cases_text("toy", "a cell", Drafts({}, drafts=[draft]))
+    assert "reference=None,  # GAP: the new values of out, count in plain PyTorch" in text
+    assert "the function returns the new values of the tensors that the op writes to" in text
+
+
+def test_an_op_that_accepts_an_empty_tensor_has_a_case_with_one() -> None:
+    accepts = replace(ADD, empty=[Argument("x", "make.randn(0, 3)"), Argument("scale", "0.5", keyword=True)])
+    refuses = replace(ADD, op="toy::sub", empty_error="RuntimeError: x has no elements")
+    text = cases_text("toy", "a cell", Drafts({}, drafts=[accepts, refuses]))
+    [add, empty, sub] = [
+        ast.unparse(one)
+        for one in ast.walk(assigned(text)["CASES"])
+        if isinstance(one, ast.Call) and ast.unparse(one).startswith("Case(")
+    ]
+    assert "edge" not in add + sub
+    assert "name='empty'" in empty
+    assert "inputs=lambda make: (make.randn(0, 3),)" in empty
+    assert "edge='empty'" in empty
+    assert "# no case with an empty tensor: with one, the op raises RuntimeError: x has no elements" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "short"),
+    [
+        ("Could not run 'f'. This could be because the operator", "Could not run 'f'"),
+        ("a message of many words without an end", "a message of many words …"),
+        ("two\nlines", "two lines"),
+    ],
+)
+def test_a_long_message_is_cut_after_a_sentence_or_a_word(text: str, short: str) -> None:
+    assert shortened(text, 28) == short
 
 
 def test_what_existing_cases_lack_is_valid_code_too() -> None:

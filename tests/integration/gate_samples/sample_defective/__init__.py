@@ -112,6 +112,17 @@ op("fake_mixed", fake=lambda x, _: torch.empty_like(x, memory_format=torch.conti
 op("fake_frozen", fake=lambda x, weight: x.new_empty(int(correct_fake(x, weight).shape[0]), x.shape[1]))
 
 
+def triples_(x: Tensor) -> None:
+    """Returns nothing; its case expects that it doubles its argument."""
+    x.mul_(3)
+
+
+LIBRARY.define("triples_(Tensor(a!) x) -> ()")
+LIBRARY.impl("triples_", triples_, "CPU")
+LIBRARY.impl("triples_", triples_, "CUDA")
+torch.library.register_fake("sample_defective::triples_", lambda _: None, lib=LIBRARY)
+
+
 def columns_first(x: Tensor, weight: Tensor) -> Tensor:
     """Returns non-contiguous rows, unlike the fake kernel."""
     return multiply(x, weight).t().contiguous().t()
