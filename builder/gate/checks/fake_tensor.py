@@ -30,6 +30,7 @@ from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsuppor
 
 _RELEASE = release_of(torch.__version__)
 
+_ACCEPTS = "the fake kernel accepts"
 #: Errors about devices: torch up to 2.12, torch since 2.13, and messages of ops.
 _OF_DEVICES = re.compile(
     r"Unhandled FakeTensor Device Propagation|all tensors to be on the same device"  # <= 2.12, >= 2.13
@@ -108,7 +109,8 @@ def devices(context: Context, case: Case) -> list[Outcome]:
             return [context.not_run("devices", case, str(unsupported))]
         failures += [failure] if failure else []
     if failures:
-        return [context.failed("devices", case, "; ".join(failures), answers=answers)]
+        cure = f": {_where_to_check(context, case)}" if any(one.startswith(_ACCEPTS) for one in failures) else ""
+        return [context.failed("devices", case, "; ".join(failures) + cure, answers=answers)]
     return [context.passed("devices", case, f"{len(movable)} arguments", answers=answers)]
 
 
@@ -129,13 +131,7 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorP
     devices = sorted({str(tensor.device) for tensor in flatten(result)})
     returned = f"returns {', '.join(devices) + ' tensors' if devices else 'no tensor'}"
     if not mixed:
-        other = next(_name_of(context, case, here) for here, _ in iter_tensors(args) if here != path)
-        return (
-            f"the fake kernel accepts {name} on the CPU although the other tensors are on CUDA, and {returned}: "
-            f"{_where_to_check(context, case)} the devices of {name} and {other} with torch._check, for example "
-            "torch._check(a.device == b.device); if the op supports such a call, list the argument in mixed_devices",
-            returned,
-        )
+        return f"{_ACCEPTS} {name} on the CPU although the other tensors are on CUDA, and {returned}", returned
     if any(one != "cuda:0" for one in devices):
         return (
             f"with {name} on the CPU, which the case allows, the fake kernel {returned}: create the tensors on cuda:0",
@@ -156,18 +152,22 @@ def _name_of(context: Context, case: Case, path: TensorPath) -> str:
 
 
 def _where_to_check(context: Context, case: Case) -> str:
-    """Return "in FUNCTION (FILE, line N), compare"; the place is known if a function is registered in Python."""
+    """Return what to do, and in which file if the fake kernel is a Python function."""
+    compare = (
+        "compare the devices with torch._check, such as torch._check(a.device == b.device). If the op supports such a "
+        "call, list the argument in mixed_devices"
+    )
     overload = context.overload(case)
     if overload is None:
-        return "in the function, compare"
+        return f"in the function, {compare}"
     name = str(overload._schema.name)
     with contextlib.suppress(ImportError, AttributeError):  # torch before 2.4 has another registry
         from torch._library.simple_registry import singleton  # noqa: PLC0415
 
         file, _, line = singleton.find(name).fake_impl.kernel.source.rpartition(":")
         place = "/".join(Path(file).parts[-2:])
-        return f'in the function registered with register_fake("{name}") ({place}, line {line}), compare'
-    return f'in the Meta kernel, or in a function registered with torch.library.register_fake("{name}"), compare'
+        return f'in the function with register_fake("{name}") ({place}, line {line}), {compare}'
+    return f'in the Meta kernel, or in a function with torch.library.register_fake("{name}"), {compare}'
 
 
 def _layouts(case: Case) -> Iterator[tuple[str, Callable[[TensorPath, Tensor], Tensor]]]:

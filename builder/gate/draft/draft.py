@@ -162,9 +162,9 @@ def _written(signature: Signature, facts: dict[str, Any]) -> list[str]:
 def _reason(found: Found) -> str:
     if found.called:
         return ""
-    error = shortened(found.error, 300)
     if found.only_cuda:
-        return f"the op has no CPU kernel: {error}"
+        return f"the op has no CPU kernel: {shortened(found.error, 150)}"
+    error = shortened(found.error, 300)
     return f"none of {found.calls} calls succeeded; one of the last errors: {error}"
 
 
