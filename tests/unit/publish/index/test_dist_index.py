@@ -195,6 +195,8 @@ def test_the_install_command_works_in_an_empty_environment(
     with loopback.served(tmp_path / "index") as index:
         for version, channel in {"2.11.0": "default", "2.4.1": "default", "2.4.1+cu124": "whl/cu124"}.items():
             index.add("torch", version, channel=channel)
+        for version in ("1.0", "9.0"):  # a foreign package of the same name
+            index.add("my_ext", version)
         theirs = index.torch_index.replace("{variant}", "cu124") if "+" in torch else ""
         commands = install_commands(dist, "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
         (command,) = (each for each in commands if each.startswith(f"{installer} "))
@@ -215,6 +217,7 @@ def test_the_install_command_works_in_an_empty_environment(
             check=False,
         )
     assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "site").glob("my_ext-*")] == ["my_ext-1.0+cu13.dist-info"]
     assert (tmp_path / "site" / "my_ext.py").exists()
     assert (tmp_path / "site" / f"torch-{torch}.dist-info").is_dir()
 
