@@ -34,6 +34,7 @@ from builder.errors import (
 from builder.log import console
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
+from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.publish.build_text import build_text
 from builder.publish.store.history_text import history_text, run_text
@@ -288,6 +289,7 @@ from builder import resources
 from builder.wheels import local
 local.find_sccache = lambda: None
 resources.ENVIRONMENT_BYTES = resources.WORK_BYTES = 0
+__main__.handle_signals()
 status = __main__._run()
 print(status, *sorted(name for name in sys.modules if "." not in name), file=sys.stderr)
 """
@@ -307,16 +309,34 @@ def test_with_nothing_to_do_no_heavy_library_is_loaded(runs: Runs) -> None:
     assert not {"docker", "requests", "jinja2", "abi3info", "abi3audit", "cibuildwheel", "auditwheel"} & set(modules)
 
 
-def test_ctrl_c_ends_the_compiler_and_prints_what_is_kept(runs: Runs) -> None:
-    package = runs.project.recipe("unending")
+#: Starts a compiler that waits for its source for ever.
+UNENDING = """\
+import os, subprocess
+subprocess.Popen([os.environ["CC"], "-c", "-x", "c", "-", "-o", "x.o"], stdin=subprocess.PIPE).wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("prefix", "number"),
+    [
+        pytest.param([], signal.SIGINT, id="Ctrl-C"),
+        # `timeout` sends the signal to its child, and to its process group: buildfarm gets it twice.
+        pytest.param(["timeout", "300"], signal.SIGTERM, id="timeout"),
+    ],
+)
+def test_a_signal_ends_the_compiler_and_prints_what_is_kept(
+    runs: Runs, prefix: list[str], number: signal.Signals
+) -> None:
+    name = f"unending{number.value}"
+    package = runs.project.recipe(name)
     backend = package.parent / "backend.py"
-    backend.write_text("import time\ntime.sleep(600)\n" + backend.read_text())
+    backend.write_text(UNENDING + backend.read_text())
     options = runs.project.options()
-    matrix = runs.project.root / "unending.yaml"
-    matrix.write_text(options.matrix.read_text().replace("[tiny, broken, hollow]", "[tiny, unending]"))
+    matrix = runs.project.root / f"{name}.yaml"
+    matrix.write_text(options.matrix.read_text().replace("[tiny, broken, hollow]", f"[tiny, {name}]"))
     arguments = ["build", "--executor", "local", "--matrix", matrix, "--store", options.store, "--dist", options.dist]
     process = subprocess.Popen(
-        [sys.executable, "-c", WARM, *map(str, arguments)],
+        [*prefix, sys.executable, "-c", WARM, *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -329,31 +349,32 @@ def test_ctrl_c_ends_the_compiler_and_prints_what_is_kept(runs: Runs) -> None:
         line = process.stderr.readline()
         assert line, output
         output += line
-    time.sleep(0.3)  # the compiler starts
-    process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + 30
+    while "cc1" not in programs(runs.project.store) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert "cc1" in programs(runs.project.store)
+    process.send_signal(number)
     out, err = process.communicate(timeout=20)
     assert err.splitlines()[-1].split()[0] == "130", err
-    assert "interrupted; finished builds are kept" in err
+    assert err.count("interrupted; finished builds are kept") == 1
     assert "Traceback" not in err
     assert out == ""
-    assert compiling(runs.project.root) == []
+    assert programs(runs.project.store) == []
     last = history(Store(runs.project.store))[0]
     assert (last.interrupted, last.counts()) == (True, {"built": 1})
-    assert [name.split("-")[0] for name in last.unfinished] == ["unending"]
+    assert [build.split("-")[0] for build in last.unfinished] == [name]
     assert "  interrupted: 1 built, 1 not finished" in history_text([last])
     assert run_text(last).endswith(f"{last.unfinished[0]}: not finished\n")
 
 
-def compiling(folder: Path) -> list[str]:
-    """The ids of processes that build a wheel from a source below a folder."""
+def programs(store: Path) -> list[str]:
+    """The names of the programs that builds of this store run."""
+    mark = f"{OWNER_VARIABLE}={Store(store).owner('')}".encode()
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if (
-                b"--no-build-isolation" in (arguments := (process / "cmdline").read_bytes())
-                and bytes(folder) in arguments
-            ):
-                found.append(process.name)
+            if mark in (process / "environ").read_bytes():
+                found.append((process / "comm").read_text().strip())
     return found
 
 
