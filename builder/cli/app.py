@@ -8,7 +8,7 @@ import typer
 
 from builder import __version__
 from builder.cli import add, build, cases, init, plan, rebuild, render, smoke, store
-from builder.cli.index import manage, publish, serve, token
+from builder.cli.index import manage, publish, resolve, serve, token
 from builder.cli.options import examples
 
 app = typer.Typer(
@@ -47,6 +47,7 @@ app.command(epilog=smoke.EXAMPLES)(smoke.smoke)
 app.command(epilog=publish.EXAMPLES)(publish.publish)
 app.command(epilog=serve.EXAMPLES)(serve.serve)
 app.add_typer(token.app, name="token")
+app.command(epilog=resolve.EXAMPLES)(resolve.resolve)
 app.command(epilog=manage.YANK_EXAMPLES)(manage.yank)
 app.command(epilog=manage.UNYANK_EXAMPLES)(manage.unyank)
 app.add_typer(manage.app, name="index")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
@@ -175,6 +176,20 @@ class Compat:
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
         """Return the names of GPUs with that compute capability; may be empty."""
         return self._table.gpus.get((arch.major, arch.minor), ())
+
+    def gpu_named(self, text: str) -> Arch | None:
+        """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.
+
+        A row such as `RTX 40 series` stands for every RTX 40xx.
+        """
+        wanted = f" {text.upper().removeprefix('NVIDIA ').replace('GEFORCE ', '')} "
+        series = re.match(r" RTX (\d\d)\d\d\b", wanted)
+        for (major, minor), names in self._table.gpus.items():
+            for name in names:
+                known = name.upper().partition(" (")[0]
+                if f" {known} " in wanted or (series and known == f"RTX {series[1]} SERIES"):
+                    return Arch(major, minor)
+        return None
 
     def cudas_with(self, arch: Arch) -> tuple[Cuda, ...]:
         """Return the CUDA versions whose nvcc knows an architecture, oldest first."""

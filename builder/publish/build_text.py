@@ -17,7 +17,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan
 from builder.proof import Check, Proof, Verdict
-from builder.publish.index.dist_index import install_commands
+from builder.publish.index.text.install import install_commands
 from builder.publish.proof_lines import (
     accepted_lines,
     beyond_plan_line,
@@ -165,11 +165,12 @@ def _pythons(results: Sequence[BuildResult]) -> str:
 def _install_commands(dist: Path, results: Sequence[BuildResult], torch_index: str) -> list[str]:
     """The commands for pip and uv, once for each version: the index has the wheel for each Python."""
     compat, commands = Compat.load(), []
+    simple = (dist / "simple").resolve().as_uri()
     for result in results:
         if result.stored and not result.exit:
             name, version = result.stored.wheel.name.split("-")[:2]
             torch, cuda = max((cell.torch, cell.cuda) for cell in result.build.serves)
             index = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
             wanted = [text for text in compat.cell_requirements(torch, cuda) if text != "numpy"]
-            commands += install_commands(dist.absolute(), name, version, wanted, index)
+            commands += install_commands(simple, name, version, wanted, index)
     return list(dict.fromkeys(commands))

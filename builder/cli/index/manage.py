@@ -63,7 +63,7 @@ def unyank(what: WhatArgument, index: IndexOption, as_json: JsonOption = False) 
 
 def _yank(what: str, index: Path, reason: str | None, *, as_json: bool) -> None:
     from builder.commands.index.manage import yank_wheels  # noqa: PLC0415 - see `build`
-    from builder.publish.index.manage_text import changed_text  # noqa: PLC0415
+    from builder.publish.index.text.manage_text import changed_text  # noqa: PLC0415
 
     names = yank_wheels(_open(index), what, reason)
     print_data(changed_text("unyanked" if reason is None else "yanked", names, as_json=as_json))
@@ -73,7 +73,7 @@ def _yank(what: str, index: Path, reason: str | None, *, as_json: bool) -> None:
 def check(index: IndexArgument, as_json: JsonOption = False) -> None:
     """Compare every file with its hash, and every page with its wheels; finish what a killed command left undone."""
     from builder.publish.index.integrity import check_index  # noqa: PLC0415 - see `build`
-    from builder.publish.index.manage_text import check_json, check_text  # noqa: PLC0415
+    from builder.publish.index.text.manage_text import check_json, check_text  # noqa: PLC0415
 
     result = check_index(_open(index))
     print_data(check_json(result) if as_json else check_text(result))
@@ -85,7 +85,7 @@ def prune(index: IndexArgument, keep: KeepOption, dry_run: DryRunOption = False,
     """Delete old versions of each project, and files of killed uploads that are older than a day."""
     from builder.commands.index.manage import old_wheels  # noqa: PLC0415 - see `build`
     from builder.publish.index.integrity import abandoned_files  # noqa: PLC0415
-    from builder.publish.index.manage_text import changed_text  # noqa: PLC0415
+    from builder.publish.index.text.manage_text import changed_text  # noqa: PLC0415
 
     repository = _open(index)
     old, unused = old_wheels(repository, keep), abandoned_files(repository)

@@ -56,9 +56,9 @@ def publish(
     """
     from builder.commands.folders import open_store  # noqa: PLC0415 - see `build`
     from builder.commands.index.publish import publish_wheels  # noqa: PLC0415
-    from builder.publish.index import publish_text as text  # noqa: PLC0415
     from builder.publish.index.objects import Folder  # noqa: PLC0415
     from builder.publish.index.repository import Repository  # noqa: PLC0415
+    from builder.publish.index.text import publish_text as text  # noqa: PLC0415
 
     found = list(wheels or sorted(dist.glob("*.whl")))
     opened = open_store(store, run=False)

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
-import sysconfig
 import tempfile
-from dataclasses import dataclass
-from importlib.metadata import distributions
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
+from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
 from builder.commands.smoke.smoke_targets import selected_recipes
 from builder.errors import MissingToolError, NothingSelectedError, UsageError
 from builder.gate.outcome import FAILED, Answer
@@ -25,15 +20,6 @@ from builder.result import SmokeResult
 from builder.wheels.build_scripts.cuda_packages import torch_cuda
 
 
-@dataclass(frozen=True)
-class _CurrentEnvironment:
-    """A Python environment: its folder, its python program, and the folder of its distributions."""
-
-    prefix: Path
-    interpreter: Path
-    site_packages: Path
-
-
 def smoke_here(matrix: Path, select: Selection) -> list[SmokeResult]:
     """Test the installed extensions of the matrix. Needs no network, Docker, uv or store.
 
@@ -41,9 +27,9 @@ def smoke_here(matrix: Path, select: Selection) -> list[SmokeResult]:
     Raises UsageError for an unknown extension, NothingSelectedError when none is installed, MissingToolError when torch
     is missing or does not import.
     """
-    environment = _current_environment()
+    environment = current_environment()
     recipes = selected_recipes(load_recipes(load_matrix(matrix)), select)
-    versions = {recipe.name: _installed_version(environment.site_packages, recipe.name) for recipe in recipes}
+    versions = {recipe.name: installed_version(environment.site_packages, recipe.name) for recipe in recipes}
     installed = [recipe for recipe in recipes if versions[recipe.name]]
     for name in select.extensions:
         if not versions[name]:
@@ -65,26 +51,7 @@ def smoke_here(matrix: Path, select: Selection) -> list[SmokeResult]:
     return results
 
 
-def _current_environment() -> _CurrentEnvironment:
-    """Find the current environment; raises UsageError when the folder that a variable names is no environment."""
-    named = os.environ.get("VIRTUAL_ENV") or os.environ.get("CONDA_PREFIX")
-    if not named:  # sysconfig, since Debian's Python has its distributions in `dist-packages`
-        return _CurrentEnvironment(Path(sys.prefix), Path(sys.executable), Path(sysconfig.get_path("purelib")))
-    prefix = Path(named)
-    for site_packages in sorted((prefix / "lib").glob("python3*/site-packages")):
-        return _CurrentEnvironment(prefix, prefix / "bin" / "python", site_packages)
-    raise UsageError(
-        "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment", where=str(prefix)
-    )
-
-
-def _installed_version(site_packages: Path, name: str) -> str:
-    """The version of an installed distribution, or empty."""
-    found = distributions(path=[str(site_packages)])
-    return next((d.version for d in found if canonicalize_name(d.name) == canonicalize_name(name)), "")
-
-
-def _run_gate(environment: _CurrentEnvironment, recipe: Recipe) -> Answer:
+def _run_gate(environment: CurrentEnvironment, recipe: Recipe) -> Answer:
     with tempfile.TemporaryDirectory(prefix="buildfarm-smoke-") as scratch:
         log = Path(scratch, "log")
         answer = run_gate(

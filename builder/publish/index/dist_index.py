@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -39,20 +38,6 @@ def write_index(dist: Path, wheels: Sequence[Path]) -> Path:
     _write(simple, root_pages(list(projects)))
     _delete_stale(dist, simple, set(projects))
     return simple
-
-
-def install_commands(dist: Path, name: str, version: str, torch: Sequence[str], torch_index: str = "") -> list[str]:
-    """The commands of pip and of uv that install this wheel from the index in `dist`, quoted for a shell.
-
-    `torch` are the requirements of a cell, and `torch_index` is the index that has them; empty: the default index. So
-    the commands work in an empty environment, and keep a torch that fits. The exact version has a local part, which
-    public indexes refuse, so that no package of the same name on another index can be installed instead.
-    """
-    ours = (dist / "simple").resolve().as_uri()
-    wanted = [f"{name}=={version}", *torch]
-    pip = ["pip", "install", "--extra-index-url", ours, *(("--extra-index-url", torch_index) if torch_index else ())]
-    uv = ["uv", "pip", "install", "--index", ours, *(("--index", torch_index) if torch_index else ())]
-    return [shlex.join([*pip, *wanted]), shlex.join([*uv, *wanted])]
 
 
 def _index_wheel(wheel: Path, listed: Entry | None) -> Entry:

@@ -23,6 +23,7 @@ class FarmFacts:
         proofs: path of the proofs in the index, or "".
         statement: path of the unsigned in-toto statement in the index, or "".
         sbom: path of the SBOM in the index, or "".
+        archs: GPU code that every library with GPU code contains, such as ("sm_80", "compute_90").
         built_here: whether buildfarm built the wheel; False for a wheel that somebody else built.
 
     """
@@ -32,6 +33,7 @@ class FarmFacts:
     proofs: str = ""
     statement: str = ""
     sbom: str = ""
+    archs: tuple[str, ...] = ()
     built_here: bool = False
 
     def to_json(self) -> dict[str, Any]:
@@ -42,6 +44,7 @@ class FarmFacts:
             "proofs": self.proofs,
             "statement": self.statement,
             "sbom": self.sbom,
+            "archs": list(self.archs),
             "built_here": self.built_here,
         }
 
@@ -54,6 +57,7 @@ class FarmFacts:
             str(data["proofs"]),
             str(data["statement"]),
             str(data["sbom"]),
+            tuple(map(str, data.get("archs", ()))),
             bool(data["built_here"]),
         )
 

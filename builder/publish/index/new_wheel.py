@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from builder.check import Check
 from builder.errors import BuildfarmError, UsageError
 from builder.proof import Proof, Verdict
 from builder.publish.index.bar import levels
@@ -46,6 +47,7 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, now: datetime | None = No
         proofs=places[PROOFS_SUFFIX],
         statement=places[STATEMENT_SUFFIX],
         sbom=places[_SBOM_SUFFIX],
+        archs=gpu_code(proofs),
         built_here=statement.is_file(),
     )
     return NewWheel(wheel, replace(entry, uploaded=iso_time(now or datetime.now(UTC)), farm=farm), attached)
@@ -65,6 +67,13 @@ def cuda_variants(entry: Entry, proofs: Iterable[Proof]) -> tuple[str, ...]:
         return tuple(sorted(tested))
     named = re.search(r"cu\d{2,3}", entry.version.local or "")
     return (named[0],) if named else ()
+
+
+def gpu_code(proofs: Iterable[Proof]) -> tuple[str, ...]:
+    """The GPU code that every library with GPU code contains, from the check `device-code`; empty without it."""
+    libraries = next((proof.evidence.get("libraries") for proof in proofs if proof.check is Check.DEVICE_CODE), None)
+    codes = [{*library["sass"], *library["ptx"]} for library in (libraries or {}).values()]
+    return tuple(sorted(set.intersection(*codes))) if codes else ()
 
 
 def proofs_path(wheel: Path) -> Path:

@@ -24,7 +24,8 @@ import pytest
 import uv
 
 from builder.errors import UsageError
-from builder.publish.index.dist_index import install_commands, write_index
+from builder.publish.index.dist_index import write_index
+from builder.publish.index.text.install import install_commands
 from tests.unit import loopback
 
 
@@ -198,7 +199,7 @@ def test_the_install_command_works_in_an_empty_environment(
         for version in ("1.0", "9.0"):  # a foreign package of the same name
             index.add("my_ext", version)
         theirs = index.torch_index.replace("{variant}", "cu124") if "+" in torch else ""
-        commands = install_commands(dist, "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
+        commands = install_commands((dist / "simple").as_uri(), "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
         (command,) = (each for each in commands if each.startswith(f"{installer} "))
         programs = {"pip": [*pip, "--disable-pip-version-check"], "uv": [uv.find_uv_bin(), "--no-cache"]}
         function = f'{installer}() {{ {shlex.join(programs[installer])} "$@" --target "$SITE"; }}'

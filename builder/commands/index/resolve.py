@@ -1,0 +1,147 @@
+"""`buildfarm resolve`: the wheel of an index for a machine, and the commands that install it."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from packaging.version import Version
+
+from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
+from builder.errors import UsageError
+from builder.gate.system.nvidia import smi
+from builder.matrix.axes import Arch, Cuda, Python, Torch
+from builder.matrix.compat import Compat
+from builder.publish.index.reader import IndexReader
+from builder.publish.index.resolve import Resolution, Target, resolve
+from builder.publish.index.text.install import install_commands
+from builder.wheels.build_scripts.cuda_packages import torch_cuda
+
+
+@dataclass(frozen=True)
+class ResolveOptions:
+    """The options of one `buildfarm resolve`; what is empty comes from the current environment.
+
+    Attributes:
+        name: the project.
+        index: folder or URL of the index.
+        torch: release or series.
+        cuda: version.
+        python: version.
+        glibc: version, such as 2.31.
+        gpu: name or compute capability of a GPU.
+        torch_index: URL of PyTorch's index, with `{variant}`.
+
+    """
+
+    name: str
+    index: str
+    torch: str = ""
+    cuda: str = ""
+    python: str = ""
+    glibc: str = ""
+    gpu: str = ""
+    torch_index: str = ""
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """What was found.
+
+    Attributes:
+        target: the machine.
+        resolution: the wheel, or why none fits.
+        commands: how to install it with pip and with uv; without a wheel empty.
+        build_command: what builds a wheel for the target.
+
+    """
+
+    target: Target
+    resolution: Resolution
+    commands: list[str]
+    build_command: str
+
+
+def run_resolve(options: ResolveOptions) -> Resolved:
+    """Find the wheel of a project for a target.
+
+    Raises UsageError for an unknown project, version or GPU, and for an environment without torch.
+    """
+    compat = Compat.load()
+    target = make_target(options, compat)
+    reader = IndexReader(options.index)
+    resolution = resolve(reader.entries(options.name), reader.requires, target)
+    commands = []
+    if best := resolution.best:
+        variant = target.cuda.variant
+        path = variant if best.farm and variant in best.farm.cuda else "simple"
+        torch = [compat.torch_requirement(target.torch, target.cuda)]
+        default = compat.is_default_variant(target.torch, target.cuda)
+        torch_index = "" if default else options.torch_index.replace("{variant}", variant)
+        commands = install_commands(f"{reader.url}{path}/", best.project, str(best.version), torch, torch_index)
+    words = f"--torch {target.torch} --cuda {target.cuda} --python {target.python} --ext {options.name}"
+    return Resolved(target, resolution, commands, f"buildfarm build {words}")
+
+
+def make_target(options: ResolveOptions, compat: Compat) -> Target:
+    """The target that options and the current environment give; raises UsageError."""
+    here = None if options.torch and options.cuda and options.python else current_environment()
+    return Target(
+        torch=compat.resolve_torch(options.torch) if options.torch else _torch_of(here),
+        cuda=compat.resolve_cuda(options.cuda) if options.cuda else _cuda_of(here),
+        python=compat.resolve_python(options.python) if options.python else _python_of(here),
+        machine=os.uname().machine,
+        glibc=_glibc(options.glibc) if options.glibc else _own_glibc() if here else None,
+        gpu=gpu_named(options.gpu, compat) if options.gpu else _own_gpu() if here else None,
+    )
+
+
+def gpu_named(text: str, compat: Compat) -> Arch:
+    """The compute capability of a GPU's name, such as `RTX 4090`, or of `8.9`; raises UsageError."""
+    if re.fullmatch(r"\d+\.\d", text):
+        return Arch.parse(text)
+    found = compat.gpu_named(text)
+    if found is None:
+        raise UsageError(
+            f"buildfarm knows no GPU {text!r}", where="--gpu", hints=["write its compute capability, such as --gpu 8.9"]
+        )
+    return found
+
+
+def _torch_of(here: CurrentEnvironment | None) -> Torch:
+    version = installed_version(here.site_packages, "torch") if here else ""
+    if not version:
+        raise UsageError(
+            f"the current environment has no torch{f' ({here.prefix})' if here else ''}",
+            hints=["name the target: --torch VERSION --cuda VERSION --python VERSION"],
+        )
+    return Torch.parse(Version(version).base_version)
+
+
+def _cuda_of(here: CurrentEnvironment | None) -> Cuda:
+    cuda = torch_cuda(here.site_packages) if here and (here.site_packages / "torch" / "version.py").is_file() else ""
+    if not cuda:
+        raise UsageError("the torch of the current environment is not for CUDA", hints=["name it: --cuda VERSION"])
+    return Cuda.parse(cuda)
+
+
+def _python_of(here: CurrentEnvironment | None) -> Python:
+    folder = here.site_packages.parent.name if here else ""
+    return Python.parse(folder.removeprefix("python"))
+
+
+def _glibc(text: str) -> tuple[int, int]:
+    if not (match := re.fullmatch(r"(\d+)\.(\d+)", text)):
+        raise UsageError(f"{text!r} is not a glibc version; write it like 2.31", where="--glibc")
+    return int(match[1]), int(match[2])
+
+
+def _own_glibc() -> tuple[int, int]:
+    return _glibc((os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2])
+
+
+def _own_gpu() -> Arch | None:
+    """The compute capability of this machine's oldest GPU, or None."""
+    found = [Arch.parse(row["compute_cap"]) for row in smi(["index", "compute_cap"]) if "compute_cap" in row]
+    return min(found, default=None)

@@ -1,0 +1,172 @@
+"""`resolve`: the wheel for a machine, or the one reason why each wheel does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.__main__ import _run
+from builder.commands.index.resolve import gpu_named
+from builder.errors import UsageError
+from builder.matrix.axes import Arch, Cuda, Python, Torch
+from builder.matrix.compat import Compat
+from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.index.resolve import Target, misfit, resolve, runs_on
+from tests.unit.publish.index.make import ready
+
+TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), "x86_64", (2, 31), Arch(8, 9))
+
+
+def entry(filename: str = "my_ext-1.0+cu124-cp311-cp311-manylinux_2_28_x86_64.whl", **changes: object) -> Entry:
+    farm = FarmFacts(("cu124",), {"torch2.6.0-cu124-cp311": "cpu"}, archs=("sm_80", "sm_90"))
+    return replace(Entry(filename, "", "", 1, "", "", "", farm=farm), **changes)  # type: ignore[arg-type]
+
+
+def nothing(_: Entry) -> list[str]:
+    return []
+
+
+@pytest.mark.parametrize(
+    ("wheel", "requires", "reason"),
+    [
+        (entry(), ["torch==2.6.*"], ""),
+        (entry(yanked="slow"), [], "yanked: slow"),
+        (entry("my_ext-1.0+cu124-cp312-cp312-manylinux_2_28_x86_64.whl"), [], "its tag is not for Python 3.11"),
+        (entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_28_aarch64.whl"), [], "its tag is not for Python 3.11"),
+        (entry("my_ext-1.0+cu124-cp310-abi3-manylinux_2_28_x86_64.whl"), [], ""),
+        (entry(requires_python=">=3.12"), [], "it requires Python >=3.12"),
+        (
+            entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_34_x86_64.whl"),
+            [],
+            "it needs glibc 2.34; this target has 2.31",
+        ),
+        (entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"), [], ""),
+        (entry(farm=FarmFacts(("cu121",))), [], "it is for cu121, not cu124"),
+        (entry("my_ext-1.0+cu12-cp311-abi3-linux_x86_64.whl", farm=FarmFacts(("cu128",))), [], ""),
+        (entry(farm=FarmFacts(("cu124",), archs=("sm_90",))), [], "it has no code for a GPU of compute capability 8.9"),
+        (entry(farm=FarmFacts(("cu124",), archs=("compute_80",))), [], ""),
+        (entry(), ["torch==2.5.*", "numpy"], "it requires torch==2.5.*"),
+    ],
+)
+def test_a_wheel_fits_or_has_one_reason(wheel: Entry, requires: list[str], reason: str) -> None:
+    found = misfit(wheel, lambda _: requires, TARGET)
+    assert found.startswith(reason)
+    assert bool(found) == bool(reason)
+
+
+@pytest.mark.parametrize(
+    ("code", "gpu", "runs"),
+    [
+        ("sm_80", "8.9", True),
+        ("sm_89", "8.6", False),
+        ("sm_80", "9.0", False),
+        ("compute_80", "9.0", True),
+        ("compute_90", "8.9", False),
+        ("sm_90a", "9.0", True),
+        ("sm_100a", "10.3", False),
+        ("sm_100f", "10.3", True),
+        ("compute_90a", "10.0", False),
+    ],
+)
+def test_which_code_runs_on_a_gpu(code: str, gpu: str, *, runs: bool) -> None:
+    assert runs_on([code], Arch.parse(gpu)) is runs
+
+
+@pytest.mark.parametrize(
+    ("name", "arch"),
+    [
+        ("RTX 4090", "8.9"),
+        ("NVIDIA GeForce RTX 3080 Ti", "8.6"),
+        ("h100", "9.0"),
+        ("NVIDIA A100", "8.0"),
+        ("7.5", "7.5"),
+    ],
+)
+def test_gpus_by_name(name: str, arch: str) -> None:
+    assert gpu_named(name, Compat.load()) == Arch.parse(arch)
+
+
+def test_an_unknown_gpu_is_an_error() -> None:
+    with pytest.raises(UsageError, match="knows no GPU 'Voodoo 2'"):
+        gpu_named("Voodoo 2", Compat.load())
+
+
+def test_the_newest_version_then_the_best_tested_wheel() -> None:
+    farm = FarmFacts(("cu124",), {"torch2.6.0-cu124-cp311": "gpu"})
+    old, new = (
+        entry("my_ext-9.0+cu124-cp311-cp311-linux_x86_64.whl"),
+        entry("my_ext-10.0+cu124-cp311-cp311-linux_x86_64.whl"),
+    )
+    better = entry("my_ext-10.0+a.cu124-cp311-cp311-linux_x86_64.whl", farm=farm)
+    found = resolve([old, better, new], nothing, TARGET)
+    assert (found.best, found.level, found.misfits) == (better, "gpu", {})
+
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
+        code = _run()
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
+    Repository(Folder(tmp_path / "index")).add(ready(tmp_path, version="1.0+cu130"))
+    words = ["resolve", "My.Ext", "--index", tmp_path / "index", "--cuda", "13.0", "--python", "3.12"]
+    code, out, err = run(*words, "--torch", "2.11")
+    assert code == 0, err
+    pages = (tmp_path / "index" / "cu130").as_uri()
+    assert out.splitlines() == [
+        "my_ext-1.0+cu130-py3-none-any.whl (tested in this cell: cpu)",
+        "",
+        f"pip install --extra-index-url {pages}/ my-ext==1.0+cu130 torch==2.11.0",
+        f"uv pip install --index {pages}/ my-ext==1.0+cu130 torch==2.11.0",
+    ]
+    code, out, _ = run(*words, "--torch", "2.12", "--json")
+    assert (code, json.loads(out)["level"]) == (0, "")
+
+
+def test_the_command_prints_why_nothing_fits(tmp_path: Path, run: Run) -> None:
+    Repository(Folder(tmp_path / "index")).add(ready(tmp_path, version="1.0+cu130"))
+    words = ["resolve", "my_ext", "--index", tmp_path / "index"]
+    code, out, _ = run(*words, "--torch", "2.6", "--cuda", "12.4", "--python", "3.11", "--gpu", "RTX 4090")
+    assert (code, out.splitlines()) == (
+        1,
+        [
+            "no wheel fits torch2.6.0-cu124-cp311, x86_64, a GPU of compute capability 8.9:",
+            "  my_ext-1.0+cu130-py3-none-any.whl: it is for cu130, not cu124",
+            "",
+            "to build one, run: buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
+        ],
+    )
+    code, _, err = run("resolve", "other", *words[2:], "--torch", "2.6", "--cuda", "12.4", "--python", "3.11")
+    assert code == 2
+    assert "the index has no project of this name" in " ".join(err.split())
+
+
+def test_the_current_environment_is_the_default(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    Repository(Folder(tmp_path / "index")).add(ready(tmp_path, version="1.0+cu130"))
+    packages = tmp_path / "venv" / "lib" / "python3.12" / "site-packages"
+    (packages / "torch-2.11.0.dist-info").mkdir(parents=True)
+    (packages / "torch-2.11.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.11.0\n")
+    (packages / "torch").mkdir()
+    (packages / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path / "venv"))
+    code, out, err = run("resolve", "my_ext", "--index", tmp_path / "index", "--json")
+    assert (code, json.loads(out)["cell"]) == (0, "torch2.11.0-cu130-cp312"), err
+    (packages / "torch" / "version.py").write_text("cuda: Optional[str] = None\n")
+    code, _, err = run("resolve", "my_ext", "--index", tmp_path / "index")
+    assert code == 2
+    assert "is not for CUDA" in " ".join(err.split())
