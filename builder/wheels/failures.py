@@ -20,6 +20,11 @@ _AT_A_PLACE = re.compile(r"^\S.*?(?::\d+(?::\d+)?|\(\d+\)): (?:\w+ )?error\b|und
 #: What Python prints about a program that failed: the program's own message says more.
 _WRAPPED = re.compile(r"CalledProcessError|Error compiling objects for extension|^error: command .* failed")
 
+#: What git, curl and Python say about a server that cannot be reached.
+_UNREACHABLE = re.compile(
+    r"Could not resolve host|Name or service not known|Temporary failure in name resolution|Failed to connect to"
+)
+
 #: How programs report SIGKILL, which the kernel sends when memory runs out.
 _KILLED = re.compile(r"\bKilled\b|\bsignal:? 9\b|\bSIGKILL\b|\b(?:code|status):? (?:-9|137)\b")
 
@@ -59,6 +64,8 @@ def compile_failure(job: CompileJob, status: int, source: str, lines: Sequence[s
     first = errors[0].replace(f"{source}/", "")[:300] if errors else f"the build exited with status {status}"
     if found := _NO_MODULE.search(first):
         hints.insert(0, f"add `{found[1]}` to `build_requires` in the recipe: the build needs this module")
+    if _UNREACHABLE.search(first):
+        hints.insert(0, "the source downloads files during its build: run the build where this server can be reached")
     count = len({line for line in named if _AT_A_PLACE.search(line)})  # nvcc repeats an error for each architecture
     return failure(f"{first} ({count} errors in all)" if count > 1 else first)
 

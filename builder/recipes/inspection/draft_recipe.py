@@ -179,7 +179,12 @@ def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) ->
 
 
 def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) -> None:
-    """Compare the files that setup.py names with the files that exist."""
+    """Compare the files that setup.py names with the files that exist; name the sources that are downloaded."""
+    if native.cmake_downloads:
+        draft.note(
+            f"CMake can download {and_list(dict.fromkeys(native.cmake_downloads))} during the build",
+            "the build then needs a network, and the recipe does not pin this source",
+        )
     named = [source for extension in script.extensions for source in extension.sources]
     absent = [source for source in named if "*" not in source and not (tree / source).exists()]
     if absent:

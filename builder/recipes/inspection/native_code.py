@@ -29,6 +29,8 @@ _CMAKE_ARCH = r"(?:\d{2,3}[af]?|all|native)(?:-\w+)?\b"
 _CMAKE_ARCHS = re.compile(
     rf"CUDA_ARCHITECTURES\"?\s+\"?({_CMAKE_ARCH}(?:[;\s\"]+{_CMAKE_ARCH})*)|compute_(\d{{2,3}}[af]?)"
 )
+#: What FetchContent and ExternalProject download.
+_CMAKE_DOWNLOAD = re.compile(r"\b(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)")
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
 _STABLE = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/")
 _PYTHON_API = ("pybind11/", "nanobind/", "torch/extension.h", "torch/python.h", "torch/csrc/utils/pybind.h", "Python.h")
@@ -46,6 +48,7 @@ class NativeFacts:
         namespaces: namespaces of TORCH_LIBRARY.
         python_modules: files that define a Python module.
         cmake_architectures: GPU architectures that CMake files set, such as `90`; also the words `all` and `native`.
+        cmake_downloads: URLs from which CMake downloads sources during the build.
         cmake: whether there is a CMakeLists.txt.
 
     """
@@ -57,6 +60,7 @@ class NativeFacts:
     namespaces: set[str] = field(default_factory=set)
     python_modules: list[str] = field(default_factory=list)
     cmake_architectures: list[str] = field(default_factory=list)
+    cmake_downloads: list[str] = field(default_factory=list)
     cmake: bool = False
 
     @property
@@ -102,7 +106,10 @@ def read_native_code(tree: Path) -> NativeFacts:
         text = path.read_text(encoding="utf-8", errors="replace")
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
             facts.cmake |= path.name == "CMakeLists.txt"
-            for listed, flag in _CMAKE_ARCHS.findall(_without_comments(text)):
+            text = _without_comments(text)
+            if "FetchContent" in text or "ExternalProject" in text:
+                facts.cmake_downloads += _CMAKE_DOWNLOAD.findall(text)
+            for listed, flag in _CMAKE_ARCHS.findall(text):
                 architectures.update(re.findall(r"\b(\d{2,3}[af]?|all|native)\b", listed) or [flag])
             continue
         facts.includes.update(_INCLUDE.findall(text))

@@ -216,6 +216,16 @@ def test_architectures_in_cmake_files(tree: Path, text: str, listed: str) -> Non
     assert not listed or f"by hand: {listed} " in f"{found(draft)} "
 
 
+@pytest.mark.parametrize("module", ["FetchContent", "ExternalProject", "FindPython"])
+def test_sources_that_cmake_downloads(tree: Path, module: str) -> None:
+    (tree / "CMakeLists.txt").write_text(
+        f"include({module})\nX_Declare(x GIT_REPOSITORY https://x.org/x.git)\n# URL https://x.org/old\n"
+        'X_Declare(y\n URL "https://x.org/y.zip")\n'
+    )
+    said = "CMake can download https://x.org/x.git and https://x.org/y.zip during the build"
+    assert (said in found(inspect(tree))) is (module != "FindPython")
+
+
 @pytest.mark.parametrize("imports", ["torch", "ctypes"])
 def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> None:
     (tree / "setup.py").unlink()

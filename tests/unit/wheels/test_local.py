@@ -131,6 +131,13 @@ def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path
         pytest.param(
             "ModuleNotFoundError: No module named 'x'\n", 1, "ModuleNotFoundError", "build_requires", id="Python"
         ),
+        pytest.param(
+            "fatal: unable to access 'https://x.org/x.git/': Could not resolve host: x.org\n",
+            1,
+            "fatal: unable to access 'https://x.org/x.git/'",
+            "the source downloads files during its build",
+            id="a source that downloads",
+        ),
         pytest.param("all went so well\n", 3, "the build exited with status 3", "build.log", id="no word of an error"),
         pytest.param("error: " + "x" * 9000, 1, "error: xxx", "build.log", id="a very long line"),
     ],
