@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -59,6 +60,7 @@ ProofStoreOption = Annotated[
         "--store", metavar="DIR", help="A store with proofs of uploaded wheels. Default: uploads have no proofs."
     ),
 ]
+JsonLogOption = Annotated[bool, typer.Option("--json", help="Print each request as a line of JSON.")]
 
 
 def serve(
@@ -73,19 +75,14 @@ def serve(
     max_size: MaxSizeOption = "4GiB",
     require: UploadRequireOption = "none",
     store: ProofStoreOption = None,
+    as_json: JsonLogOption = False,
 ) -> None:
     """Serve a package index over HTTP, and accept uploads by twine and `uv publish`.
 
     stdout has a line for each request. After SIGTERM or Ctrl-C, running transfers have 10 seconds to finish.
     """
-    try:
-        from builder.publish.server import app, run  # noqa: PLC0415 - see `build`
-    except ImportError as error:
-        raise MissingToolError(
-            f"`serve` needs a package that is not installed ({error.name})",
-            hints=["run `pip install 'buildfarm[serve]'`"],
-        ) from None
-    from builder.commands.folders import open_store  # noqa: PLC0415
+    app, run = _server()
+    from builder.commands.folders import open_store  # noqa: PLC0415 - see `build`
     from builder.matrix.models.fields import parse_size  # noqa: PLC0415
 
     if (tls_cert is None) != (tls_key is None):
@@ -100,6 +97,7 @@ def serve(
         required=levels_of(require),
         store=open_store(store, run=False) if store else None,
         root_path=root_path,
+        json_log=as_json,
     )
     index.mkdir(parents=True, exist_ok=True)
     listening = run.open_socket(host, port)
@@ -111,3 +109,15 @@ def serve(
     if not tls and not proxy_headers and not ipaddress.ip_address(address).is_loopback:
         print_warning("without TLS, everybody on the network can read the tokens that clients send")
     run.run(app.make_app(settings, typer.echo), listening, tls=tls, proxy_headers=proxy_headers)
+
+
+def _server() -> tuple[ModuleType, ModuleType]:
+    """The modules of the server; raises MissingToolError without the packages that only the server needs."""
+    try:
+        from builder.publish.server import app, run  # noqa: PLC0415 - see `build`
+    except ImportError as error:
+        raise MissingToolError(
+            f"`serve` needs a package that is not installed ({error.name})",
+            hints=["run `pip install 'buildfarm[serve]'`"],
+        ) from None
+    return app, run

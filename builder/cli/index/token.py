@@ -75,12 +75,12 @@ def list_tokens(index: IndexArgument, as_json: JsonOption = False) -> None:
 
 
 @app.command(epilog=REVOKE_EXAMPLES)
-def revoke(index: IndexArgument, name: NameArgument) -> None:
+def revoke(index: IndexArgument, name: NameArgument, as_json: JsonOption = False) -> None:
     """Delete a token. A running server refuses it from now on."""
     from builder.publish.server.tokens import Tokens  # noqa: PLC0415 - see `build`
 
     Tokens(index).revoke(name)
-    print_line(f"revoked {name}")
+    print_data(json.dumps({"revoked": name}) + "\n" if as_json else f"revoked {name}\n")
 
 
 def _expiry(token: Token) -> str:

@@ -15,6 +15,8 @@ from builder.errors import UsageError
 from builder.store import remove_temporary_files, sync, write_atomic
 
 _ATTEMPTS = 50
+#: Another process has deleted the empty folder of a new file; during `mkdir`, pathlib raises FileExistsError then.
+_FOLDER_GONE = (FileNotFoundError, FileExistsError)
 
 
 class Objects(Protocol):
@@ -72,7 +74,7 @@ class Folder:
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file."""
         for _ in self._attempts():
-            with suppress(FileNotFoundError):
+            with suppress(*_FOLDER_GONE):
                 write_atomic(self._path(name), data)
                 break
 
@@ -80,7 +82,7 @@ class Folder:
         """Write a file unless it exists; of several processes, one succeeds."""
         path = self._path(name)
         for _ in self._attempts():
-            with suppress(FileNotFoundError):
+            with suppress(*_FOLDER_GONE):
                 return not path.exists() and self._create(path, data)
         return False
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,10 +18,11 @@ _LONGEST_PATH = 300
 class AccessLog:
     """Answers like the app inside, and writes who asked for what; a token is never written, only its name."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, write: Callable[[str], object]) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, write: Callable[[str], object], *, as_json: bool) -> None:
         self._app = app
         self._metrics = metrics
         self._write = write
+        self._line = json.dumps if as_json else _line
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -39,12 +41,22 @@ class AccessLog:
         finally:
             seconds = time.perf_counter() - started
             self._metrics.count(scope["method"], status, size, seconds)
-            self._write(_line(scope, status, size, seconds))
+            self._write(self._line(_facts(scope, status, size, seconds)))
 
 
-def _line(scope: Scope, status: int, size: int, seconds: float) -> str:
-    """One line: time, client, method, path as it was sent, status, bytes of the body, milliseconds, token name."""
-    path = scope.get("raw_path", b"").decode("ascii", "replace")[:_LONGEST_PATH]
-    client = (scope.get("client") or ("-",))[0]
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return f"{now} {client} {scope['method']} {path} {status} {size} {seconds * 1000:.1f}ms {scope.get(TOKEN, '-')}"
+def _facts(scope: Scope, status: int, size: int, seconds: float) -> dict[str, object]:
+    """What the line says. `path` is the path as it was sent, without the query; `bytes` is the size of the body."""
+    return {
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "client": (scope.get("client") or ("-",))[0],
+        "method": scope["method"],
+        "path": scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace")[:_LONGEST_PATH],
+        "status": status,
+        "bytes": size,
+        "ms": round(seconds * 1000, 1),
+        "token": scope.get(TOKEN, "-"),
+    }
+
+
+def _line(facts: dict[str, object]) -> str:
+    return " ".join(map(str, facts.values()))

@@ -36,6 +36,7 @@ class Settings:
         max_size: of an uploaded file, bytes.
         required: what the proofs of an uploaded wheel must show.
         store: has the proofs of uploaded wheels; None: they have no proofs.
+        json_log: whether the lines of the access log are JSON.
         root_path: a prefix of every path, such as `/wheels`, which a proxy may remove or not.
 
     """
@@ -46,6 +47,7 @@ class Settings:
     required: Sequence[Level] = (Level.NONE,)
     store: Store | None = None
     root_path: str = ""
+    json_log: bool = False
 
 
 def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
@@ -84,7 +86,7 @@ def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
         ]
     )
     app.router.redirect_slashes = False
-    return AccessLog(_Guard(app, settings.root_path.rstrip("/")), metrics, write)
+    return AccessLog(_Guard(app, settings.root_path.rstrip("/")), metrics, write, as_json=settings.json_log)
 
 
 class _Guard:

@@ -197,3 +197,19 @@ def test_a_killed_publisher_leaves_nothing_half_seen(repository: Repository, tmp
     repository.finish_interrupted()
     assert sorted(listed(repository, "simple")) == sorted(entry.filename for entry in repository.entries("my-ext"))
     assert sorted(listed(repository, "cu130")) == sorted(listed(repository, "simple"))
+
+
+def test_a_folder_that_disappears_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mkdir, calls = Path.mkdir, []
+
+    def disappearing(path: Path, **_: object) -> None:
+        calls.append(path)
+        if len(calls) == 1:  # what pathlib raises if another process deletes the folder meanwhile
+            raise FileExistsError(path)
+        mkdir(path, parents=True, exist_ok=True)
+
+    monkeypatch.setattr(Path, "mkdir", disappearing)
+    Folder(tmp_path).write("pending/x", b"")
+    assert Folder(tmp_path).exists("pending/x")
+    calls.clear()
+    assert Folder(tmp_path).create("other/x", b"")

@@ -1,0 +1,61 @@
+"""`serve` before the server runs, and `token`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from builder.cli.app import app
+from builder.errors import MissingToolError, UsageError
+from builder.publish.server.run import open_socket
+from builder.publish.server.tokens import Tokens
+
+
+def refusal(*words: str | Path) -> Exception | None:
+    """Run `serve`, which ends with an error."""
+    result = CliRunner().invoke(app, ["serve", *map(str, words)])
+    assert isinstance(result.exception, Exception)
+    return result.exception
+
+
+def test_errors_before_the_server_runs(tmp_path: Path) -> None:
+    with open_socket("127.0.0.1", 0) as used, pytest.raises(UsageError, match="Address already in use"):
+        raise refusal(tmp_path, "--port", str(used.getsockname()[1])) or AssertionError
+    for words, sentence in (
+        (("--tls-cert", "x"), "belong together"),
+        (("--tls-cert", "x", "--tls-key", "y"), "cannot be read"),
+        (("--max-size", "much"), "is not a size"),
+        (("--require", "much"), "is not a list of levels"),
+        (("--host", "no.such.host.invalid"), "cannot listen"),
+    ):
+        with pytest.raises(UsageError, match=sentence):
+            raise refusal(tmp_path, *words) or AssertionError
+
+
+def test_a_missing_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    monkeypatch.delitem(sys.modules, "builder.publish.server.run")
+    monkeypatch.delattr("builder.publish.server.run")
+    error = refusal(tmp_path)
+    assert isinstance(error, MissingToolError)
+    assert "uvicorn" in error.sentence
+    assert "buildfarm[serve]" in error.hints[0]
+
+
+def test_tokens_on_the_command_line(tmp_path: Path) -> None:
+    def token(*words: str) -> str:
+        result = CliRunner().invoke(app, ["token", words[0], str(tmp_path), *words[1:]])
+        assert result.exit_code == 0, result.output
+        return result.stdout
+
+    secret = token("add", "--name", "ci", "--scope", "upload:My_Ext", "--expires", "2h").strip()
+    assert Tokens(tmp_path).find(secret)
+    assert token("list").startswith("ci: upload:my-ext, expires 2")
+    (listed,) = json.loads(token("list", "--json"))
+    assert set(listed) == {"name", "scopes", "created", "expires"}
+    assert token("revoke", "ci") == "revoked ci\n"
+    assert Tokens(tmp_path).find(secret) is None
