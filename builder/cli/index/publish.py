@@ -27,7 +27,7 @@ RequireOption = Annotated[
     typer.Option(
         "--require",
         metavar="LEVELS",
-        help="Level that the proofs of a wheel must reach: none, static, cpu or gpu; several with commas.",
+        help="Level that the proofs must reach in each cell of a wheel: none, static, cpu, gpu; or two: cpu,gpu.",
     ),
 ]
 

@@ -31,7 +31,7 @@ from builder.gate import Case
 """
 _UNTRACED = '''\
 def untraced(reason: str) -> dict[str, str]:
-    """Return `not_claimed` for an op that torch cannot trace. Without this entry the five checks run."""
+    """Return the value of `not_claimed` that turns off these five checks, for an op that torch cannot trace."""
     return dict.fromkeys(("opcheck", "fake", "devices", "export", "compile"), reason)
 '''
 

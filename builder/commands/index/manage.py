@@ -80,8 +80,8 @@ def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> Non
         if left:
             best = max(left, key=lambda entry: entry.version)
             print_warning(
-                f"{project}=={public} now installs {best.version} from simple/, also for a different CUDA; a path such"
-                " as cu130/ lists only wheels for one CUDA"
+                f"who asks simple/ for {project}=={public} now gets {best.version}, for any CUDA; a path such as cu130/"
+                " has wheels for this CUDA only"
             )
 
 

@@ -116,7 +116,11 @@ def export(context: Context, case: Case) -> list[Outcome]:
     failure, free = _export_once(context, case, automatic, [case, *others])
     if failure:
         return [context.failed("export", case, f"with dynamic sizes, {failure}", free=free)]
-    return [context.passed("export", case, f"{len(free)} dynamic sizes, {len(others)} other cases", free=free)]
+    return [
+        context.passed(
+            "export", case, f"{len(free)} dynamic sizes; also right for {len(others)} other cases", free=free
+        )
+    ]
 
 
 def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Case]) -> tuple[str, list[str]]:  # noqa: ANN401

@@ -102,9 +102,9 @@ def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[Run], s
         if spec.needs_first:
             figure += f" in which {', '.join(spec.needs_first)} precedes the extension (`needs_first`)"
         elif len(names) > ALL:
-            figure += f", each pair of {len(names)} modules in both directions"
+            figure += f" (each pair of {len(names)} modules in both directions)"
         if not any(run.called for run in good):
-            reason = f"{figure} can be imported, but no case could be called after the imports"
+            reason = f"the imports succeed in {figure}; no case could be called after them"
             return Outcome("import-order", "", "", NOT_RUN, reason, seconds, evidence)
         if len({run.called for run in good}) > 1:
             return Outcome("import-order", "", "", FAILED, _different_ops(good), seconds, evidence)

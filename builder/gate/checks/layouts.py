@@ -90,7 +90,7 @@ def _gradients(context: Context, case: Case, dtype: torch.dtype) -> str | None:
         ("expanded (stride 0, as from .sum().backward())", _expanded, lambda one: _expanded(one).contiguous()),
         ("transposed", lambda one: transposed(_ramp(one)) if one.dim() else _ramp(one), _ramp),
     ):
-        context.step(f"backward, contiguous output gradient for {how}")
+        context.step(f"backward with a contiguous copy of an output gradient that is {how}")
         expected = run(plain)
         if expected is None:
             return None  # the check "gradients" reports it

@@ -260,9 +260,7 @@ class Scheduler:
             reason = "kills its parent process: the op sends a signal to the process that started it"
             self.outcomes.append(running.task.outcome(FAILED, reason, **ProcessExit(status).evidence()))
             self.outcomes += self._queue.done(running.task, "")
-            reason = (
-                f"the case kills its parent process in the check {running.task.check.name!r}, so this check was not run"
-            )
+            reason = f"not run, because the case killed its parent process in the check {running.task.check.name!r}"
             self.outcomes += self._queue.give_up(running.task, reason)
 
     def _handle_failed_import(self, server: ForkServerProcess, heap_checks: bool, status: int) -> None:

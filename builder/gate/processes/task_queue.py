@@ -56,7 +56,7 @@ class TaskQueue:
             self._held.discard(_key(task))
         if limit == "time" and task.check.name not in _SLOW_TOOLS:
             return self.give_up(
-                task, f"the case exceeds the time limit in the check {task.check.name!r}, so this check was not run"
+                task, f"not run, because the case exceeded the time limit in the check {task.check.name!r}"
             )
         return []
 

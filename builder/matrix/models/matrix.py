@@ -68,8 +68,8 @@ class ImageModel(StrictModel):
     )
     runtime: str | None = Field(
         default=None,
-        description="The base image of the runtime images, in which the checks of a cell run in a container. It needs"
-        " no CUDA toolkit. Without this key, `image`.",
+        description="The base image of the runtime images. A check in a container runs in a runtime image. The base"
+        " image needs no CUDA toolkit. Without this key, `image`.",
         examples=["registry.example/team/small:2026-11-01"],
     )
     toolkit: CudaVersion | None = Field(

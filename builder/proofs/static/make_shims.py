@@ -84,10 +84,10 @@ def main(paths: list[str]) -> None:
             measured[torch] = measure(lib)
     versions = ", ".join(str(torch) for torch in sorted(measured))
     sys.stdout.write(
-        "# The torch series that first exports each C function, and those that a later one exports no more.\n"
+        "# For each C function, the torch series that first exports it, and the first series that no longer does.\n"
         f"# Measured by builder/proofs/static/make_shims.py on {datetime.now(UTC):%Y-%m-%d}\n"
         f"# from the linux x86_64 wheels of torch {versions}.\n"
-        "# The oldest series is the floor of what was measured: its names may be older.\n"
+        "# Series older than the oldest one here were not measured; its functions may exist in them.\n"
     )
     yaml.safe_dump(tabulate(measured), sys.stdout, width=110, default_flow_style=None, sort_keys=False)
 

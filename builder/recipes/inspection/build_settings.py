@@ -90,7 +90,8 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
         if name == "torch":
             if any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
                 draft.note(
-                    f"the source requires {requirement} to build", "buildfarm builds with the torch of each build"
+                    f"the source requires {requirement} to build",
+                    "buildfarm ignores this requirement and builds with the torch that the wheel is for",
                 )
         elif name not in _INSTALLED or any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
             wanted[name] = str(requirement)

@@ -113,8 +113,8 @@ def _fetch(source: GitSource, aside: Path) -> None:
             f"the checked-out files differ from those of {source.revision} in the repository",
             where=source.url,
             hints=(
-                "a filter (for example git-lfs) or an attribute changes files on checkout: remove this setting from"
-                " git's configuration, which `git config --list` prints",
+                "a filter (for example git-lfs) or a gitattributes file of this machine changes files on checkout;"
+                " remove the setting `filter.*` or `core.attributesFile` that `git config --list` prints",
             ),
         )
 

@@ -28,7 +28,7 @@ def test_no_op_called_is_not_run_with_cases_or_without() -> None:
     found = judged("", "", printed="hello")
     assert (found.verdict, found.reason) == (
         NOT_RUN,
-        "2 orders can be imported, but no case could be called after the imports",
+        "the imports succeed in 2 orders; no case could be called after them",
     )
 
 
