@@ -245,7 +245,8 @@ class RecipeModel(StrictModel):
     accepts: list[AcceptModel] = Field(
         default=[],
         description="Known findings: the wheel is not refused because of them. A finding is a failed check or a remark."
-        " It is reported as accepted, never as passed. buildfarm prints a warning for an entry that matches no finding.",
+        " It is reported as accepted, never as passed. buildfarm prints a warning for an entry that matches no"
+        " finding.",
         examples=[[{"check": "fake", "op": "my_ops::scale", "reason": "upstream registers no fake kernel"}]],
     )
     companions: list[RequirementText] = Field(
