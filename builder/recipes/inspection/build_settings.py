@@ -110,7 +110,7 @@ def _needed_by(script: SetupFacts, native: NativeFacts, stated: Metadata) -> Ite
     for backend, tools in _TOOLS.items():
         if stated.backend.startswith(backend):
             yield from tools
-    if native.cmake and "cmake" in script.strings:
+    if native.cmake and any(re.search(r"(?m)^\s*cmake(?:\s|$)", text) for text in script.strings):
         yield "cmake"
 
 

@@ -30,7 +30,7 @@ _CMAKE_ARCHS = re.compile(
     rf"CUDA_ARCHITECTURES\"?\s+\"?({_CMAKE_ARCH}(?:[;\s\"]+{_CMAKE_ARCH})*)|compute_(\d{{2,3}}[af]?)"
 )
 #: What FetchContent and ExternalProject download.
-_CMAKE_DOWNLOAD = re.compile(r"\b(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)")
+_CMAKE_DOWNLOAD = re.compile(r"(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)")
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
 _STABLE = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/")
 _PYTHON_API = ("pybind11/", "nanobind/", "torch/extension.h", "torch/python.h", "torch/csrc/utils/pybind.h", "Python.h")

@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
-                  "build", "dist", "third_party", "conda", "samples"}  # fmt: skip
+                  "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
 #: Modules whose project has a different name (PyPI).
 _PROJECTS = {
     "cv2": "opencv-python-headless", "PIL": "pillow", "sklearn": "scikit-learn", "skimage": "scikit-image",
@@ -41,9 +41,12 @@ def read_packages(tree: Path, project: str, extensions: set[str], package_dir: o
 
     `extensions` are the top-level names of its compiled modules, `package_dir` is the argument of `setup()`.
     """
-    base = package_dir.get("") if isinstance(package_dir, dict) else None
+    folders = package_dir if isinstance(package_dir, dict) else {}
+    base = folders.get("")
     bases = [tree / base] if isinstance(base, str) and "*" not in base else [tree, tree / "src", tree / "python"]
     homes = {path.name: path for path in reversed(list(_homes(bases)))}
+    placed = {name: tree / str(path) for name, path in folders.items() if name.isidentifier()}
+    homes |= {name: home for name, home in placed.items() if (home / "__init__.py").is_file()}
     for listed in sorted(tree.glob("*.egg-info/top_level.txt")):
         names = listed.read_text(encoding="utf-8", errors="replace").split()
         homes = {name: homes[name] for name in names if name in homes} or homes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,27 @@ def test_architectures_in_cmake_files(tree: Path, text: str, listed: str) -> Non
     draft = inspect(tree)
     assert keys(draft).get("override_architectures", False) is bool(listed)
     assert not listed or f"by hand: {listed} " in f"{found(draft)} "
+
+
+def test_a_setup_script_that_runs_cmake(tree: Path) -> None:
+    """package_dir names the folder of the package; CMake runs in a shell and downloads from a URL in a variable."""
+    shutil.copytree(tree / "small_ops", tree / "csrc/python/small_ops")
+    shutil.rmtree(tree / "small_ops")
+    (tree / "cmake").mkdir()
+    (tree / "cmake/__init__.py").write_text("")
+    (tree / "cmake/x.cmake").write_text('include(FetchContent)\nset(x_URL  "https://x.org/x.tar.gz")\n')
+    (tree / "CMakeLists.txt").write_text("include(cmake/x.cmake)\n")
+    (tree / "setup.py").write_text(
+        'from setuptools import Extension, setup\nname = "small_ops"\n'
+        'command = f"""\n  cd {where}\n\n  cmake {args}\n"""\n'
+        'setup(name=name, version="1.0", package_dir={name: "csrc/python/small_ops"}, packages=[name],\n'
+        '      ext_modules=[Extension("_small_ops", [])])\n'
+    )
+    draft = inspect(tree)
+    assert keys(draft)["imports"] == ["small_ops"]
+    assert keys(draft)["build_requires"] == ["cmake"]
+    assert "needs_first" not in keys(draft)
+    assert "CMake can download https://x.org/x.tar.gz" in found(draft)
 
 
 @pytest.mark.parametrize("module", ["FetchContent", "ExternalProject", "FindPython"])
