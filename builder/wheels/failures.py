@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from builder.errors import DISK_HINT, BuildError
 from builder.wheels.job import CompileJob
@@ -12,13 +12,18 @@ from builder.wheels.toolchain.pythons import header_hint
 _NO_MODULE = re.compile(r"No module named '([\w.]+)'")
 
 #: The start of the line in which compilers, linkers, git and Python name the error.
-_ERROR = re.compile(r"(?i)error:|fatal:|undefined reference to|cannot find -l")
+_ERROR = re.compile(r"(?i)error:|fatal:|^CMake Error|undefined reference to|cannot find -l")
 
 #: An error at a place: `a.cu(12): error: …`, `a.cpp:3:1: fatal error: …`, or a symbol that the linker does not find.
 _AT_A_PLACE = re.compile(r"^\S.*?(?::\d+(?::\d+)?|\(\d+\)): (?:\w+ )?error\b|undefined reference to")
 
 #: What Python prints about a program that failed: the program's own message says more.
-_WRAPPED = re.compile(r"CalledProcessError|Error compiling objects for extension|^error: command .* failed")
+_WRAPPED = re.compile(
+    r"CalledProcessError|Error compiling objects for extension|^error: command .* failed|^error: Failed to build"
+)
+
+#: The first line of an error of CMake; the message is in the indented lines below.
+_CMAKE = re.compile(r"CMake Error(?: at |:)")
 
 #: What git, curl and Python say about a server that cannot be reached.
 _UNREACHABLE = re.compile(
@@ -38,7 +43,7 @@ def compile_failure(job: CompileJob, status: int, source: str, lines: Sequence[s
     if lines is None:
         lines = job.log.read_text(errors="replace").splitlines()
         lines = lines[max((n for n, line in enumerate(lines) if line.startswith("+ ")), default=0) :]
-    named = [line.strip() for line in lines if _ERROR.search(line)]
+    named = [line.strip() for line in _with_cmake_messages(lines) if _ERROR.search(line)]
     # setup.py's own exception may come first, because compilers and Python write to different streams.
     errors = [line for line in named if not _WRAPPED.search(line)] or named
     hints = [f"the full output is in {job.log}"]
@@ -66,8 +71,20 @@ def compile_failure(job: CompileJob, status: int, source: str, lines: Sequence[s
         hints.insert(0, f"add `{found[1]}` to `build_requires` in the recipe: the build needs this module")
     if _UNREACHABLE.search(first):
         hints.insert(0, "the source downloads files during its build: run the build where this server can be reached")
+    if first.startswith("CMake Error"):
+        hints.insert(
+            0,
+            "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`",
+        )
     count = len({line for line in named if _AT_A_PLACE.search(line)})  # nvcc repeats an error for each architecture
     return failure(f"{first} ({count} errors in all)" if count > 1 else first)
+
+
+def _with_cmake_messages(lines: Sequence[str]) -> Iterator[str]:
+    """The lines; an error of CMake in one line with the first line of its message."""
+    for at, line in enumerate(lines):
+        below = next((text for text in lines[at + 1 : at + 3] if text.strip()), "")
+        yield f"{line.rstrip()} {below.strip()}" if _CMAKE.match(line) and below.startswith("  ") else line
 
 
 def was_killed(lines: Iterable[str]) -> bool:

@@ -138,6 +138,14 @@ def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path
             "the source downloads files during its build",
             id="a source that downloads",
         ),
+        pytest.param(
+            "CMake Error at ext/CMakeLists.txt:251 (message):\n  lapack not found\n\n\n"
+            "error: Failed to build `/var/tmp/build/src`\n  cause: The build backend returned an error\n",
+            1,
+            "CMake Error at ext/CMakeLists.txt:251 (message): lapack not found",
+            "install it",
+            id="CMake",
+        ),
         pytest.param("all went so well\n", 3, "the build exited with status 3", "build.log", id="no word of an error"),
         pytest.param("error: " + "x" * 9000, 1, "error: xxx", "build.log", id="a very long line"),
     ],
