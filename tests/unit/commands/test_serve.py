@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import sys
 from pathlib import Path
 
@@ -59,3 +60,10 @@ def test_tokens_on_the_command_line(tmp_path: Path) -> None:
     assert set(listed) == {"name", "scopes", "created", "expires"}
     assert token("revoke", "ci") == "revoked ci\n"
     assert Tokens(tmp_path).find(secret) is None
+
+
+def test_answers_do_not_wait_for_the_client() -> None:
+    with open_socket("127.0.0.1", 0) as listening, socket.create_connection(listening.getsockname()):
+        accepted, _ = listening.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)

@@ -1,0 +1,232 @@
+"""How fast `buildfarm serve` answers, beside pypiserver and devpi. Run: python -m tests.benchmarks.serve_speed.
+
+All servers get the same wheels. The same clients ask each server for the pages of the projects, one page after the
+other, as fast as they can, for a few seconds. A client keeps its connection if the server allows it. The figures are
+answers in one second, and the memory of the server (RSS of its processes).
+
+Then `buildfarm serve` gets an index of 100,000 wheels, which exist as records and pages only. The clients ask for the
+page of each project, and the memory is measured again.
+
+pypiserver and devpi-server are installed from the package index, each into an environment of its own. pypiserver runs
+with its cache and with gunicorn, whose threads keep connections open.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import uv
+
+from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from tests.benchmarks.index_speed import write_records
+from tests.unit.loopback import pure_wheel
+
+CLIENTS = 4
+_ENVIRONMENT = {**os.environ, "GUNICORN_CMD_ARGS": "--threads 8"}
+_ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
+
+
+def free_port() -> int:
+    """A port that nobody uses."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return int(listening.getsockname()[1])
+
+
+def client(port: int, paths: Sequence[str], seconds: float, done: multiprocessing.Queue[int]) -> None:
+    """Ask for the paths again and again; put the number of answers with status 200 into a queue."""
+    requests = [
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nAccept: {_ACCEPT}\r\nUser-Agent: pip/26.3\r\n\r\n".encode()
+        for path in paths
+    ]
+    answers, connection, end = 0, None, time.monotonic() + seconds
+    while time.monotonic() < end:
+        if connection is None:
+            connection = socket.create_connection(("127.0.0.1", port), timeout=20)
+        connection.sendall(requests[answers % len(requests)])
+        if not _read_answer(connection):
+            connection.close()
+            connection = None
+        answers += 1
+    done.put(answers)
+
+
+def _read_answer(connection: socket.socket) -> bool:
+    """Read an answer; return whether the connection stays open."""
+    data = b""
+    while b"\r\n\r\n" not in data:
+        more = connection.recv(65536)
+        assert more, data
+        data += more
+    head, _, body = data.partition(b"\r\n\r\n")
+    lines = head.lower().split(b"\r\n")
+    assert b" 200 " in lines[0] + b" ", head
+    headers = dict(line.split(b": ", 1) for line in lines[1:])
+    size = int(headers[b"content-length"]) if b"content-length" in headers else None
+    while size is None or len(body) < size:
+        more = connection.recv(65536)
+        if not more:
+            return False
+        body += more
+    return not (lines[0].startswith(b"http/1.0") or headers.get(b"connection") == b"close")
+
+
+def rate(port: int, paths: Sequence[str], seconds: float) -> float:
+    """Answers in one second to all clients together."""
+    done: multiprocessing.Queue[int] = multiprocessing.Queue()
+    step = len(paths) // CLIENTS
+    clients = [
+        multiprocessing.Process(
+            target=client, args=(port, [*paths[step * number :], *paths[: step * number]], seconds, done)
+        )
+        for number in range(CLIENTS)
+    ]
+    started = time.monotonic()
+    for process in clients:
+        process.start()
+    for process in clients:
+        process.join()
+    assert [process.exitcode for process in clients] == [0] * CLIENTS
+    return sum(done.get() for _ in clients) / (time.monotonic() - started)
+
+
+def memory(pid: int) -> float:
+    """The memory of a process and of its children, MiB."""
+    pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in pids)
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@contextmanager
+def server(argv: Sequence[str | Path], port: int) -> Iterator[int]:
+    """Run a server; give its process id."""
+    process = subprocess.Popen(
+        [str(word) for word in argv],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        env=_ENVIRONMENT,
+    )
+    try:
+        for _ in range(600):
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+                break
+            except ConnectionRefusedError:
+                assert process.poll() is None, f"{argv[0]} has ended"
+                time.sleep(0.1)
+        yield process.pid
+    finally:
+        os.killpg(process.pid, signal.SIGTERM)
+        process.wait(20)
+
+
+def environment(folder: Path, *packages: str) -> Path:
+    """Install packages into an environment; return the folder of its programs."""
+    tool = uv.find_uv_bin()
+    subprocess.run([tool, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
+    subprocess.run([tool, "pip", "install", "-q", "-p", str(folder), *packages], check=True)
+    return folder / "bin"
+
+
+def serve_argv(root: Path, port: int) -> list[str | Path]:
+    """The command line of `buildfarm serve`."""
+    return [sys.executable, "-m", "builder", "serve", root, "--port", str(port)]
+
+
+def fill_devpi(programs: Path, folder: Path, port: int, wheels: Path) -> None:
+    """Upload the wheels into an index of devpi."""
+    devpi = [str(programs / "devpi"), "--clientdir", str(folder / "devpi-client")]
+    for words in (
+        ["use", f"http://127.0.0.1:{port}"],
+        ["login", "root", "--password="],
+        ["index", "-c", "bench", "bases="],
+        ["use", "root/bench"],
+        ["upload", "--from-dir", str(wheels)],
+    ):
+        argv = [devpi[0], words[0], *devpi[1:], *words[1:]]
+        subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, timeout=600)
+
+
+def compare(folder: Path, projects: int, seconds: float, *, devpi: bool) -> None:
+    """Measure the servers with the same wheels."""
+    wheels, root = folder / "wheels", folder / "index"
+    made = [pure_wheel(wheels, f"project_{n}", f"{m}.0+cu130") for n in range(projects) for m in range(1, 6)]
+    repository = Repository(Folder(root))
+    for wheel in made:
+        repository.add(new_wheel(wheel, []))
+    print(f"{len(made)} wheels of {projects} projects, {CLIENTS} clients, {seconds:g} s for each server")
+    paths = [f"/simple/project-{number}/" for number in range(projects)]
+    port = free_port()
+    with server(serve_argv(root, port), port) as pid:
+        ours = rate(port, paths, seconds)
+        print(f"buildfarm serve {ours:8.0f} answers/s  {memory(pid):6.0f} MiB", flush=True)
+    programs, port = environment(folder / "pypiserver", "pypiserver", "watchdog", "gunicorn"), free_port()
+    options = ("--server", "gunicorn", "--backend", "cached-dir")
+    with server([programs / "pypi-server", "run", "-i", "127.0.0.1", "-p", str(port), *options, wheels], port) as pid:
+        theirs = rate(port, paths, seconds)
+        print(f"pypiserver      {theirs:8.0f} answers/s  {memory(pid):6.0f} MiB  ratio {ours / theirs:.1f}", flush=True)
+    if not devpi:
+        return
+    programs, port = environment(folder / "devpi", "devpi-server", "devpi-client"), free_port()
+    data = folder / "devpi-data"
+    subprocess.run(
+        [str(programs / "devpi-init"), "--serverdir", str(data), "--no-root-pypi"],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
+    with server([programs / "devpi-server", "--serverdir", data, "--port", str(port)], port) as pid:
+        fill_devpi(programs, folder, port, wheels)
+        theirs = rate(port, [f"/root/bench/+simple/project-{number}/" for number in range(projects)], seconds)
+        print(f"devpi-server    {theirs:8.0f} answers/s  {memory(pid):6.0f} MiB  ratio {ours / theirs:.1f}", flush=True)
+
+
+def large(folder: Path, count: int, seconds: float) -> None:
+    """Measure the memory of the server with many wheels."""
+    root = folder / "large"
+    write_records(root, count)
+    repository = Repository(Folder(root))
+    repository.write_all_pages()
+    port = free_port()
+    started = time.monotonic()
+    with server(serve_argv(root, port), port) as pid:
+        ready = time.monotonic() - started
+        idle = memory(pid)
+        speed = rate(port, [f"/simple/{project}/" for project in repository.projects()], seconds)
+        print(
+            f"{count} wheels: ready after {ready:.1f} s, {idle:.0f} MiB; {speed:.0f} answers/s, {memory(pid):.0f} MiB"
+        )
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--projects", type=int, default=100)
+    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--large", type=int, default=100_000, help="wheels of the large index; 0: leave it out")
+    parser.add_argument("--without-devpi", action="store_true")
+    args = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="buildfarm-serve-"))
+    try:
+        compare(folder, args.projects, args.seconds, devpi=not args.without_devpi)
+        if args.large:
+            large(folder, args.large, args.seconds)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()
