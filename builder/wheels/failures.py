@@ -28,6 +28,7 @@ _CMAKE = re.compile(r"CMake Error(?: at |:)")
 #: What git, curl and Python say about a server that cannot be reached.
 _UNREACHABLE = re.compile(
     r"Could not resolve host|Name or service not known|Temporary failure in name resolution|Failed to connect to"
+    r"|Each download failed"
 )
 
 #: How programs report SIGKILL, which the kernel sends when memory runs out.
@@ -71,7 +72,7 @@ def compile_failure(job: CompileJob, status: int, source: str, lines: Sequence[s
         hints.insert(0, f"add `{found[1]}` to `build_requires` in the recipe: the build needs this module")
     if _UNREACHABLE.search(first):
         hints.insert(0, "the source downloads files during its build: run the build where this server can be reached")
-    if first.startswith("CMake Error"):
+    elif first.startswith("CMake Error"):
         hints.insert(
             0,
             "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`",

@@ -182,8 +182,8 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFa
     """Compare the files that setup.py names with the files that exist; name the sources that are downloaded."""
     if native.cmake_downloads:
         draft.note(
-            f"CMake can download {and_list(dict.fromkeys(native.cmake_downloads))} during the build",
-            "the build then needs a network, and the recipe does not pin this source",
+            f"CMake can download {and_list(list(dict.fromkeys(native.cmake_downloads))[:3])} during the build",
+            "the build then needs a network, and the recipe does not pin what CMake downloads",
         )
     named = [source for extension in script.extensions for source in extension.sources]
     absent = [source for source in named if "*" not in source and not (tree / source).exists()]

@@ -137,4 +137,4 @@ def _files(tree: Path) -> Iterator[tuple[Path, bool]]:
 
 
 def _without_comments(text: str) -> str:
-    return re.sub(r"#.*", "", text)
+    return re.sub(r"#\[(=*)\[.*?\]\1\]|#[^\n]*", "", text, flags=re.DOTALL)

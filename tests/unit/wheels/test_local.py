@@ -139,6 +139,13 @@ def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path
             id="a source that downloads",
         ),
         pytest.param(
+            "CMake Error at download-x.cmake:163 (message):\n  Each download failed!\n",
+            1,
+            "CMake Error at download-x.cmake:163 (message): Each download failed!",
+            "the source downloads files during its build",
+            id="CMake downloads",
+        ),
+        pytest.param(
             "CMake Error at ext/CMakeLists.txt:251 (message):\n  lapack not found\n\n\n"
             "error: Failed to build `/var/tmp/build/src`\n  cause: The build backend returned an error\n",
             1,
