@@ -242,6 +242,7 @@ def test_a_setup_script_that_runs_cmake(tree: Path) -> None:
 def test_sources_that_cmake_downloads(tree: Path, module: str) -> None:
     (tree / "CMakeLists.txt").write_text(
         f"include({module})\nX_Declare(x GIT_REPOSITORY https://x.org/x.git)\n# URL https://x.org/old\n"
+        "#[==[\nURL https://x.org/older\n]==]\n"
         'X_Declare(y\n URL "https://x.org/y.zip")\n'
     )
     said = "CMake can download https://x.org/x.git and https://x.org/y.zip during the build"
