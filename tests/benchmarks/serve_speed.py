@@ -2,13 +2,14 @@
 
 All servers get the same wheels. The same clients ask each server for the pages of the projects, one page after the
 other, as fast as they can, for a few seconds. A client keeps its connection if the server allows it. The figures are
-answers in one second, and the memory of the server (RSS of its processes).
+answers in one second, the processor time of an answer, and the memory of the server (RSS of its processes). The
+processor time does not depend on what else the machine does.
 
 Then `buildfarm serve` gets an index of 100,000 wheels, which exist as records and pages only. The clients ask for the
 page of each project, and the memory is measured again.
 
 pypiserver and devpi-server are installed from the package index, each into an environment of its own. pypiserver runs
-with its cache and with gunicorn, whose threads keep connections open.
+twice: as it is installed, and with its cache and gunicorn, whose threads keep connections open.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 
 import uv
 
@@ -35,7 +38,7 @@ from builder.publish.index.repository import Repository
 from tests.benchmarks.index_speed import write_records
 from tests.unit.loopback import pure_wheel
 
-CLIENTS = 4
+CLIENTS, ROUNDS = 4, 3
 _ENVIRONMENT = {**os.environ, "GUNICORN_CMD_ARGS": "--threads 8"}
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
 
@@ -103,11 +106,21 @@ def rate(port: int, paths: Sequence[str], seconds: float) -> float:
     return sum(done.get() for _ in clients) / (time.monotonic() - started)
 
 
+def processes(pid: int) -> list[int]:
+    """A process and its children."""
+    return [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+
+
 def memory(pid: int) -> float:
     """The memory of a process and of its children, MiB."""
-    pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
-    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in pids)
+    pages = sum(int(Path(f"/proc/{one}/statm").read_text().split()[1]) for one in processes(pid))
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def cpu(pid: int) -> float:
+    """The processor time of a process and of its children, seconds."""
+    fields = [Path(f"/proc/{one}/stat").read_text().rpartition(")")[2].split() for one in processes(pid)]
+    return sum(int(one[11]) + int(one[12]) for one in fields) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -161,37 +174,71 @@ def fill_devpi(programs: Path, folder: Path, port: int, wheels: Path) -> None:
         subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, timeout=600)
 
 
+@dataclass
+class Rival:
+    """A server of the comparison: its process, its port, the paths of its pages, and what was measured."""
+
+    name: str
+    pid: int
+    port: int
+    paths: Sequence[str]
+    rates: list[float] = field(default_factory=list)
+    spent: float = 0.0
+    answers: float = 0.0
+
+    def measure(self, seconds: float) -> None:
+        """Let the clients ask once more."""
+        before, started = cpu(self.pid), time.monotonic()
+        self.rates.append(rate(self.port, self.paths, seconds))
+        self.spent += cpu(self.pid) - before
+        self.answers += self.rates[-1] * (time.monotonic() - started)
+
+    @property
+    def cost(self) -> float:
+        """Processor time of an answer, milliseconds."""
+        return self.spent / self.answers * 1000
+
+
 def compare(folder: Path, projects: int, seconds: float, *, devpi: bool) -> None:
-    """Measure the servers with the same wheels."""
+    """Measure the servers with the same wheels, in turns."""
     wheels, root = folder / "wheels", folder / "index"
     made = [pure_wheel(wheels, f"project_{n}", f"{m}.0+cu130") for n in range(projects) for m in range(1, 6)]
     repository = Repository(Folder(root))
     for wheel in made:
         repository.add(new_wheel(wheel, []))
-    print(f"{len(made)} wheels of {projects} projects, {CLIENTS} clients, {seconds:g} s for each server")
+    print(f"{len(made)} wheels of {projects} projects, {CLIENTS} clients, {ROUNDS} rounds of {seconds:g} s", flush=True)
     paths = [f"/simple/project-{number}/" for number in range(projects)]
-    port = free_port()
-    with server(serve_argv(root, port), port) as pid:
-        ours = rate(port, paths, seconds)
-        print(f"buildfarm serve {ours:8.0f} answers/s  {memory(pid):6.0f} MiB", flush=True)
-    programs, port = environment(folder / "pypiserver", "pypiserver", "watchdog", "gunicorn"), free_port()
-    options = ("--server", "gunicorn", "--backend", "cached-dir")
-    with server([programs / "pypi-server", "run", "-i", "127.0.0.1", "-p", str(port), *options, wheels], port) as pid:
-        theirs = rate(port, paths, seconds)
-        print(f"pypiserver      {theirs:8.0f} answers/s  {memory(pid):6.0f} MiB  ratio {ours / theirs:.1f}", flush=True)
-    if not devpi:
-        return
-    programs, port = environment(folder / "devpi", "devpi-server", "devpi-client"), free_port()
-    data = folder / "devpi-data"
-    subprocess.run(
-        [str(programs / "devpi-init"), "--serverdir", str(data), "--no-root-pypi"],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    with server([programs / "devpi-server", "--serverdir", data, "--port", str(port)], port) as pid:
-        fill_devpi(programs, folder, port, wheels)
-        theirs = rate(port, [f"/root/bench/+simple/project-{number}/" for number in range(projects)], seconds)
-        print(f"devpi-server    {theirs:8.0f} answers/s  {memory(pid):6.0f} MiB  ratio {ours / theirs:.1f}", flush=True)
+    with ExitStack() as stack:
+        port = free_port()
+        rivals = [Rival("buildfarm serve", stack.enter_context(server(serve_argv(root, port), port)), port, paths)]
+        programs, port = environment(folder / "pypiserver", "pypiserver", "watchdog", "gunicorn"), free_port()
+        argv: list[str | Path] = [programs / "pypi-server", "run", "-i", "127.0.0.1", "-p", str(port)]
+        rivals.append(Rival("pypiserver", stack.enter_context(server([*argv, wheels], port)), port, paths))
+        argv, port = argv[:-1], free_port()
+        argv += [str(port), "--server", "gunicorn", "--backend", "cached-dir", wheels]
+        rivals.append(Rival("with gunicorn", stack.enter_context(server(argv, port)), port, paths))
+        if devpi:
+            programs, port = environment(folder / "devpi", "devpi-server", "devpi-client"), free_port()
+            data = folder / "devpi-data"
+            init = [str(programs / "devpi-init"), "--serverdir", str(data), "--no-root-pypi"]
+            subprocess.run(init, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            pid = stack.enter_context(
+                server([programs / "devpi-server", "--serverdir", data, "--port", str(port)], port)
+            )
+            fill_devpi(programs, folder, port, wheels)
+            pages = [f"/root/bench/+simple/project-{number}/" for number in range(projects)]
+            rivals.append(Rival("devpi-server", pid, port, pages))
+        for _ in range(ROUNDS):
+            for rival in rivals:
+                rival.measure(seconds)
+        ours = rivals[0]
+        for rival in rivals:
+            times = f"{median(ours.rates) / median(rival.rates):.1f} and {rival.cost / ours.cost:.1f}"
+            print(
+                f"{rival.name:<15} {median(rival.rates):6.0f} answers/s  {rival.cost:6.3f} ms of processor time"
+                f"  {memory(rival.pid):4.0f} MiB  (buildfarm is {times} times as fast)",
+                flush=True,
+            )
 
 
 def large(folder: Path, count: int, seconds: float) -> None:
@@ -214,8 +261,8 @@ def large(folder: Path, count: int, seconds: float) -> None:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--projects", type=int, default=100)
-    parser.add_argument("--seconds", type=float, default=5)
+    parser.add_argument("--projects", type=int, default=400)
+    parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--large", type=int, default=100_000, help="wheels of the large index; 0: leave it out")
     parser.add_argument("--without-devpi", action="store_true")
     args = parser.parse_args()

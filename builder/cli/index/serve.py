@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ipaddress
+import sys
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated
@@ -108,7 +110,14 @@ def serve(
     print_line(f"serving {index} on {'https' if tls else 'http'}://{shown}:{number}{root_path}/simple/")
     if not tls and not proxy_headers and not ipaddress.ip_address(address).is_loopback:
         print_warning("without TLS, everybody on the network can read the tokens that clients send")
-    run.run(app.make_app(settings, typer.echo), listening, tls=tls, proxy_headers=proxy_headers)
+    run.run(app.make_app(settings, _log), listening, tls=tls, proxy_headers=proxy_headers)
+
+
+def _log(line: str) -> None:
+    """Print a line of the access log; a reader of stdout that has ended does not end the server."""
+    with suppress(BrokenPipeError):
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()
 
 
 def _server() -> tuple[ModuleType, ModuleType]:
