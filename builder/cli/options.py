@@ -246,7 +246,7 @@ SmokeDistOption = Annotated[
 CasesDistOption = Annotated[
     Path,
     typer.Option(
-        "--dist", metavar="DIR", help="Folder with wheels. The newest wheel of the store or of this folder is used."
+        "--dist", metavar="DIR", help="Folder with wheels. The newest wheel in the store and in this folder is used."
     ),
 ]
 CasesOutOption = Annotated[
@@ -254,8 +254,7 @@ CasesOutOption = Annotated[
     typer.Option(
         "--out",
         metavar="FILE",
-        help="Write the draft to FILE, also if FILE exists. Default: cases.py in the folder of the recipe, if it does"
-        " not exist.",
+        help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
     ),
 ]
 JunitOption = Annotated[

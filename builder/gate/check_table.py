@@ -52,8 +52,8 @@ _TABLE = (
     Check(
         "dispatch",
         "keys",
-        "Every op has a kernel for each dispatch key listed under `libraries` in the recipe; if the recipe lists "
-        "none, for each device of its cases.",
+        "Every op has a kernel for each dispatch key that the recipe lists under `libraries`. If the recipe lists no "
+        "key, every op has a kernel for each device of its own cases.",
         "dispatch:dispatch",
         device="none",
         per_extension=True,

@@ -218,7 +218,7 @@ class Compat:
         if cuda in facts.unlisted:
             return WhyNot(
                 "unlisted-torch-wheel",
-                f"no official list names a torch {facts.series} wheel for CUDA {cuda}; {has}",
+                f"PyTorch's release notes list no torch {facts.series} wheel for CUDA {cuda}; {has}",
             )
         if cuda not in facts.variants:
             return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")

@@ -17,7 +17,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
 from builder.matrix.selection import Axes, select_axes
 
-_PREBUILT = "its source is an official wheel: there is nothing to build; `buildfarm smoke` proves it"
+_PREBUILT = "its source is an official wheel, so there is nothing to build; `buildfarm smoke` tests this wheel"
 
 
 @dataclass(frozen=True, order=True)

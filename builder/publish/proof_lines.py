@@ -125,7 +125,7 @@ def beyond_plan_line(result: BuildResult) -> str:
         f"This extra code costs {cost}"
     )
     if record.record.settings.override_architectures:
-        return f"{remark}. nvcc did not compile this code: look for libraries that the extension links statically"
+        return f"{remark}. The build did not compile this code: look for libraries that the extension links statically"
     return f"{remark}. To leave this code out, set `override_architectures: true` in the recipe"
 
 

@@ -115,7 +115,7 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
     notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
     notes += [f"no op for {each}" for each in refused]
     notes += [
-        f"check how {binding} launches {each.name}: with one thread for each element of {each.counted}"
+        f"{binding} launches {each.name} with one thread for each element of {each.counted}, which is a guess: check it"
         for each in kernels
     ]
     notes += [

@@ -14,9 +14,9 @@ ROOT = Path(__file__).parent.parent.parent
 START, END = "<!-- support matrix -->", "<!-- end of support matrix -->"
 
 _PAGE = """\
-Each field lists the Python versions of the repository's `matrix.yaml` for which PyTorch publishes a wheel of that torch
-and CUDA for Linux on x86_64. An empty field means that there is no such wheel. The source of each fact is in
-`builder/matrix/compat.yaml`."""
+Each field lists the Pythons for which PyTorch has a wheel of the row's torch and the column's CUDA, for Linux on
+x86_64. An empty field means that there is no such wheel. Only the Pythons in the `matrix.yaml` of the repository are
+listed. The source of each fact is in `builder/matrix/compat.yaml`."""
 
 _TOOLKITS = """\
 The column "newest gcc" gives the newest gcc that the nvcc of this CUDA version accepts as host compiler.

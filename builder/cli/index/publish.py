@@ -27,7 +27,7 @@ RequireOption = Annotated[
     typer.Option(
         "--require",
         metavar="LEVELS",
-        help="Level that the proofs must reach in each cell of a wheel: none, static, cpu, gpu; or two: cpu,gpu.",
+        help="Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both.",
     ),
 ]
 
@@ -42,15 +42,16 @@ def publish(
 ) -> None:
     """Put wheels into a package index, each with its proofs, its SBOM and its provenance.
 
-    A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells:
+    A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells.
 
-    static: every check of the wheel file passed, and the cell defines every symbol of its libraries.
+    Level none: no check failed.
 
-    cpu: static; also, the wheel was imported in the cell, every op has a test, and every result is right.
+    Level static: every check of the wheel file passed, and the cell defines every symbol that the wheel's libraries
+    need.
 
-    gpu: static; also, the wheel was imported in the cell, every op has a test, and every result is right on a GPU.
+    Level cpu: as static, and the wheel was imported in the cell, every op has a case, and every result is right.
 
-    none: no check failed.
+    Level gpu: as cpu, but with results on a GPU. A wheel can reach gpu without cpu, if an op has no CPU kernel.
 
     A published file never changes: a different wheel of the same file name is refused too.
     """
@@ -73,5 +74,6 @@ def levels_of(text: str) -> list[Level]:
         return [Level(word.strip()) for word in text.split(",")]
     except ValueError:
         raise UsageError(
-            f"{text!r} is not a list of levels; write none, static, cpu or gpu, such as cpu,gpu", where="--require"
+            f"{text!r} is not a level; write none, static, cpu or gpu, or several with commas: cpu,gpu",
+            where="--require",
         ) from None

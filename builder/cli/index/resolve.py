@@ -18,7 +18,7 @@ EXAMPLES = examples(
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
 IndexOption = Annotated[
-    str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or the URL that `simple/` is below.")
+    str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
 ]
 TorchOption = Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")]
 CudaOption = Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")]

@@ -16,9 +16,10 @@ _INTRODUCTION = '''\
 
 buildfarm guessed the inputs of each op and called the op with them.
 {exceptions}
-No result was compared with anything. The checks `values`, `gradients` and `edges` are "not run" for a case until it has
-a reference. Write a function for each GAP below. It gets the same arguments as the op, and computes the result in plain
-PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op writes to.
+No result was compared with anything. The checks `values`, `gradients` and `edges` need a reference: without one, they
+are "not run" for a case. Write a function for each GAP below. It gets the same arguments as the op, and computes the
+result in plain PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op
+writes to.
 Add more inputs: other sizes, dtypes and options.
 """
 '''

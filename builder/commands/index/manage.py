@@ -80,8 +80,8 @@ def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> Non
         if left:
             best = max(left, key=lambda entry: entry.version)
             print_warning(
-                f"who asks simple/ for {project}=={public} now gets {best.version}, for any CUDA; a path such as cu130/"
-                " has wheels for this CUDA only"
+                f"installers that use simple/ now get {best.version} for {project}=={public}, for any CUDA; to get"
+                " wheels for one CUDA only, use a path such as cu130/"
             )
 
 

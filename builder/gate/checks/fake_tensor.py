@@ -134,7 +134,7 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorP
         return f"{_ACCEPTS} {name} on the CPU although the other tensors are on CUDA, and {returned}", returned
     if any(one != "cuda:0" for one in devices):
         return (
-            f"with {name} on the CPU, which the case allows, the fake kernel {returned}: create the tensors on cuda:0",
+            f"with {name} on the CPU, which the case allows, the fake kernel {returned}: it must create them on cuda:0",
             returned,
         )
     return "", returned

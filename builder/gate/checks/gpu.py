@@ -162,7 +162,7 @@ def stream(context: Context, case: Case) -> list[Outcome]:
             context.failed(
                 "gpu-stream",
                 case,
-                f"on a non-default stream whose earlier kernels still write the inputs, {failure}: {hint}",
+                f"called on a non-default stream while a kernel on it still writes the inputs: {failure}; {hint}",
             )
         ]
     return [context.passed("gpu-stream", case, "the op waits for the stream before it returns" if waited else "")]

@@ -128,10 +128,10 @@ def _different_ops(runs: Sequence[Run]) -> str:
     other = next(run for run in runs if run.called != usual)
     first = f"{other.called} is the first op that works" if other.called else "every op raises an exception"
     return (
-        f"the import order changes which ops work. After {', '.join(other.order)}: {first}. "
-        f"After {', '.join(well.order)}: {usual} is the first op that works. "
-        f"To see the exception, call the first case of "
-        f"{' and of '.join(filter(None, (usual, other.called)))} in two fresh processes, one for each import order"
+        "the import order changes which ops work. The check calls one op after another until an op works. "
+        f"After {', '.join(other.order)}: {first}. After {', '.join(well.order)}: {usual} is the first op that works. "
+        "To see the exception, start a Python for each import order, and call in each the first case of "
+        f"{' and of '.join(filter(None, (usual, other.called)))}"
     )
 
 

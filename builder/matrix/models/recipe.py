@@ -178,8 +178,8 @@ class RecipeModel(StrictModel):
     )
     cuda: Literal["required", "optional"] = Field(
         default="required",
-        description="`required`: a wheel without GPU code fails the check `payload`. `optional`: the wheel may contain"
-        " no GPU code.",
+        description="`required`: a wheel without GPU code fails the check `payload`. `optional`: a wheel without GPU"
+        " code is allowed.",
         examples=["optional"],
     )
     env: dict[EnvName, EnvText] = Field(

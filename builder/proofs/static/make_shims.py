@@ -87,7 +87,7 @@ def main(paths: list[str]) -> None:
         "# For each C function, the torch series that first exports it, and the first series that no longer does.\n"
         f"# Measured by builder/proofs/static/make_shims.py on {datetime.now(UTC):%Y-%m-%d}\n"
         f"# from the linux x86_64 wheels of torch {versions}.\n"
-        "# Series older than the oldest one here were not measured; its functions may exist in them.\n"
+        "# No older series was measured. A function of the oldest series here may exist in older series too.\n"
     )
     yaml.safe_dump(tabulate(measured), sys.stdout, width=110, default_flow_style=None, sort_keys=False)
 

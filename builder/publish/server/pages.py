@@ -79,7 +79,7 @@ class Pages:
         self.allow(request)
         path, project = self._public(request), request.path_params["project"]
         if project in _FILE_NAMES:
-            raise refusal(404, "the name of a page has no slash at the end")
+            raise refusal(404, "there is no such page; remove the slash at the end of the URL")
         normal = _normalized(project)
         if normal != project:
             return RedirectResponse(f"../{normal}/", 301)
@@ -186,7 +186,11 @@ def _negotiated(request: Request) -> tuple[str, str]:
     """The file name of a page and its media type, by what the client accepts (PEP 691); without a wish, HTML."""
     media_type = _best((request.headers.get("accept") or "*/*").lower())
     if not media_type:
-        raise refusal(406, f"the pages are {', '.join(sorted(set(_OFFERED.values())))}", {"vary": "Accept"})
+        raise refusal(
+            406,
+            f"the request accepts no media type of the page; the server has {', '.join(sorted(set(_OFFERED.values())))}",
+            {"vary": "Accept"},
+        )
     return "index.json" if media_type == _JSON else "index.html", media_type
 
 

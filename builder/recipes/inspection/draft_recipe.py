@@ -149,8 +149,8 @@ def _add_imports(
     top = [name for name in literal if "." not in name and name not in packages.packages]
     if packages.packages and top:
         draft.note(
-            f"{and_list(top)} {'is a module' if len(top) == 1 else 'are modules'} beside the package",
-            "tested through the package, which imports torch first",
+            f"{and_list(top)} {'is a module' if len(top) == 1 else 'are modules'} outside the package",
+            "not listed in `imports`: the package imports torch, and then this",
         )
 
 

@@ -120,5 +120,5 @@ def unsafe_source(source: Path) -> str:
                 continue
             if _INCBIN.search(path.read_bytes()):
                 shown = path.relative_to(source)
-                return f"{shown} includes a file with .incbin; sccache would not notice a change of that file"
+                return f"{shown} embeds a file by .incbin, and sccache would not notice a change of the embedded file"
     return ""

@@ -30,7 +30,7 @@ def test_errors_before_the_server_runs(tmp_path: Path) -> None:
         (("--tls-cert", "x"), "belong together"),
         (("--tls-cert", "x", "--tls-key", "y"), "cannot be read"),
         (("--max-size", "much"), "is not a size"),
-        (("--require", "much"), "is not a list of levels"),
+        (("--require", "much"), "is not a level"),
         (("--host", "no.such.host.invalid"), "cannot listen"),
     ):
         with pytest.raises(UsageError, match=sentence):

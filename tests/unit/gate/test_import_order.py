@@ -36,9 +36,9 @@ def test_an_op_that_returns_in_only_one_order_fails() -> None:
     found = judged("toy::op", "")
     assert found.verdict == FAILED
     assert found.reason.startswith(
-        "the import order changes which ops work. After toy, torch: every op raises an exception. "
-        "After torch, toy: toy::op is the first op that works. To see the exception, call the first case of toy::op "
-        "in two fresh processes, one for each import order"
+        "the import order changes which ops work. The check calls one op after another until an op works. "
+        "After toy, torch: every op raises an exception. After torch, toy: toy::op is the first op that works. "
+        "To see the exception, start a Python for each import order, and call in each the first case of toy::op"
     )
 
 

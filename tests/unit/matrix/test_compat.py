@@ -103,7 +103,7 @@ def test_an_unknown_cuda_or_python_names_the_nearest() -> None:
         ),
         pytest.param(
             ("2.11.0", "12.9", "3.12"), X86, "unlisted-torch-wheel",
-            "no official list names a torch 2.11 wheel for CUDA 12.9; it has 12.6, 12.8 and 13.0",
+            "PyTorch's release notes list no torch 2.11 wheel for CUDA 12.9; it has 12.6, 12.8 and 13.0",
             id="unlisted",
         ),
         pytest.param(

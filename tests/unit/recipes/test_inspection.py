@@ -163,7 +163,7 @@ def test_modules_beside_a_package_and_without_one(tree: Path) -> None:
     (tree / "setup.py").write_text(SETUP.replace("small_ops._C", "small_backend") % ("", "", ""))
     draft = inspect(tree)
     assert keys(draft)["imports"] == ["small_ops"]
-    assert "small_backend is a module beside the package" in found(draft)
+    assert "small_backend is a module outside the package" in found(draft)
     (tree / "small_ops" / "__init__.py").unlink()
     draft = inspect(tree)
     assert keys(draft)["imports"] == ["small_backend"]

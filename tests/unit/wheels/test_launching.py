@@ -433,7 +433,7 @@ def test_a_build_that_a_signal_ends_ends_by_the_same_signal(without_nvcc: Place)
 
 def test_an_unsafe_source_is_the_reason_in_the_statistics(place: Place) -> None:
     place.sccache("#!/bin/sh\nexit 0\n")
-    reason = "blob.S includes a file with .incbin"
+    reason = "blob.S embeds a file by .incbin"
     done = place.start(env={"SCCACHE_NO_CACHE": "1", "BUILDFARM_CACHE_REFUSED": reason})
     assert done.returncode == 0, done.stderr
     statistics = read_statistics(place.statistics_dir, "/src")

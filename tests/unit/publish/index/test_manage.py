@@ -41,7 +41,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 def test_yank_warns_of_the_wheel_that_is_installed_instead(index: Path, run: Run) -> None:
     code, out, err = run("yank", "my_ext==1.0+cu124", "--index", index, "--reason", "slow")
     assert (code, out) == (0, "yanked my_ext-1.0+cu124-py3-none-any.whl\n")
-    assert "who asks simple/ for my-ext==1.0 now gets 1.0+cu121" in " ".join(err.split())
+    assert "installers that use simple/ now get 1.0+cu121 for my-ext==1.0" in " ".join(err.split())
     code, out, err = run("unyank", "my_ext-1.0+cu124-py3-none-any.whl", "--index", index, "--json")
     assert json.loads(out) == {"unyanked": ["my_ext-1.0+cu124-py3-none-any.whl"]}
     assert all(entry.yanked is None for entry in Repository(Folder(index)).entries("my-ext"))
