@@ -188,7 +188,7 @@ def _negotiated(request: Request) -> tuple[str, str]:
     if not media_type:
         raise refusal(
             406,
-            f"the request accepts no media type of the page; the server has {', '.join(sorted(set(_OFFERED.values())))}",
+            f"the request accepts none of the media types {', '.join(sorted(set(_OFFERED.values())))}",
             {"vary": "Accept"},
         )
     return "index.json" if media_type == _JSON else "index.html", media_type
