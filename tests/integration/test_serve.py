@@ -20,7 +20,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Ran, lacking, run
-from tests.integration.index_server import Server, clean_environment, running
+from tests.integration.index_server import Server, clean_environment, running, wait_for
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 
@@ -184,3 +184,15 @@ def test_idle_connections_do_not_hold_the_server(server: Server) -> None:
         started = time.monotonic()
         assert server.stop(signal.SIGINT) == 0
         assert time.monotonic() - started < 8
+
+
+def test_behind_a_proxy(tmp_path: Path) -> None:
+    """The log has the address that the proxy names, and paths may have the prefix of the proxy."""
+    with running(tmp_path / "index", "--proxy-headers", "--root-path", "/wheels") as server:
+        for path in ("/wheels/simple/", "/simple/"):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+            connection.request("GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
+            response = connection.getresponse()
+            assert (response.status, response.getheader("X-Content-Type-Options")) == (200, "nosniff")
+            connection.close()
+        wait_for(lambda: server.log.read_text().count(" 192.0.2.7 GET ") == 2)
