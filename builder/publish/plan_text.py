@@ -48,8 +48,8 @@ def architectures_hint(builds: Collection[Build]) -> str:
     number = f"{'up to ' if len(counts) > 1 else ''}{max(counts)} GPU architectures"
     unread = " TORCH_CUDA_ARCH_LIST is not read." if "TORCH_CUDA_ARCH_LIST" in os.environ else ""
     return (
-        f"Each wheel is compiled for {number}. Compiling for one takes less time: `--arch 9.0`, or `--arch native` for"
-        f" the GPUs of this machine.{unread}"
+        f"Each wheel is compiled for {number}. To save time, add `--arch 9.0`, or `--arch native` for your own"
+        f" GPU.{unread}"
     )
 
 

@@ -40,7 +40,7 @@ def _publish(
     try:
         outcome = PublishOutcome.PUBLISHED if repository.add(new) else PublishOutcome.UNCHANGED
     except ConflictError as error:
-        return PublishResult(new.wheel.name, PublishOutcome.REFUSED, cells, reasons=(error.sentence,))
+        return PublishResult(new.wheel.name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
     return PublishResult(new.wheel.name, outcome, cells, (ALL, *paths_of(new.entry)))
 
 
