@@ -4,7 +4,8 @@
     records/PROJECT/WHEEL.json  its entry: the wheel is published from the moment this object exists
     records/PROJECT/WHEEL.yank  its reason: the wheel is yanked while this object exists
     pending/PROJECT~ID          some process is between a change of the records and the pages
-    simple/, cu130/, cpu/       pages, one folder with all wheels and one for each CUDA variant
+    simple/, cu130/, cpu/       pages for installers: all wheels, and those of each CUDA variant
+    index.html, projects/       pages for people
 
 The records are the only truth; pages are made from them. No lock is needed: whoever changes a record writes the pages
 afterwards and repeats this while the records change. So the last writer of a page has seen every record. This needs
@@ -24,6 +25,7 @@ from builder.errors import BuildfarmError, UsageError
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
+from builder.publish.people.people_pages import FOLDER, home_page, project_page
 
 _YANK = ".yank"
 _STATUS = "status"
@@ -191,12 +193,18 @@ class Repository:
         for path in set(self.paths()) - wanted:
             for name in ("index.html", "index.json"):
                 self.objects.delete(f"{path}/{project}/{name}")
+        if entries:
+            self._write(f"{FOLDER}/{project}", {"index.html": project_page(project, entries)})
+        else:
+            self.objects.delete(f"{FOLDER}/{project}/index.html")
 
     def _write_roots(self) -> None:
         for path in self.paths():
             for _ in range(_ATTEMPTS):
                 projects = self.projects_of(path)
                 self._write(path, root_pages(projects))
+                if path == ALL:
+                    self._write("", {"index.html": home_page(projects)})
                 if self.projects_of(path) == projects:
                     break
 
@@ -208,11 +216,11 @@ class Repository:
         """Write pages that changed."""
         for name, data in pages.items():
             try:
-                same = self.objects.read(f"{folder}/{name}") == data
+                same = self.objects.read(f"{folder}/{name}".lstrip("/")) == data
             except FileNotFoundError:
                 same = False
             if not same:
-                self.objects.write(f"{folder}/{name}", data)
+                self.objects.write(f"{folder}/{name}".lstrip("/"), data)
 
     def _record(self, name: str) -> Entry | None:
         try:

@@ -13,6 +13,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from builder.publish.index.bar import Level
+from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.access_log import AccessLog
 from builder.publish.server.metrics import Metrics
 from builder.publish.server.pages import Pages
@@ -78,6 +79,7 @@ def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
             Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
             Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
             Route("/files/{file:path}", pages.file),
+            Route(f"/{FOLDER}/{{project}}/", pages.people),
             Route("/{path}/{project}/", pages.project),
             Route("/{path}/", pages.list_of_projects),
             Route("/{path}/{project}/{name}", pages.project_file),

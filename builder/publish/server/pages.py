@@ -20,6 +20,7 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 
 from builder.publish.index.pages import root_pages
 from builder.publish.index.repository import ALL, WITHOUT_CUDA, is_variant
+from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import refusal, unauthorized
 from builder.publish.server.replies import token_of as find_token
 from builder.publish.server.tokens import Tokens
@@ -60,9 +61,20 @@ class Pages:
         self._static = StaticFiles(directory=root, check_dir=False)
 
     async def home(self, request: Request) -> Response:
-        """Lead people and installers from `/` to the list of projects."""
+        """Answer `/` with the page for people; an index without a wheel has none."""
         self.allow(request)
-        return RedirectResponse(f"{ALL}/", 302)
+        if not (self._root / "index.html").is_file():
+            return RedirectResponse(f"{ALL}/", 302)
+        return await self._page(request, self._root, "index.html")
+
+    async def people(self, request: Request) -> Response:
+        """Answer `/projects/my-ext/` with the page for people."""
+        self.allow(request)
+        project = request.path_params["project"]
+        normal = _normalized(project)
+        if normal != project:
+            return RedirectResponse(f"../{normal}/", 301)
+        return await self._page(request, self._root / FOLDER / project, "index.html")
 
     async def list_of_projects(self, request: Request) -> Response:
         """Answer `/simple/`, `/cu130/`."""

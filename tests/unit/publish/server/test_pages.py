@@ -50,10 +50,18 @@ def test_a_form_that_the_server_lacks(client: Client, accept: str) -> None:
     assert JSON in response.text
 
 
+def test_pages_for_people(client: Client) -> None:
+    for path, text in (("/", "projects/my-ext/"), ("/projects/my-ext/", "Tested combinations")):
+        response = client.get(path, headers={"accept": "text/html"})
+        assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        assert text in response.text
+    assert client.get("/projects/other/").status_code == 404
+
+
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        ("/", "simple/"),
+        ("/projects/My_Ext/", "../my-ext/"),
         ("/simple", "simple/"),
         ("/cu130", "cu130/"),
         ("/simple/my-ext", "my-ext/"),
