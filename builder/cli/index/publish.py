@@ -11,6 +11,7 @@ from builder.cli.options import DistOption, JsonOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.errors import Exit, UsageError
 from builder.publish.index.bar import Level
+from builder.result import PublishOutcome
 
 EXAMPLES = examples(
     "buildfarm publish --to index", "buildfarm publish dist/NAME.whl --to /srv/wheels --require cpu,gpu"
@@ -63,9 +64,11 @@ def publish(
 
     found = list(wheels or sorted(dist.glob("*.whl")))
     opened = open_store(store, run=False)
-    results = publish_wheels(Repository(Folder(Path(to))), found, opened, levels_of(require))
-    print_data(text.publish_json(results) if as_json else text.publish_text(results, to))
-    raise typer.Exit(int(Exit.FAILED if any(result.reasons for result in results) else Exit.OK))
+    required = levels_of(require)
+    results = publish_wheels(Repository(Folder(Path(to))), found, opened, required)
+    print_data(text.publish_json(results) if as_json else text.publish_text(results, Path(to), required))
+    refused = any(result.outcome is PublishOutcome.REFUSED for result in results)
+    raise typer.Exit(int(Exit.FAILED if refused else Exit.OK))
 
 
 def levels_of(text: str) -> list[Level]:

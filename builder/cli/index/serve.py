@@ -127,6 +127,6 @@ def _server() -> tuple[ModuleType, ModuleType]:
     except ImportError as error:
         raise MissingToolError(
             f"`serve` needs a package that is not installed ({error.name})",
-            hints=["run `pip install 'buildfarm[serve]'`"],
+            hints=["in the clone of buildfarm, run `pip install '.[serve]'`"],
         ) from None
     return app, run

@@ -20,8 +20,9 @@ def publish_wheels(
 ) -> list[PublishResult]:
     """Publish each wheel whose proofs reach every required level; refuse the others.
 
-    The proofs are those of the store and those in the file beside the wheel. Raises UsageError for a wheel that cannot
-    be read; no wheel is published then.
+    A wheel that is published already stays published, also if its proofs no longer reach the level. The proofs are
+    those of the store and those in the file beside the wheel. Raises UsageError for a wheel that cannot be read; no
+    wheel is published then.
     """
     if not wheels:
         raise NothingSelectedError("there is no wheel to publish", hints=["run `buildfarm build` first"])
@@ -36,7 +37,10 @@ def _publish(
     cells = new.entry.farm.cells if new.entry.farm else {}
     reasons = [reason for level in required for reason in shortfalls(proofs, level)]
     if reasons:
-        return PublishResult(new.wheel.name, PublishOutcome.REFUSED, cells, reasons=tuple(dict.fromkeys(reasons)))
+        published = repository.published(new.entry.project, new.wheel.name)
+        same = published is not None and published.sha256 == new.entry.sha256  # its page keeps its proofs
+        outcome = PublishOutcome.UNCHANGED if same else PublishOutcome.REFUSED
+        return PublishResult(new.wheel.name, outcome, cells, reasons=tuple(dict.fromkeys(reasons)))
     try:
         outcome = PublishOutcome.PUBLISHED if repository.add(new) else PublishOutcome.UNCHANGED
     except ConflictError as error:

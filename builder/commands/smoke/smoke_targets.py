@@ -9,7 +9,8 @@ from itertools import groupby
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from builder.commands.smoke.failed_builds import failed_build
 from builder.errors import NothingSelectedError, UsageError
@@ -95,12 +96,26 @@ class TargetFinder:
         targets = [
             self._from_file(wheel)
             for wheel in sorted(dist.glob("*.whl"))
-            if not names or canonicalize_name(wheel.name.split("-")[0]) in names
+            if (not names or canonicalize_name(wheel.name.split("-")[0]) in names) and self._is_current(wheel)
         ]
         for recipe, cells in served_cells(self.matrix, self.recipes, self.select, Compat.load()):
             if isinstance(recipe.source, WheelSource):
                 targets += self._from_index(recipe.source.project, recipe.source.version, recipe, cells)
         return targets
+
+    def _is_current(self, wheel: Path) -> bool:
+        """Whether a wheel of `dist` has the version of its recipe; the cases of a recipe are for this version."""
+        try:
+            project, version, _, _ = parse_wheel_filename(wheel.name)
+        except InvalidWheelFilename:
+            return True  # reading the wheel explains what is wrong
+        recipe = next((recipe for recipe in self.recipes if canonicalize_name(recipe.name) == project), None)
+        if recipe is None or Version(recipe.version).public == version.public:
+            return True
+        print_warning(
+            f"{wheel.name} is not tested: the recipe is for version {recipe.version}; to test the wheel, name its file"
+        )
+        return False
 
     def _named(self, text: str) -> list[SmokeTarget]:
         """What one argument names: a URL, a file, or a project and its version."""

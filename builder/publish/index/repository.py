@@ -263,7 +263,7 @@ def _refuse_other(before: Entry | None, entry: Entry) -> None:
         raise ConflictError(
             "the index has a different wheel of this name; a published file never changes",
             where=entry.filename,
-            hints=["build the wheel with a new version, or yank the published wheel"],
+            hints=["raise the version in extension.yaml and in the source, and build again"],
         )
 
 

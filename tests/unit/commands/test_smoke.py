@@ -102,6 +102,16 @@ def test_the_default_is_the_wheels_of_dist(workspace: Workspace) -> None:
     assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 16 passed, 0 failed, 5 not run" in done.stdout
 
 
+def test_a_wheel_of_an_earlier_version_is_tested_only_by_its_name(workspace: Workspace) -> None:
+    workspace.wheel()
+    old = loopback.pure_wheel(workspace.dist, "ops", "0.9", {"ops/__init__.py": ""}, requires=["torch==2.11.*"])
+    done = workspace.smoke("--python", str(PYTHON), "--json")
+    assert [one["subject"] for one in json.loads(done.stdout)] == ["ops-1.0-py3-none-any.whl"]
+    assert f"{old.name} is not tested: the recipe is for version 1.0" in " ".join(done.stderr.split())
+    named = workspace.smoke(old, "--python", str(PYTHON), "--json")
+    assert [one["subject"] for one in json.loads(named.stdout)] == [old.name]
+
+
 def test_a_named_extension_is_the_recipe_of_a_wheel_with_another_name(workspace: Workspace) -> None:
     wheel = loopback.pure_wheel(workspace.root, "other", "1.0", {"ops/__init__.py": ""}, requires=["torch"])
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--ext", "ops", "--json")

@@ -14,6 +14,7 @@ from builder.publish.index.bar import Level, levels, shortfalls
 from builder.publish.index.new_wheel import merged, proofs_json, proofs_path
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
+from builder.publish.index.text.publish_text import publish_text
 from builder.result import PublishOutcome
 from builder.store import Store
 from tests.unit.loopback import pure_wheel
@@ -110,3 +111,28 @@ def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) ->
     proofs_path(wheel).write_text("[{]")
     with pytest.raises(UsageError, match="proofs cannot be read"):
         publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
+
+
+def test_a_published_wheel_stays_published_when_a_new_case_fails(wheel: Path, tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    store.save_proofs(proofs_of(wheel))
+    publish_wheels(repository, [wheel], store, [Level.CPU])
+    store.save_proofs(proofs_of(wheel, (Check.VALUES,), verdict=Verdict.FAILED))
+    (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
+    assert result.outcome is PublishOutcome.UNCHANGED
+    assert result.reasons == (f"{CELL}: values: failed",)
+    (entry,) = repository.entries("my-ext")
+    assert entry.farm
+    assert entry.farm.cells == {CELL: "cpu"}
+
+
+def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    refused = publish_wheels(repository, [wheel], store, [Level.CPU])
+    assert "Each cell must reach cpu; --require sets a lower level" in publish_text(refused, tmp_path, [Level.CPU])
+    store.save_proofs(proofs_of(wheel))
+    published = publish_wheels(repository, [wheel], store, [Level.CPU])
+    text = publish_text(published, tmp_path / "index", [Level.CPU])
+    pages = (tmp_path / "index" / "cu130").as_uri()
+    assert f"  pip install --extra-index-url {pages}/ my_ext==1.0+cu130" in text.splitlines()
+    assert f"  uv pip install --index {pages}/ my_ext==1.0+cu130" in text.splitlines()
