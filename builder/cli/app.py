@@ -8,6 +8,7 @@ import typer
 
 from builder import __version__
 from builder.cli import add, build, cases, init, plan, rebuild, render, smoke, store
+from builder.cli.ci import ci
 from builder.cli.index import manage, publish, resolve, serve, token
 from builder.cli.options import examples
 
@@ -51,4 +52,5 @@ app.command(epilog=resolve.EXAMPLES)(resolve.resolve)
 app.command(epilog=manage.YANK_EXAMPLES)(manage.yank)
 app.command(epilog=manage.UNYANK_EXAMPLES)(manage.unyank)
 app.add_typer(manage.app, name="index")
+app.command(epilog=ci.EXAMPLES)(ci.ci)
 app.add_typer(store.app, name="store")

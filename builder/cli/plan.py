@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from builder.cli.options import (
     ArchOption,
@@ -20,11 +23,21 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.matrix.load import read_plan
 from builder.matrix.plan_json import plan_to_json
+from builder.publish.ci.shards import Scope, shards_json
 from builder.publish.plan_text import architectures_hint, plan_text
 
 EXAMPLES = examples(
     "buildfarm plan --torch 2.11 --cuda 13.0", "buildfarm plan --explain", "buildfarm plan --json > plan.json"
 )
+
+GithubOption = Annotated[
+    Scope | None,
+    typer.Option(
+        "--github",
+        help="Print the jobs for GitHub Actions as JSON: a list with a matrix for each 256 jobs. full: a job for each"
+        " build. newest: a job for the newest cell of each extension.",
+    ),
+]
 
 
 def plan(
@@ -35,9 +48,13 @@ def plan(
     arch: ArchOption = None,
     matrix: MatrixOption = Path("matrix.yaml"),
     explain: ExplainOption = False,
+    github: GithubOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
     _, _, planned = read_plan(matrix, selection(torch, cuda, python, ext), architectures(arch))
+    if github:
+        print_data(shards_json(planned, github))
+        return
     hint = "" if arch else architectures_hint(planned.builds)
     print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=explain, hint=hint))

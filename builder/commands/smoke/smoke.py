@@ -22,6 +22,8 @@ from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.local import LocalEnvironments
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
+from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
+from builder.publish.unchanged import write_if_changed
 from builder.result import SmokeResult
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
@@ -58,8 +60,10 @@ class SmokeOptions:
 def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     """Test each wheel in each of its cells, one after the other, and save the proofs of each cell at once.
 
-    Raises UsageError for an unusable wheel or selection, NothingSelectedError when no cell is left, MissingToolError
-    when containers are wanted and there is no container engine.
+    A wheel that `build` wrote has a file with proofs beside it. The new proofs are added to this file.
+
+    Raises UsageError for an unusable wheel, file of proofs or selection, NothingSelectedError when no cell is left,
+    MissingToolError when containers are wanted and there is no container engine.
     """
     matrix = load_matrix(options.matrix)
     recipes = load_recipes(matrix)
@@ -72,8 +76,13 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     targets, progress = finder.find(options.wheels, options.dist), Progress()
     with progress.shown():
         for target in targets:
+            beside = proofs_beside(target.wheel, target.sha256)
             for cell in target.cells:
-                yield _smoke_cell(target, cell, store, cells, progress)
+                result = _smoke_cell(target, cell, store, cells, progress)
+                if beside:
+                    beside = merged(beside, result.proofs)
+                    write_if_changed(proofs_path(target.wheel), proofs_json(beside))
+                yield result
 
 
 def _smoke_cell(

@@ -14,9 +14,14 @@ from xml.etree import ElementTree
 import pytest
 from typer.testing import CliRunner, Result
 
+from builder.check import Check
 from builder.cli.app import app
 from builder.errors import BuildfarmError, Exit, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.outcome import FAILED, Answer, Outcome
+from builder.hashing import sha256_of
+from builder.matrix.axes import Cell
+from builder.proof import Proof, Verdict
+from builder.publish.index.new_wheel import proofs_beside, proofs_json, proofs_path
 from builder.store import Store
 from tests.unit import loopback
 from tests.unit.canned_gate import answer, can_gate
@@ -110,6 +115,36 @@ def test_a_wheel_of_an_earlier_version_is_tested_only_by_its_name(workspace: Wor
     assert f"{old.name} is not tested: the recipe is for version 1.0" in " ".join(done.stderr.split())
     named = workspace.smoke(old, "--python", str(PYTHON), "--json")
     assert [one["subject"] for one in json.loads(named.stdout)] == [old.name]
+
+
+def test_the_proofs_beside_a_wheel_of_build_are_updated(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = workspace.wheel()
+    cell = Cell.parse(f"torch2.11.0-cu130-{PYTHON.tag}")
+    built = [
+        Proof(sha256_of(wheel), None, Check.TAGS, Verdict.PASSED),
+        Proof(sha256_of(wheel), cell, Check.GPU_VALUES, Verdict.PASSED, when="2026-01-01T00:00:00+00:00"),
+    ]
+    proofs_path(wheel).write_bytes(proofs_json(built))
+    can_gate(monkeypatch, FAILURE)
+    assert workspace.smoke("--python", str(PYTHON)).exit_code == Exit.FAILED
+    verdicts = {proof.check: proof.verdict for proof in proofs_beside(wheel, sha256_of(wheel))}
+    assert verdicts[Check.TAGS] is Verdict.PASSED, "a check that smoke does not run"
+    assert verdicts[Check.GPU_VALUES] is Verdict.PASSED, "not run here"
+    assert (verdicts[Check.IMPORT], verdicts[Check.VALUES]) == (Verdict.PASSED, Verdict.FAILED)
+
+
+def test_a_wheel_without_proofs_beside_it_gets_none(workspace: Workspace) -> None:
+    wheel = workspace.wheel()
+    assert workspace.smoke("--python", str(PYTHON)).exit_code == Exit.OK
+    assert not proofs_path(wheel).exists()
+
+
+def test_proofs_of_a_different_wheel_are_an_error_before_any_check(workspace: Workspace) -> None:
+    wheel = workspace.wheel()
+    proofs_path(wheel).write_bytes(proofs_json([Proof("0" * 64, None, Check.TAGS, Verdict.PASSED)]))
+    error = error_of(workspace.smoke("--python", str(PYTHON)))
+    assert "proofs of a different file" in str(error)
+    assert Store(workspace.store).proofs(sha256_of(wheel)) == []
 
 
 def test_a_named_extension_is_the_recipe_of_a_wheel_with_another_name(workspace: Workspace) -> None:

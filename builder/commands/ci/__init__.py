@@ -1,0 +1,1 @@
+"""`buildfarm ci`: writes the workflows of a project for GitHub Actions."""

@@ -1,0 +1,86 @@
+"""The workflows that `buildfarm ci` writes, from the templates in this folder."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import fields
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from builder.errors import UsageError
+from builder.publish.ci.options import WorkflowOptions
+
+#: The first words of every written file. `buildfarm ci` overwrites only files that begin with them.
+MARK = "# Written by `buildfarm ci"
+
+#: The actions, each pinned to the commit of its release: a tag can be moved, a commit cannot.
+ACTIONS = {
+    "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
+    "setup_python": "actions/setup-python@5fda3b95a4ea91299a34e894583c3862153e4b97 # v7.0.0",
+    "upload": "actions/upload-artifact@bbbca2ddaa5d8feaa63e36b76fdaad77386f024f # v7.0.0",
+    "download": "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
+}
+
+#: What the value of an option may be; these values become YAML and shell without quotes.
+_PLAIN = {
+    "runner_labels": re.compile(r"[\w.-]+(,[\w.-]+)*"),
+    "publish_labels": re.compile(r"[\w.-]+(,[\w.-]+)*"),
+    "index": re.compile(r"/?\w[\w./-]*"),
+    "environment": re.compile(r"[\w.-]+"),
+    "require": re.compile(r"[a-z]+(,[a-z]+)*"),
+    "install": re.compile(r"[^\s`$]+( [^\s`$]+)*"),
+}
+
+
+def workflows(options: WorkflowOptions) -> dict[str, str]:
+    """The text of each workflow, by its path in the repository.
+
+    Raises UsageError for a value with characters that cannot be in it.
+    """
+    given = {field.name: str(getattr(options, field.name)) for field in fields(options)}
+    for name, value in given.items():
+        if not _PLAIN[name].fullmatch(value):
+            raise UsageError(f"{value!r} is no value of this option", where=_option(name), hints=[_EXAMPLES])
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent),
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 - the files are YAML
+        variable_start_string="@{",  # in YAML and bash these words are rare
+        variable_end_string="}@",
+        block_start_string="@%",
+        block_end_string="%@",
+        trim_blocks=True,
+        keep_trailing_newline=True,
+    )
+    values = {
+        **given,
+        "mark": MARK,
+        "command": _command(given),
+        "actions": ACTIONS,
+        "install": shlex.quote(options.install),
+        "runner_labels": _runs_on(options.runner_labels),
+        "publish_labels": _runs_on(options.publish_labels),
+        "index_is_artifact": not Path(options.index).is_absolute(),
+    }
+    names = ("buildfarm.yml", "buildfarm-shard.yml")
+    return {f".github/workflows/{name}": templates.get_template(f"{name}.j2").render(values) for name in names}
+
+
+_EXAMPLES = "write labels like self-hosted,gpu, a folder like /srv/wheels, and any other value without special signs"
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _runs_on(labels: str) -> str:
+    """The value of `runs-on`: a list, or a single name."""
+    return f"[{labels.replace(',', ', ')}]" if "," in labels else labels
+
+
+def _command(given: dict[str, str]) -> str:
+    """The options of the command that writes these workflows; those with the default are left out."""
+    usual = {field.name: field.default for field in fields(WorkflowOptions)}
+    return " ".join(f"{_option(name)} {shlex.quote(value)}" for name, value in given.items() if value != usual[name])

@@ -1,0 +1,204 @@
+"""`buildfarm ci`: the workflows pass the linters of workflows, and jobs that a fork may not start have a condition."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from builder.cli.app import app
+from builder.errors import UsageError
+from builder.publish.ci.options import WorkflowOptions
+from builder.publish.ci.workflows import ACTIONS, workflows
+from tests.conftest import ROOT, lacking
+
+WORKFLOWS = ROOT / ".github" / "workflows"
+MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\nextensions: [ops]\n"
+RECIPE = "name: ops\nversion: 1.0\nabi: cpython\nsource: {path: .}\nimports: [ops]\n"
+SAME_REPOSITORY = "github.event.pull_request.head.repo.full_name == github.repository"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "extension.yaml").write_text(RECIPE)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
+
+
+def ci(project: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(app, ["ci", "--dir", str(project), *arguments])
+
+
+def written(project: Path, *arguments: str) -> dict[str, dict[Any, Any]]:
+    """The workflows that the command writes, by name."""
+    done = ci(project, "--install", "./buildfarm", *arguments)
+    assert done.exit_code == 0, done.output
+    folder = project / ".github" / "workflows"
+    return {path.stem: yaml.safe_load(path.read_text()) for path in folder.iterdir()}
+
+
+def findings(program: str, *arguments: str | Path) -> str:
+    """The output of a linter; empty without findings."""
+    path = Path(sysconfig.get_path("scripts")) / program
+    if not path.exists():
+        lacking(f"{program} is not installed beside this Python")
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def zizmor(*paths: Path) -> str:
+    return findings("zizmor", "--offline", "--no-config", *paths)
+
+
+def schema(*paths: Path) -> str:
+    return findings("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *paths)
+
+
+def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
+    for path, text in workflows(WorkflowOptions(".")).items():
+        assert (ROOT / path).read_text() == text, "run `buildfarm ci --install .`"
+
+
+def test_every_action_of_this_repository_is_a_pinned_one() -> None:
+    for path in WORKFLOWS.iterdir():
+        used = re.findall(r"uses: ([^.\s].*)", path.read_text())
+        assert used, path
+        assert set(used) <= set(ACTIONS.values()), path
+    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in ACTIONS.values())
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--runner-labels", "arc-gpu", "--index", "/srv/wheels", "--require", "cpu")]
+)
+def test_linters_accept_the_workflows(project: Path, arguments: tuple[str, ...]) -> None:
+    written(project, *arguments)
+    paths = sorted((project / ".github" / "workflows").iterdir())
+    assert len(paths) == 2
+    assert schema(*paths) == ""
+    assert zizmor(*paths) == ""
+
+
+def test_linters_accept_the_workflows_of_this_repository() -> None:
+    paths = sorted(WORKFLOWS.iterdir())
+    assert schema(*paths) == ""
+    assert zizmor(*paths) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        ("        with:\n          persist-credentials: false\n", "", "artipacked"),
+        (ACTIONS["checkout"], "actions/checkout@v7", "unpinned-uses"),
+        ("  pull_request:\n", "  pull_request_target:\n", "dangerous-triggers"),
+        ("contents: read", "contents: write", "excessive-permissions"),
+        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ github.head_ref }}", "template-injection"),
+    ],
+)
+def test_zizmor_reports_each_defect(project: Path, old: str, new: str, finding: str) -> None:
+    written(project)
+    path = project / ".github" / "workflows" / "buildfarm.yml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    assert finding in zizmor(path)
+
+
+def test_the_schema_reports_a_wrong_key(project: Path) -> None:
+    written(project)
+    path = project / ".github" / "workflows" / "buildfarm.yml"
+    path.write_text(path.read_text().replace("runs-on:", "runs_on:"))
+    assert "runs_on" in schema(path)
+
+
+def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:
+    made = written(project, "--runner-labels", "self-hosted,gpu")
+    jobs = {**made["buildfarm"]["jobs"], **made["buildfarm-shard"]["jobs"]}
+    assert {name for name, job in jobs.items() if job.get("runs-on") != "ubuntu-latest"} == {"smoke", "wheels"}
+    assert jobs["smoke"]["runs-on"] == ["self-hosted", "gpu"]
+    condition = " ".join(jobs["smoke"]["if"].split())
+    assert condition == f"${{{{ !cancelled() && (github.event_name != 'pull_request' || {SAME_REPOSITORY}) }}}}"
+    assert {name for name, job in jobs.items() if "environment" in job} == {"publish"}
+    assert "github.event_name != 'pull_request'" in jobs["publish"]["if"].split(" && ")[-1]
+    assert [set(workflow[True]) for workflow in made.values() if "pull_request" in workflow[True]] == [
+        {"pull_request", "schedule", "workflow_dispatch"}
+    ]
+
+
+def test_no_job_sees_a_secret_or_a_token_that_can_write(project: Path) -> None:
+    for workflow in written(project).values():
+        assert workflow["permissions"] == {"contents": "read"}
+        assert not any("permissions" in job for job in workflow["jobs"].values())
+        assert "secrets" not in yaml.safe_dump(workflow)
+
+
+def test_each_job_needs_the_one_before(project: Path) -> None:
+    made = written(project)
+    jobs, shard = made["buildfarm"]["jobs"], made["buildfarm-shard"]["jobs"]
+    assert (jobs["wheels"]["needs"], jobs["publish"]["needs"], shard["smoke"]["needs"]) == (
+        "plan",
+        ["plan", "wheels"],
+        "build",
+    )
+    assert jobs["wheels"]["uses"] == "./.github/workflows/buildfarm-shard.yml"
+    assert jobs["wheels"]["strategy"]["matrix"] == {"shard": "${{ fromJSON(needs.plan.outputs.shards) }}"}
+    assert shard["smoke"]["strategy"] == shard["build"]["strategy"]
+    for job in shard.values():
+        assert job["strategy"]["matrix"] == "${{ fromJSON(inputs.jobs) }}"
+    uploads = [step["with"]["path"] for step in shard["smoke"]["steps"] if "upload" in step.get("uses", "")]
+    assert uploads == ["dist/*.whl.proofs.json"], "no wheel comes from a GPU machine"
+
+
+def test_a_single_label_is_a_name(project: Path) -> None:
+    assert written(project, "--runner-labels", "arc-gpu")["buildfarm-shard"]["jobs"]["smoke"]["runs-on"] == "arc-gpu"
+
+
+def test_an_index_with_an_absolute_path_is_no_artifact(project: Path) -> None:
+    made = written(project, "--index", "/srv/wheels", "--publish-labels", "self-hosted,wheels")["buildfarm"]
+    publish = made["jobs"]["publish"]
+    assert publish["runs-on"] == ["self-hosted", "wheels"]
+    assert not [step for step in publish["steps"] if "upload-artifact" in step.get("uses", "")]
+
+
+def test_the_first_line_is_the_command_that_wrote_the_file(project: Path) -> None:
+    written(project, "--runner-labels", "arc-gpu")
+    first = (project / ".github" / "workflows" / "buildfarm.yml").read_text().splitlines()[0]
+    assert first.startswith("# Written by `buildfarm ci --install ./buildfarm --runner-labels arc-gpu`.")
+
+
+def test_files_of_the_user_are_kept(project: Path) -> None:
+    written(project)
+    written(project, "--environment", "release")
+    path = project / ".github" / "workflows" / "buildfarm-shard.yml"
+    path.write_text("on: push\n")
+    error = ci(project, "--install", "./buildfarm").exception
+    assert isinstance(error, UsageError)
+    assert "does not overwrite" in str(error)
+    assert path.read_text() == "on: push\n"
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--runner-labels", "a, b"),
+        ("--runner-labels", "${{ github.head_ref }}"),
+        ("--publish-labels", ""),
+        ("--index", "a b"),
+        ("--index", "-x"),
+        ("--environment", "a: b"),
+        ("--require", "all"),
+        ("--install", "x\n      - run: evil"),
+        ("--install", "$(evil)"),
+    ],
+)
+def test_values_that_would_break_the_file_are_refused(project: Path, option: str, value: str) -> None:
+    arguments = [option, value] if option == "--install" else ["--install", ".", option, value]
+    error = ci(project, *arguments).exception
+    assert isinstance(error, UsageError)
+    assert option in str(error)
+    assert not (project / ".github").exists()
