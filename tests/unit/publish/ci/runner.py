@@ -37,12 +37,14 @@ class Runner:
         workspace: the folder of the checkout.
         temp: folder for the files of the runner; the folder `artifacts` in it holds a folder for each artifact.
         values: the value of each expression, by its text.
+        programs: the folder with `buildfarm`.
 
     """
 
     workspace: Path
     temp: Path
     values: Mapping[str, str] = field(default_factory=dict)
+    programs: Path = Path(sys.executable).parent
 
     @property
     def artifacts(self) -> Path:
@@ -86,7 +88,7 @@ class Runner:
 
     def _bash(self, script: str, env: Mapping[str, str]) -> None:
         assert "${{" not in script, "an expression in a script lets its value inject code"
-        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        path = f"{self.programs}{os.pathsep}{os.environ['PATH']}"
         names = {"GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary.md", "GITHUB_PATH": "path"}
         files = {name: str(self.temp / file) for name, file in names.items()}
         (self.temp / "step.sh").write_text(script)

@@ -98,6 +98,40 @@ def test_proofs_of_another_file_are_refused(runner: Runner, jobs: dict[str, Any]
         runner.run(jobs["publish"])
 
 
+FAKE = """\
+#!/bin/sh
+echo "$*"
+mkdir -p dist
+case $1 in
+build) echo wheel > dist/x.whl; echo built > dist/x.whl.proofs.json; echo page > dist/report.json ;;
+smoke) echo changed > dist/x.whl; echo tested > dist/x.whl.proofs.json; exit 1 ;;
+esac
+"""
+
+
+def test_a_gpu_machine_hands_on_its_proofs_and_no_wheel(runner: Runner, tmp_path: Path) -> None:
+    """With a fake buildfarm whose `smoke` finds a failure and changes the wheel."""
+    runner.programs = tmp_path / "bin"
+    runner.programs.mkdir()
+    (runner.programs / "buildfarm").write_text(FAKE)
+    (runner.programs / "buildfarm").chmod(0o755)
+    runner.values = {"matrix.name": NAME, "matrix.select": "--ext ops --torch 2.11.0"}
+    shard = yaml.safe_load(workflows(WorkflowOptions("."))[".github/workflows/buildfarm-shard.yml"])["jobs"]
+    runner.run(shard["build"])
+    assert "build --ext ops --torch 2.11.0\n" in runner.summary
+    shutil.rmtree(runner.workspace / "dist")
+    with pytest.raises(StepFailed):
+        runner.run(shard["smoke"])
+    assert "smoke --ext ops --torch 2.11.0\n" in runner.summary
+    uploaded = {
+        folder.name: {file.name: file.read_text() for file in folder.iterdir()} for folder in runner.artifacts.iterdir()
+    }
+    assert uploaded == {
+        f"wheels-{NAME}": {"x.whl": "wheel\n", "x.whl.proofs.json": "built\n"},
+        f"proofs-{NAME}": {"x.whl.proofs.json": "tested\n"},
+    }
+
+
 def test_the_index_of_this_run_is_complete(runner: Runner, jobs: dict[str, Any]) -> None:
     artifacts(runner)
     runner.run(jobs["publish"])
