@@ -154,7 +154,7 @@ def test_a_registry_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         registry.publish("team/small:1", [a_layer(tmp_path)])
         login = base64.b64encode(":".join(LOGIN).encode()).decode()
         image, absent = f"{registry.address}/team/small:1", f"{registry.address}/team/small:2"
-        with pytest.raises(MissingToolError, match="requires a login for team/small:1"):
+        with pytest.raises(MissingToolError, match="has no image team/small:1, or requires a login"):
             Engine().pull(image)
         (tmp_path / "docker").mkdir()
         (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {registry.address: {"auth": login}}}))
