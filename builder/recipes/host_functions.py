@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from string import ascii_lowercase
 
 _COMMENT_OR_STRING = re.compile(r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])'", re.DOTALL)
 _DIRECTIVE = re.compile(r"^[ \t]*#(?:[^\n\\]|\\.)*", re.MULTILINE | re.DOTALL)
@@ -14,6 +15,7 @@ _HEADER = re.compile(r"(?P<before>[^()=]*[\s>&*])(?P<name>\w+) ?\((?P<listed>[^(
 _TEMPLATE = re.compile(r"template ?<[^>]*>")
 _SPECIFIER = re.compile(r"\b(?:static|inline|constexpr|__host__|__forceinline__|extern \"\")")
 _TENSOR = re.compile(r"(?:(?:torch|at)::)?Tensor")
+_WRITTEN = re.compile(r"(?:(?:torch|at)::)?Tensor ?& ?\w+")
 _TYPES = {"int64_t": "int", "double": "float", "bool": "bool"}
 #: Types that no schema has, and the types to use instead.
 _CURES = {"float": "double", "int": "int64_t", "int32_t": "int64_t", "long": "int64_t", "size_t": "int64_t"}
@@ -34,6 +36,7 @@ class Function:
         parameters: the names of its parameters, as in the schema.
         tensors: those of its tensors.
         result: a Python expression for a tensor like the result, without its numbers; empty if it is not known.
+        written: the names of the tensors that it writes to; empty if it returns a tensor.
 
     """
 
@@ -42,16 +45,35 @@ class Function:
     parameters: tuple[str, ...]
     tensors: tuple[str, ...]
     result: str = ""
+    written: tuple[str, ...] = ()
 
 
 def plain_code(text: str) -> str:
     """Return C++ code without comments, without preprocessor lines, and with empty strings."""
-    return _DIRECTIVE.sub("", _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else '""', text))
+    return _DIRECTIVE.sub("", without_comments(text))
+
+
+def without_comments(text: str) -> str:
+    """Return C++ code without comments, and with empty strings."""
+    return _COMMENT_OR_STRING.sub(lambda found: " " if found[0][0] == "/" else '""', text)
 
 
 def schema_name(name: str) -> str:
     """Return the name of a C++ parameter for a schema and for Python: in both, names such as `in` are keywords."""
     return f"{name}_" if keyword.iskeyword(name) else name
+
+
+def op_schema(name: str, parameters: Iterable[tuple[str, str]], result: str) -> str:
+    """Return the schema of an op from the kinds and the names of its parameters.
+
+    A kind is `tensor`, `output` (a tensor that the op writes to), or a kind of the schema, such as `int`. Each output
+    has an alias of its own.
+    """
+    listed, aliases = [], iter(ascii_lowercase)
+    for kind, each in parameters:
+        text = f"Tensor({next(aliases)}!)" if kind == "output" else kind.replace("tensor", "Tensor")
+        listed.append(f"{text} {schema_name(each)}")
+    return f"{name}({', '.join(listed)}) -> {result}"
 
 
 def read_functions(text: str) -> tuple[list[Function], list[str]]:
@@ -63,7 +85,8 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
         if not found or found["before"].strip().endswith(":") or re.search(r"__(?:global|device)__", found["before"]):
             continue  # no function of the file's own scope, or device code
         parts = [" ".join(part.split()) for part in found["listed"].split(",") if part.strip()]
-        name, parameters = found["name"], [_schema_of(part) for part in parts]
+        name, returned = found["name"], _returned(found["before"])
+        parameters = [_schema_of(part, may_write=returned == "void") for part in parts]
         reason = _why_not(found["before"], parts, parameters, space)
         if name in functions:
             reason = "a function before it has the same name"
@@ -71,11 +94,12 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
             refused.append(f"{name}: {reason}")
             continue
         known = [each for each in parameters if each]
-        schema = f"{name}({', '.join(f'{kind} {schema_name(each)}' for kind, each in known)}) -> Tensor"
-        tensors = [each for kind, each in known if kind == "Tensor"]
-        result = _result(" ".join(body.split()), tensors)
-        names, of_tensors = (tuple(map(schema_name, each)) for each in ([one for _, one in known], tensors))
-        functions[name] = Function(name, schema, names, of_tensors, result)
+        schema = op_schema(name, known, "()" if returned == "void" else "Tensor")
+        tensors = [each for kind, each in known if kind in ("tensor", "output")]
+        result = "" if returned == "void" else _result(" ".join(body.split()), tensors)
+        lists = ([each for _, each in known], tensors, [each for kind, each in known if kind == "output"])
+        names, of_tensors, written = (tuple(map(schema_name, each)) for each in lists)
+        functions[name] = Function(name, schema, names, of_tensors, result, written)
     return list(functions.values()), refused
 
 
@@ -108,25 +132,35 @@ def _end_of_body(code: str, start: int) -> int:
     return len(code)
 
 
-def _schema_of(text: str) -> tuple[str, str] | None:
-    """The kind and the name of one parameter in a schema: only the types that TORCH_LIBRARY takes."""
+def _returned(before: str) -> str:
+    """The type that a function returns."""
+    return " ".join(_SPECIFIER.sub("", _TEMPLATE.sub("", before)).split())
+
+
+def _schema_of(text: str, *, may_write: bool) -> tuple[str, str] | None:
+    """The kind and the name of one parameter for `op_schema`: only the types that TORCH_LIBRARY takes."""
     found = re.fullmatch(r"(?:const )?([\w:]+) ?&? ?(\w+)", text.partition("=")[0].strip())
-    kind = found and ("Tensor" if _TENSOR.fullmatch(found[1]) else _TYPES.get(found[1]))
+    kind = found and ("tensor" if _TENSOR.fullmatch(found[1]) else _TYPES.get(found[1]))
+    if may_write and _WRITTEN.fullmatch(text):
+        kind = "output"
     return (kind, found[2]) if found and kind else None
 
 
 def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, str] | None], space: str) -> str:
     """Return why a function becomes no op, or an empty string."""
-    returned = _SPECIFIER.sub("", _TEMPLATE.sub("", before)).strip()
-    if not _TENSOR.fullmatch(returned):
-        return f"it returns `{' '.join(returned.split())}`; only a function that returns one tensor becomes an op"
+    returned = _returned(before)
+    if returned != "void" and not _TENSOR.fullmatch(returned):
+        return f"it returns `{returned}`; only a function that returns one tensor or `void` becomes an op"
     for part, parameter in zip(parts, parameters, strict=True):
         if parameter is None:
             kind = part.partition("=")[0].removeprefix("const ").split()[0]
             cure = f"; use {_CURES[kind]}" if kind in _CURES else ""
             return f"the parameter `{part}` has no equivalent in the schema of an op{cure}"
-    if not any(parameter and parameter[0] == "Tensor" for parameter in parameters):
+    kinds = {parameter[0] for parameter in parameters if parameter}
+    if not kinds & {"tensor", "output"}:
         return "it has no tensor as parameter"
+    if returned == "void" and "output" not in kinds:
+        return "it returns `void` and has no parameter `Tensor&`; use `Tensor&` for each tensor that it writes to"
     if _TEMPLATE.search(before):
         return "it is a template"
     if word := re.search(r"\b(static|inline)\b", before):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from builder.recipes.host_functions import plain_code, schema_name
+from builder.recipes.host_functions import op_schema, plain_code, without_comments
 
 _KERNEL = re.compile(
     r"(?:template\s*<\s*(?:typename|class)\s+(\w+)\s*>\s*)?__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?"
     r"void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(([^)]*)\)\s*\{"
+)
+#: A launch: `kernel<float, 8><<<`, or `cudaLaunchKernel(kernel`. The arguments of a template may have arguments too.
+_LAUNCH = (
+    r"\b{name}\s*(?:<(?:[^<>;{{}}]|<(?:[^<>;{{}}]|<[^<>;{{}}]*>)*>)*>\s*)?<<<|\bcudaLaunch\w+\s*\([^;]*?\b{name}\b"
 )
 _DTYPES = {
     "float": "kFloat", "double": "kDouble", "int": "kInt", "int32_t": "kInt", "int64_t": "kLong", "long": "kLong",
@@ -82,21 +86,22 @@ class Kernel:
 
     @property
     def schema(self) -> str:
-        """The schema of the op. Each tensor that the kernel writes has an alias of its own."""
-        parts, aliases = [], iter("abcdefghijklmnopqrstuvwxyz")
-        for each in self.parameters:
-            kind = f"Tensor({next(aliases)}!)" if each.kind == "output" else each.kind.replace("tensor", "Tensor")
-            parts.append(f"{kind} {schema_name(each.name)}")
-        return f"{self.name}({', '.join(parts)}) -> ()"
+        """The schema of the op."""
+        return op_schema(self.name, [(each.kind, each.name) for each in self.parameters], "()")
 
 
 def read_kernels(text: str) -> tuple[list[Kernel], list[str]]:
-    """Return the kernels that can be launched, and a sentence for each that cannot."""
-    kernels, refused = [], []
+    """Return the kernels that an op can launch, and a sentence for each that it cannot.
+
+    A kernel that the file itself launches is refused: only the file knows for how many threads the kernel is made.
+    """
+    kernels, refused, code = [], [], without_comments(text)
     for template, name, listed in _KERNEL.findall(plain_code(text)):
         parameters = [_parameter(part, template) for part in _split(listed)]
         known = [each for each in parameters if each]
-        if len(known) != len(parameters):
+        if re.search(_LAUNCH.format(name=name), code):
+            refused.append(f"{name}: the file launches it; make the function that launches it an op")
+        elif len(known) != len(parameters):
             unknown = next(part for part, each in zip(_split(listed), parameters, strict=True) if each is None)
             refused.append(f"{name}: the parameter `{unknown}` has no equivalent in torch")
         elif not any(each.kind == "output" for each in known):

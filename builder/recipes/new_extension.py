@@ -11,7 +11,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import UsageError
-from builder.recipes.host_functions import read_functions, schema_name
+from builder.recipes.host_functions import Function, read_functions, schema_name
+from builder.recipes.inspection.native_code import COMPLETE_TORCH
 from builder.recipes.kernels import Kernel, read_kernels
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
@@ -20,18 +21,27 @@ _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
 
 @dataclass(frozen=True)
 class NewExtension:
-    """The files of a new extension by their paths, and what the user should know about them."""
+    """The files of a new extension.
+
+    Attributes:
+        name: its name.
+        files: the texts by their paths.
+        notes: what the user should know about the files.
+        gaps: what the user should check or complete in them before the build.
+
+    """
 
     name: str
     files: dict[str, str]
     notes: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class _Op:
     """An op of a binding: its C++ function, and what its fake kernel needs (see `Function`).
 
-    `returns` is whether it returns a tensor.
+    `returns` is whether it returns a tensor; `written` are the tensors that a function may write to.
     """
 
     name: str
@@ -41,11 +51,26 @@ class _Op:
     tensors: Sequence[str]
     result: str = ""
     returns: bool = True
+    written: Sequence[str] = ()
 
     @property
     def fake(self) -> bool:
         """Whether its fake kernel is known: the op returns nothing, or its result is like a parameter."""
         return bool(self.result) or not self.returns
+
+    @classmethod
+    def of_function(cls, function: Function) -> _Op:
+        """An op that is a function of the user."""
+        return cls(
+            name=function.name,
+            schema=function.schema,
+            target=function.name,
+            parameters=function.parameters,
+            tensors=function.tensors,
+            result=function.result,
+            returns=not function.written,
+            written=function.written,
+        )
 
     @classmethod
     def of_kernel(cls, kernel: Kernel) -> _Op:
@@ -72,7 +97,7 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
 
     Raises UsageError if the file has nothing that can become an op.
     """
-    complete = "torch/extension.h" in text or "torch/torch.h" in text or "ATen/ATen.h" in text
+    complete = any(header in text for header in COMPLETE_TORCH)
     if bound := _PYBIND.search(text):
         module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
         init = _render("module_init.py", name=name, module=module, source=source)
@@ -82,18 +107,18 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
         ops: list[object] = []
         init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=ops)
         files = {f"{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
-        notes = [
-            f"{source} registers ops in the namespace {library[1]}",
-            f"for torch.compile, write a fake kernel for each op: {name}/__init__.py shows how",
-        ]
-        return NewExtension(name, files, notes)
+        notes = [f"{source} registers ops in the namespace {library[1]}"]
+        gaps = [f"{name}/__init__.py: for torch.compile, write a fake kernel for each op, as the file shows"]
+        return NewExtension(name, files, notes, gaps)
     return _with_ops(name, source, text, complete_headers=complete)
 
 
 def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> NewExtension:
     (functions, skipped), (kernels, refused) = read_functions(text), read_kernels(text)
-    kernels = [] if functions else kernels  # the functions launch the kernels
-    refused = skipped + ([] if functions else refused)
+    if functions:  # they launch the kernels
+        refused = [f"the kernels of {source}: its functions become ops"] if kernels or refused else []
+        kernels = []
+    refused = skipped + refused
     if not functions and not kernels:
         raise UsageError(
             "the file has no kernel and no function that can become an op",
@@ -104,8 +129,7 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
                 "run `buildfarm init` in an empty folder",
             ],
         )
-    ops = [_Op(each.name, each.schema, each.name, each.parameters, each.tensors, each.result) for each in functions]
-    ops += [_Op.of_kernel(each) for each in kernels]
+    ops = [*map(_Op.of_function, functions), *map(_Op.of_kernel, kernels)]
     binding = f"csrc/{name}_ops.cu"
     files = {
         binding: _render("ops.cu", name=name, source=source, kernels=kernels, ops=ops),
@@ -114,17 +138,24 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
     }
     notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
     notes += [f"no op for {each}" for each in refused]
-    notes += [
-        f"{binding} launches {each.name} with one thread for each element of {each.counted}, which is a guess: check it"
+    gaps = [
+        f"{binding}: its schema says that {op.name} writes to {', '.join(op.written)}, because they are `Tensor&`:"
+        " check it at QUESTION"
+        for op in ops
+        if len(op.written) > 1
+    ]
+    gaps += [
+        f"{binding}: it launches {each.name} with one thread for each element of {each.counted}, which is a guess:"
+        " check it at QUESTION"
         for each in kernels
     ]
-    notes += [
-        f"for torch.compile, complete the fake kernel of {op.name} in {name}/__init__.py: the shape of its result is"
-        " not known"
+    gaps += [
+        f"{name}/__init__.py: for torch.compile, complete the fake kernel of {op.name} at GAP: the shape of its result"
+        " is not known"
         for op in ops
         if not op.fake
     ]
-    return NewExtension(name, files, notes)
+    return NewExtension(name, files, notes, gaps)
 
 
 def _packaging(name: str, sources: list[str], *, module: str, complete_headers: bool) -> dict[str, str]:

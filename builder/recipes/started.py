@@ -15,14 +15,19 @@ from builder.recipes.new_extension import NewExtension
 def started_json(folder: Path, extension: NewExtension) -> str:
     """The files for programs."""
     files = [str(folder / path) for path in (*extension.files, "matrix.yaml")]
-    return json.dumps({"name": extension.name, "files": files, "notes": extension.notes}, indent=1) + "\n"
+    data = {"name": extension.name, "files": files, "notes": extension.notes, "gaps": extension.gaps}
+    return json.dumps(data, indent=1) + "\n"
 
 
 def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:
     """The text after `init`."""
     lines = [f"[bold]{extension.name}[/]", *(f"  {escape(note)}" for note in extension.notes)]
     lines += [f"wrote {escape(str(folder / path))}" for path in extension.files]
-    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes}", "", "To compile and test the extension:"]
+    lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes}", ""]
+    if extension.gaps:
+        lines += ["Before the build, complete these files:", *(f"  {escape(gap)}" for gap in extension.gaps)]
+        lines += ["If you change one of these files after the build, buildfarm compiles the extension again.", ""]
+    lines.append("To compile and test the extension:")
     if folder != Path():
         lines.append(f"  cd {escape(str(folder))}")
     lines += ["  buildfarm build", "  buildfarm build --arch 9.0    (one GPU architecture compiles faster)"]

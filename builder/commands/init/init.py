@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from builder.commands.add.new_axes import new_axes
@@ -62,7 +62,7 @@ def run_init(options: InitOptions) -> Started:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_text(text, encoding="utf-8")
     create_matrix(folder / _MATRIX, ".", axes)
-    return Started(NewExtension(name, files, extension.notes), axes)
+    return Started(replace(extension, files=files), axes)
 
 
 def _exists(folder: Path, path: str) -> bool:

@@ -34,7 +34,8 @@ _CMAKE_DOWNLOAD = re.compile(r"(?:GIT_REPOSITORY|URL)\s+\"?(https?://[^\s\")]+)"
 #: Headers of LibTorch's stable ABI and those that include only C or standard C++ (libtorch_stable_abi.md).
 _STABLE = ("torch/csrc/stable/", "torch/headeronly/", "torch/csrc/inductor/aoti_torch/")
 _PYTHON_API = ("pybind11/", "nanobind/", "torch/extension.h", "torch/python.h", "torch/csrc/utils/pybind.h", "Python.h")
-_COMPLETE_TORCH = ("torch/extension.h", "torch/torch.h", "torch/all.h", "ATen/ATen.h", "torch/script.h")
+#: Headers that include all of torch, so that their compile needs much memory.
+COMPLETE_TORCH = ("torch/extension.h", "torch/torch.h", "torch/all.h", "ATen/ATen.h", "torch/script.h")
 
 
 @dataclass
@@ -82,7 +83,7 @@ class NativeFacts:
     @property
     def includes_all_of_torch(self) -> bool:
         """Whether a file includes one of torch's complete headers, whose compile needs much memory."""
-        return not self.includes.isdisjoint(_COMPLETE_TORCH)
+        return not self.includes.isdisjoint(COMPLETE_TORCH)
 
     def abi(self, *, limited_api: bool) -> AbiClass:
         """The ABI class that fits the headers."""

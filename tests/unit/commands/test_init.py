@@ -15,6 +15,7 @@ from builder.commands.init.init import InitOptions, run_init
 from builder.errors import UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
+from builder.recipes.started import started_text
 from tests.conftest import ROOT, run
 
 SELECT = Selection(torch=("2.11",), cuda=("13.0",), python=("3.12",))
@@ -23,6 +24,13 @@ TUTORIAL = re.compile(r'^```\w+ title="extensions/axpby/([^"]+)"\n(.*?)^```$', r
 
 def start(folder: Path, name: str | None = None) -> list[str]:
     return run_init(InitOptions(folder, name, SELECT)).extension.notes
+
+
+def printed(folder: Path, code: str) -> str:
+    """What `init` prints for a folder with one CUDA file."""
+    (folder / "mine.cu").write_text(code)
+    started = run_init(InitOptions(folder, None, SELECT))
+    return started_text(folder, started.extension, started.axes)
 
 
 def without_comments(text: str) -> str:
@@ -78,6 +86,18 @@ at::Tensor same(at::Tensor x, at::Tensor bias) { auto out = at::empty_like(x); r
 at::Tensor other(at::Tensor x, at::Tensor y) { return at::mm(x, y); }
 std::vector<at::Tensor> two(at::Tensor x) { return {x, x}; }
 """
+#: In the form of vLLM's sources.
+WRITES = """\
+#include <torch/all.h>
+template <typename scalar_t>
+__global__ void norm_kernel(scalar_t* out, const scalar_t* x, const float eps) {}
+__global__ void other_kernel(float* y) {}
+void norm(torch::Tensor& out,      // [..., hidden]
+          const torch::Tensor& x,  // [..., hidden]
+          double eps) {
+  norm_kernel<scalar_t><<<rows, threads, 0, stream>>>(out.data_ptr<scalar_t>(), x.data_ptr<scalar_t>(), eps);
+}
+"""
 
 
 def imported(package: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., object]]:
@@ -105,7 +125,8 @@ def imported(package: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
 
 def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:0")
-    for code, op, result in ((FUNCTIONS, "mine::same", "like cuda:0"), (KERNELS, "mine::k", None)):
+    made = ((FUNCTIONS, "mine::same", "like cuda:0"), (KERNELS, "mine::k", None), (WRITES, "mine::norm", None))
+    for code, op, result in made:
         folder = tmp_path / op.replace("::", "-")
         folder.mkdir()
         (folder / "mine.cu").write_text(code)
@@ -119,14 +140,44 @@ def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatc
             fakes[op](cuda, cpu, *more)
 
 
-def test_what_init_could_not_derive_is_named(tmp_path: Path) -> None:
-    (tmp_path / "mine.cu").write_text(FUNCTIONS)
-    notes = "\n".join(start(tmp_path))
-    assert "no op for two: it returns `std::vector<at::Tensor>`" in notes
-    assert "complete the fake kernel of other in mine/__init__.py" in notes
-    assert "fake kernel of same" not in notes
+def test_what_init_could_not_derive_is_a_step_before_the_build(tmp_path: Path) -> None:
+    text = printed(tmp_path, FUNCTIONS)
+    assert "no op for two: it returns `std::vector<at::Tensor>`" in text
+    step = text.partition("Before the build, complete these files:")[2].partition("buildfarm build")[0]
+    assert "If you change one of these files after the build, buildfarm compiles the extension again." in step
+    assert "mine/__init__.py: for torch.compile, complete the fake kernel of other at GAP" in step
+    assert "fake kernel of same" not in text
     text = (tmp_path / "mine" / "__init__.py").read_text()
     assert '# @torch.library.register_fake("mine::other")\n# def _fake_other(x, y):\n' in text
+
+
+def test_function_that_writes_to_a_tensor_becomes_an_op_and_no_kernel_is_wrapped(tmp_path: Path) -> None:
+    text = printed(tmp_path, WRITES)
+    assert "op torch.ops.mine.norm(Tensor(a!) out, Tensor x, float eps) -> ()" in text
+    assert text.count("no op for") == text.count("no op for the kernels of mine.cu: its functions become ops") == 1
+    assert "Before the build" not in text
+    binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
+    assert 'm.def("norm(Tensor(a!) out, Tensor x, float eps) -> ()");' in binding
+    assert 'm.impl("norm", &norm);' in binding
+    assert "_kernel" not in binding
+    assert "QUESTION" not in binding
+    assert "\nmemory_per_job: 3GiB" in (tmp_path / "extension.yaml").read_text()
+
+
+def test_several_written_tensors_are_a_question(tmp_path: Path) -> None:
+    text = printed(tmp_path, WRITES.replace("const torch::Tensor& x", "torch::Tensor& x"))
+    assert "csrc/mine_ops.cu: its schema says that norm writes to out, x, because they are `Tensor&`" in text
+    binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
+    assert "// QUESTION: does norm write to each of out, x?" in binding
+    assert "norm(Tensor(a!) out, Tensor(b!) x, float eps) -> ()" in binding
+
+
+def test_a_kernel_is_not_wrapped_if_the_file_launches_it(tmp_path: Path) -> None:
+    text = printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
+    assert "no op for norm: it is static; remove `static` to make it an op" in text
+    assert "no op for norm_kernel: the file launches it" in text
+    assert "csrc/mine_ops.cu: it launches other_kernel with one thread for each element of y, which is a guess" in text
+    assert "norm_kernel" not in (tmp_path / "csrc" / "mine_ops.cu").read_text()
 
 
 def test_host_functions_beside_kernels_are_named_too(tmp_path: Path) -> None:

@@ -41,10 +41,27 @@ def test_kernel_becomes_an_op(code: str, schema: str) -> None:
         ("__global__ void k(Options o, float* y) {", "k: the parameter `Options o` has no equivalent in torch"),
         ("__global__ void k(float** y) {", "k: the parameter `float** y` has no equivalent in torch"),
         ("__global__ void k(const float* x) {", "k: no parameter is a pointer that the kernel can write"),
+        *(
+            (f"__global__ void k(float* y) {{}}\n{launch}", "k: the file launches it; make the function that launches")
+            for launch in (
+                "int main() { k<<<1, 2>>>(y); }",
+                "static void f() { ours::k<float, Vec<int, 4>, Of<Vec<int, 2>>> <<<1, 2>>>(y); }",
+                "#define RUN(T) \\\n  k<T><<<1, 2>>>(y);",
+                "static void f() { cudaLaunchKernelEx(&config, k<float>, y); }",
+            )
+        ),
     ],
 )
 def test_kernel_that_cannot_be_launched(code: str, reason: str) -> None:
-    assert read_kernels(code) == ([], [reason])
+    kernels, (refused,) = read_kernels(code)
+    assert kernels == []
+    assert refused.startswith(reason)
+
+
+@pytest.mark.parametrize("code", ["// k<<<1, 2>>>(y);\n", "void f() { rank<<<1, 2>>>(y); if (k < n) g<<<1, 2>>>(y); }"])
+def test_kernel_that_the_file_does_not_launch(code: str) -> None:
+    ((kernel,), refused) = read_kernels(f"__global__ void k(float* y) {{}}\n{code}")
+    assert (kernel.name, refused) == ("k", [])
 
 
 def test_declarations_and_comments_are_no_kernels() -> None:
@@ -68,6 +85,29 @@ def test_functions_of_tensors() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "schema", "written"),
+    [
+        (
+            "void f(torch::Tensor& out, const torch::Tensor& x, at::Tensor w, double eps = 1e-6)",
+            "f(Tensor(a!) out, Tensor x, Tensor w, float eps) -> ()",
+            ("out",),
+        ),
+        (
+            'extern "C" void f(Tensor &in,  // [n]\n at::Tensor x, at::Tensor & b, bool c)',
+            "f(Tensor(a!) in_, Tensor x, Tensor(b!) b, bool c) -> ()",
+            ("in_", "b"),
+        ),
+        ("at::Tensor f(at::Tensor& x)", "f(Tensor x) -> Tensor", ()),
+    ],
+)
+def test_function_that_returns_nothing_writes_to_its_tensor_references(
+    code: str, schema: str, written: tuple[str, ...]
+) -> None:
+    (function,), refused = read_functions(f"{code} {{ k<<<1, 2>>>(); }}")
+    assert (function.schema, function.written, refused) == (schema, written, [])
+
+
+@pytest.mark.parametrize(
     ("code", "reason"),
     [
         ("static at::Tensor f(at::Tensor x) {}", "it is static; remove `static` to make it an op"),
@@ -75,7 +115,12 @@ def test_functions_of_tensors() -> None:
             "at::Tensor f(at::Tensor x, float a) {}",
             "the parameter `float a` has no equivalent in the schema of an op; use",
         ),
-        ("void f(at::Tensor x) {}", "it returns `void`; only a function that returns one tensor becomes an op"),
+        (
+            "void f(const at::Tensor& x, at::Tensor y) {}",
+            "it returns `void` and has no parameter `Tensor&`; use `Tensor&` for each tensor that it writes to",
+        ),
+        ("void f(float* x) {}", "the parameter `float* x` has no equivalent in the schema of an op"),
+        ("static void f(at::Tensor& x) {}", "it is static; remove `static` to make it an op"),
         ("static inline int f(int n) {}", "it returns `int`; only"),
         ("std::vector<at::Tensor> f(at::Tensor x) {}", "it returns `std::vector<at::Tensor>`; only"),
         ("template <typename T> at::Tensor f(at::Tensor x) {}", "it is a template"),
