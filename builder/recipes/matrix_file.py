@@ -9,7 +9,7 @@ from pathlib import Path
 import yaml
 
 from builder.errors import UsageError
-from builder.matrix.axes import Cuda, Python, Torch
+from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.yaml_document import read_document
 from builder.store import write_atomic
 
@@ -21,7 +21,7 @@ python: [{python}]
 
 # GPU architectures to compile for, such as [8.0, 9.0, 12.0+PTX]. Without this key, each build takes the architectures
 # of torch's own wheel. Fewer architectures compile faster.
-# archs: [9.0]
+{archs}
 
 # Folders with an extension.yaml, relative to this file.
 extensions:
@@ -31,20 +31,26 @@ extensions:
 
 @dataclass(frozen=True)
 class NewAxes:
-    """The versions that a new matrix.yaml lists."""
+    """The versions that a new matrix.yaml lists, and its GPU architectures; without them, it has no key `archs`."""
 
     torch: tuple[Torch, ...]
     cuda: tuple[Cuda, ...]
     python: tuple[Python, ...]
+    archs: tuple[Arch, ...] = ()
 
     def __str__(self) -> str:
-        return f"torch {_joined(self.torch)}, CUDA {_joined(self.cuda)}, Python {_joined(self.python)}"
+        archs = f", archs {_joined(self.archs)}" if self.archs else ""
+        return f"torch {_joined(self.torch)}, CUDA {_joined(self.cuda)}, Python {_joined(self.python)}{archs}"
 
 
 def create_matrix(path: Path, extension: str, axes: NewAxes) -> None:
     """Write a new matrix.yaml with one extension."""
     text = _NEW.format(
-        torch=_joined(axes.torch), cuda=_joined(axes.cuda), python=_joined(axes.python), extension=_scalar(extension)
+        torch=_joined(axes.torch),
+        cuda=_joined(axes.cuda),
+        python=_joined(axes.python),
+        archs=f"archs: [{_joined(axes.archs)}]" if axes.archs else "# archs: [9.0]",
+        extension=_scalar(extension),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, text.encode())

@@ -30,7 +30,9 @@ def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:
     lines.append("To compile and test the extension:")
     if folder != Path():
         lines.append(f"  cd {escape(str(folder))}")
-    lines += ["  buildfarm build", "  buildfarm build --arch 9.0    (one GPU architecture compiles faster)"]
+    lines.append("  buildfarm build")
+    if not axes.archs:
+        lines.append("  buildfarm build --arch 9.0    (one GPU architecture compiles faster)")
     if "cases.py" not in extension.files:
         lines += ["", "After the build, draft a cases.py with a case for each op:", "  buildfarm cases"]
     return to_text(*lines)

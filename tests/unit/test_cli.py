@@ -275,9 +275,10 @@ def test_add_and_init_print_json_and_name_ignored_options(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    code, out, err = call("init", "mine", "--json")
+    code, out, err = call("init", "mine", "--arch", "9.0", "--json")
     assert (code, err) == (0, "")
     assert "mine/matrix.yaml" in json.loads(out)["files"]
+    assert "\narchs: [9.0]\n" in Path("mine/matrix.yaml").read_text()
     code, out, err = call("add", "mine", "--json")
     assert (code, json.loads(out)["name"], err) == (0, "mine", "")
     code, out, err = call("add", "mine", "--torch", "2.11")

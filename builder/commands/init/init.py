@@ -10,6 +10,7 @@ from pathlib import Path
 
 from builder.commands.add.new_axes import new_axes
 from builder.errors import UsageError
+from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.recipes.matrix_file import NewAxes, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
@@ -25,12 +26,14 @@ class InitOptions:
         folder: the folder of the project; it is created if it does not exist.
         name: name of the extension, or None for the name of the CUDA file or of the folder.
         select: the versions in matrix.yaml.
+        archs: GPU architectures in matrix.yaml; without any, it has no key `archs`.
 
     """
 
     folder: Path = Path()
     name: str | None = None
     select: Selection = field(default_factory=Selection)
+    archs: tuple[Arch, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Started:
 def run_init(options: InitOptions) -> Started:
     """Write the files of a new project. Raises UsageError before it writes anything; no file is replaced."""
     folder = options.folder
-    axes = new_axes(options.select)
+    axes = replace(new_axes(options.select), archs=options.archs)
     source = _cuda_file(folder)
     name = _name(options.name or (source.stem if source else folder.resolve().name), given=options.name is not None)
     if source:

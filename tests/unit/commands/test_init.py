@@ -13,6 +13,7 @@ import pytest
 
 from builder.commands.init.init import InitOptions, run_init
 from builder.errors import UsageError
+from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.recipes.started import started_text
@@ -26,10 +27,10 @@ def start(folder: Path, name: str | None = None) -> list[str]:
     return run_init(InitOptions(folder, name, SELECT)).extension.notes
 
 
-def printed(folder: Path, code: str) -> str:
+def printed(folder: Path, code: str, archs: tuple[Arch, ...] = ()) -> str:
     """What `init` prints for a folder with one CUDA file."""
     (folder / "mine.cu").write_text(code)
-    started = run_init(InitOptions(folder, None, SELECT))
+    started = run_init(InitOptions(folder, None, SELECT, archs))
     return started_text(folder, started.extension, started.axes)
 
 
@@ -178,6 +179,19 @@ def test_a_kernel_is_not_wrapped_if_the_file_launches_it(tmp_path: Path) -> None
     assert "no op for norm_kernel: the file launches it" in text
     assert "csrc/mine_ops.cu: it launches other_kernel with one thread for each element of y, which is a guess" in text
     assert "norm_kernel" not in (tmp_path / "csrc" / "mine_ops.cu").read_text()
+
+
+def test_architectures_of_the_new_matrix(tmp_path: Path) -> None:
+    text = printed(tmp_path, WRITES, (Arch.parse("9.0"), Arch.parse("12.0+PTX")))
+    assert "Python 3.12, archs 9.0, 12.0+PTX\n" in text
+    assert "build --arch" not in text
+    _, _, plan = read_plan(tmp_path / "matrix.yaml", Selection())
+    assert [str(arch) for arch in plan.builds[0].archs] == ["9.0", "12.0+PTX"]
+
+
+def test_without_architectures_the_build_with_one_is_named(tmp_path: Path) -> None:
+    assert "  buildfarm build --arch 9.0    (one GPU architecture" in printed(tmp_path, WRITES)
+    assert "\n# archs: [9.0]\n" in (tmp_path / "matrix.yaml").read_text()
 
 
 def test_host_functions_beside_kernels_are_named_too(tmp_path: Path) -> None:
