@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import TYPE_CHECKING
 from urllib.parse import quote
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from builder.publish.index.entry import Entry
 from builder.publish.people.coverage import ROOT, coverage
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 #: The folder with a page for each project.
 FOLDER = "projects"
@@ -28,6 +30,9 @@ def home_page(projects: Sequence[str]) -> bytes:
 
 @cache
 def _environment() -> Environment:
+    # jinja2 loads slowly, and `build` imports this module without making a page.
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
+
     environment = Environment(
         loader=PackageLoader("builder.publish.people", "."),
         undefined=StrictUndefined,
