@@ -36,19 +36,24 @@ def open_store(root: Path | None, *, run: bool = True) -> Store:
 
 
 def check_dist(dist: Path) -> None:
-    """Create `dist` and write a temporary file to it; raises UsageError when that fails.
+    """Create `dist` and write a temporary file to it; raises UsageError when that fails."""
+    check_output(dist, "--dist")
 
-    A new `dist` gets a .gitignore, as from `uv build`: inside a source folder, it is then no part of the source.
+
+def check_output(folder: Path, option: str) -> None:
+    """Create a folder for wheels and write a temporary file to it; raises UsageError, which names the option.
+
+    A new folder gets a .gitignore, as from `uv build`: inside a source folder, it is then no part of the source.
     """
     try:
-        if not dist.is_dir():
-            dist.mkdir(parents=True)
-            (dist / ".gitignore").write_text("*\n")
-        with tempfile.TemporaryFile(dir=dist):
+        if not folder.is_dir():
+            folder.mkdir(parents=True)
+            (folder / ".gitignore").write_text("*\n")
+        with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise UsageError(
             f"cannot write wheels to this folder: {error.strerror}",
-            where=str(dist),
-            hints=["name a different folder with `--dist DIR`"],
+            where=str(folder),
+            hints=[f"name a different folder with `{option} DIR`"],
         ) from None

@@ -56,7 +56,7 @@ def publish(
 
     A published file never changes: a different wheel of the same file name is refused too.
     """
-    from builder.commands.folders import open_store  # noqa: PLC0415 - see `build`
+    from builder.commands.folders import check_output, open_store  # noqa: PLC0415 - see `build`
     from builder.commands.index.publish import publish_wheels  # noqa: PLC0415
     from builder.publish.index.objects import Folder  # noqa: PLC0415
     from builder.publish.index.repository import Repository  # noqa: PLC0415
@@ -65,6 +65,7 @@ def publish(
     found = list(wheels or sorted(dist.glob("*.whl")))
     opened = open_store(store, run=False)
     required = levels_of(require)
+    check_output(Path(to), "--to")
     results = publish_wheels(Repository(Folder(Path(to))), found, opened, required)
     print_data(text.publish_json(results) if as_json else text.publish_text(results, Path(to), required))
     refused = any(result.outcome is PublishOutcome.REFUSED for result in results)

@@ -127,3 +127,15 @@ def test_the_status_of_a_project(index: Path, run: Run) -> None:
     page = json.loads((index / "simple" / "my-ext" / "index.json").read_bytes())
     assert page["project-status"] == {"status": "deprecated", "reason": "use other"}
     assert run("index", "status", index, "none", "deprecated")[0] == 2
+
+
+def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(tmp_path: Path, run: Run) -> None:
+    wheel = ready(tmp_path, version="1.0+cu130").wheel
+    words = ("publish", wheel, "--to", tmp_path / "index", "--store", tmp_path / "store", "--require", "none")
+    assert run(*words)[0] == 0
+    assert (tmp_path / "index" / ".gitignore").read_text() == "*\n"
+    assert check_index(Repository(Folder(tmp_path / "index"))).faults == ()
+    (tmp_path / "file").write_text("")
+    code, _, err = run(*words[:3], tmp_path / "file" / "index", *words[4:])
+    assert code == 2
+    assert "name a different folder with `--to DIR`" in " ".join(err.split())
