@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import DISK_HINT, BuildfarmError, UsageError
+from builder.gate.system.nvidia import smi
 from builder.gate.system.sizes import size_text
+from builder.matrix.axes import Arch
 
 #: Bytes for an environment with torch and a CUDA toolkit (measured: 4.8 GB for torch 2.11 with CUDA 13.0).
 ENVIRONMENT_BYTES = 6 * 2**30
@@ -59,6 +61,11 @@ def _available() -> int:
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
     return 0
+
+
+def own_gpus() -> list[Arch]:
+    """Return the architecture of each GPU of this machine; empty if nvidia-smi names none."""
+    return [Arch.parse(row["compute_cap"]) for row in smi(["index", "compute_cap"]) if "compute_cap" in row]
 
 
 def compile_jobs(resources: Resources, memory_per_job: int, wanted: int | None) -> int:

@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 
 from builder.errors import UsageError
-from builder.gate.system.nvidia import smi
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
+from builder.resources import own_gpus
 
 
 def examples(*commands: str) -> str:
@@ -287,7 +287,7 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
 
 def _native() -> list[Arch]:
     """Return the architecture of each GPU of this machine; raises UsageError if nvidia-smi names none."""
-    found = [Arch.parse(row["compute_cap"]) for row in smi(["index", "compute_cap"]) if "compute_cap" in row]
+    found = own_gpus()
     if not found:
         raise UsageError(
             "`native` needs a GPU, but nvidia-smi finds no GPU on this machine",

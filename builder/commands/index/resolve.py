@@ -10,12 +10,12 @@ from packaging.version import Version
 
 from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
 from builder.errors import UsageError
-from builder.gate.system.nvidia import smi
 from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.resolve import Resolution, Target, resolve
 from builder.publish.index.text.install import install_commands
+from builder.resources import own_gpus
 from builder.wheels.build_scripts.cuda_packages import torch_cuda
 
 
@@ -93,7 +93,7 @@ def make_target(options: ResolveOptions, compat: Compat) -> Target:
         python=compat.resolve_python(options.python) if options.python else _python_of(here),
         machine=os.uname().machine,
         glibc=_glibc(options.glibc) if options.glibc else _own_glibc() if here else None,
-        gpu=gpu_named(options.gpu, compat) if options.gpu else _own_gpu() if here else None,
+        gpu=gpu_named(options.gpu, compat) if options.gpu else min(own_gpus(), default=None) if here else None,
     )
 
 
@@ -139,9 +139,3 @@ def _glibc(text: str) -> tuple[int, int]:
 
 def _own_glibc() -> tuple[int, int]:
     return _glibc((os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2])
-
-
-def _own_gpu() -> Arch | None:
-    """The compute capability of this machine's oldest GPU, or None."""
-    found = [Arch.parse(row["compute_cap"]) for row in smi(["index", "compute_cap"]) if "compute_cap" in row]
-    return min(found, default=None)

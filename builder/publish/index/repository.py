@@ -115,12 +115,12 @@ class Repository:
         return self._record(f"records/{project}/{filename}.json")
 
     def find(self, filename: str) -> Entry:
-        """The entry of a published wheel; raises UsageError if there is none."""
+        """The entry of a wheel as it was published, without its yank; raises UsageError if it is not published."""
         try:
             project = project_of(filename)
         except ValueError as error:
             raise UsageError(str(error), where=filename) from None
-        entry = next((entry for entry in self.entries(project) if entry.filename == filename), None)
+        entry = self.published(project, filename)
         if entry is None:
             raise UsageError("the index has no such wheel", where=filename)
         return entry

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from builder.__main__ import _run
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
+from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
 
@@ -22,20 +21,6 @@ def index(tmp_path: Path) -> Path:
     for version in ("1.0+cu121", "1.0+cu124", "2.0+cu124", "3.0"):
         repository.add(ready(tmp_path, version=version, proven=False))
     return tmp_path / "index"
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
-        code = _run()
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def test_yank_warns_of_the_wheel_that_is_installed_instead(index: Path, run: Run) -> None:

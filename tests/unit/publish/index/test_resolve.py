@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.__main__ import _run
 from builder.commands.index.resolve import gpu_named
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
@@ -18,6 +16,7 @@ from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.index.resolve import Target, misfit, resolve, runs_on
+from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
 TARGET = Target(Torch(2, 6, 0), Cuda(12, 4), Python(3, 11), "x86_64", (2, 31), Arch(8, 9))
@@ -106,20 +105,6 @@ def test_the_newest_version_then_the_best_tested_wheel() -> None:
     better = entry("my_ext-10.0+a.cu124-cp311-cp311-linux_x86_64.whl", farm=farm)
     found = resolve([old, better, new], nothing, TARGET)
     assert (found.best, found.level, found.misfits) == (better, "gpu", {})
-
-
-Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
-        code = _run()
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:

@@ -1,0 +1,23 @@
+"""The command line, for the tests of the index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from builder.__main__ import _run
+
+#: Runs buildfarm with these words; returns the exit code, stdout and stderr.
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
+        code = _run()
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
