@@ -219,6 +219,16 @@ class Engine:
             found = client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True)
             return {str(container.labels[OWNER_LABEL]) for container in found}
 
+    def make_root_directory_writable(self, owner: str) -> bool:
+        """Let every user create files in `/` of the owner's running containers; False if none of them runs yet.
+
+        Raises MissingToolError when the engine does not answer.
+        """
+        with self._client() as client:
+            running = client.containers.list(filters={"label": f"{OWNER_LABEL}={owner}"}, ignore_removed=True)
+            statuses = [container.exec_run(["chmod", "1777", "/"], user="0:0").exit_code for container in running]
+        return 0 in statuses
+
     def remove_containers(self, owner: str) -> list[str]:
         """Kill and remove the containers of an owner, with their anonymous volumes; returns their ids."""
         removed = []

@@ -27,6 +27,7 @@ from builder.publish.report import report_json
 from builder.result import BuildResult
 from builder.storage.runs import save_run
 from builder.store import Store
+from builder.tested_versions import untested
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import Executor
 from builder.wheels.toolchain.environments import Environments
@@ -93,6 +94,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     executor = _executor(options, matrix, plan, environments)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
+    if sentences := untested().values():
+        print_warning("; ".join(sentences))
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
     prover = WheelProver(store, environments, images, pull=options.pull, again=options.reprove)

@@ -21,6 +21,7 @@ from builder.matrix.config import PathSource
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheels.build_scripts.finish import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
 from builder.wheels.cibuildwheel.merge import constraints, merge_settings, overridden_variables
+from builder.wheels.cibuildwheel.root_directory import ENTRY_POINT, write_entry_point
 from builder.wheels.cibuildwheel.upstream import Upstream
 from builder.wheels.job import CompileJob
 from builder.wheels.sccache.configure import cache_variables, compiler_variables, reuse_variables
@@ -96,6 +97,7 @@ def write_inputs(
     mounted.mkdir(exist_ok=True)
     mounted.chmod(0o777)  # the container's user writes results there
     copy_scripts(mounted)
+    write_entry_point(mounted)
     (mounted / DRIVER_LIBRARIES_FILE).write_text("\n".join(sorted(DRIVER_LIBRARIES)) + "\n")
     packages = job.toolchain.packages
     (mounted / "requirements.txt").write_text("\n".join(packages) + "\n")
@@ -169,6 +171,7 @@ def _create_arguments(job: CompileJob, upstream: Upstream, mounted: Path, variab
     """Arguments of `docker create`: label, mounts, user and environment variables."""
     create = [
         f"--label={OWNER_LABEL}={job.owner}",
+        f"--entrypoint={_JOB}/{ENTRY_POINT}",
         # A compile needs no GPU. NVIDIA's container runtime would refuse the image if the driver is too old for it.
         "--env=NVIDIA_VISIBLE_DEVICES=void",
         _mount("bind", mounted, _JOB),

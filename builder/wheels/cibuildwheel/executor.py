@@ -35,6 +35,7 @@ from builder.wheels.cibuildwheel.config import (
 )
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES, report_stages, run_error
 from builder.wheels.cibuildwheel.packages import PackageResolver
+from builder.wheels.cibuildwheel.root_directory import writable_root_directory
 from builder.wheels.cibuildwheel.upstream import read_upstream
 from builder.wheels.job import CALLS_FILE, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
@@ -189,13 +190,15 @@ class DockerExecutor:
         variables = {k: v for k, v in os.environ.items() if not _DROPPED_VARIABLES.match(k)}
         # Values may contain passwords, so docker's arguments have only the names of these variables.
         variables |= index_variables(index=torch_index)
-        variables |= {**LOG_VARIABLES, "TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+        # cibuildwheel copies this CA bundle into the container, for pip; otherwise it takes the one of certifi.
+        variables |= {**LOG_VARIABLES, "SSL_CERT_FILE": str(ca_bundle())}
+        variables |= {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
         if FIRST_INDEX in job.recipe.env:  # the recipe takes precedence, as for every variable
             variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
         start = log_size(job.log)
         status: int | None = None
         try:
-            with report_stages(job.log, start, stage):
+            with report_stages(job.log, start, stage), writable_root_directory(self._engine, job.owner):
                 status = run(argv, log=job.log, owner=job.owner, cwd=job.source, env=variables)
         finally:
             # Also after an interrupt, which kills cibuildwheel but not its container.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from builder.build_log import complete_lines, text_since
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
+from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.failures import compile_failure, disk_is_full, was_killed
@@ -131,7 +132,10 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
     hints = [f"the full output is in {job.log}"]
 
     def error(sentence: str, *ways_out: str, stage: str = "") -> BuildError:
-        return BuildError(sentence, stage=stage or step.stage, log=job.log, hints=[*ways_out, *hints])
+        failed = stage or step.stage
+        # A failed compile is the source's own. What fails around it may be due to a change of cibuildwheel.
+        others = [] if failed == "compile" else version_hints("cibuildwheel")
+        return BuildError(sentence, stage=failed, log=job.log, hints=[*ways_out, *others, *hints])
 
     if status < 0:
         return error(f"cibuildwheel was killed by signal {-status}")

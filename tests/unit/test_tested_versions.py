@@ -1,0 +1,46 @@
+"""The table of tested versions: its warnings, its hints, and that it agrees with what an installation allows."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.metadata import version
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from builder import tested_versions
+from builder.tested_versions import TESTED, VersionRange, hints, untested
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    ("installed", "relation"),
+    [("4.3.6", "newer"), ("5.0.0a1", "newer"), ("3.9.9", "older"), ("4.0.0", ""), ("4.3.5", "")],
+)
+def test_a_version_outside_of_the_range_is_named(
+    installed: str, relation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tested_versions, "version", lambda _: installed)
+    monkeypatch.setitem(TESTED, "cibuildwheel", VersionRange("4.0.0", "4.3.5"))
+    expected = (
+        f"cibuildwheel {installed} is {relation} than the versions that buildfarm was tested with (4.0.0 to 4.3.5)"
+    )
+    assert untested(["cibuildwheel"]) == ({"cibuildwheel": expected} if relation else {})
+    assert [hint.startswith(expected) and "cibuildwheel==4.3.5" in hint for hint in hints("cibuildwheel")] == (
+        [True] if relation else []
+    )
+
+
+def test_an_installation_allows_what_was_tested() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    allowed = {requirement.name: requirement for requirement in map(Requirement, project["dependencies"])}
+    for name, tested in TESTED.items():
+        assert Version(tested.oldest) in allowed[name].specifier
+        assert Version(tested.newest) in allowed[name].specifier
+        oldest = min(Version(s.version) for s in allowed[name].specifier if s.operator in {">=", "=="})
+        assert Version(tested.oldest) == oldest, "an installation may choose a version that was not tested"
+
+
+def test_this_installation_was_tested() -> None:
+    assert untested() == {}, {name: version(name) for name in TESTED}
