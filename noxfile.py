@@ -30,7 +30,7 @@ def unit(session: nox.Session) -> None:
 def everything(session: nox.Session) -> None:
     """Run every test: real builds, containers, 40 GB of disk. Nothing is skipped."""
     session.install(".[test]")
-    session.run("pytest", "-n", "3", *session.posargs, env={"CI": "true"})
+    session.run("pytest", "-n", "3", "--all", *session.posargs, env={"CI": "true"})
 
 
 @nox.session

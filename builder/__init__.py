@@ -1,8 +1,15 @@
 """buildfarm: builds wheels of PyTorch CUDA extensions, and tests each wheel in every cell that it serves."""
 
-from importlib.metadata import PackageNotFoundError, version
+__version__: str
 
-try:
-    __version__ = version("buildfarm")
-except PackageNotFoundError:  # run from a tree that was never installed
-    __version__ = "0+unknown"
+
+def __getattr__(name: str) -> str:
+    """The version, `__version__`; importlib.metadata is imported for it, which takes a tenth of a short command."""
+    if name != "__version__":
+        raise AttributeError(name)
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
+    try:
+        return version("buildfarm")
+    except PackageNotFoundError:  # run from a tree that was never installed
+        return "0+unknown"

@@ -33,6 +33,7 @@ class Check(StrEnum):
         "metadata",
         "Name, version, torch requirement and Python requirement agree with the file name and the recipe.",
     )
+    RECORD = "record", "RECORD lists every file of the wheel with its hash."
     GRAFTED = "grafted", "The wheel bundles no library of torch, CUDA or the NVIDIA driver."
     ABI3 = "abi3", "The libraries of a wheel with an abi3 tag use only the limited API of the tagged Python."
     STABLE = (
@@ -46,6 +47,19 @@ class Check(StrEnum):
     DEVICE_CODE = (
         "device-code",
         "Each library with GPU code contains SASS for every architecture of the build, and PTX for each `+PTX`.",
+    )
+    SIZE = "size", "The wheel file is not larger than `max_size` of the recipe, or `verify --max-size`."
+    GPUS = "gpus", "Every GPU that `verify --gpu` names runs the GPU code, with the driver of `--driver`."
+    LOADER = (
+        "loader",
+        "The dynamic loader accepts the libraries: no executable stack, no text relocations, no RPATH to folders of"
+        " others, one CUDA runtime.",
+    )
+    WINDOW = "window", "The wheel links with every torch release that its METADATA allows."
+    CLASH = (
+        "clash",
+        "No library, shared object or op library of the wheel stands for a different one of a package of `verify"
+        " --beside`.",
     )
     # In the cell's environment.
     IMPORT = "import", "The wheel can be installed and imported in the cell's environment."

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from enum import IntEnum
 from pathlib import Path
 
+from builder.untrusted.masking import mask_credentials
+
 
 class Exit(IntEnum):
     """Exit codes of the command `buildfarm`. They do not change, so scripts may rely on them."""
@@ -29,8 +31,8 @@ _MEANINGS = {
         " without a GPU."
     ),
     Exit.FAILED: (
-        "A build failed, a check failed, or a rebuilt wheel differs. Also: the disk is full, or a file cannot be read"
-        " or written."
+        "A build failed, a check failed, a rebuilt wheel differs, or `doctor` found a fault. Also: the disk is full, or"
+        " a file cannot be read or written."
     ),
     Exit.USAGE: (
         "The command line, matrix.yaml, a recipe or the machine does not allow the run. No build was started, but"
@@ -52,6 +54,8 @@ DISK_HINT = "`buildfarm store du` shows what uses the disk"
 class BuildfarmError(Exception):
     """An expected error, printed without a traceback. A traceback means a bug of buildfarm.
 
+    Secrets in its texts are masked.
+
     Attributes:
         sentence: what is wrong, one sentence.
         where: the file and key, the package or the command that the error is about; may be empty.
@@ -62,10 +66,10 @@ class BuildfarmError(Exception):
     exit_code: Exit = Exit.FAILED
 
     def __init__(self, sentence: str, *, where: str = "", hints: Sequence[str] = ()) -> None:
-        super().__init__(sentence)
-        self.sentence = sentence
-        self.where = where
-        self.hints = tuple(hints)
+        super().__init__(mask_credentials(sentence))
+        self.sentence = mask_credentials(sentence)
+        self.where = mask_credentials(where)
+        self.hints = tuple(map(mask_credentials, hints))
 
     def __str__(self) -> str:
         return f"{self.where}: {self.sentence}" if self.where else self.sentence
@@ -96,6 +100,7 @@ class BuildError(BuildfarmError):
         stage: the stage that failed: `fetch`, `environment`, `compile`, `repair` or `verify`; in a container also
             `before-all`, `before-build`, `test` or `copy`.
         log: file with the complete output, or None.
+        excerpt: lines that show the place of the error in the source, or empty.
 
     """
 
@@ -107,10 +112,12 @@ class BuildError(BuildfarmError):
         log: Path | None = None,
         where: str = "",
         hints: Sequence[str] = (),
+        excerpt: Sequence[str] = (),
     ) -> None:
         super().__init__(sentence, where=where, hints=hints)
         self.stage = stage
         self.log = log
+        self.excerpt = tuple(map(mask_credentials, excerpt))
 
 
 class PreflightError(BuildfarmError):
@@ -125,3 +132,9 @@ class PreflightError(BuildfarmError):
         super().__init__(f"{len(problems)} problems were found; nothing was started")
         self.problems = tuple(problems)
         self.exit_code = max((problem.exit_code for problem in problems), default=Exit.FAILED)
+
+
+def raise_problems(problems: Sequence[BuildfarmError]) -> None:
+    """Raise the only problem, or all of them as a PreflightError; return if there is none."""
+    if problems:
+        raise problems[0] if len(problems) == 1 else PreflightError(problems)

@@ -42,6 +42,10 @@ class InUse:
             raise_if_interrupted()
             time.sleep(0.02)
 
+    def unmark(self, name: str) -> None:
+        """Remove the mark of this object; marks of others stay."""
+        self._lock(fcntl.F_UNLCK, name)
+
     @contextmanager
     def claimed(self, name: str) -> Iterator[bool]:
         """Yield whether nobody uses the name. If so, nobody can mark it while the body runs."""

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
 from rich.markup import escape
+from rich.segment import Segment
 
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import BuildError, BuildfarmError, UsageError
+from builder.untrusted.masking import mask_credentials
+from builder.untrusted.plain_text import visible
 
-console = Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)  # text such as `:x:` is printed as it is
+
+class PlainConsole(Console):
+    """A console that prints texts without secrets and without control characters other than its own."""
+
+    def _render_buffer(self, buffer: Iterable[Segment]) -> str:
+        return super()._render_buffer(
+            part if part.control else Segment(visible(mask_credentials(part.text)), part.style) for part in buffer
+        )
+
+
+#: stderr. Text such as `:x:` is printed as it is.
+console = PlainConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 @dataclass
@@ -50,8 +64,10 @@ def print_warning(text: str) -> None:
 
 
 def print_error(error: BuildfarmError, *, who: Sequence[str] = ()) -> None:
-    """Print an error and its hints; `who` are the names of the builds that it stopped."""
+    """Print an error with the line of the source, and its hints; `who` are the builds that it stopped."""
     about = "" if not who else f"{who[0]}: " if len(who) == 1 else f"{who[0]} and {len(who) - 1} more: "
     console.print(f"[red]error:[/] {escape(about)}{escape(str(error))}")
+    for line in error.excerpt if isinstance(error, BuildError) else ():
+        console.print(f"  {escape(line)}")
     for hint in error.hints:
         console.print(f"  [cyan]hint:[/] {escape(hint)}")

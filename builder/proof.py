@@ -12,8 +12,9 @@ from typing import Any, Self
 
 from builder.check import Check
 from builder.matrix.axes import Cell
+from builder.untrusted.json_data import text
 
-__all__ = ["Check", "Proof", "Verdict", "now"]
+__all__ = ["Check", "Proof", "Verdict", "now", "proofs_of"]
 
 
 class Verdict(StrEnum):
@@ -79,15 +80,20 @@ class Proof:
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Read what `to_json` wrote; raises KeyError or ValueError for anything else."""
         return cls(
-            wheel=data["wheel"],
+            wheel=text(data["wheel"]),
             cell=Cell.parse(data["cell"]) if data["cell"] else None,
             check=Check(data["check"]),
             verdict=Verdict(data["verdict"]),
-            reason=data["reason"],
-            evidence=data["evidence"],
-            when=data["when"],
-            basis=data["basis"],
+            reason=text(data["reason"]),
+            evidence=dict(data["evidence"]),
+            when=text(data["when"]),
+            basis=text(data["basis"]),
         )
+
+
+def proofs_of(data: list[dict[str, Any]]) -> list[Proof]:
+    """The proofs in plain data; raises as `Proof.from_json` for anything else."""
+    return [Proof.from_json(entry) for entry in data]
 
 
 def now() -> str:

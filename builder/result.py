@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -163,6 +163,8 @@ class PublishResult:
         cells: the level of each cell, by the cell's name.
         paths: the paths of the index that list the wheel.
         reasons: why it was refused, a sentence each.
+        notes: what else to say about it, a sentence each.
+        below_level: whether its proofs do not reach a required level.
 
     """
 
@@ -171,3 +173,29 @@ class PublishResult:
     cells: dict[str, str]
     paths: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    below_level: bool = False
+
+
+@dataclass(frozen=True)
+class AdoptResult:
+    """What `adopt` did with one wheel.
+
+    Attributes:
+        published: what was published or refused.
+        origin: where the wheel came from: a URL, or `a file`.
+        cells: the cells that were tested, now or before.
+        not_run: why other claimed cells could not be tested, by the cell's name.
+        others: why the wheel claims no other cell, a sentence each.
+        left_out: the number of claimed cells that the options leave out.
+        proofs: of the file and of each cell in `cells`.
+
+    """
+
+    published: PublishResult
+    origin: str
+    cells: tuple[Cell, ...] = ()
+    not_run: dict[str, str] = field(default_factory=dict)
+    others: tuple[str, ...] = ()
+    left_out: int = 0
+    proofs: tuple[Proof, ...] = ()

@@ -5,6 +5,7 @@ Finished builds and proofs are written under a temporary name and renamed, so no
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -18,16 +19,21 @@ from uuid import uuid4
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from builder.errors import BuildfarmError
-from builder.hashing import digest_of
+from builder.hashing import digest_of, sha256_of
 from builder.in_use import InUse
+from builder.log import print_warning
 from builder.process import kill_orphans, raise_if_interrupted
-from builder.proof import Proof
+from builder.proof import Proof, proofs_of
 from builder.records.build_record import BuildRecord
+from builder.untrusted.folders import remove_tree
+from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text
 
 #: What every command that builds or checks marks as used: sources, logs, proofs and compiled objects are deleted only
 #: while no such command runs.
 RUN = "run"
+
+#: How the name of a folder in `envs` begins that keeps the bytecode of an environment's packages.
+BYTECODE = "bytecode-"
 
 
 def default_store() -> Path:
@@ -77,6 +83,16 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_file_system(path: Path) -> None:
+    """Sync the file system of a path to disk: for thousands of files this is faster than to sync each."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), "cannot be synced", str(path))
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True)
 class StoredBuild:
     """A finished build as the store keeps it.
@@ -86,6 +102,7 @@ class StoredBuild:
         wheel: the wheel's path in the store.
         record: how the build went.
         mark: what marks the build as used, as long as this object exists; None if it is not marked.
+        sha256: of the wheel when it was stored; empty in stores of earlier versions.
 
     """
 
@@ -93,6 +110,7 @@ class StoredBuild:
     wheel: Path
     record: BuildRecord
     mark: InUse | None = field(default=None, compare=False, repr=False)
+    sha256: str = ""
 
 
 class Store:
@@ -104,6 +122,7 @@ class Store:
             (root / name).mkdir(parents=True, exist_ok=True)
         if not (root / "CACHEDIR.TAG").exists():  # backups leave the folder out, and so do builds of a source around it
             (root / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
+        self._whole: dict[Path, tuple[int, int, int, int]] = {}
         self._in_use = InUse(root / "locks" / "in-use")
 
     def use(self, target: str) -> None:
@@ -114,6 +133,10 @@ class Store:
         self._in_use.mark(target)
         with suppress(OSError):
             os.utime(self.root / target)
+
+    def release(self, target: str) -> None:
+        """Remove the mark that `use` of this object made."""
+        self._in_use.unmark(target)
 
     def is_unused(self, mark: str) -> bool:
         """Whether no running process uses this mark."""
@@ -128,10 +151,9 @@ class Store:
 
     def last_use(self, target: str) -> datetime:
         """When a path of the store was marked last, or written."""
-        try:
+        seconds = 0.0
+        with suppress(FileNotFoundError):
             seconds = (self.root / target).lstat().st_mtime
-        except FileNotFoundError:
-            seconds = 0
         return datetime.fromtimestamp(seconds, UTC)
 
     def delete(self, target: str, mark: str) -> bool:
@@ -146,20 +168,44 @@ class Store:
             return True
 
     def take(self, digest: str) -> StoredBuild | None:
-        """Mark a build as used and return it, or None if it is not finished."""
+        """Mark a build as used and return it, or None if it is not finished or if its wheel has changed on disk."""
         self.use(f"builds/{digest}")
         found = self.find(digest)
-        return replace(found, mark=self._in_use) if found else None
+        if found is None:
+            return None
+        if found.sha256 and not self._is_whole(found):
+            print_warning(
+                f"the stored wheel {found.wheel.name} is damaged: its sha256 is not {found.sha256}; it is built again"
+            )
+            return None
+        return replace(found, mark=self._in_use)
+
+    def _is_whole(self, stored: StoredBuild) -> bool:
+        """Whether the wheel has its hash. This process hashes a file again only if it was changed meanwhile."""
+        stat = stored.wheel.stat()
+        seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+        if self._whole.get(stored.wheel) != seen:
+            if sha256_of(stored.wheel) != stored.sha256:
+                return False
+            self._whole[stored.wheel] = seen
+        return True
 
     def find(self, digest: str) -> StoredBuild | None:
         """The finished build of this digest, or None. Without its wheel or a readable record it counts as none."""
         folder = self.root / "builds" / digest
         try:
-            data = json.loads((folder / "build.json").read_bytes())
-            wheel, record = folder / str(data["wheel"]), BuildRecord.from_json(data)
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError, BuildfarmError):
+            stored = read_json(
+                folder / "build.json",
+                lambda data: StoredBuild(
+                    digest,
+                    folder / text(data["wheel"]),
+                    BuildRecord.from_json(data),
+                    sha256=text(data.get("sha256", "")),
+                ),
+            )
+        except (FileNotFoundError, JsonError):
             return None
-        return StoredBuild(digest, wheel, record) if wheel.is_file() else None
+        return stored if stored.wheel.is_file() else None
 
     def builds(self) -> Iterator[StoredBuild]:
         """Every finished build, in no order."""
@@ -175,12 +221,12 @@ class Store:
         temporary.mkdir(parents=True)
         shutil.copyfile(wheel, temporary / wheel.name)
         sync(temporary / wheel.name)
-        write_atomic(temporary / "build.json", json.dumps(record.to_json() | {"wheel": wheel.name}, indent=1).encode())
-        if final.exists():  # an incomplete build: `find` returned None
-            shutil.rmtree(final)
+        data = record.to_json() | {"wheel": wheel.name, "sha256": (sha256 := sha256_of(temporary / wheel.name))}
+        write_atomic(temporary / "build.json", json.dumps(data, indent=1).encode())
+        remove_tree(final)  # an incomplete or damaged build: `take` returned None
         temporary.rename(final)
         sync(final.parent)
-        return StoredBuild(digest, final / wheel.name, record, self._in_use)
+        return StoredBuild(digest, final / wheel.name, record, self._in_use, sha256)
 
     @contextmanager
     def lock(self, name: str, *, wait: bool = True) -> Iterator[bool]:
@@ -216,7 +262,7 @@ class Store:
             try:
                 yield folder
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
     def owner(self, name: str) -> str:
         """Return the owner for processes and containers of this name. Two stores never share an owner."""
@@ -233,7 +279,7 @@ class Store:
         """Remove what a killed run left under this name; return the path of the scratch folder, which is gone."""
         kill_orphans(self.owner(name))
         folder = self.root / "work" / name
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         return folder
 
     def log(self, name: str) -> Path:
@@ -252,7 +298,6 @@ class Store:
     def proofs(self, wheel: str) -> list[Proof]:
         """Return all proofs of a wheel, by its sha256; none if their file is missing or unreadable."""
         try:
-            entries = json.loads((self.root / "proofs" / f"{wheel}.json").read_bytes())
-            return [Proof.from_json(entry) for entry in entries]
-        except (OSError, ValueError, KeyError, TypeError, BuildfarmError):  # no file, or written by a different version
+            return read_json(self.root / "proofs" / f"{wheel}.json", proofs_of, limit=MAX_OWN_JSON)
+        except (OSError, JsonError):  # no file, or written by a different version
             return []

@@ -9,12 +9,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.atlas.page import atlas_page
+from docs.scripts.build_fails import build_fails_page
 from docs.scripts.code_pages import cases_page, checks_page, exit_codes_page, store_page
 from docs.scripts.command_page import cli_page
 from docs.scripts.flow import draw
 from docs.scripts.packages import with_packages
 from docs.scripts.support import readme_support, support_page
 from docs.scripts.terminal import picture
+from docs.scripts.timeline import timeline_picture
 from docs.scripts.yaml_pages import extension_page, matrix_page
 
 DOCS = Path(__file__).parent
@@ -28,6 +31,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield DOCS / "pictures" / "flow.svg", draw(DOCS / "pictures" / "flow.yaml")
     for recording in sorted((DOCS / "recordings").glob("*.ansi")):
         yield DOCS / "pictures" / f"{recording.stem}.svg", picture(recording)
+    yield DOCS / "pictures" / "timeline.svg", timeline_picture(DOCS / "recordings" / "timeline.json")
     yield reference / "cli.md", cli_page()
     yield reference / "matrix-yaml.md", matrix_page()
     yield reference / "extension-yaml.md", extension_page()
@@ -35,7 +39,9 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield reference / "checks.md", checks_page()
     yield reference / "exit-codes.md", exit_codes_page()
     yield reference / "store.md", store_page()
+    yield DOCS / "how-to" / "build-fails.md", build_fails_page()
     yield reference / "support-matrix.md", support_page()
+    yield DOCS / "atlas" / "index.md", atlas_page()
     yield ARCHITECTURE, with_packages(ARCHITECTURE.read_text(encoding="utf-8"))
     yield README, readme_support(README.read_text(encoding="utf-8"))
 

@@ -20,12 +20,14 @@ from builder.images.engine import Engine
 from builder.matrix.axes import Python
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
+from tests.failures import Failures
 
 ROOT = Path(__file__).parent.parent
 #: The installed command: unlike `python -m builder` it does not see the source tree it is started in.
 BUILDFARM = Path(sys.executable).with_name("buildfarm")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
-QUICK = "quick tier: unit tests and one real build; CI=true or --all runs everything (40 GB of disk)"
+QUICK = "quick tier: unit tests and one real build; CI=true runs the tests of a change, --all every test"
+CHANGE = "tests of a change; --all also runs those marked `release`"
 
 
 def lacking(what: str) -> NoReturn:
@@ -63,7 +65,9 @@ def free_disk(volume: str = "") -> None:
     if images:
         wanted.insert(0, ["image", "rm", *images])
     if volume:
-        wanted.append(["volume", "rm", volume])  # which a test that failed early did not make
+        names = run("docker", "volume", "ls", "--quiet").out.split()
+        own = [name for name in names if name.partition(".")[0] == volume]
+        wanted.append(["volume", "rm", volume, *own])  # which a test that failed early did not make
     for argv in wanted:
         done = run("docker", *argv, "--force")
         assert done.code == 0, done.all
@@ -187,6 +191,8 @@ IN_CONTAINERS = (
     "test_rocky_linux.py",
     "test_cibuildwheel.py",
     "test_container_faults.py",
+    "test_distributed_containers.py",
+    "test_hostile_setup.py",
     "test_smoke_container.py",
     "test_cuda_images.py",
     "test_pull.py",
@@ -197,6 +203,7 @@ FIRST = (
     "test_op_gate.py",
     *IN_CONTAINERS,
     "test_tutorial.py",
+    "test_workflows.py",
     "test_gate_defects.py",
     "test_main_job.py",
     "test_kill.py",
@@ -204,26 +211,38 @@ FIRST = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--all` runs every test on a person's machine, as CI=true does in CI."""
-    parser.addoption("--all", action="store_true", help="run every test, not only the quick tier")
+    """`--all` runs every test."""
+    parser.addoption("--all", action="store_true", help="run every test, not only those of a tier")
 
 
 def runs_everything(config: pytest.Config) -> bool:
-    """Whether all tests were asked for: in CI, with `--all`, or by naming files to run."""
-    named = config.args_source is pytest.Config.ArgsSource.ARGS
-    return IN_CI or named or bool(config.getoption("--all"))
+    """Whether all tests were asked for: with `--all`, or by naming files to run."""
+    return config.args_source is pytest.Config.ArgsSource.ARGS or bool(config.getoption("--all"))
+
+
+def is_quick(config: pytest.Config) -> bool:
+    """Whether the quick tier runs: unit tests and one real build."""
+    return not IN_CI and not runs_everything(config)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Say which tier runs."""
-    return None if runs_everything(config) else QUICK
+    if runs_everything(config):
+        return None
+    return QUICK if is_quick(config) else CHANGE
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Selection the tier, then order the tests: what takes longest starts first."""
+    """Select the tier, then order the tests: what takes longest starts first."""
+
+    def is_left_out(item: pytest.Item) -> bool:
+        if is_quick(config):
+            return _is_integration(item) and not item.get_closest_marker("quick")
+        return bool(item.get_closest_marker("release"))
+
     if not runs_everything(config):
-        left_out = [item for item in items if _is_integration(item) and not item.get_closest_marker("quick")]
-        config.hook.pytest_deselected(items=left_out)
+        left_out = {item for item in items if is_left_out(item)}
+        config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
     def rank(item: pytest.Item) -> int:
@@ -237,17 +256,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_integration(item: pytest.Item) -> bool:
-    return "integration" in item.path.parts
+    return bool({"integration", "incidents"} & set(item.path.parts))
 
 
 class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """What one worker of `-n` runs by itself, in order: all tests in containers; an integration test's file.
+    """What one worker of `-n` runs by itself, in order: tests in containers; incidents; an integration test's file.
 
     xdist's own groups are marks, which it passes on in a way that pytest 9.2 does not follow.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
+        if "incidents" in Path(file).parts:
+            return "incidents"  # they share the wheels that they build
         if "integration" not in Path(file).parts:
             return nodeid
         return "containers" if Path(file).name in IN_CONTAINERS else file
@@ -269,6 +290,8 @@ def pytest_configure(config: pytest.Config) -> None:
     Tests take the Pythons of the machine; those of downloads bring a mirror of their own.
     """
     os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
+    if IN_CI and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Failures(config))
     if STORE not in os.environ and not hasattr(config, "workerinput"):
         _made.append(Path(tempfile.mkdtemp(prefix="buildfarm-test-store-")))
         os.environ[STORE] = str(_made[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from builder.cli.init import NewArchOption
 from builder.cli.options import (
     JsonOption,
     MatrixOption,
@@ -12,6 +13,7 @@ from builder.cli.options import (
     NewTorchOption,
     SourceArgument,
     StoreOption,
+    architectures,
     examples,
     selection,
 )
@@ -30,6 +32,7 @@ def add(
     torch: NewTorchOption = None,
     cuda: NewCudaOption = None,
     python: NewPythonOption = None,
+    arch: NewArchOption = None,
     matrix: MatrixOption = Path("matrix.yaml"),
     store: StoreOption = None,
     as_json: JsonOption = False,
@@ -38,9 +41,8 @@ def add(
     from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
     from builder.recipes.added import added_json, added_text, next_steps  # noqa: PLC0415
 
-    if matrix.exists() and (torch or cuda or python):
-        print_warning(
-            f"--torch, --cuda and --python have no effect, because {matrix} exists; edit the versions in this file"
-        )
-    added = run_add(AddOptions(source, matrix, selection(torch, cuda, python, None), store))
+    if matrix.exists() and (torch or cuda or python or arch):
+        print_warning(f"--torch, --cuda, --python and --arch have no effect, because {matrix} exists: edit this file")
+    archs = architectures(arch)
+    added = run_add(AddOptions(source, matrix, selection(torch, cuda, python, None), store, archs))
     print_data(added_json(added) if as_json else added_text(added) + next_steps(added))

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from builder.cli.distributed.scheduler_options import (
+    PlainTcpOption,
+    ProveOnOption,
+    SchedulerOption,
+    WorkerTimeoutOption,
+    remote_options,
+)
 from builder.cli.options import (
     ArchOption,
     BuildDryRunOption,
@@ -36,13 +43,17 @@ from builder.cli.options import (
     selection,
 )
 from builder.cli.output import print_data
+from builder.cli.runs.report import SummaryOption
+from builder.commands.building.options import BuildOptions
+from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit
 from builder.log import print_error, print_line, set_verbosity
+from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.publish.plan_text import dry_run_json, dry_run_text
 
 if TYPE_CHECKING:
-    from builder.commands.building.build import BuildOptions, BuildOutcome
+    from builder.commands.building.build import BuildOutcome
 
 EXAMPLES = examples(
     "buildfarm build --torch 2.2 --cuda 12.1",
@@ -68,21 +79,23 @@ def build(
     no_compiler_cache: NoCompilerCacheOption = False,
     no_python_downloads: NoPythonDownloadsOption = False,
     reprove: ReproveOption = False,
+    scheduler: SchedulerOption = None,
+    prove_on: ProveOnOption = None,
+    plain_tcp: PlainTcpOption = False,
+    worker_timeout: WorkerTimeoutOption = PATIENCE,
     dry_run: BuildDryRunOption = False,
     dist: DistOption = Path("dist"),
     junit: JunitOption = None,
+    summary: SummaryOption = None,
     store: StoreOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
-    from builder.commands.building import build as verb  # noqa: PLC0415 - loads slowly; `plan` does not need it
-
     set_verbosity(quiet=quiet, verbose=verbose)
-    archs = architectures(arch)  # before a recipe is written: it may raise
-    ext = [*(ext or ()), *_added(source, matrix, selection(torch, cuda, python, None), store)]
-    options = verb.BuildOptions(
+    archs, ext = _chosen(arch, ext, source, matrix, selection(torch, cuda, python, None), store)
+    options = BuildOptions(
         matrix=matrix,
         select=selection(torch, cuda, python, ext),
         archs=archs,
@@ -96,12 +109,18 @@ def build(
         reprove=reprove,
         store=store,
         dist=dist.absolute(),
+        summary=summary,
+        remote=remote_options(scheduler, prove_on, plain_tcp=plain_tcp, worker_timeout=worker_timeout),
     )
+    _run(options, dist, junit, dry_run=dry_run, as_json=as_json)
+
+
+def _run(options: BuildOptions, dist: Path, junit: Path | None, *, dry_run: bool, as_json: bool) -> None:
+    from builder.commands.building.build import run_build  # noqa: PLC0415 - loads slowly
+
     if dry_run:
         return _print_dry_run(options, as_json=as_json)
-    outcome = verb.run_build(options)
-    _print(dist, outcome, junit, as_json=as_json)
-    raise typer.Exit(int(max((result.exit for result in outcome.results), default=Exit.OK)))
+    return _finish(dist, run_build(options), junit, as_json=as_json)
 
 
 def _print_dry_run(options: BuildOptions, *, as_json: bool) -> None:
@@ -112,8 +131,8 @@ def _print_dry_run(options: BuildOptions, *, as_json: bool) -> None:
     print_data(dry_run_json(builds) if as_json else dry_run_text(builds, hint_of(options, builds)))
 
 
-def _print(dist: Path, outcome: BuildOutcome, junit: Path | None, *, as_json: bool) -> None:
-    """Print the errors and the result; write the JUnit file."""
+def _finish(dist: Path, outcome: BuildOutcome, junit: Path | None, *, as_json: bool) -> None:
+    """Print the errors and the result; write the JUnit file; exit with the code of the run."""
     from builder.publish.build_text import build_text, distinct_errors  # noqa: PLC0415
     from builder.publish.report import build_junit, report_json  # noqa: PLC0415
     from builder.store import write_atomic  # noqa: PLC0415
@@ -124,6 +143,19 @@ def _print(dist: Path, outcome: BuildOutcome, junit: Path | None, *, as_json: bo
     if junit:
         write_atomic(junit.absolute(), build_junit(results).encode())
     print_data(report_json(plan, results) if as_json else build_text(dist, plan, results, torch_index))
+    raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
+
+
+def _chosen(
+    arch: list[str] | None,
+    ext: list[str] | None,
+    source: str | None,
+    matrix: Path,
+    select: Selection,
+    store: Path | None,
+) -> tuple[tuple[Arch, ...], list[str]]:
+    """The architectures and the extensions. Architectures that are wrong raise before a recipe is written."""
+    return architectures(arch), [*(ext or ()), *_added(source, matrix, select, store)]
 
 
 def _added(source: str | None, matrix: Path, select: Selection, store: Path | None) -> list[str]:

@@ -22,7 +22,7 @@ from builder.cli.output import print_data
 
 EXAMPLES = examples("buildfarm init my_project", "buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0")
 
-_ArchOption = Annotated[
+NewArchOption = Annotated[
     list[str] | None,
     typer.Option(
         "--arch",
@@ -39,7 +39,7 @@ def init(
     torch: NewTorchOption = None,
     cuda: NewCudaOption = None,
     python: NewPythonOption = None,
-    arch: _ArchOption = None,
+    arch: NewArchOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Start a project with a small example extension, or with the only .cu file of the folder."""

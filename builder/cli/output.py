@@ -7,6 +7,9 @@ import sys
 
 import typer
 
+from builder.untrusted.masking import mask_credentials
+from builder.untrusted.plain_text import visible, visible_with_colours
+
 _printed: list[bool] = []
 
 
@@ -16,9 +19,13 @@ def data_printed() -> bool:
 
 
 def print_data(text: str) -> None:
-    """Print to stdout. A reader that closes the pipe early (`| head`) does not change the exit code."""
+    """Print to stdout, without secrets in URLs and without control characters other than colours.
+
+    A reader that closes the pipe early (`| head`) does not change the exit code.
+    """
     _printed.append(True)
     try:
-        typer.echo(text, nl=False)
+        text = mask_credentials(text)
+        typer.echo(visible_with_colours(text) if sys.stdout.isatty() else visible(text), nl=False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards what is still buffered

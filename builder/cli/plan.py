@@ -21,6 +21,8 @@ from builder.cli.options import (
     selection,
 )
 from builder.cli.output import print_data
+from builder.errors import UsageError
+from builder.log import print_warning
 from builder.matrix.load import read_plan
 from builder.matrix.plan_json import plan_to_json
 from builder.publish.ci.shards import Scope, shards_json
@@ -38,6 +40,14 @@ GithubOption = Annotated[
         " build. newest: a job for the newest cell of each extension.",
     ),
 ]
+NewTorchOption = Annotated[
+    bool,
+    typer.Option(
+        "--new-torch",
+        help="Print the torch releases newer than those of matrix.yaml, and the lines to add. Asks the package index"
+        " for a release that this version of buildfarm does not know. Prints nothing without a new release.",
+    ),
+]
 
 
 def plan(
@@ -49,12 +59,27 @@ def plan(
     matrix: MatrixOption = Path("matrix.yaml"),
     explain: ExplainOption = False,
     github: GithubOption = None,
+    new_torch: NewTorchOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
-    _, _, planned = read_plan(matrix, selection(torch, cuda, python, ext), architectures(arch))
+    if new_torch:
+        from builder.commands.ci.new_torch import new_torches  # noqa: PLC0415 - a plan asks no package index
+        from builder.publish.ci.new_torch_text import new_torch_json, new_torch_text  # noqa: PLC0415
+
+        if torch or cuda or python or ext or arch or explain or github:
+            raise UsageError("takes no options besides --matrix and --json", where="--new-torch")
+        found = new_torches(matrix)
+        print_data(new_torch_json(found) if as_json else new_torch_text(found))
+        return
+    from builder.commands.building.preflight import other_versions  # noqa: PLC0415 - see `build`
+
+    archs = architectures(arch)
+    _, recipes, planned = read_plan(matrix, selection(torch, cuda, python, ext), archs)
+    for problem in other_versions(recipes[name] for name in dict.fromkeys(one.extension for one in planned.builds)):
+        print_warning(f"`buildfarm build` will fail: {problem}; {'; '.join(problem.hints)}")
     if github:
-        print_data(shards_json(planned, github))
+        print_data(shards_json(planned, github, archs))
         return
     hint = "" if arch else architectures_hint(planned.builds)
     print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=explain, hint=hint))

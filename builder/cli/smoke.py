@@ -7,6 +7,13 @@ from pathlib import Path
 
 import typer
 
+from builder.cli.distributed.scheduler_options import (
+    PlainTcpOption,
+    ProveOnOption,
+    SchedulerOption,
+    WorkerTimeoutOption,
+    remote_options,
+)
 from builder.cli.options import (
     CudaOption,
     ExtOption,
@@ -31,15 +38,19 @@ from builder.cli.options import (
     selection,
 )
 from builder.cli.output import print_data
+from builder.cli.runs.report import SummaryOption
+from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit, MissingToolError, UsageError
 from builder.log import print_line, set_verbosity
 from builder.matrix.compat import and_list
+from builder.matrix.config import Selection
 from builder.proof import Verdict
 from builder.result import SmokeResult
 
 EXAMPLES = examples(
     "buildfarm smoke dist/NAME.whl --python 3.12",
     "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
+    "buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90",
     "buildfarm smoke --here --ext NAME",
     "buildfarm smoke --ext NAME --pack gate.pyz",
 )
@@ -63,9 +74,14 @@ def smoke(
     executor: SmokeExecutorOption = SmokeExecutor.LOCAL,
     no_pull: NoPullOption = False,
     no_python_downloads: NoPythonDownloadsOption = False,
+    scheduler: SchedulerOption = None,
+    prove_on: ProveOnOption = None,
+    plain_tcp: PlainTcpOption = False,
+    worker_timeout: WorkerTimeoutOption = PATIENCE,
     dist: SmokeDistOption = Path("dist"),
     store: StoreOption = None,
     junit: JunitOption = None,
+    summary: SummaryOption = None,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
@@ -73,8 +89,6 @@ def smoke(
     """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing."""
     from builder.commands.smoke import smoke as verb  # noqa: PLC0415 - see `build`
     from builder.commands.smoke.smoke_here import smoke_here  # noqa: PLC0415
-    from builder.publish.smoke_text import smoke_json, smoke_junit, smoke_text  # noqa: PLC0415
-    from builder.store import write_atomic  # noqa: PLC0415
 
     set_verbosity(quiet=quiet, verbose=verbose)
     select = selection(torch, cuda, python, ext)
@@ -83,18 +97,34 @@ def smoke(
             "cannot be combined with --here or --pack, which start no container", where="--executor docker"
         )
     if pack:
-        _refuse_others(context, "--pack", "--pack runs no check", _PACK_OPTIONS)
-        file = verb.pack_gate(matrix, select, pack)
-        print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
-        return
+        return _pack(context, matrix, select, pack)
     if here:
         _refuse_others(context, "--here", "--here tests what is installed", _HERE_OPTIONS)
         results = smoke_here(matrix, select)
     else:
+        remote = remote_options(scheduler, prove_on, plain_tcp=plain_tcp, worker_timeout=worker_timeout)
+        pull, downloads = not no_pull, not no_python_downloads
         options = verb.SmokeOptions(
-            matrix, tuple(wheels or ()), select, index, dist, store, str(executor), not no_pull, not no_python_downloads
+            matrix, tuple(wheels or ()), select, index, dist, store, str(executor), pull, downloads, summary, remote
         )
         results = list(verb.run_smoke(options))
+    return _finish(results, junit, as_json=as_json)
+
+
+def _pack(context: typer.Context, matrix: Path, select: Selection, target: Path) -> None:
+    """Write the op gate and the cases of an extension to a file."""
+    from builder.commands.smoke.smoke import pack_gate  # noqa: PLC0415 - see `build`
+
+    _refuse_others(context, "--pack", "--pack runs no check", _PACK_OPTIONS)
+    file = pack_gate(matrix, select, target)
+    print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
+
+
+def _finish(results: Sequence[SmokeResult], junit: Path | None, *, as_json: bool) -> None:
+    """Print the results; write the JUnit file; exit with the code of the run."""
+    from builder.publish.smoke_text import smoke_json, smoke_junit, smoke_text  # noqa: PLC0415 - see `build`
+    from builder.store import write_atomic  # noqa: PLC0415
+
     if junit:
         write_atomic(junit.absolute(), smoke_junit(results).encode())
     print_data(smoke_json(results) if as_json else smoke_text(results))

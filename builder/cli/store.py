@@ -103,7 +103,7 @@ def prune(
 
 @app.command(epilog=HISTORY_EXAMPLES)
 def history(run: RunArgument = None, store: StoreOption = None, as_json: JsonOption = False) -> None:
-    """Print the earlier runs of `buildfarm build`, or one of them with its report."""
+    """Print the earlier runs of `build` and `smoke`, or one of them with its report."""
     from builder.commands.folders import open_store  # noqa: PLC0415 - see `build`
     from builder.publish.store import history_text as text  # noqa: PLC0415
     from builder.storage.runs import find_run, runs  # noqa: PLC0415

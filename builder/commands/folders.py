@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from builder.errors import UsageError
@@ -11,6 +13,8 @@ from builder.store import RUN, Store, default_store
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
+#: The .gitignore of a new folder.
+_IGNORE_ALL = "*\n"
 
 
 def open_store(root: Path | None, *, run: bool = True) -> Store:
@@ -48,7 +52,7 @@ def check_output(folder: Path, option: str) -> None:
     try:
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            (folder / ".gitignore").write_text("*\n")
+            (folder / ".gitignore").write_text(_IGNORE_ALL)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
@@ -57,3 +61,25 @@ def check_output(folder: Path, option: str) -> None:
             where=str(folder),
             hints=[f"name a different folder with `{option} DIR`"],
         ) from None
+
+
+@contextmanager
+def new_index(folder: Path | None, option: str) -> Iterator[None]:
+    """As `check_output` for the folder of an index; afterwards delete the folder if nothing was written to it.
+
+    None: the index is in a bucket, which needs no folder.
+    """
+    if folder is None:
+        yield
+        return
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    check_output(folder, option)
+    try:
+        yield
+    finally:
+        ignore = folder / ".gitignore"
+        with suppress(OSError):  # it has wheels, or another process deletes it too
+            if missing and [one.name for one in folder.iterdir()] == [ignore.name]:
+                ignore.unlink()
+                for one in missing:
+                    one.rmdir()

@@ -80,6 +80,8 @@ class Case:
         contiguous_only: whether the op raises an error for non-contiguous input, and its documentation says so.
         devices: devices for which the op has a kernel.
         mutates: positions of the arguments that a Python callable writes to. Dispatcher ops declare them in the schema.
+        side_effects: whether the op changes something else than tensors, such as a file. The process of the extension
+            then decides whether the result is right, because other processes see the tensors only.
         not_claimed: maps the name of a check to the reason why the op does not support it, e.g.
             {"fake": "upstream registers no fake kernel"}. The check is then "not run" for this op, never passed.
 
@@ -100,6 +102,7 @@ class Case:
     contiguous_only: bool = False
     devices: Sequence[str] = ("cpu", "cuda")
     mutates: Sequence[int] = ()
+    side_effects: bool = False
     not_claimed: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -26,6 +26,8 @@ class Check:
         per_extension: one task for the extension instead of one for each case.
         time_factor: its time limit as a multiple of the limit in the spec.
         cost: tasks of a check with a higher cost start earlier, so that the run does not end with the slowest.
+        judged: whether the judge decides: `send_FUNCTION` calls the op and writes the results, and the function of the
+            same name in `builder.gate.judge.verdict` compares them. `function` itself runs if the judge cannot.
 
     """
 
@@ -39,6 +41,7 @@ class Check:
     per_extension: bool = False
     time_factor: float = 1.0
     cost: int = 0
+    judged: bool = False
 
 
 _TABLE = (
@@ -69,6 +72,7 @@ _TABLE = (
         "Results agree with the reference or the invariant of the case, in every dtype that the case lists.",
         "values:values",
         edges="without",
+        judged=True,
     ),
     Check(
         "gradients",
@@ -89,6 +93,7 @@ _TABLE = (
         "Empty inputs and batches of one element give the expected results.",
         "values:edges",
         edges="only",
+        judged=True,
     ),
     Check(
         "repeat",

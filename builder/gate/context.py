@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -46,6 +47,7 @@ class Context:
         heap_checks: whether this process runs under glibc's heap checks.
         ops: the discovered ops, `namespace::name.overload` and dotted paths.
         step: records the step that begins now ("float16, argument 2 strided"); a crash is reported at this step.
+        data: the file of results that this task writes, or that the judge reads; else an empty path.
 
     """
 
@@ -55,6 +57,7 @@ class Context:
     heap_checks: bool = False
     ops: Sequence[str] = ()
     step: Callable[[str], None] = lambda _what: None
+    data: Path = Path()
 
     def dtype(self, case: Case) -> torch.dtype:
         """Return the first dtype of the case, for checks that use only one."""

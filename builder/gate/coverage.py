@@ -9,14 +9,22 @@ from types import MappingProxyType
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome
 from builder.gate.tasks import CaseFacts
 
-#: Why the checks of a recipe without cases.py are not run.
-NO_CASES = "no cases: this extension has no cases.py, so no op was called"
-
-_NO_CASE = "no case covers this op: add a Case for it to cases.py, or list it in NOT_CLAIMED with the reason"
+_NO_CASE = (
+    "no case covers this op: `buildfarm cases` drafts a Case for cases.py;"
+    " or list the op in NOT_CLAIMED with the reason"
+)
 _UNKNOWN = "NOT_CLAIMED in cases.py names this op, but the extension has no such op: remove the entry"
 
 
-def not_covered(ops: Sequence[str], reason: str = NO_CASES) -> list[Outcome]:
+def no_cases(extension: str) -> str:
+    """Return why the checks of a recipe without cases.py are not run; a project can have several recipes."""
+    return (
+        f"no cases: there is no cases.py for {extension}, so no op was called;"
+        f" `buildfarm cases --ext {extension}` drafts one"
+    )
+
+
+def not_covered(ops: Sequence[str], reason: str) -> list[Outcome]:
     """Return a "not run" outcome of "ops" for each discovered op of a recipe without a usable cases.py."""
     return [Outcome("ops", op, "", NOT_RUN, reason) for op in ops]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hmac
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,7 +11,10 @@ from types import MappingProxyType
 from typing import Any
 
 PASSED, FAILED, NOT_RUN, ACCEPTED, REMARK = "passed", "failed", "not run", "accepted", "remark"
+VERDICTS = (PASSED, FAILED, NOT_RUN, ACCEPTED)
 
+#: The file beside spec.json from which the gate reads the key for its answer. It deletes the file at once.
+KEY_FILE = "key"
 #: In the evidence of a failure: cases.py is wrong, whatever the wheel does.
 MISTAKE_IN_CASES: Mapping[str, Any] = MappingProxyType({"mistake": "cases.py"})
 
@@ -107,6 +112,12 @@ class Answer:
     def from_json(cls, data: Mapping[str, Any]) -> Answer:
         """Read what `to_json` wrote; raises KeyError or TypeError for anything else."""
         return cls(dict(data["where"]), list(data["ops"]), [Outcome(**one) for one in data["outcomes"]])
+
+
+def signature(key: bytes, answer: Mapping[str, Any]) -> str:
+    """Return the code that shows that whoever wrote this answer as JSON data knows the key."""
+    text = json.dumps({name: answer[name] for name in sorted(answer) if name != "signature"}, sort_keys=True)
+    return hmac.new(key, text.encode(), "sha256").hexdigest()
 
 
 def verdict_of(outcomes: Sequence[Outcome]) -> str:

@@ -14,9 +14,10 @@ from pathlib import Path
 
 from builder.gate import report
 from builder.gate.check_table import CHECKS
-from builder.gate.outcome import FAILED, Answer, Spec
+from builder.gate.outcome import FAILED, KEY_FILE, Answer, Spec, signature
 from builder.gate.processes.scheduler import Scheduler
 from builder.gate.processes.spawn import Interrupted, terminate_as_interrupt
+from builder.gate.system.rlimits import hide_memory
 
 #: Exit statuses; 128 + signal number if interrupted.
 NOTHING_FAILED, SOMETHING_FAILED, USAGE = 0, 1, 2
@@ -44,16 +45,18 @@ def main(argv: Sequence[str]) -> int:
 
         return draft(root, spec, options.answer)
     terminate_as_interrupt()
+    hide_memory()
+    key = _take_key(root)
     try:
         work_dir = Path(tempfile.mkdtemp(prefix="buildfarm-gate-"))
         try:
-            answer = Scheduler(root, spec, work_dir).run()
+            answer = Scheduler(root, spec, work_dir, parent=os.getppid() if key else 0).run()
         finally:
             shutil.rmtree(work_dir, ignore_errors=True)
     except Interrupted as stop:
         print("interrupted; no results were written", file=sys.stderr)  # noqa: T201
         return 128 + stop.number
-    _deliver(spec, answer, options)
+    _deliver(spec, answer, options, key)
     return SOMETHING_FAILED if any(one.verdict == FAILED for one in answer.outcomes) else NOTHING_FAILED
 
 
@@ -75,8 +78,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _deliver(spec: Spec, answer: Answer, options: argparse.Namespace) -> None:
-    text = json.dumps(answer.to_json(), indent=1)
+def _take_key(root: Path) -> bytes:
+    """Return the key for the answer and delete its file, before code of the extension runs; empty if there is none."""
+    path = root / KEY_FILE
+    if not path.is_file():
+        return b""
+    key = path.read_bytes()
+    path.unlink()
+    return key
+
+
+def _deliver(spec: Spec, answer: Answer, options: argparse.Namespace, key: bytes) -> None:
+    data = json.loads(json.dumps(answer.to_json(), default=str))
+    text = json.dumps({**data, "signature": signature(key, data)} if key else data, indent=1)
     if options.answer:
         _write(options.answer, text + "\n")
     if options.junit:

@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from builder.gate.check_table import CHECKS, TASK_CHECKS, Check
 from builder.gate.outcome import NOT_RUN, Outcome, Spec
+
+#: The phases of a task: everything in one process; or the results are sent, and then judged.
+INSIDE, SEND, JUDGE = "inside", "send", "judge"
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class CaseFacts:
     """What the scheduler, which does not import torch, knows about a case: its index in CASES and these fields.
 
     `missing` says why the case's op cannot be called; "" if it can. `unknown` is whether the reason is that nothing has
-    this name. `line` is the line of the name in cases.py, or 0. The other fields are those of `case.Case`.
+    this name. `line` is the line of the name in cases.py, or 0. `cpu_kernel` is whether the op has a CPU kernel, but
+    every case excludes the CPU. The other fields are those of `case.Case`.
     """
 
     number: int
@@ -32,6 +37,7 @@ class CaseFacts:
     missing: str = ""
     unknown: bool = False
     line: int = 0
+    cpu_kernel: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseFacts:
@@ -60,6 +66,22 @@ class Task:
     def outcome(self, verdict: str, reason: str, seconds: float = 0.0, **evidence: Any) -> Outcome:  # noqa: ANN401
         """Return an outcome of this task that its own process did not report."""
         return Outcome(self.check.name, self.op, self.name, verdict, reason, seconds, dict(evidence))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a process does for a task: the phase, and the file of results that it reads or writes."""
+
+    task: Task
+    phase: str = INSIDE
+    data: Path | None = None
+
+    def function(self) -> str:
+        """Return the function as `module:function` in `builder.gate`."""
+        module, _, name = self.task.check.function.partition(":")
+        return {SEND: f"checks.{module}:send_{name}", JUDGE: f"judge.verdict:{name}"}.get(
+            self.phase, f"checks.{module}:{name}"
+        )
 
 
 def plan(
@@ -128,6 +150,11 @@ def _why_not(check: Check, case: CaseFacts, device: str, no_gpu: str) -> str:
         return f"not claimed: {case.not_claimed[check.name]}"
     if check.device == "none":
         return ""
+    if case.cpu_kernel and check.device == "cpu" and (device not in case.devices or no_gpu):
+        return (
+            'the case says devices=["cuda"], but the op has a CPU kernel: remove `devices` from its cases in cases.py'
+            + (f", line {case.line}" if case.line else "")
+        )
     if device not in case.devices and check.device == "cpu":
         return f"the check runs on {device.upper()}, and the case says that the op has no {device.upper()} kernel"
     if device == "cuda" and no_gpu:

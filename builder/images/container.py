@@ -6,12 +6,12 @@ import io
 import shlex
 import tarfile
 import tempfile
-import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from docker import DockerClient
@@ -20,8 +20,11 @@ from docker.models.containers import Container as Handle
 from docker.types import DeviceRequest, Mount
 
 from builder.errors import MissingToolError
-from builder.images.engine_errors import SDK_ERRORS, reason, translate_sdk_errors
+from builder.images.container_output import OutputReader, close_stream
+from builder.images.engine_errors import reason, translate_sdk_errors
+from builder.images.network import shell_settings
 from builder.process import raise_if_interrupted
+from builder.untrusted.masking import mask_credentials, mask_log
 
 #: Label of every container that buildfarm starts for a job. Its value is the job's owner (`Store.owner`), so a later
 #: run can remove the containers of a killed run and leave those of other stores alone.
@@ -37,8 +40,8 @@ _SCRIPT = "run.sh"
 #: Interval between checks for an interrupt or a timeout, seconds.
 _POLL_INTERVAL = 0.25
 
-#: How much of the end of a program's output is kept in memory; the log file gets all of it. Bytes.
-_KEPT_OUTPUT = 1 << 20
+#: More than the headers of a tar archive with one file, in bytes.
+_TAR_HEADERS = 1 << 16
 
 #: Device requests to try in order: `docker run --gpus all`, and the form for engines that know GPUs only through CDI
 #: specifications.
@@ -46,6 +49,11 @@ GPU_REQUESTS: tuple[DeviceRequest, ...] = (
     DeviceRequest(count=-1, capabilities=[["gpu"]]),
     DeviceRequest(driver="cdi", device_ids=["nvidia.com/gpu=all"]),
 )
+
+#: Processes and threads at the same time: compilers and tests on a large machine need fewer.
+PROCESSES = 16384
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 _NO_DRIVER = "could not select device driver"
 
@@ -65,6 +73,8 @@ class ContainerSpec:
         bind_mounts: files of this machine and their paths in the container, mounted read-only.
         volumes: names of engine volumes and their paths in the container.
         memory: memory limit in bytes; 0 means no limit.
+        user: id of the user and the group.
+        capabilities: Linux capabilities; a container has no others.
         gpus: the device request, or None for a container without a GPU.
 
     """
@@ -75,6 +85,8 @@ class ContainerSpec:
     bind_mounts: Mapping[Path, str] = field(default_factory=dict)
     volumes: Mapping[str, str] = field(default_factory=dict)
     memory: int = 0
+    user: int = USER
+    capabilities: tuple[str, ...] = ()
     gpus: DeviceRequest | None = None
 
     def options(self) -> dict[str, Any]:
@@ -87,12 +99,14 @@ class ContainerSpec:
             # process 1. The program therefore runs under a shell, which reports a signal as 128 plus its number.
             "command": ["/bin/sh", f"{CONTAINER_DIR}/{_SCRIPT}"],
             "entrypoint": [],
-            "user": f"{USER}:{USER}",
+            "user": f"{self.user}:{self.user}",
             "labels": dict(self.labels),
             "environment": dict(self.environment),
             "mounts": [*binds, *volumes],
             "cap_drop": ["ALL"],
+            **({"cap_add": list(self.capabilities)} if self.capabilities else {}),
             "security_opt": ["no-new-privileges"],
+            "pids_limit": PROCESSES,
             **({"mem_limit": self.memory} if self.memory else {}),
             **({"device_requests": [self.gpus]} if self.gpus else {}),
         }
@@ -140,17 +154,25 @@ class Container:
             with translate_sdk_errors("while files were copied into a container"):
                 self._handle.put_archive("/", stream)
 
-    def get(self, name: str) -> bytes | None:
-        """The contents of the file `CONTAINER_DIR/name`, or None when the file does not exist."""
+    def get(self, name: str, most: int) -> bytes | None:
+        """The contents of the file `CONTAINER_DIR/name`, or None when there is no such file.
+
+        Of a file with more than `most` bytes, `most` bytes and one more.
+        """
+        archive = bytearray()
         with translate_sdk_errors("while a file was copied out of a container"):
             try:
                 chunks, _ = self._handle.get_archive(f"{CONTAINER_DIR}/{name}")
-                archive = io.BytesIO(b"".join(chunks))
+                for chunk in chunks:
+                    archive += chunk
+                    if len(archive) > most + _TAR_HEADERS:
+                        break
             except NotFound:
                 return None
-        with tarfile.open(fileobj=archive) as tar:
-            member = tar.extractfile(tar.getmembers()[0])
-            return None if member is None else member.read()
+        with tarfile.open(fileobj=io.BytesIO(archive), mode="r|") as tar:
+            member = tar.next()
+            file = tar.extractfile(member) if member is not None and member.isreg() else None
+            return None if file is None else file.read(most + 1)
 
     def go_offline(self) -> None:
         """Disconnect the container from every network; later programs see only the loopback interface."""
@@ -159,27 +181,38 @@ class Container:
             for network in self._handle.attrs["NetworkSettings"]["Networks"].values():
                 self._client.networks.get(network["NetworkID"]).disconnect(self._handle, force=True)
 
-    def run(self, argv: Sequence[str], *, log: Path, timeout: float | None = None) -> RunResult:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        timeout: float | None = None,
+        variables: Mapping[str, str] = _NONE,
+    ) -> RunResult:
         """Run a program until it ends and append its output to `log` as it arrives; `timeout` is in seconds.
+
+        `variables` are set for this program only: unlike those of the container, later programs cannot read them.
 
         Raises NoGpuError when the container requests a GPU that the engine cannot provide, and Interrupted when this
         run of buildfarm is interrupted.
         """
         command = shlex.join(argv)
-        self._write_script(f"{command}\nexit $?\n")
+        self._write_script(f"{shell_settings(variables)}{command}\nexit $?\n")
         with log.open("ab") as stream:
-            stream.write(f"+ in a container: {command}\n".encode())
+            stream.write(f"+ in a container: {mask_credentials(command)}\n".encode())
             stream.flush()
+            start = stream.tell()
             with translate_sdk_errors("before a program was started in a container"):
                 # Attach before the start: logging drivers such as `none` and `syslog` keep nothing to read afterwards.
                 output = self._handle.attach(stdout=True, stderr=True, stream=True, logs=False, demux=True)
-            reader = _OutputReader(output, stream)
+            reader = OutputReader(output, stream)
             try:
                 self._start()
                 reader.start()
                 timed_out = not self._wait(reader, timeout)
             finally:
-                _close_stream(output)
+                close_stream(output)
+                mask_log(log, start)
         state = self._exit_state()
         return RunResult(
             _subprocess_status(int(state["ExitCode"])),
@@ -203,7 +236,7 @@ class Container:
                 raise NoGpuError(_no_gpu_message(error.__cause__)) from error
             raise
 
-    def _wait(self, reader: _OutputReader, timeout: float | None) -> bool:
+    def _wait(self, reader: OutputReader, timeout: float | None) -> bool:
         """Wait until the program ends; False when the timeout passed and the program was killed."""
         end = None if timeout is None else time.monotonic() + timeout
         while reader.is_alive():
@@ -223,38 +256,6 @@ class Container:
             self._handle.reload()
         state: Mapping[str, Any] = self._handle.attrs["State"]
         return state
-
-
-class _OutputReader(threading.Thread):
-    """Copies a program's output to the log and keeps the end of both streams."""
-
-    def __init__(self, output: Iterable[tuple[bytes | None, bytes | None]], log: io.BufferedWriter) -> None:
-        super().__init__(name="container output", daemon=True)
-        self._output, self._log = output, log
-        self._kept = (bytearray(), bytearray())
-
-    def run(self) -> None:
-        # When the engine stops, the stream ends or raises; `_exit_state` finds out which and reports it.
-        with suppress(*SDK_ERRORS, OSError, ValueError):
-            for parts in self._output:
-                for kept, part in zip(self._kept, parts, strict=True):
-                    if part:
-                        self._log.write(part)
-                        kept.extend(part)
-                        del kept[:-_KEPT_OUTPUT]
-                self._log.flush()
-
-    def text(self, number: int) -> str:
-        """The end of standard output (0) or standard error (1)."""
-        return self._kept[number].decode(errors="replace")
-
-
-def _close_stream(output: Any) -> None:  # noqa: ANN401 (the SDK's stream, untyped)
-    """Close an attached connection. The SDK's own `close` leaves its file open until garbage collection."""
-    with suppress(*SDK_ERRORS, OSError):
-        output.close()
-    with suppress(*SDK_ERRORS, OSError, AttributeError):
-        output._response.close()
 
 
 def _owned_by_user(member: tarfile.TarInfo) -> tarfile.TarInfo:

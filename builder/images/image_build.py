@@ -15,6 +15,7 @@ from builder.images.render import digest, render_template
 from builder.images.specs import BuildImage, RuntimeImage
 from builder.process import kill_orphans
 from builder.store import Store, write_atomic
+from builder.untrusted.json_data import JsonError, read_json
 
 #: Prints the versions of the tools in a build image, and its PATH; one `name=value` in each line.
 _VERSIONS_SCRIPT = """\
@@ -118,6 +119,6 @@ def _record(store: Store, tag: str) -> Path:
 
 def _read(record: Path) -> ImageContents | None:
     try:
-        return ImageContents(**json.loads(record.read_bytes()))
-    except (OSError, ValueError, TypeError):  # no record, or one of a different version: inspect the image again
+        return read_json(record, lambda data: ImageContents(**data))
+    except (OSError, JsonError):  # no record, or one of a different version: inspect the image again
         return None

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Set
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
+from markupsafe import Markup
+
+from builder.errors import UsageError
+
+#: Characters with which a value could leave its place: quotes, expansions, separators, line ends.
+_UNSAFE = re.compile(r"[^\w .+:/@=<>!~,\[\]()*-]|\s\s")
 
 
 def render_template(name: str, spec: object, features: Set[str] = frozenset()) -> str:
@@ -26,13 +33,23 @@ def digest(text: str) -> str:
 
 @cache
 def _environment() -> Environment:
-    # No autoescape: it escapes for HTML, and the output is a Dockerfile.
+    # With autoescape, the text of a macro is Markup and a value of the spec is not, so `_printed` knows the values.
     return Environment(
         loader=FileSystemLoader(template_dir()),
         undefined=StrictUndefined,
         keep_trailing_newline=True,
-        autoescape=False,  # noqa: S701
+        autoescape=True,
+        finalize=_printed,
     )
+
+
+def _printed(value: object) -> object:
+    """Refuse a value that could end its line or its quotes in a Dockerfile. Every printed value passes here."""
+    if isinstance(value, Markup | Undefined):
+        return value
+    if _UNSAFE.search(str(value)):
+        raise UsageError(f"{str(value)[:200]!r} cannot be written into a Dockerfile", hints=["use plain text"])
+    return Markup(str(value))  # noqa: S704 - the output is a Dockerfile: `>` stays `>`
 
 
 def template_dir() -> Path:

@@ -28,7 +28,6 @@ class RecipeRules:
         self.recipe = recipe
         self._compat = compat
         self._explicit = _merged([*(recipe.archs or matrix_archs)])
-        self._rules = [(SpecifierSet(rule.specifier, prereleases=True), rule.abi) for rule in recipe.abi]
         self._pythons = SpecifierSet(recipe.python, prereleases=True)
         self._abis: dict[Torch, AbiClass | None] = {}
         self._python_reasons: dict[tuple[AbiClass | None, Python], WhyNot | None] = {}
@@ -58,7 +57,7 @@ class RecipeRules:
     def _abi(self, torch: Torch) -> AbiClass | None:
         """Return the class of the first rule that contains the release, or None."""
         if torch not in self._abis:
-            self._abis[torch] = next((abi for takes, abi in self._rules if takes.contains(str(torch))), None)
+            self._abis[torch] = self.recipe.abi_of(torch)
         return self._abis[torch]
 
     def _why_not_python(self, abi: AbiClass, python: Python) -> WhyNot | None:

@@ -45,6 +45,8 @@ class Compat:
         self._torch = table.torch
         self._toolkits = table.toolkits
         self.images: ImageTable = table.images
+        self.companions = table.companions  # version of torchvision and torchaudio by torch release
+        self.gpus, self.toolkits = table.gpus, tuple(table.toolkits.values())
         self.torches = tuple(sorted(r for facts in table.torch.values() for r in facts.releases))
         self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
         self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))

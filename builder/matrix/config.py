@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from builder.gate.acceptance import Accept
@@ -89,6 +90,8 @@ class Recipe:
         env: environment variables of the build, added to those that buildfarm sets.
         build_requires: PEP 508 requirements installed before the build, besides torch, ninja and the CUDA toolkit.
         requires: PEP 508 run-time requirements added to the wheel's METADATA.
+        requires_torch: `window` if METADATA requires the torch releases of the ABI class, `source` if it keeps the
+            requirement of the source.
         assume_cuda: whether torch.cuda.is_available() returns True during the build.
         override_architectures: whether nvcc gets the plan's architectures in place of those that the source names.
         archs: GPU architectures; empty: those of the matrix.
@@ -99,6 +102,7 @@ class Recipe:
         companions: requirements whose import order is tested together with the wheel.
         libraries: library file stem to the dispatch keys it must register, such as {"_C": ("CPU", "CUDA")}.
         seconds_per_case: time limit of one check with one case.
+        max_size: bytes that the wheel file may have; 0: any number.
         memory_per_job: memory that one compiler needs at its peak, in bytes.
         cibuildwheel_skip: parts of the source's own [tool.cibuildwheel] to ignore, such as `test`, or `all`.
 
@@ -115,6 +119,7 @@ class Recipe:
     env: dict[str, str] = field(default_factory=dict)
     build_requires: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
+    requires_torch: str = "window"
     assume_cuda: bool = False
     override_architectures: bool = False
     archs: tuple[Arch, ...] = ()
@@ -126,7 +131,13 @@ class Recipe:
     libraries: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seconds_per_case: int = SECONDS_PER_CASE
     memory_per_job: int = MEMORY_PER_JOB
+    max_size: int = 0
     cibuildwheel_skip: tuple[str, ...] = ()
+
+    def abi_of(self, torch: Torch) -> AbiClass | None:
+        """The class of the first rule that contains a torch release, or None."""
+        takes = ((SpecifierSet(rule.specifier, prereleases=True), rule.abi) for rule in self.abi)
+        return next((abi for specifiers, abi in takes if specifiers.contains(str(torch))), None)
 
     @property
     def accepted(self) -> tuple[Accept, ...]:

@@ -112,6 +112,7 @@ def load_recipe(folder: Path) -> Recipe:
         env=dict(model.env),
         build_requires=tuple(model.build_requires),
         requires=tuple(model.requires),
+        requires_torch=model.requires_torch,
         assume_cuda=model.assume_cuda,
         override_architectures=model.override_architectures,
         archs=tuple(sorted(set(model.archs))),
@@ -123,6 +124,7 @@ def load_recipe(folder: Path) -> Recipe:
         libraries={stem: tuple(keys) for stem, keys in model.libraries.items()},
         seconds_per_case=model.seconds_per_case,
         memory_per_job=model.memory_per_job,
+        max_size=model.max_size or 0,
         cibuildwheel_skip=tuple(sorted(set(model.cibuildwheel_skip))),
     )
 

@@ -56,8 +56,20 @@ class Build:
 
     def __str__(self) -> str:
         """Return the name of the build: `ms_deform_attn-0.1.0-stable-torch2.11.0-cu130-py3`."""
+        return f"{self.extension}-{self.version}-{self._target}"
+
+    @property
+    def source_folder(self) -> str:
+        """The name of the build without the version: a new version keeps the paths of its files, and so their objects.
+
+        Compilers and sccache read absolute paths; see `builder.wheels.build_dir`.
+        """
+        return f"{self.extension}-{self._target}"
+
+    @property
+    def _target(self) -> str:
         python = self.pythons[0].tag if self.abi is AbiClass.CPYTHON else "py3"
-        name = f"{self.extension}-{self.version}-{self.abi}-torch{self.torch}-{self.cuda.variant}-{python}"
+        name = f"{self.abi}-torch{self.torch}-{self.cuda.variant}-{python}"
         return name if self.platform is Platform.LINUX_X86_64 else f"{name}-{self.platform}"
 
 

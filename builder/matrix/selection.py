@@ -9,7 +9,7 @@ from itertools import product
 from typing import TypeVar
 
 from builder.errors import NothingSelectedError, UsageError
-from builder.matrix.axes import Cuda, Platform, Python, Torch
+from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot, and_list
 from builder.matrix.config import Matrix, Recipe, Selection
 
@@ -49,9 +49,7 @@ def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, co
 
     """
     recipes = _recipes(recipes, select.extensions)
-    torch_option = _Option("--torch", select.torch)
-    cuda_option = _Option("--cuda", select.cuda)
-    python_option = _Option("--python", select.python)
+    torch_option, cuda_option, python_option = _options(select)
     known = _read(torch_option, compat.releases)
     torch = [[r for r in matrix.torch if r in releases] or [releases[-1]] for releases in known]
     cuda = [[value] for value in _read(cuda_option, compat.resolve_cuda)]
@@ -66,6 +64,30 @@ def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, co
         platforms=tuple(sorted(set(matrix.platforms))),
         recipes=recipes,
     )
+
+
+def selected(cells: Sequence[Cell], select: Selection, compat: Compat) -> list[Cell]:
+    """Return the cells that a selection names; an axis without a value selects all.
+
+    Raises UsageError for an unknown value (the message names the nearest), and for two values that exclude each other.
+    """
+    torch_option, cuda_option, python_option = _options(select)
+    releases = _read(torch_option, compat.releases)
+    cudas = [[value] for value in _read(cuda_option, compat.resolve_cuda)]
+    pythons = [[value] for value in _read(python_option, compat.resolve_python)]
+    _refuse_impossible(torch_option, releases, cuda_option, cudas, compat.why_not_cuda)
+    _refuse_impossible(torch_option, releases, python_option, pythons, compat.why_not_python)
+    return [
+        cell
+        for cell in cells
+        if (not releases or any(cell.torch in group for group in releases))
+        and (not cudas or [cell.cuda] in cudas)
+        and (not pythons or [cell.python] in pythons)
+    ]
+
+
+def _options(select: Selection) -> tuple[_Option, _Option, _Option]:
+    return _Option("--torch", select.torch), _Option("--cuda", select.cuda), _Option("--python", select.python)
 
 
 def _read(option: _Option, read: Callable[[str], A]) -> list[A]:

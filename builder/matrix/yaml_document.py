@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,13 @@ import yaml
 from builder.errors import UsageError
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+#: Characters that no value needs. A terminal acts on them, and no path and no argument can have the first of them.
+_CONTROL = re.compile(r"[\0-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _NULL = "tag:yaml.org,2002:null"
+
+#: Characters of a file and of one value, nested values, and values of a file after its aliases are expanded. The
+#: matrix of this repository has 3,000 characters, 100 values and 3 levels.
+MAX_CHARACTERS, MAX_VALUE, MAX_DEPTH, MAX_VALUES = 2**20, 2**14, 20, 20_000
 
 #: Line and column, both from 1.
 Position = tuple[int, int]
@@ -74,7 +81,10 @@ def read_document(path: Path) -> Document:
         raise UsageError(f"this is not UTF-8 text (byte {error.start})", where=str(path)) from None
     except OSError as error:
         raise UsageError(f"the file cannot be read: {error.strerror}", where=str(path)) from None
+    if len(text) > MAX_CHARACTERS:
+        raise UsageError(f"the file has more than {MAX_CHARACTERS} characters", where=str(path))
     try:
+        _check_depth(text, path)
         root = yaml.compose(text, Loader=_LOADER)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -91,6 +101,19 @@ def read_document(path: Path) -> Document:
     return Document(path, data, reader.positions)
 
 
+def _check_depth(text: str, path: Path) -> None:
+    """Refuse deep nesting: the parser of PyYAML recurses, and ends the process when the stack is full."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > MAX_DEPTH:
+                line = event.start_mark.line + 1 if event.start_mark else 1
+                raise UsageError(f"values are nested more than {MAX_DEPTH} levels deep", where=f"{path}:{line}")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+
+
 class _Reader:
     """Turns YAML nodes into plain data and records the position of each."""
 
@@ -98,10 +121,14 @@ class _Reader:
         self.path = path
         self.positions: dict[Key, Position] = {}
         self._open: list[yaml.Node] = []
+        self._values = 0
 
     def plain(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401  # text, list, mapping or None
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise UsageError(f"the file has more than {MAX_VALUES} values", where=self._where(node))
         if isinstance(node, yaml.ScalarNode):
-            return None if node.tag == _NULL and not node.style else node.value
+            return None if node.tag == _NULL and not node.style else self._text(node)
         if any(node is outer for outer in self._open):
             raise UsageError("an alias is inside the value it refers to", where=self._where(node))
         self._open.append(node)
@@ -121,13 +148,21 @@ class _Reader:
         for name_node, value_node in node.value:
             if not isinstance(name_node, yaml.ScalarNode):
                 raise UsageError("a key must be plain text", where=self._where(name_node))
-            name = name_node.value
+            name = self._text(name_node)
             if name in mapping:
                 first = self.positions[(*key, name)][0]
                 raise UsageError(f"key `{name}` is given twice, first on line {first}", where=self._where(name_node))
             self._record(name_node, (*key, name))
             mapping[name] = self.plain(value_node, (*key, name))
         return mapping
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        text = str(node.value)
+        if len(text) > MAX_VALUE:
+            raise UsageError(f"a value has more than {MAX_VALUE} characters", where=self._where(node))
+        if control := _CONTROL.search(text):
+            raise UsageError(f"a value has the control character {control[0]!r}", where=self._where(node))
+        return text
 
     def _record(self, node: yaml.Node, key: Key) -> None:
         self.positions[key] = (node.start_mark.line + 1, node.start_mark.column + 1)

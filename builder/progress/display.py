@@ -17,11 +17,14 @@ from builder.build_log import complete_lines, log_size, text_since
 from builder.log import console, print_line, verbosity
 from builder.progress.file_count import FileCount
 from builder.progress.github import fold_group, in_github_actions
+from builder.progress.stages import StageTime
 
 #: Without a terminal, a line is printed at each stage and then at this interval: CI stops silent jobs.
 HEARTBEAT_SECONDS = 30.0
 #: How often the logs of running builds are read.
 READ_SECONDS = 0.25
+#: Seconds; shorter stages are not kept.
+SHORTEST_STAGE = 0.05
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,9 @@ class _Line:
     name: str
     log: Path | None = None
     stage: str = "waiting"
+    machine: str = ""
     started: float = field(default_factory=time.monotonic)
+    stage_started: float = field(default_factory=time.monotonic)
     printed: float = 0.0  # when the last line was printed
     files: FileCount = field(default_factory=FileCount)
     offset: int = 0  # of the part of the log that was read
@@ -66,13 +71,23 @@ class _Line:
         if self.log is not None:
             self.offset = self.begin = log_size(self.log)
 
+    def end_stage(self) -> StageTime:
+        """The stage that ends now."""
+        ended = StageTime(self.name, self.stage, self.stage_started, time.monotonic(), self.machine)
+        self.stage_started = ended.end
+        return ended
+
     def state(self) -> str:
         """`compile 17 of 46: rasterize.cu (2:10 of about 6:30)`."""
         now = time.monotonic()
         elapsed = clock(now - self.started)
         if self.estimate and self.compile_started:
             elapsed += self.estimate.text(now - self.compile_started)
-        return " ".join(part for part in (self.stage, self.files.text(), f"({elapsed})") if part)
+        return " ".join(part for part in (self.stage, self.files.text(), f"({elapsed})", self.place()) if part)
+
+    def place(self) -> str:
+        """`on MACHINE`, or empty for this machine."""
+        return f"on {self.machine}" if self.machine else ""
 
     def read(self) -> list[str]:
         """Read what the log and the launcher's file have gained; returns the new lines of the log."""
@@ -99,6 +114,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._lines: dict[str, _Line] = {}
+        self._stages: list[StageTime] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -114,12 +130,13 @@ class Progress:
             line.estimate, line.calls, line.compile_started = estimate, calls, time.monotonic()
             line.files.expected = estimate.files if estimate else 0
 
-    def stage(self, name: str, stage: str) -> None:
-        """Show the stage that a build has reached."""
+    def stage(self, name: str, stage: str, machine: str = "") -> None:
+        """Show the stage that a build has reached, and the worker that runs it; empty: this machine."""
         with self._lock:
             line = self._lines[name]
             texts = self._read(line)
-            line.stage = stage
+            self._stages.append(line.end_stage())
+            line.stage, line.machine = stage, machine
             line.files = FileCount(line.files.expected)
             if stage not in ("fetch", "environment", "compile"):
                 line.estimate = None
@@ -127,14 +144,26 @@ class Progress:
         _print(texts)
 
     def finish(self, name: str, outcome: str) -> None:
-        """Show the outcome of a build: `built`, `failed`, …"""
+        """Show the outcome of a build: `built`, `failed`, …; show nothing if it is empty."""
         with self._lock:
             line = self._lines.pop(name)
             texts = self._read(line)
+            self._stages.append(line.end_stage())
         _print(texts)
         if in_github_actions() and line.log and not (verbosity.quiet or verbosity.verbose):
             fold_group(f"output of {name}", text_since(line.log, line.begin))
-        print_line(f"{name}: {outcome} in {clock(time.monotonic() - line.started)}")
+        if outcome:
+            print_line(f"{name}: {outcome} in {clock(time.monotonic() - line.started)}")
+
+    def stages(self) -> list[StageTime]:
+        """The stages that have ended, in seconds of `time.monotonic`; without those too short to see."""
+        with self._lock:
+            return [each for each in self._stages if each.end - each.start >= SHORTEST_STAGE]
+
+    def states(self) -> dict[str, str]:
+        """What each running build does now, such as `compile 17 of 46: rasterize.cu`, without times."""
+        with self._lock:
+            return {line.name: " ".join(filter(None, (line.stage, line.files.text()))) for line in self._lines.values()}
 
     def _state(self, line: _Line) -> list[str]:
         """The line to print now: none on a terminal, which shows live lines."""

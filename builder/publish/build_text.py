@@ -13,16 +13,17 @@ from rich.table import Table
 
 from builder.errors import BuildfarmError
 from builder.gate.system.sizes import size_text
-from builder.matrix.compat import Compat
+from builder.matrix.axes import Cell
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan
 from builder.proof import Check, Proof, Verdict
-from builder.publish.index.text.install import install_commands
+from builder.publish.index.text.install import commands_of_cells, install_lines
 from builder.publish.proof_lines import (
     accepted_lines,
     beyond_plan_line,
     counts,
     failed_lines,
+    gpu_lines,
     not_run_lines,
     problem_of,
     remark_lines,
@@ -58,8 +59,7 @@ def build_text(dist: Path, plan: Plan, results: Sequence[BuildResult], torch_ind
     if commands := _install_commands(dist, results, torch_index):
         parts += [
             "",
-            f"To install with pip or uv, together with torch, in Python {_pythons(results)}:",
-            *(f"  {escape(command)}" for command in commands),
+            *map(escape, install_lines(_cells(results), commands)),
             f"The provenance of each wheel (SLSA, unsigned) is next to the wheel, in NAME.whl{SUFFIX}",
         ]
     if plan.skips:
@@ -133,7 +133,7 @@ def _notes(result: BuildResult) -> list[str]:
         lines += [f"  hint: {hint}" for hint in problem.hints]
     lines += [f"remark: {result.build}: {line}" for line in remark_lines(result.proofs)]
     lines += [f"accepted: {result.build}: {line}" for line in accepted_lines(result.proofs)]
-    lines += not_run_lines(result.proofs)
+    lines += [f"{result.build}: {line}" for line in gpu_lines(result.proofs)] + not_run_lines(result.proofs)
     if result.toolchain and (wanted := result.toolchain.stand_in_for):
         lines.append(f"{result.build}: compiled with CUDA {result.toolchain.nvcc}, a stand-in for CUDA {wanted}")
     if beyond := beyond_plan_line(result):
@@ -156,21 +156,17 @@ def _marked(note: str) -> str:
     return escape(note)
 
 
-def _pythons(results: Sequence[BuildResult]) -> str:
-    """The Pythons that the wheels are for: `3.11, 3.12`."""
-    builds = [result.build for result in results if result.stored and not result.exit]
-    return ", ".join(map(str, sorted({cell.python for build in builds for cell in build.serves})))
+def _cells(results: Sequence[BuildResult]) -> list[Cell]:
+    """The cells that the wheels are for."""
+    return [cell for result in results if result.stored and not result.exit for cell in result.build.serves]
 
 
 def _install_commands(dist: Path, results: Sequence[BuildResult], torch_index: str) -> list[str]:
     """The commands for pip and uv, once for each version: the index has the wheel for each Python."""
-    compat, commands = Compat.load(), []
+    commands: list[str] = []
     simple = (dist / "simple").resolve().as_uri()
     for result in results:
         if result.stored and not result.exit:
             name, version = result.stored.wheel.name.split("-")[:2]
-            torch, cuda = max((cell.torch, cell.cuda) for cell in result.build.serves)
-            index = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
-            wanted = [text for text in compat.cell_requirements(torch, cuda) if text != "numpy"]
-            commands += install_commands(simple, name, version, wanted, index)
+            commands += commands_of_cells(simple, name, version, result.build.serves, torch_index)
     return list(dict.fromkeys(commands))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +39,21 @@ class Published:
     wheels: list[Path]
     events: list[str]
     removed: list[str]
+
+
+@contextmanager
+def locked(dist: Path) -> Iterator[None]:
+    """Make the folder `dist` if it is missing, and exclude other farms that publish into it.
+
+    The lock is on the folder itself and leaves no file. The kernel releases it when this process ends.
+    """
+    dist.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(dist, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Published:
@@ -81,7 +99,7 @@ def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> No
     why = "a check of the new wheel failed" if result.refused else "the new build failed"
     tested = sha256_of(result.stored.wheel) if result.stored and result.refused else ""
     for wheel in sorted(dist.glob("*.whl")):
-        if wheel in published.wheels or not _is_of(wheel, result.build):
+        if wheel in published.wheels or not is_of(wheel, result.build):
             continue
         if tested != sha256_of(wheel):
             published.events.append(f"kept {wheel.name} of an earlier run: {why}")
@@ -92,7 +110,7 @@ def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> No
             published.removed.append(f"removed {wheel.name}: a check of this wheel failed")
 
 
-def _is_of(wheel: Path, build: Build) -> bool:
+def is_of(wheel: Path, build: Build) -> bool:
     """Whether a wheel of `dist` comes from this build, by its name, version and Python."""
     try:
         name, version, _, tags = parse_wheel_filename(wheel.name)

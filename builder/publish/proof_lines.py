@@ -10,6 +10,7 @@ from builder.gate.outcome import REMARK, Outcome, count_text
 from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
+from builder.publish.gpu_models import KEY, models_of, proven_on
 from builder.result import BuildResult
 
 #: Checks that many ops do not promise to pass.
@@ -66,15 +67,29 @@ def counts(proofs: Sequence[Proof]) -> str:
 
 def not_run_lines(proofs: Sequence[Proof]) -> list[str]:
     """Each reason why checks did not run, with the checks and the cells."""
-    groups: dict[str, list[Proof]] = {}
+    groups: dict[tuple[str, str], list[Proof]] = {}
     for proof in proofs:
-        if proof.verdict is Verdict.NOT_RUN and not proof.remark:
-            groups.setdefault(proof.reason, []).append(proof)
+        if KEY in proof.evidence:
+            for model, on in models_of(proof).items():
+                if not on.ran:
+                    groups.setdefault((f"GPU {model}", on.reason), []).append(proof)
+        elif proof.verdict is Verdict.NOT_RUN and not proof.remark:
+            groups.setdefault(("", proof.reason), []).append(proof)
     lines = []
-    for reason, group in groups.items():
-        checks = ", ".join(dict.fromkeys("GPU" if proof.check.on_gpu else str(proof.check) for proof in group))
+    for (model, reason), group in groups.items():
+        checks = model or ", ".join(dict.fromkeys("GPU" if each.check.on_gpu else str(each.check) for each in group))
         lines.append(f"{checks}: not run{_in_cells(group)}: {reason}")
     return lines
+
+
+def gpu_lines(proofs: Sequence[Proof]) -> list[str]:
+    """The GPU models on which the values of every op were checked, a line for the cells with the same models."""
+    cells: dict[tuple[str, ...], list[Proof]] = {}
+    models = proven_on(proofs)
+    for proof in proofs:
+        if proof.check is Check.GPU_VALUES and (proven := models.get(str(proof.cell))):
+            cells.setdefault(proven, []).append(proof)
+    return [f"GPU: {', '.join(proven)}{_in_cells(group)}" for proven, group in cells.items()]
 
 
 def problem_of(result: BuildResult) -> BuildfarmError | None:

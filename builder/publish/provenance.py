@@ -19,6 +19,7 @@ from builder.publish.unchanged import write_if_changed
 from builder.records.record import Record
 from builder.records.toolchain import Part
 from builder.store import StoredBuild
+from builder.untrusted.json_data import JsonError, read_json, text
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"
@@ -93,9 +94,11 @@ def statement_path(wheel: Path) -> Path:
 def recorded_code_version(wheel: Path) -> str:
     """The digest of the buildfarm code that built a wheel, from the statement next to the wheel; empty without one."""
     try:
-        data = json.loads(statement_path(wheel).read_bytes())
-        return str(data["predicate"]["buildDefinition"]["internalParameters"]["farm_code_sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_json(
+            statement_path(wheel),
+            lambda data: text(data["predicate"]["buildDefinition"]["internalParameters"]["farm_code_sha256"]),
+        )
+    except (OSError, JsonError):
         return ""
 
 

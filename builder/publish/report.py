@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from builder.gate.outcome import FAILED, PASSED, Answer, Outcome
@@ -11,9 +11,10 @@ from builder.gate.report import junit
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Plan
 from builder.proof import Proof
-from builder.publish.proof_lines import problem_of
+from builder.publish.gpu_models import models_json
+from builder.publish.proof_lines import failed_lines, problem_of
 from builder.publish.provenance import statement_path
-from builder.result import BuildResult
+from builder.result import BuildResult, SmokeResult
 from builder.store import StoredBuild
 
 
@@ -34,6 +35,34 @@ def report_json(plan: Plan, results: Sequence[BuildResult]) -> str:
         ],
     }
     return json.dumps(data, indent=1) + "\n"
+
+
+def smoke_report_json(results: Sequence[SmokeResult], known: Mapping[str, Sequence[Proof]]) -> str:
+    """The results of `smoke` with the keys of report.json: an entry for each wheel, named by its file.
+
+    `known` has the proofs of each wheel from this run and from earlier ones, such as those about the file.
+    """
+    entries = []
+    for subject in dict.fromkeys(result.subject for result in results):
+        about = [result for result in results if result.subject == subject]
+        cells = {None, *(result.cell for result in about)}
+        proofs = [proof for proof in known[subject] if proof.cell in cells]
+        failed = failed_lines(proofs)
+        entries.append(
+            {
+                "build": subject,
+                "extension": subject.split("-")[0],
+                "version": "-".join(subject.split("-")[1:2]),
+                "serves": [str(result.cell) for result in about],
+                "archs": [],
+                "status": "failed" if failed else "tested",
+                "error": "; ".join(failed) or None,
+                "hints": [],
+                "proofs": [proof.to_json() for proof in proofs],
+                **models_json(proofs),
+            }
+        )
+    return json.dumps({"builds": entries, "skips": []}, indent=1) + "\n"
 
 
 def build_junit(results: Sequence[BuildResult]) -> str:
@@ -58,6 +87,8 @@ def _entry(result: BuildResult) -> dict[str, Any]:
     problem = problem_of(result)
     entry: dict[str, Any] = {
         "build": str(result.build),
+        "extension": result.build.extension,
+        "version": result.build.version,
         "serves": [str(cell) for cell in result.build.serves],
         "archs": [str(arch) for arch in result.build.archs],
         "status": "failed" if result.exit else "built",
@@ -72,6 +103,7 @@ def _entry(result: BuildResult) -> dict[str, Any]:
             "record": result.stored.record.to_json() | {"wheel": result.stored.wheel.name},
             "provenance": _provenance(result.stored),
             "proofs": [proof.to_json() for proof in result.proofs],
+            **models_json(result.proofs),
         }
     return entry
 

@@ -13,7 +13,7 @@ from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Answer, Outcome
 from builder.gate.report import junit, table
 from builder.proof import Check, Proof, Verdict
-from builder.publish.proof_lines import accepted_lines, counts, failed_lines, not_run_lines, remark_lines
+from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.terminal import fits, output_width, to_text
 from builder.result import SmokeResult
 
@@ -29,14 +29,15 @@ def smoke_text(results: Sequence[SmokeResult]) -> str:
     """A single result op by op; several as a row for each cell, with every failure and why checks did not run."""
     if len(results) == 1 and (answer := results[0].answer) is not None:
         title = f"{results[0].subject} in {results[0].cell}: {counts(results[0].proofs)}"
-        return table(title, answer, min(output_width(), 120))
+        lines = gpu_lines(results[0].proofs)
+        return table(title, answer, min(output_width(), 120)) + "".join(f"{line}\n" for line in lines)
     parts: list[Table | str] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
         proofs = [proof for result in cells for proof in result.proofs]
         lines = [f"remark: {line}" for line in remark_lines(proofs)]
         lines += [f"failed: {line}" for line in failed_lines(proofs)]
-        lines += [f"accepted: {line}" for line in accepted_lines(proofs)] + not_run_lines(proofs)
+        lines += [f"accepted: {line}" for line in accepted_lines(proofs)] + gpu_lines(proofs) + not_run_lines(proofs)
         parts += [escape(subject), *_tables(cells), "", *map(escape, lines), ""]
     return to_text(*parts, *textwrap.wrap(_LEGEND, output_width(), drop_whitespace=True))
 

@@ -10,6 +10,8 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
+from builder.log import PlainConsole
+
 #: Columns of the text where stdout is not a terminal: enough for the longest wheel name and its figures.
 PLAIN_WIDTH = 200
 
@@ -29,7 +31,7 @@ def to_text(*parts: Table | str) -> str:
     stream = io.StringIO()
     # With NO_COLOR, rich still writes bold headings.
     styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    console = Console(file=stream, force_terminal=styled, width=output_width(), highlight=False, emoji=False)
+    console = PlainConsole(file=stream, force_terminal=styled, width=output_width(), highlight=False, emoji=False)
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, str))
     return "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())

@@ -59,8 +59,11 @@ def next_steps(added: Added) -> str:
     option = "" if added.matrix == Path("matrix.yaml") else f" --matrix {added.matrix}"
     build = f"  buildfarm build --ext {added.recipe.name}{option}"
     cases = f"  buildfarm cases --ext {added.recipe.name}{option}"
+    lines = ["To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"]
+    if added.axes and added.axes.archs:
+        lines = ["To build the extension:", build]
     return to_text(
-        *("", "To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"),
+        *("", *lines),
         *("", "After the build, to draft a cases.py with a case for each op:", cases),
     )
 

@@ -10,8 +10,8 @@ from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 
 from builder.errors import UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, Source
-from builder.process import mask_credentials
 from builder.recipes.reference import FolderReference, GitReference, ProjectReference, Reference
+from builder.untrusted.masking import mask_credentials
 from builder.wheels.sources.git import resolve_revision
 from builder.wheels.sources.index import download
 from builder.wheels.sources.prepare import prepare_source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
@@ -33,10 +33,15 @@ class Function:
     Attributes:
         name: its name.
         schema: of the op.
-        parameters: the names of its parameters, as in the schema.
+        parameters: its parameters as in Python: names, with their defaults.
         tensors: those of its tensors.
         result: a Python expression for a tensor like the result, without its numbers; empty if it is not known.
         written: the names of the tensors that it writes to; empty if it returns a tensor.
+        lost: the parameters whose default is no number and no bool, or stands before such a parameter.
+        kinds: the kinds of its parameters (see `op_schema`).
+        declared: its parameters in C++, without defaults.
+        arguments: their names in C++.
+        body: its code in one line.
 
     """
 
@@ -46,6 +51,11 @@ class Function:
     tensors: tuple[str, ...]
     result: str = ""
     written: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
+    declared: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    body: str = ""
 
 
 def plain_code(text: str) -> str:
@@ -63,17 +73,23 @@ def schema_name(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name
 
 
-def op_schema(name: str, parameters: Iterable[tuple[str, str]], result: str) -> str:
+def op_schema(
+    name: str, parameters: Iterable[tuple[str, str]], result: str, defaults: Mapping[str, str] | None = None
+) -> str:
     """Return the schema of an op from the kinds and the names of its parameters.
 
     A kind is `tensor`, `output` (a tensor that the op writes to), or a kind of the schema, such as `int`. Each output
-    has an alias of its own.
+    has an alias of its own. `defaults` are the values of the last parameters, by name.
     """
     listed, aliases = [], iter(ascii_lowercase)
     for kind, each in parameters:
         text = f"Tensor({next(aliases)}!)" if kind == "output" else kind.replace("tensor", "Tensor")
-        listed.append(f"{text} {schema_name(each)}")
+        listed.append(f"{text} {_with_default(each, defaults or {})}")
     return f"{name}({', '.join(listed)}) -> {result}"
+
+
+def _with_default(name: str, defaults: Mapping[str, str]) -> str:
+    return f"{schema_name(name)}={defaults[name]}" if name in defaults else schema_name(name)
 
 
 def read_functions(text: str) -> tuple[list[Function], list[str]]:
@@ -93,14 +109,49 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
         if reason:
             refused.append(f"{name}: {reason}")
             continue
-        known = [each for each in parameters if each]
-        schema = op_schema(name, known, "()" if returned == "void" else "Tensor")
-        tensors = [each for kind, each in known if kind in ("tensor", "output")]
-        result = "" if returned == "void" else _result(" ".join(body.split()), tensors)
-        lists = ([each for _, each in known], tensors, [each for kind, each in known if kind == "output"])
-        names, of_tensors, written = (tuple(map(schema_name, each)) for each in lists)
-        functions[name] = Function(name, schema, names, of_tensors, result, written)
+        functions[name] = _function(name, parts, [each for each in parameters if each], returned, body)
     return list(functions.values()), refused
+
+
+def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]], returned: str, body: str) -> Function:
+    defaults, lost = _defaults(parts, known)
+    tensors = [each for kind, each in known if kind in ("tensor", "output")]
+    nothing, line = returned == "void", " ".join(body.split())
+    return Function(
+        name,
+        op_schema(name, known, "()" if nothing else "Tensor", defaults),
+        tuple(_with_default(each, defaults) for _, each in known),
+        tuple(map(schema_name, tensors)),
+        "" if nothing else _result(line, tensors, f"{name.removesuffix('_cuda')}_cpu"),
+        tuple(schema_name(each) for kind, each in known if kind == "output"),
+        lost,
+        tuple(kind for kind, _ in known),
+        tuple(part.partition("=")[0].strip() for part in parts),
+        tuple(each for _, each in known),
+        line,
+    )
+
+
+def _defaults(parts: Sequence[str], known: Sequence[tuple[str, str]]) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The defaults of the last parameters as in Python, and the other parameters with a default.
+
+    In a schema as in C++, every parameter after one with a default has a default.
+    """
+    given = [(kind, name, part.partition("=")[2].strip()) for part, (kind, name) in zip(parts, known, strict=True)]
+    defaults: dict[str, str] = {}
+    while given and (value := _literal(*given[-1][::2])):
+        defaults[given.pop()[1]] = value
+    return defaults, tuple(schema_name(name) for _, name, text in given if text)
+
+
+def _literal(kind: str, text: str) -> str:
+    """A number or a bool of C++ as in Python; empty for any other text."""
+    if kind == "bool":
+        return {"true": "True", "false": "False"}.get(text, "")
+    pattern = {"int": r"-?\d+", "float": r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)[fF]?"}.get(kind)
+    if pattern is None or not re.fullmatch(pattern, text):
+        return ""
+    return repr(float(text.rstrip("fF"))) if kind == "float" else str(int(text))
 
 
 def _definitions(code: str) -> Iterator[tuple[str, str, str]]:
@@ -168,9 +219,13 @@ def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, 
     return f"it is in the namespace {space}" if space else ""
 
 
-def _result(body: str, tensors: Sequence[str]) -> str:
-    """The result of a function as a Python expression, if its body makes it like one of the parameters."""
+def _result(body: str, tensors: Sequence[str], fallback: str) -> str:
+    """The result of a function as a Python expression, if its body makes it like one of the parameters.
+
+    What the function `fallback` returns has the shape of the other results.
+    """
     returned = {value.strip() for value in re.findall(r"\breturn\b([^;]*);", body)} - {""}
+    returned = {value for value in returned if not re.match(rf"{fallback}\b", value)}
     name = returned.pop() if len(returned) == 1 else ""
     made = _assigned(body, name) if name.isidentifier() else [name]
     for pattern, contiguous in _LIKE:

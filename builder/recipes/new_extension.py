@@ -11,7 +11,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import UsageError
-from builder.recipes.host_functions import Function, read_functions, schema_name
+from builder.recipes.cpu_kernels import FunctionOp, has_device_branch, ops_of
+from builder.recipes.host_functions import read_functions, schema_name
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
 from builder.recipes.kernels import Kernel, read_kernels
 
@@ -41,7 +42,8 @@ class NewExtension:
 class _Op:
     """An op of a binding: its C++ function, and what its fake kernel needs (see `Function`).
 
-    `returns` is whether it returns a tensor; `written` are the tensors that a function may write to.
+    `returns` is whether it returns a tensor; `written` are the tensors that a function may write to. `cpu` is its C++
+    function for the CPU, or empty, with the parameters `declared` and their names `arguments`.
     """
 
     name: str
@@ -52,6 +54,9 @@ class _Op:
     result: str = ""
     returns: bool = True
     written: Sequence[str] = ()
+    cpu: str = ""
+    declared: Sequence[str] = ()
+    arguments: Sequence[str] = ()
 
     @property
     def fake(self) -> bool:
@@ -59,17 +64,21 @@ class _Op:
         return bool(self.result) or not self.returns
 
     @classmethod
-    def of_function(cls, function: Function) -> _Op:
+    def of_function(cls, op: FunctionOp) -> _Op:
         """An op that is a function of the user."""
+        function = op.function
         return cls(
             name=function.name,
             schema=function.schema,
-            target=function.name,
+            target=op.cuda,
             parameters=function.parameters,
             tensors=function.tensors,
             result=function.result,
             returns=not function.written,
             written=function.written,
+            cpu=op.cpu,
+            declared=function.declared,
+            arguments=function.arguments,
         )
 
     @classmethod
@@ -85,7 +94,7 @@ def small_extension(name: str) -> NewExtension:
     files = {
         f"csrc/{name}.cpp": _render("op.cpp", name=name),
         f"csrc/{name}_cuda.cu": _render("op.cu", name=name),
-        f"{name}/__init__.py": _render("op_init.py", name=name),
+        f"src/{name}/__init__.py": _render("op_init.py", name=name),
         "cases.py": _render("cases.py", name=name),
     }
     packaging = _packaging(name, [f"csrc/{name}.cpp", f"csrc/{name}_cuda.cu"], module="_C", complete_headers=False)
@@ -101,14 +110,23 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
     if bound := _PYBIND.search(text):
         module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
         init = _render("module_init.py", name=name, module=module, source=source)
-        files = {f"{name}/__init__.py": init, **_packaging(name, [source], module=module, complete_headers=complete)}
-        return NewExtension(name, files, [f"{source} has a pybind11 module, which becomes {name}.{module}"])
+        files = {
+            f"src/{name}/__init__.py": init,
+            **_packaging(name, [source], module=module, complete_headers=complete),
+        }
+        gaps = [
+            f"{source}: its functions need a GPU. To test them without one, add a branch for CPU tensors to each: "
+            "`if (!x.is_cuda()) { ... }`. Or remove PYBIND11_MODULE and run `buildfarm init` in a new folder: it then "
+            "makes ops, which torch.compile can trace"
+        ]
+        notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
+        return NewExtension(name, files, notes, [] if has_device_branch(text) else gaps)
     if library := _LIBRARY.search(text):
         ops: list[object] = []
         init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=ops)
-        files = {f"{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
+        files = {f"src/{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
         notes = [f"{source} registers ops in the namespace {library[1]}"]
-        gaps = [f"{name}/__init__.py: for torch.compile, write a fake kernel for each op, as the file shows"]
+        gaps = [f"src/{name}/__init__.py: for torch.compile, write a fake kernel for each op, as the file shows"]
         return NewExtension(name, files, notes, gaps)
     return _with_ops(name, source, text, complete_headers=complete)
 
@@ -116,8 +134,7 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
 def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> NewExtension:
     (functions, skipped), (kernels, refused) = read_functions(text), read_kernels(text)
     if functions:  # they launch the kernels
-        refused = [f"the kernels of {source}: its functions become ops"] if kernels or refused else []
-        kernels = []
+        refused, kernels = [], []
     refused = skipped + refused
     if not functions and not kernels:
         raise UsageError(
@@ -129,15 +146,36 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
                 "run `buildfarm init` in an empty folder",
             ],
         )
-    ops = [*map(_Op.of_function, functions), *map(_Op.of_kernel, kernels)]
-    binding = f"csrc/{name}_ops.cu"
+    function_ops = ops_of(functions)
+    ops = [*map(_Op.of_function, function_ops), *map(_Op.of_kernel, kernels)]
+    binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"
+    lacking = [op for op in ops if not op.cpu]
+    template = {cpu: _render("ops_cpu.cpp", name=name, binding=binding, ops=lacking)} if lacking else {}
     files = {
         binding: _render("ops.cu", name=name, source=source, kernels=kernels, ops=ops),
-        f"{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=ops),
-        **_packaging(name, [binding], module="_C", complete_headers=complete_headers),
+        **template,
+        f"src/{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=ops),
+        **_packaging(name, [binding, *template], module="_C", complete_headers=complete_headers),
     }
     notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
     notes += [f"no op for {each}" for each in refused]
+    if skipped and functions:
+        notes.append(f"to use one of these, write a function with `torch::Tensor` parameters in {source} that calls it")
+    notes += [op.why for op in function_ops if op.why]
+    if lacking:
+        named = ", ".join(op.name for op in lacking)
+        which = "these ops have no CPU kernel" if lacking == ops else f"no CPU kernel for {named}"
+        notes.append(
+            f'{which}: on a machine without a GPU their checks are "not run", and `buildfarm publish`'
+            f" needs `--require static`; {cpu} shows how to add CPU kernels"
+        )
+    return NewExtension(name, files, notes, _gaps(name, binding, ops, function_ops, kernels))
+
+
+def _gaps(
+    name: str, binding: str, ops: Sequence[_Op], functions: Sequence[FunctionOp], kernels: Sequence[Kernel]
+) -> list[str]:
+    """What the files of these ops leave to the user."""
     gaps = [
         f"{binding}: its schema says that {op.name} writes to {', '.join(op.written)}, because they are `Tensor&`:"
         " check it at QUESTION"
@@ -145,17 +183,23 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
         if len(op.written) > 1
     ]
     gaps += [
+        f"{binding}: the schema of {op.function.name} has no default for {', '.join(op.function.lost)}: write it there"
+        f" and in the fake kernel in src/{name}/__init__.py"
+        for op in functions
+        if op.function.lost
+    ]
+    gaps += [
         f"{binding}: it launches {each.name} with one thread for each element of {each.counted}, which is a guess:"
         " check it at QUESTION"
         for each in kernels
     ]
     gaps += [
-        f"{name}/__init__.py: for torch.compile, complete the fake kernel of {op.name} at GAP: the shape of its result"
-        " is not known"
+        f"src/{name}/__init__.py: for torch.compile, complete the fake kernel of {op.name} at GAP: the shape of its"
+        " result is not known"
         for op in ops
         if not op.fake
     ]
-    return NewExtension(name, files, notes, gaps)
+    return gaps
 
 
 def _packaging(name: str, sources: list[str], *, module: str, complete_headers: bool) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any
 from builder.records.cache_statistics import CacheStatistics
 from builder.records.cuda_sources import CudaSources
 from builder.records.record import Record
+from builder.untrusted.json_data import text, texts
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,11 @@ class BuildRecord:
         """Read what `to_json` wrote; raises KeyError, ValueError, TypeError or BuildfarmError on anything else."""
         return cls(
             record=Record.from_json(data),
-            provided=frozenset(data["provided"]),
+            provided=frozenset(texts(data["provided"])),
             jobs=int(data["jobs"]),
             objects=CacheStatistics.from_json(data["objects"]) if data["objects"] else None,
             cuda=CudaSources.from_json(data["cuda_sources"]),
-            code=data["farm"],
+            code=text(data["farm"]),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
             gpu_seconds={str(arch): float(seconds) for arch, seconds in data.get("gpu_seconds", {}).items()},

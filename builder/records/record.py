@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from builder.hashing import sha256_of
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.matrix.plan import Build
-from builder.process import mask_credentials
 from builder.records.toolchain import Toolchain
+from builder.untrusted.json_data import JsonError, parse_json, text, texts
+from builder.untrusted.masking import mask_credentials
 from builder.wheelfile.archive import WheelFile
 
 #: File name inside `.dist-info`.
@@ -90,14 +90,15 @@ class SourceRecord:
         origin: SdistSource | GitSource | None = None
         match data["kind"]:
             case "sdist":
-                origin = SdistSource(data["project"], data["version"], data["sha256"])
+                origin = SdistSource(text(data["project"]), text(data["version"]), text(data["sha256"]))
             case "git":
-                origin = GitSource(data["url"], data["revision"], data["subdirectory"])
+                origin = GitSource(text(data["url"]), text(data["revision"]), text(data["subdirectory"]))
             case "path":
                 pass
             case other:
                 raise ValueError(f"unknown kind of source: {other!r}")
-        return cls(origin, data["digest"], tuple(PatchRecord(each["name"], each["sha256"]) for each in data["patches"]))
+        patches = tuple(PatchRecord(text(each["name"]), text(each["sha256"])) for each in data["patches"])
+        return cls(origin, text(data["digest"]), patches)
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,17 @@ class RecipeSettings:
     build_requires: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     override_architectures: bool = False
+    requires_torch: str = "window"
 
     @classmethod
     def of(cls, recipe: Recipe) -> RecipeSettings:
-        """The settings of a recipe."""
-        return cls(**{each.name: getattr(recipe, each.name) for each in fields(cls)})
+        """The settings of a recipe, without secrets in URLs."""
+        return replace(
+            cls(**{each.name: getattr(recipe, each.name) for each in fields(cls)}),
+            env={name: mask_credentials(value) for name, value in recipe.env.items()},
+            build_requires=tuple(map(mask_credentials, recipe.build_requires)),
+            requires=tuple(map(mask_credentials, recipe.requires)),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, by the recipe's own keys; `from_json` reads it."""
@@ -126,18 +133,20 @@ class RecipeSettings:
             "requires": list(self.requires),
             # Only where it is used: records of other wheels stay as they were before the key existed.
             **({"override_architectures": True} if self.override_architectures else {}),
+            **({"requires_torch": self.requires_torch} if self.requires_torch != "window" else {}),
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RecipeSettings:
         """Read what `to_json` wrote; raises KeyError or TypeError on anything else."""
         return cls(
-            env=dict(data["env"]),
+            env={text(name): text(value) for name, value in data["env"].items()},
             assume_cuda=bool(data["assume_cuda"]),
-            cibuildwheel_skip=tuple(data["cibuildwheel_skip"]),
-            build_requires=tuple(data["build_requires"]),
-            requires=tuple(data["requires"]),
+            cibuildwheel_skip=texts(data["cibuildwheel_skip"]),
+            build_requires=texts(data["build_requires"]),
+            requires=texts(data["requires"]),
             override_architectures=bool(data.get("override_architectures", False)),
+            requires_torch=text(data.get("requires_torch", "window")),
         )
 
 
@@ -182,7 +191,7 @@ class Record:
             "archs": [str(arch) for arch in build.archs],
             "executor": toolchain.executor,
             "python": str(toolchain.python),
-            "toolchain": {str(part): text for part, text in toolchain.parts().items()},
+            "toolchain": {str(part): mask_credentials(text) for part, text in toolchain.parts().items()},
             "stand_in": self.stand_in,
             "source": self.source.to_json(),
             "recipe": self.settings.to_json(),
@@ -196,8 +205,8 @@ class Record:
         torch, cuda = Torch.parse(data["torch"]), Cuda.parse(data["cuda"])
         python, platform = Python.parse(data["python"]), Platform(data["platform"])
         build = Build(
-            extension=data["extension"],
-            version=data["version"],
+            extension=text(data["extension"]),
+            version=text(data["version"]),
             abi=AbiClass(data["abi"]),
             torch=torch,
             cuda=cuda,
@@ -208,7 +217,7 @@ class Record:
         )
         return cls(
             build,
-            Toolchain.from_parts(data["executor"], python, dict(data["toolchain"])),
+            Toolchain.from_parts(text(data["executor"]), python, dict(data["toolchain"])),
             SourceRecord.from_json(data["source"]),
             RecipeSettings.from_json(data["recipe"]),
             bool(data["stand_in"]),
@@ -219,8 +228,8 @@ def read_record(wheel: Path) -> Record:
     """The record inside a wheel; raises UsageError when the wheel has none that this buildfarm can read."""
     with WheelFile(wheel) as archive:
         try:
-            return Record.from_json(json.loads(archive.read_dist_info(FILE)))
-        except (ValueError, KeyError, TypeError, AttributeError, BuildfarmError) as error:
+            return parse_json(archive.read_dist_info(FILE), Record.from_json)
+        except (JsonError, BuildfarmError) as error:
             raise UsageError(
                 f"the wheel has no {FILE} that this version of buildfarm can read",
                 where=str(wheel),

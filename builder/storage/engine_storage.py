@@ -17,7 +17,8 @@ from builder.wheels.cibuildwheel.config import OBJECTS_VOLUME, PACKAGES_VOLUME
 
 #: Start of the tags of images that buildfarm builds (`image_build.image_name`).
 TAGS = "buildfarm/"
-VOLUMES = (PACKAGES_VOLUME, OBJECTS_VOLUME, f"{OBJECTS_VOLUME}-root")
+#: Volumes; each extension has more of them, whose names go on after a dot. The last two are of earlier versions.
+VOLUMES = (PACKAGES_VOLUME, OBJECTS_VOLUME, "buildfarm-uv", "buildfarm-sccache-root")
 
 #: The engine measures its volumes for each answer, which takes long with many files. Seconds.
 TIMEOUT = 300
@@ -47,7 +48,7 @@ class EngineStorage:
                     used = max(made, self._store.last_use(f"used/image-{tag.rpartition(':')[2]}"))
                     found.append(Item(Kind.IMAGES, tag, tag, size, used, shared, ENGINE_MARK))
         for volume in usage["Volumes"] or ():
-            if (name := volume["Name"]) in self._volumes:
+            if (name := volume["Name"]).partition(".")[0] in self._volumes:
                 size = max(int((volume.get("UsageData") or {}).get("Size", 0)), 0)
                 made = datetime.fromisoformat(volume["CreatedAt"]).astimezone(UTC)
                 used = max(made, self._store.last_use("used/engine"))

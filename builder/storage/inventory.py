@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from builder.storage.finished_tasks import FinishedTasks
 from builder.storage.item import Item, Kind
-from builder.store import RUN, Store, StoredBuild
+from builder.store import BYTECODE, RUN, Store, StoredBuild
+from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text, texts
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,8 @@ def _stats(path: Path) -> Iterator[os.stat_result]:
 def store_items(store: Store) -> list[Item]:
     """Everything in the store that can be deleted, except lock files and the locked versions of packages."""
     root = store.root
-    items = [_build_item(store, stored) for stored in store.builds()]
+    notes = _notes_of_builds(FinishedTasks(root))
+    items = [_build_item(store, stored, notes.get(stored.digest, ())) for stored in store.builds()]
     known = {item.target for item in items}
     items += [
         _item(
@@ -65,7 +67,10 @@ def store_items(store: Store) -> list[Item]:
         if f"builds/{path.name}" not in known
     ]
     items += [
-        _item(store, Kind.ENVIRONMENTS, path, _environment_name(path), f"envs/{path.name}")
+        replace(
+            _item(store, Kind.ENVIRONMENTS, path, _environment_name(path), f"envs/{path.name}"),
+            group="bytecode" if path.name.startswith(BYTECODE) else "",
+        )
         for path in _entries(root / "envs")
         if path.is_dir()
     ]
@@ -75,21 +80,35 @@ def store_items(store: Store) -> list[Item]:
         for path in _entries(root / "sources" / folder)
         if path.is_dir()
     ]
+    items += [_item(store, Kind.INVENTORIES, path, path.stem[:-65], RUN) for path in _entries(root / "inventories")]
     if (root / "objects").is_dir():
         items.append(_item(store, Kind.OBJECTS, root / "objects", "compiler cache of local builds", RUN))
     items += [_item(store, Kind.PROOFS, path, path.stem[:16], RUN) for path in _entries(root / "proofs")]
     items += [_item(store, Kind.LOGS, path, path.stem, RUN) for path in _entries(root / "logs")]
+    items += [_item(store, Kind.REMOTE, path, path.stem[:40], RUN) for path in _entries(root / "remote")]
+    items += [
+        _item(store, Kind.RECEIVED, path, _file_name(path), f"received/{path.name}")
+        for path in _entries(root / "received")
+    ]
     items += [_item(store, Kind.RUNS, path, path.stem, f"runs/{path.name}") for path in _entries(root / "runs")]
     items += [_item(store, Kind.SCRATCH, path, path.name, f"work/{path.name}") for path in _entries(root / "work")]
     return items
 
 
-def _build_item(store: Store, stored: StoredBuild) -> Item:
+def _notes_of_builds(finished: FinishedTasks) -> dict[str, list[str]]:
+    """The notes of finished tasks, by the digest of the build that each names."""
+    found: dict[str, list[str]] = {}
+    for name, build in finished.notes():
+        found.setdefault(build, []).append(f"{finished.folder.name}/{name}")
+    return found
+
+
+def _build_item(store: Store, stored: StoredBuild, notes: Iterable[str]) -> Item:
     name, folder = str(stored.record.record.build), stored.wheel.parent
-    owned = {f"logs/{name}.log"}
+    owned = {f"logs/{name}.log", *notes}
     for facts in folder.glob("facts-*.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            owned.add(f"proofs/{json.loads(facts.read_bytes())['sha256']}.json")
+        with suppress(OSError, JsonError):
+            owned.add(f"proofs/{read_json(facts, lambda data: text(data['sha256']), limit=MAX_OWN_JSON)}.json")
     item = _item(store, Kind.BUILDS, folder, name, f"builds/{folder.name}")
     return replace(item, group=stored.record.record.build.extension, owns=frozenset(owned))
 
@@ -107,8 +126,8 @@ def _file_name(folder: Path) -> str:
 
 def _environment_name(folder: Path) -> str:
     """The torch and the CUDA of an environment, from its locked versions: `torch==2.11.0 nvidia-cuda-nvcc==13.0.88`."""
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        packages = json.loads(folder.with_suffix(".json").read_bytes())["packages"]
+    with suppress(OSError, JsonError):
+        packages = read_json(folder.with_suffix(".json"), lambda data: texts(data["packages"]))
         shown = [package for package in packages if package.startswith(("torch==", "nvidia-cuda-nvcc=="))]
         return " ".join([folder.name, *sorted(shown, reverse=True)])
     return folder.name

@@ -15,10 +15,13 @@ class Kind(StrEnum):
     BUILDS = "builds"
     ENVIRONMENTS = "environments"
     SOURCES = "sources"
+    INVENTORIES = "inventories"
     PYTHONS = "Pythons"
     OBJECTS = "compiled objects"
     PROOFS = "proofs"
     LOGS = "logs"
+    REMOTE = "notes on remote builds"
+    RECEIVED = "received wheels"
     RUNS = "runs"
     SCRATCH = "scratch folders"
     IMAGES = "images"
@@ -38,7 +41,7 @@ class Item:
         used: when it was used last, or made.
         mark: the name under which a running process marks it as used (`InUse`); empty: nothing uses it.
         group: for a build, the name of its extension.
-        owns: targets of logs and proofs that belong to it and are deleted with it.
+        owns: targets of logs, proofs and notes that belong to it and are deleted with it.
 
     """
 
@@ -88,8 +91,8 @@ class Limits:
 def surplus(items: Iterable[Item], limits: Limits, now: datetime) -> list[Item]:
     """The items beyond the limits, the least recently used first.
 
-    `keep_days` and `keep_newest` protect items. Without `max_size` everything else is surplus. A log or a proof that
-    belongs to builds is surplus with the last of them.
+    `keep_days` and `keep_newest` protect items. Without `max_size` everything else is surplus. A log, a proof or a
+    note that belongs to builds is surplus with the last of them.
     """
     everything = list(items)
     owned = {target for item in everything for target in item.owns}

@@ -1,4 +1,4 @@
-"""The history of runs: the report of each `buildfarm build` and the logs of its failed builds, kept in the store."""
+"""The history of runs: the report of each `build` and `smoke` and the logs of failed builds, kept in the store."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ from typing import Any
 from uuid import uuid4
 
 from builder.errors import UsageError
-from builder.process import mask_credentials
 from builder.store import Store, write_atomic
+from builder.timeline.timeline import Timeline
+from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text
+from builder.untrusted.masking import mask_credentials
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Run:
         interrupted: whether a signal ended it.
         unfinished: the names of the builds that the signal ended or that were not started.
         logs: for each failed build, the path of the log that was kept.
+        reused: the names of the builds whose wheel was in the store.
+        timeline: when what happened; None for a run of an earlier version of buildfarm.
 
     """
 
@@ -45,6 +49,8 @@ class Run:
     interrupted: bool = False
     unfinished: tuple[str, ...] = ()
     logs: Mapping[str, str] = field(default_factory=dict)
+    reused: tuple[str, ...] = ()
+    timeline: Timeline | None = None
 
     def counts(self) -> dict[str, int]:
         """How many builds have each status: `built`, `failed`."""
@@ -54,13 +60,15 @@ class Run:
         """As plain data; `from_json` reads it."""
         return {
             "id": self.id,
-            "started": self.started.isoformat(timespec="seconds"),
+            "started": self.started.isoformat(),
             "seconds": self.seconds,
             "command": self.command,
             "folder": self.folder,
             "interrupted": self.interrupted,
             "unfinished": list(self.unfinished),
             "logs": dict(self.logs),
+            "reused": list(self.reused),
+            "timeline": self.timeline.to_json() if self.timeline else None,
             "report": dict(self.report),
         }
 
@@ -68,15 +76,17 @@ class Run:
     def from_json(cls, data: Mapping[str, Any]) -> Run:
         """Read what `to_json` wrote; raises KeyError, ValueError or TypeError on anything else."""
         return cls(
-            id=data["id"],
+            id=text(data["id"]),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
-            command=data["command"],
-            folder=data["folder"],
-            report=data["report"],
-            interrupted=data["interrupted"],
-            unfinished=tuple(data["unfinished"]),
-            logs=data["logs"],
+            command=text(data["command"]),
+            folder=text(data["folder"]),
+            report=dict(data["report"]),
+            interrupted=bool(data["interrupted"]),
+            unfinished=tuple(map(text, data["unfinished"])),
+            logs={build: text(log) for build, log in dict(data["logs"]).items()},
+            reused=tuple(data.get("reused", ())),
+            timeline=Timeline.from_json(data["timeline"]) if data.get("timeline") else None,
         )
 
 
@@ -88,11 +98,13 @@ def save_run(
     *,
     logs: Mapping[str, Path] | None = None,
     unfinished: Sequence[str] | None = None,
-) -> None:
+    reused: Sequence[str] = (),
+    timeline: Timeline | None = None,
+) -> Run:
     """Keep the report.json of the run of this process, and copies of the logs of its failed builds.
 
     `logs` has a log for each failed build. `unfinished` are the builds of an interrupted run that did not end; None if
-    the run was not interrupted.
+    the run was not interrupted. `reused` are the builds whose wheel was in the store.
     """
     name = f"{started:%Y%m%d-%H%M%S}-{uuid4().hex[:4]}"
     folder = store.root / "runs" / name
@@ -114,8 +126,11 @@ def save_run(
         unfinished is not None,
         tuple(unfinished or ()),
         kept,
+        tuple(reused),
+        timeline,
     )
     write_atomic(folder / "run.json", (json.dumps(run.to_json(), indent=1) + "\n").encode())
+    return run
 
 
 def _quoted(path: Path) -> str:
@@ -126,12 +141,12 @@ def _quoted(path: Path) -> str:
 def runs(store: Store) -> list[Run]:
     """All runs that the store knows, the newest first."""
     found = []
-    for path in sorted((store.root / "runs").glob("*/run.json"), reverse=True):
+    for path in (store.root / "runs").glob("*/run.json"):
         try:
-            found.append(Run.from_json(json.loads(path.read_bytes())))
-        except (OSError, ValueError, KeyError, TypeError):  # deleted meanwhile, or of a different version
+            found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
+        except (OSError, JsonError):  # deleted meanwhile, or of a different version
             continue
-    return found
+    return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
 
 
 def find_run(found: Sequence[Run], name: str) -> Run:

@@ -2,29 +2,128 @@
 
 from __future__ import annotations
 
+import csv
+import os
+import shutil
 import stat
+import struct
 import zipfile
 import zlib
+from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
-from email import message_from_bytes
+from contextlib import AbstractContextManager, contextmanager
 from email.message import Message
+from email.parser import HeaderParser
 from functools import cached_property
+from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
-from builder.errors import UsageError
+from packaging.tags import parse_tag
 
-#: What zipfile raises for a damaged archive. RuntimeError: an encrypted file; NotImplementedError: a compression
-#: method that no wheel uses.
-_DAMAGE = (OSError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError)
+from builder.errors import UsageError
+from builder.wheelfile import limits
+
+#: What zipfile and the decompressors raise for a damaged archive, besides OSError. RuntimeError: an encrypted file;
+#: NotImplementedError, a RuntimeError: a compression method that no wheel uses; IndexError: an empty name.
+DAMAGE = (
+    zipfile.BadZipFile,
+    LZMAError,
+    zlib.error,
+    struct.error,
+    EOFError,
+    IndexError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+)
+#: Files of `.dist-info` that are read and parsed as a whole.
+_PARSED = {"METADATA", "WHEEL"}
 
 
 class DamagedWheelError(UsageError):
     """The file is not a readable wheel: a damaged archive, unsafe or duplicate paths, or no metadata."""
 
 
-class WheelFile:
+class WheelContents(ABC):
+    """The files of a wheel, in an archive or installed.
+
+    Every method and property raises DamagedWheelError where a file is damaged.
+
+    Attributes:
+        path: the wheel file; for an installed wheel, the file name that it had, without a folder.
+        names: paths of the files.
+
+    """
+
+    path: Path
+    names: tuple[str, ...]
+
+    @abstractmethod
+    def read(self, name: str) -> bytes:
+        """Contents of one file."""
+
+    @abstractmethod
+    def open(self, name: str) -> AbstractContextManager[IO[bytes]]:
+        """One file as a stream, so that a large library need not be held in memory."""
+
+    @property
+    @abstractmethod
+    def dist_info(self) -> str:
+        """Name of the wheel's one `.dist-info` folder."""
+
+    def unpack(self, name: str, target: Path) -> Path:
+        """Write one file to `target`, which it returns."""
+        with self.open(name) as member, target.open("wb") as out:
+            shutil.copyfileobj(member, out, 1 << 20)
+        return target
+
+    def read_dist_info(self, name: str) -> bytes:
+        """Contents of one file of the `.dist-info` folder."""
+        path = f"{self.dist_info}/{name}"
+        if path not in self.names:
+            raise self._damaged(f"the .dist-info folder has no {name}")
+        return self.read(path)
+
+    @cached_property
+    def metadata(self) -> Message:
+        """The headers of METADATA (core metadata)."""
+        return self._headers("METADATA")
+
+    @cached_property
+    def tags(self) -> tuple[str, ...]:
+        """The Tag lines of WHEEL, sorted, e.g. ("cp310-abi3-manylinux_2_28_x86_64",)."""
+        tags = sorted(str(tag) for tag in self._headers("WHEEL").get_all("Tag", []))
+        if any(len(tag) > limits.MAX_NAME for tag in tags):  # `a.b-c.d-e.f` stands for every combination
+            raise self._damaged(f"WHEEL has a Tag of more than {limits.MAX_NAME} characters")
+        for tag in tags:
+            try:
+                parse_tag(tag)
+            except ValueError:
+                raise self._damaged(f"WHEEL has a Tag that is none: {tag!r}") from None
+        return tuple(tags)
+
+    @property
+    def purelib(self) -> bool:
+        """Whether WHEEL has `Root-Is-Purelib: true`."""
+        return str(self._headers("WHEEL").get("Root-Is-Purelib", "")).strip().lower() == "true"
+
+    def _headers(self, name: str) -> Message:
+        """The headers of a file. A byte that is not UTF-8 becomes U+FFFD, so that the text can be printed."""
+        text = self.read_dist_info(name).decode(errors="replace")
+        return HeaderParser().parsestr(text)
+
+    def record_rows(self) -> dict[str, str]:
+        """The hash of each file that RECORD lists, such as `sha256=…`; it may be empty."""
+        text = self.read_dist_info("RECORD").decode(errors="replace")
+        return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
+
+    def _damaged(self, sentence: str) -> DamagedWheelError:
+        return DamagedWheelError(sentence, where=str(self.path))
+
+
+class WheelFile(WheelContents):
     """A wheel opened for reading; a context manager.
 
     Every method and property raises DamagedWheelError where the file is damaged.
@@ -35,13 +134,19 @@ class WheelFile:
 
     """
 
-    def __init__(self, path: Path) -> None:
-        """Open the archive and read its list of files; no file is unpacked yet."""
+    def __init__(self, path: Path, stream: IO[bytes] | None = None) -> None:
+        """Open the archive and read its list of files; no file is unpacked yet.
+
+        `stream` holds the bytes of a wheel that is not on this machine; `path` is then its name only.
+        """
         self.path = path
         with self._readable():
-            self._zip = zipfile.ZipFile(path)
+            self._size = stream.seek(0, os.SEEK_END) if stream else path.stat().st_size
+            limits.check_file_list(path, stream)
+            self._zip = zipfile.ZipFile(stream or path)
         try:
-            self._members = {info.filename: info for info in self._checked(self._zip.infolist())}
+            with self._readable():
+                self._members = {info.filename: info for info in self._checked(self._zip.infolist())}
         except BaseException:
             self._zip.close()
             raise
@@ -79,27 +184,11 @@ class WheelFile:
             raise self._damaged(f"a wheel has one .dist-info folder, but this wheel has {len(found)}")
         return found[0]
 
-    def read_dist_info(self, name: str) -> bytes:
-        """Contents of one file of the `.dist-info` folder."""
-        path = f"{self.dist_info}/{name}"
-        if path not in self._members:
-            raise self._damaged(f"the .dist-info folder has no {name}")
-        return self.read(path)
-
-    @cached_property
-    def metadata(self) -> Message:
-        """The headers of METADATA (core metadata)."""
-        return message_from_bytes(self.read_dist_info("METADATA"))
-
-    @cached_property
-    def tags(self) -> tuple[str, ...]:
-        """The Tag lines of WHEEL, sorted, e.g. ("cp310-abi3-manylinux_2_28_x86_64",)."""
-        return tuple(sorted(str(tag) for tag in message_from_bytes(self.read_dist_info("WHEEL")).get_all("Tag", [])))
-
     def _checked(self, infos: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
-        """The archive's files without its folders. Limits on what an archive may hold belong here.
+        """The archive's files without its folders.
 
-        Refuses paths that would be unpacked outside of the target folder, and two files of one path.
+        Refuses paths that would be unpacked outside of the target folder, two files of one path, and files that unpack
+        to more than `builder.wheelfile.limits` allows.
         """
         files = [info for info in infos if not info.is_dir()]
         names = [info.filename for info in files]
@@ -109,19 +198,39 @@ class WheelFile:
                 raise self._damaged(
                     f"the wheel contains a file that would be unpacked outside of the target folder: {name!r}"
                 )
-        if len(set(names)) != len(names):
-            twice = sorted({name for name in names if names.count(name) > 1})
-            raise self._damaged(f"the wheel contains two files of the same name: {', '.join(twice)}")
+            if fault := limits.path_fault(name):
+                raise self._damaged(f"a file of the wheel {fault}: {name[:100]!r}")
+        if twice := sorted(name for name, count in Counter(names).items() if count > 1):
+            raise self._damaged(f"the wheel contains two files of the same name: {', '.join(twice[:5])}")
+        stored = self._size
+        for info in files:
+            if info.compress_size > stored:  # zipfile would ask for this much memory
+                raise self._damaged(f"{info.filename} is larger than the wheel that contains it")
+            self._check_size(info)
+        if len(files) > limits.MAX_MEMBERS or sum(info.file_size for info in files) > limits.MAX_WHEEL_BYTES:
+            raise self._damaged(
+                f"the wheel unpacks to more than {limits.MAX_WHEEL_BYTES // 2**30} GiB or {limits.MAX_MEMBERS} files"
+            )
         return files
+
+    def _check_size(self, info: zipfile.ZipInfo) -> None:
+        """Refuse a file of `.dist-info` that is too large to be read, and a file that is nearly only zeros."""
+        folder, _, name = info.filename.partition("/")
+        if folder.endswith(".dist-info"):
+            limit = limits.MAX_METADATA if name in _PARSED else limits.MAX_DIST_INFO
+            if info.file_size > limit:
+                raise self._damaged(f"{info.filename} unpacks to {info.file_size} bytes; the limit is {limit}")
+        elif limits.is_bomb(info.file_size, info.compress_size):
+            raise self._damaged(
+                f"{info.filename} unpacks from {info.compress_size} to {info.file_size} bytes, more than"
+                f" {limits.MAX_RATIO} times as much"
+            )
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
         """Turn what zipfile raises for a damaged archive into DamagedWheelError."""
         try:
             yield
-        except _DAMAGE as error:
+        except (OSError, *DAMAGE) as error:
             reason = getattr(error, "strerror", None) or "the file is not a complete zip archive"
             raise self._damaged(f"this wheel cannot be read: {reason}") from error
-
-    def _damaged(self, sentence: str) -> DamagedWheelError:
-        return DamagedWheelError(sentence, where=str(self.path))

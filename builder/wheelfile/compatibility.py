@@ -1,15 +1,19 @@
-"""Which Pythons and machines a wheel's tags admit."""
+"""Which Pythons and machines a wheel's tags admit, and which GPUs its code runs on."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Iterator
 from functools import cache
 
-from packaging.tags import Tag, cpython_tags, platform_tags
+from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
-from builder.matrix.axes import Python
+from builder.matrix.axes import Arch, Python
+
+#: Architectures of Jetson and DRIVE.
+_JETSON = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)})
 
 
 def is_compatible(filename: str, python: Python, *, any_glibc: bool = False) -> bool:
@@ -28,15 +32,57 @@ def is_compatible(filename: str, python: Python, *, any_glibc: bool = False) -> 
 
 def admits(tag: Tag, python: Python, machine: str) -> bool:
     """Whether a tag suits this Python on Linux of this machine (`x86_64`), whatever its glibc."""
-    suits_python = (tag.interpreter, tag.abi) in {(ours.interpreter, ours.abi) for ours in _tags(python)}
-    return suits_python and re.fullmatch(rf"any|(?:manylinux\w*|linux)_{machine}", tag.platform) is not None
+    return (tag.interpreter, tag.abi) in _suiting(python) and re.fullmatch(
+        rf"any|(?:manylinux\w*|linux)_{machine}", tag.platform
+    ) is not None
+
+
+def runs_on(codes: Iterable[str], gpu: Arch) -> bool:
+    """Whether a GPU can run some of this code, as it is or compiled by its driver."""
+    return bool(codes_for(codes, gpu))
+
+
+def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
+    """The code that a GPU can run, such as `sm_80` or `compute_90`: machine code first, the best last of each kind.
+
+    Machine code for X.Y runs on X.Z with Z >= Y, and PTX for X.Y on every later GPU. Code with the suffix `a` runs on
+    its own architecture only, `f` on its major version (CUDA C++ Programming Guide, "Compute Capabilities"). Machine
+    code for Jetson runs on nothing else, and Jetson runs no other (the same guide, "Binary Compatibility").
+    """
+    ours = (gpu.major, gpu.minor)
+    found = []
+    for code in codes:
+        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)
+        if not match:
+            continue
+        version = (int(match[2]), int(match[3]))
+        if match[4] == "a" or (match[1] == "sm" and not _JETSON.isdisjoint((version, ours))):
+            fits = version == ours
+        elif match[1] == "sm" or match[4] == "f":
+            fits = version[0] == gpu.major and version[1] <= gpu.minor
+        else:
+            fits = version <= ours
+        if fits:
+            found.append((match[1] == "compute", version, code))
+    return [code for _, _, code in sorted(found)]
+
+
+@cache
+def _suiting(python: Python) -> frozenset[tuple[str, str]]:
+    """The interpreter and the ABI of every tag that pip accepts under this Python, whatever the platform."""
+    return frozenset((tag.interpreter, tag.abi) for tag in _tags_of(python, ["any"]))
 
 
 @cache
 def _tags(python: Python) -> frozenset[Tag]:
     """Every tag that pip accepts under this Python on this machine."""
+    return frozenset(_tags_of(python, None))
+
+
+def _tags_of(python: Python, platforms: list[str] | None) -> Iterator[Tag]:
+    """The tags that pip accepts under this Python on these platforms; None: those of this machine."""
     suffix = "t" if python.free_threaded else ""
     abi = f"cp{python.major}{python.minor}{suffix}"
-    versions = (python.major, f"{python.major}{python.minor}")
-    pure = [Tag(f"py{v}", "none", platform) for v in versions for platform in ("any", *platform_tags())]
-    return frozenset([*cpython_tags((python.major, python.minor), abis=[abi]), *pure])
+    version = (python.major, python.minor)
+    yield from cpython_tags(version, abis=[abi], platforms=platforms)
+    yield from compatible_tags(version, platforms=platforms)

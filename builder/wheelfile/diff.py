@@ -8,11 +8,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
+from builder.errors import UsageError
 from builder.wheelfile.archive import WheelFile
-from builder.wheelfile.elf import MAGIC
+from builder.wheelfile.elf import MAGIC, elf_faults, open_elf
 
 #: Meaning of the sections whose difference hints at the cause. (Source: ELF gABI; the nv names from libraries that nvcc
 #: 11.8 to 13.0 wrote.)
@@ -88,13 +86,13 @@ def _inside(path: str, one: bytes, two: bytes) -> Iterator[Difference]:
         try:
             yield from _in_library(path, one, two)
             return
-        except ELFError:  # a damaged library is compared as a plain file
+        except UsageError:  # a damaged library is compared as a plain file
             pass
     yield Difference(path, "", _how(one, two))
 
 
 def _in_library(path: str, one: bytes, two: bytes) -> Iterator[Difference]:
-    left, right = _sections(one), _sections(two)
+    left, right = _sections(path, one), _sections(path, two)
     same = True
     for name in [*left, *(name for name in right if name not in left)]:
         if name not in right or name not in left:
@@ -108,14 +106,15 @@ def _in_library(path: str, one: bytes, two: bytes) -> Iterator[Difference]:
         yield Difference(path, "", "every section is equal; headers, padding or order differ")
 
 
-def _sections(data: bytes) -> Mapping[str, bytes]:
+def _sections(path: str, data: bytes) -> Mapping[str, bytes]:
     """Contents by section name, in file order; equal names are numbered: `.text`, `.text (2)`."""
     found: dict[str, bytes] = {}
-    for section in ELFFile(io.BytesIO(data)).iter_sections():
-        name, count = section.name, 2
-        while name in found:
-            name, count = f"{section.name} ({count})", count + 1
-        found[name] = section.data()
+    with elf_faults(path):
+        for section in open_elf(io.BytesIO(data)).iter_sections():
+            name, count = section.name, 2
+            while name in found:
+                name, count = f"{section.name} ({count})", count + 1
+            found[name] = section.data()
     return found
 
 

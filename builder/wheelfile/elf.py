@@ -1,28 +1,39 @@
 """Read the dynamic part of an ELF file: needed libraries, defined and undefined symbols. Nothing is loaded.
 
-pyelftools finds the sections. This module unpacks the symbol table itself, because pyelftools creates one object for
-each symbol, which is slow for the eighty thousand of libtorch_cpu (torch 2.11: 3 s with pyelftools, 0.16 s here).
+pyelftools finds the sections. This module unpacks their tables itself. pyelftools creates one object for each symbol,
+which is slow for the eighty thousand of libtorch_cpu (torch 2.11: 3 s with pyelftools, 0.16 s here), and it follows
+damaged tables without limit.
 """
 
 from __future__ import annotations
 
+import os
 import struct
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from elftools.common.exceptions import ELFError
+from elftools.construct.lib.container import Container
 from elftools.elf.elffile import ELFFile
 
 from builder.errors import UsageError
-from builder.wheelfile.fatbin import SECTION
+from builder.wheelfile import limits
 
 MAGIC = b"\x7fELF"
+#: The section with GPU code.
+GPU_SECTION = ".nv_fatbin"
 
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_386": "i686"}
 _WEAK = 2
 _LOCAL = 0
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
+_DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_TEXTREL, _DT_RUNPATH, _DT_FLAGS = 0, 1, 14, 15, 22, 29, 30
+_NAMES = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)  # entries whose value is a place in the table of strings
+_DF_TEXTREL = 4
+_PF_X = 1
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,11 @@ class Elf:
         versions: required symbol versions by library, sorted.
         bound: (library, version) by undefined symbol, for symbols that have a version.
         fatbin: the file has a section of GPU code.
+        rpath: folders of DT_RPATH, as they are written.
+        runpath: folders of DT_RUNPATH; with these, the dynamic linker ignores `rpath`.
+        textrel: the loader must write into the code (text relocations).
+        execstack: the loader must make the stack executable.
+        debug: bytes of debug information.
 
     """
 
@@ -49,83 +65,190 @@ class Elf:
     versions: dict[str, tuple[str, ...]]
     bound: dict[str, tuple[str, str]]
     fatbin: bool
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    textrel: bool = False
+    execstack: bool = False
+    debug: int = 0
 
 
 def read_elf(path: Path) -> Elf | None:
     """Read a library or program of a host processor; None for any other file (object file, GPU code, text).
 
-    Raises UsageError for a damaged ELF file: an empty result would mean that the library needs nothing.
+    Raises UsageError for a damaged ELF file: an empty result would mean that the library needs nothing. Also raises it
+    for a file beyond the limits of `builder.wheelfile.limits`.
     """
     with path.open("rb") as stream:
         if stream.read(4) != MAGIC:
             return None
-        try:
-            return _read(ELFFile(stream))
-        except (ELFError, struct.error, ValueError, IndexError, KeyError, UnicodeDecodeError) as error:
-            raise UsageError("the ELF file is damaged: its dynamic section cannot be read", where=str(path)) from error
+        with elf_faults(path):
+            return _read(open_elf(stream))
+
+
+def open_elf(stream: BinaryIO) -> ELFFile:
+    """The sections of an ELF file. Raises ELFError, or anything else, for a damaged file; see `elf_faults`."""
+    elf = ELFFile(stream)
+    if elf.num_sections() > limits.MAX_SECTIONS or elf.num_segments() > limits.MAX_SECTIONS:
+        raise ELFError(f"more than {limits.MAX_SECTIONS} sections or segments")
+    if elf.num_sections() and (names := elf["e_shstrndx"]) < elf.num_sections():
+        header = elf.get_section(names).header
+        if header["sh_size"] > limits.MAX_SECTION_NAMES:
+            raise ELFError(f"more than {limits.MAX_SECTION_NAMES} bytes of section names")
+    return elf
+
+
+@contextmanager
+def elf_faults(path: Path | str) -> Iterator[None]:
+    """Turn what pyelftools raises for a damaged file into UsageError. It documents no list of its exceptions."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError("the ELF file is damaged: its dynamic section cannot be read", where=str(path)) from error
 
 
 def _read(elf: ELFFile) -> Elf | None:
     if elf["e_type"] not in ("ET_DYN", "ET_EXEC") or elf["e_machine"] == "EM_CUDA":
         return None
-    soname, needed = "", []
-    dynamic: Any = elf.get_section_by_name(".dynamic")
-    if dynamic is None and any(segment["p_type"] == "PT_DYNAMIC" for segment in elf.iter_segments()):
+    sections = {section.name: section.header for section in elf.iter_sections()}
+    if ".dynamic" not in sections and any(segment["p_type"] == "PT_DYNAMIC" for segment in elf.iter_segments()):
         raise ELFError("dynamic, but without section headers")
-    for tag in dynamic.iter_tags() if dynamic is not None else ():
-        if tag.entry.d_tag == "DT_NEEDED":
-            needed.append(tag.needed)
-        elif tag.entry.d_tag == "DT_SONAME":
-            soname = tag.soname
-    versions, names = _version_needs(elf)
-    undefined, defined, bound = _symbols(elf, names)
+    tables = _Tables(elf, sections)
+    dynamic, values = tables.dynamic()
+    versions, names = tables.version_needs()
+    undefined, defined, bound = _symbols(tables, names)
+    machine = str(elf["e_machine"])
     return Elf(
-        machine=_MACHINES.get(elf["e_machine"], elf["e_machine"]),
-        soname=soname,
-        needed=tuple(needed),
+        machine=_MACHINES.get(machine, machine),
+        soname=next((name for tag, name in dynamic if tag == _DT_SONAME), ""),
+        needed=tuple(name for tag, name in dynamic if tag == _DT_NEEDED),
         undefined=tuple(sorted(undefined)),
         defined=tuple(sorted(defined)),
         versions=versions,
         bound=dict(sorted(bound.items())),
-        fatbin=elf.get_section_by_name(SECTION) is not None,
+        fatbin=GPU_SECTION in sections,
+        rpath=_folders(dynamic, _DT_RPATH),
+        runpath=_folders(dynamic, _DT_RUNPATH),
+        textrel=_DT_TEXTREL in values or bool(values.get(_DT_FLAGS, 0) & _DF_TEXTREL),
+        execstack=_executable_stack(elf),
+        debug=sum(header["sh_size"] for name, header in sections.items() if name.startswith((".debug", ".zdebug"))),
     )
 
 
-def _version_needs(elf: ELFFile) -> tuple[dict[str, tuple[str, ...]], dict[int, tuple[str, str]]]:
-    """Required versions of each library, and (library, version) by the index that symbols use."""
-    wanted: dict[str, set[str]] = {}
-    by_index: dict[int, tuple[str, str]] = {}
-    section: Any = elf.get_section_by_name(".gnu.version_r")
-    for need, entries in section.iter_versions() if section is not None else ():
-        for entry in entries:
-            wanted.setdefault(need.name, set()).add(entry.name)
-            by_index[entry["vna_other"] & 0x7FFF] = (need.name, entry.name)
-    return {library: tuple(sorted(names)) for library, names in sorted(wanted.items())}, by_index
+def _executable_stack(elf: ELFFile) -> bool:
+    """Whether the file asks for an executable stack; without PT_GNU_STACK, glibc takes the default of the processor."""
+    for segment in elf.iter_segments():
+        if segment["p_type"] == "PT_GNU_STACK":
+            return bool(segment["p_flags"] & _PF_X)
+    return str(elf["e_machine"]) in ("EM_X86_64", "EM_386")
+
+
+def _folders(dynamic: list[tuple[int, str]], wanted: int) -> tuple[str, ...]:
+    return tuple(folder for tag, text in dynamic if tag == wanted and text for folder in text.split(":"))
+
+
+class _Tables:
+    """The tables of an ELF file (gABI chapters 4 and 5; symbol versions: LSB Core 10.7)."""
+
+    def __init__(self, elf: ELFFile, sections: Mapping[str, Any]) -> None:
+        self._elf, self._sections = elf, sections
+        self.order = "<" if elf.little_endian else ">"
+        self.wide = elf.elfclass == 64
+
+    def bytes_of(self, name: str) -> bytes:
+        """Contents of a section as they are in the file; empty without the section."""
+        if name not in self._sections or self._sections[name]["sh_type"] == "SHT_NOBITS":
+            return b""
+        return self._bytes(self._sections[name])
+
+    def strings_of(self, name: str) -> bytes:
+        """The table of strings that a section uses."""
+        return self._bytes(self._elf.get_section(self._sections[name]["sh_link"]).header)
+
+    def dynamic(self) -> tuple[list[tuple[int, str]], dict[int, int]]:
+        """The dynamic section: (tag, text) of entries that name libraries or folders, in file order; other values."""
+        data = self.bytes_of(".dynamic")
+        if not data:
+            return [], {}
+        layout, strings = struct.Struct(self.order + ("qQ" if self.wide else "iI")), self.strings_of(".dynamic")
+        found: list[tuple[int, str]] = []
+        others: dict[int, int] = {}
+        for count, (tag, value) in enumerate(layout.iter_unpack(data)):
+            if tag == _DT_NULL:
+                return found, others
+            if count > limits.MAX_DYNAMIC_ENTRIES:
+                break
+            if tag in _NAMES:
+                found.append((tag, string_at(strings, value)))
+            else:
+                others[tag] = value
+        raise ELFError("the dynamic section has no end")
+
+    def version_needs(self) -> tuple[dict[str, tuple[str, ...]], dict[int, tuple[str, str]]]:
+        """Required versions of each library, and (library, version) by the index that symbols use."""
+        wanted: dict[str, set[str]] = {}
+        by_index: dict[int, tuple[str, str]] = {}
+        data = self.bytes_of(".gnu.version_r")
+        strings = self.strings_of(".gnu.version_r") if data else b""
+        need, version = struct.Struct(self.order + "HHIII"), struct.Struct(self.order + "IHHII")
+        start, left = 0, limits.MAX_DYNAMIC_ENTRIES
+        while data:
+            _, count, file, first, following = need.unpack_from(data, start)
+            library, place = string_at(strings, file), start + first
+            for _ in range(count):
+                left -= 1
+                if left < 0:
+                    raise ELFError(f"more than {limits.MAX_DYNAMIC_ENTRIES} required versions")
+                _, _, index, name, step = version.unpack_from(data, place)
+                wanted.setdefault(library, set()).add(string_at(strings, name))
+                by_index[index & 0x7FFF] = (library, string_at(strings, name))
+                place += step
+            if not following:
+                break
+            start += following
+        return {library: tuple(sorted(names)) for library, names in sorted(wanted.items())}, by_index
+
+    def _bytes(self, header: Container) -> bytes:
+        stream, size = self._elf.stream, header["sh_size"]
+        stream.seek(0, os.SEEK_END)
+        if header["sh_offset"] + size > stream.tell():
+            raise ELFError("a section ends after the end of the file")
+        stream.seek(header["sh_offset"])
+        data: bytes = stream.read(size)
+        return data
+
+
+def string_at(strings: bytes, start: int) -> str:
+    """The string that begins at `start` and ends with a zero; raises ValueError for none."""
+    end = strings.index(b"\0", start, start + limits.MAX_SYMBOL_NAME)
+    return strings[start:end].decode()
 
 
 def _symbols(
-    elf: ELFFile, versions: dict[int, tuple[str, str]]
+    tables: _Tables, versions: Mapping[int, tuple[str, str]]
 ) -> tuple[set[str], set[str], dict[str, tuple[str, str]]]:
     undefined: set[str] = set()
     defined: set[str] = set()
     bound: dict[str, tuple[str, str]] = {}
-    table = elf.get_section_by_name(".dynsym")
-    if table is None:
+    table, wide = tables.bytes_of(".dynsym"), tables.wide
+    if not table:
         return undefined, defined, bound
-    order = "<" if elf.little_endian else ">"
-    wide = elf.elfclass == 64
-    layout = struct.Struct(order + ("IBBHQQ" if wide else "IIIBBH"))
-    strings = elf.get_section(table["sh_link"]).data()
-    versym_section = elf.get_section_by_name(".gnu.version")
-    versym = versym_section.data() if versym_section is not None else b""
-    indices = struct.unpack(f"{order}{len(versym) // 2}H", versym) if versym else ()
-    end = strings.index
-    for position, fields in enumerate(layout.iter_unpack(table.data())):
+    layout = struct.Struct(tables.order + ("IBBHQQ" if wide else "IIIBBH"))
+    if len(table) > limits.MAX_SYMBOLS * layout.size:
+        raise ELFError(f"more than {limits.MAX_SYMBOLS} symbols")
+    strings, versym = tables.strings_of(".dynsym"), tables.bytes_of(".gnu.version")
+    indices = struct.unpack(f"{tables.order}{len(versym) // 2}H", versym) if versym else ()
+    total = 0
+    for position, fields in enumerate(layout.iter_unpack(table)):
         start, info, other, section = fields[:4] if wide else (fields[0], *fields[3:6])
         bind = info >> 4
         if start == 0 or bind == _LOCAL:
             continue
-        name = strings[start : end(b"\0", start)].decode()
+        name = string_at(strings, start)
+        total += len(name)
+        if total > limits.MAX_SYMBOL_NAMES:
+            raise ELFError(f"more than {limits.MAX_SYMBOL_NAMES} bytes of names")
         if section:
             if other & 3 not in _HIDDEN:
                 defined.add(name)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from pydantic import TypeAdapter
+from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.errors import UsageError
 from builder.hashing import sha256_of
-from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.archive import WheelContents, WheelFile
 from builder.wheelfile.elf import MAGIC, read_elf
-from builder.wheelfile.fatbin import measure_device_code
+from builder.wheelfile.fatbin import read_device_code
+from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,12 @@ class Library:
             {"memcpy": ("libc.so.6", "GLIBC_2.14")}.
         fatbin: the library has a section of GPU code, which may be empty.
         gpu_code: bytes by architecture of machine code and PTX, e.g. {"sm_75": 4096, "compute_90": 512}.
+        ptx_isa: version of the PTX language by architecture, e.g. {"compute_90": "8.7"}.
+        search: folders in which the loader searches needed libraries: those of DT_RUNPATH, else of DT_RPATH.
+        textrel: the loader must write into the code (text relocations).
+        execstack: the loader must make the stack executable.
+        debug: bytes of debug information.
+        size: bytes of the file, unpacked.
 
     """
 
@@ -51,6 +60,12 @@ class Library:
     bound: dict[str, tuple[str, str]] = field(default_factory=dict)
     fatbin: bool = False
     gpu_code: dict[str, int] = field(default_factory=dict)
+    ptx_isa: dict[str, str] = field(default_factory=dict)
+    search: tuple[str, ...] = ()
+    textrel: bool = False
+    execstack: bool = False
+    debug: int = 0
+    size: int = 0
 
     @property
     def basename(self) -> str:
@@ -78,6 +93,7 @@ class WheelFacts:
         requires_python: Requires-Python of METADATA or empty.
         libraries: every ELF file, sorted by path.
         files: every path in the archive, sorted.
+        purelib: WHEEL says that the files are for the folder of pure Python packages (`Root-Is-Purelib: true`).
 
     """
 
@@ -91,32 +107,49 @@ class WheelFacts:
     requires_python: str
     libraries: tuple[Library, ...]
     files: tuple[str, ...]
+    purelib: bool = False
 
 
 def read_facts(wheel: Path) -> WheelFacts:
     """Read a wheel from the file alone; raises UsageError when it is not a readable wheel."""
+    with open_wheel(wheel) as archive:
+        return facts_of(archive, sha256_of(wheel), wheel.stat().st_size)
+
+
+def open_wheel(wheel: Path) -> WheelFile:
+    """Open a wheel for reading; raises UsageError when it is not a readable wheel."""
+    _check_name(wheel)
+    return WheelFile(wheel)
+
+
+def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
+    """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
+    _check_name(wheel.path)
+    _check_project(wheel)
+    metadata = wheel.metadata
+    return WheelFacts(
+        filename=wheel.path.name,
+        sha256=sha256,
+        size=size,
+        name=_header(wheel, "Name"),
+        version=_header(wheel, "Version"),
+        tags=wheel.tags,
+        requires_dist=_requires_dist(wheel),
+        requires_python=str(metadata.get("Requires-Python", "")),
+        libraries=_libraries(wheel),
+        files=tuple(sorted(wheel.names)),
+        purelib=wheel.purelib,
+    )
+
+
+def _check_name(wheel: Path) -> None:
     try:
         parse_wheel_filename(wheel.name)
-    except InvalidWheelFilename as error:
+    except ValueError as error:
         raise UsageError("this is not the file name of a wheel", where=wheel.name) from error
-    with WheelFile(wheel) as archive:
-        _check_project(archive)
-        metadata = archive.metadata
-        return WheelFacts(
-            filename=wheel.name,
-            sha256=sha256_of(wheel),
-            size=wheel.stat().st_size,
-            name=_header(archive, "Name"),
-            version=_header(archive, "Version"),
-            tags=archive.tags,
-            requires_dist=tuple(str(line) for line in metadata.get_all("Requires-Dist", [])),
-            requires_python=str(metadata.get("Requires-Python", "")),
-            libraries=_libraries(archive),
-            files=tuple(sorted(archive.names)),
-        )
 
 
-def _check_project(archive: WheelFile) -> None:
+def _check_project(archive: WheelContents) -> None:
     project, version, *_ = parse_wheel_filename(archive.path.name)
     stem = archive.dist_info.removesuffix(".dist-info")
     if canonicalize_name(stem.rsplit("-", 1)[0]) != project:
@@ -126,28 +159,36 @@ def _check_project(archive: WheelFile) -> None:
         )
 
 
-def _header(archive: WheelFile, name: str) -> str:
+def _requires_dist(wheel: WheelContents) -> tuple[str, ...]:
+    lines = tuple(str(line) for line in wheel.metadata.get_all("Requires-Dist", []))
+    if any(len(line) > MAX_REQUIREMENT for line in lines):
+        raise UsageError(
+            f"METADATA of the wheel has a Requires-Dist of more than {MAX_REQUIREMENT} characters",
+            where=str(wheel.path),
+        )
+    return lines
+
+
+def _header(archive: WheelContents, name: str) -> str:
     value = archive.metadata.get(name)
     if not value:
         raise UsageError(f"METADATA of the wheel has no {name}", where=str(archive.path))
+    if len(value) > MAX_NAME:
+        raise UsageError(f"{name} in METADATA has more than {MAX_NAME} characters", where=str(archive.path))
     return str(value)
 
 
-def _libraries(archive: WheelFile) -> tuple[Library, ...]:
+def _libraries(archive: WheelContents) -> tuple[Library, ...]:
     """Every ELF file, one at a time: each is unpacked to a scratch folder under a fixed name."""
     found = []
     with tempfile.TemporaryDirectory(prefix="buildfarm-facts-") as folder:
         for name in sorted(archive.names):
             with archive.open(name) as member:
-                head = member.read(4)
-                if head != MAGIC:
+                if member.read(len(MAGIC)) != MAGIC:
                     continue
-                copy = Path(folder) / "library.so"
-                with copy.open("wb") as out:
-                    out.write(head)
-                    shutil.copyfileobj(member, out, 1 << 20)
+            copy = archive.unpack(name, Path(folder, "library.so"))
             try:
-                library = _library(name, copy)
+                library = read_library(name, copy)
             except UsageError as error:
                 where = f"{archive.path.name}: {name}"
                 raise UsageError(error.sentence, where=where, hints=error.hints) from error
@@ -156,36 +197,47 @@ def _libraries(archive: WheelFile) -> tuple[Library, ...]:
     return tuple(found)
 
 
-def _library(name: str, copy: Path) -> Library | None:
-    elf = read_elf(copy)
+def read_library(path: str, file: Path) -> Library | None:
+    """Read one file as the library at `path` of a wheel; None if it is no library. Raises what `read_elf` raises."""
+    elf = read_elf(file)
     if elf is None:
         return None
-    gpu_code = measure_device_code(copy)
+    code = read_device_code(file)
     return Library(
-        path=name,
+        path=path,
         needed=elf.needed,
         undefined=elf.undefined,
         defined=elf.defined,
         versions=elf.versions,
-        sass=tuple(code for code in gpu_code if code.startswith("sm_")),
-        ptx=tuple(code for code in gpu_code if code.startswith("compute_")),
+        sass=tuple(name for name in code.sizes if name.startswith("sm_")),
+        ptx=tuple(name for name in code.sizes if name.startswith("compute_")),
         soname=elf.soname,
         machine=elf.machine,
         bound=elf.bound,
         fatbin=elf.fatbin,
-        gpu_code=gpu_code,
+        gpu_code=code.sizes,
+        ptx_isa=code.ptx,
+        search=elf.runpath or elf.rpath,
+        textrel=elf.textrel,
+        execstack=elf.execstack,
+        debug=elf.debug,
+        size=file.stat().st_size,
     )
 
 
-_adapter = TypeAdapter(WheelFacts)
+@cache
+def _adapter() -> TypeAdapter[WheelFacts]:
+    from pydantic import TypeAdapter  # noqa: PLC0415 - loads slowly; a verdict as text does not need it
+
+    return TypeAdapter(WheelFacts)
 
 
 def facts_to_json(facts: WheelFacts) -> dict[str, Any]:
     """Plain data (lists, dicts, strings, numbers) for the store and for `--json`."""
-    data: dict[str, Any] = _adapter.dump_python(facts, mode="json")
+    data: dict[str, Any] = _adapter().dump_python(facts, mode="json")
     return data
 
 
 def facts_from_json(data: dict[str, Any]) -> WheelFacts:
     """Read what `facts_to_json` wrote; raises ValueError on anything else."""
-    return _adapter.validate_python(data)
+    return _adapter().validate_python(data)

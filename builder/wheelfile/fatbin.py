@@ -11,57 +11,109 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from elftools.elf.elffile import ELFFile
-
 from builder.errors import UsageError
-
-SECTION = ".nv_fatbin"
+from builder.wheelfile import limits
+from builder.wheelfile.elf import GPU_SECTION, elf_faults, open_elf
 
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, bytes of this header, bytes of the entries
 _MAGIC, _VERSION = 0xBA55ED50, 1
-_ENTRY = struct.Struct("<HHIQ12xI8xQ")  # kind, version, bytes of this header, of the code, architecture, flags
+# kind, version, bytes of this header, of the code, minor and major of the PTX version, architecture, flags
+_ENTRY = struct.Struct("<HHIQ8xHHI8xQ")
 _PTX, _SASS = 1, 2
 _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 
 
-def measure_device_code(library: Path) -> dict[str, int]:
-    """Bytes of machine code and PTX by architecture, e.g. {"sm_80": 4096, "compute_90": 512}, sorted by number.
+@dataclass(frozen=True)
+class DeviceCode:
+    """The GPU code of one library.
 
-    Raises UsageError when the containers have an unknown layout.
+    Attributes:
+        sizes: bytes of machine code and PTX by architecture, e.g. {"sm_80": 4096, "compute_90": 512}, sorted by number.
+        ptx: version of the PTX language (ISA) by architecture, e.g. {"compute_90": "8.7"}; the newest of each. nvcc
+            writes the version of its own release, and a driver compiles no newer version than its own.
+
+    """
+
+    sizes: dict[str, int]
+    ptx: dict[str, str]
+
+
+def read_device_code(library: Path) -> DeviceCode:
+    """Read which GPU code a library has.
+
+    Raises UsageError for a damaged ELF file, and when the containers have an unknown layout or are more than
+    MAX_GPU_CODES.
     """
     found: Counter[tuple[int, int, str]] = Counter()
+    versions: dict[str, tuple[int, int]] = {}
     with library.open("rb") as stream:
-        section = ELFFile(stream).get_section_by_name(SECTION)
+        with elf_faults(library):
+            section = open_elf(stream).get_section_by_name(GPU_SECTION)
         if section is not None:
-            _containers(stream, section["sh_offset"], section["sh_offset"] + section["sh_size"], found)
+            _containers(stream, section["sh_offset"], section["sh_offset"] + section["sh_size"], found, versions)
     names = {_SASS: "sm", _PTX: "compute"}
     order = sorted((number, suffix, kind) for kind, number, suffix in found if kind in names)
-    return {f"{names[kind]}_{number}{suffix}": found[kind, number, suffix] for number, suffix, kind in order}
+    sizes = {f"{names[kind]}_{number}{suffix}": found[kind, number, suffix] for number, suffix, kind in order}
+    return DeviceCode(sizes, {name: f"{major}.{minor}" for name, (major, minor) in sorted(versions.items()) if major})
 
 
-def _containers(stream: BinaryIO, start: int, end: int, found: Counter[tuple[int, int, str]]) -> None:
+def _containers(
+    stream: BinaryIO, start: int, end: int, found: Counter[tuple[int, int, str]], versions: dict[str, tuple[int, int]]
+) -> None:
+    left = limits.MAX_GPU_CODES
     while start + _CONTAINER.size <= end:
+        left -= 1
         magic, version, header, size = _CONTAINER.unpack(_read(stream, start, _CONTAINER.size))
         if magic == 0:  # padding by the linker between two containers
-            start += 8
+            start += _padding(stream, start)
             continue
-        if magic != _MAGIC or version != _VERSION or start + header + size > end:
+        if (
+            left < 0
+            or magic != _MAGIC
+            or version != _VERSION
+            or header < _CONTAINER.size
+            or start + header + size > end
+        ):
             raise _unknown()
-        _entries(stream, start + header, start + header + size, found)
+        left -= _entries(stream, start + header, start + header + size, found, versions, left)
         start += header + size
 
 
-def _entries(stream: BinaryIO, start: int, end: int, found: Counter[tuple[int, int, str]]) -> None:
+def _entries(
+    stream: BinaryIO,
+    start: int,
+    end: int,
+    found: Counter[tuple[int, int, str]],
+    versions: dict[str, tuple[int, int]],
+    limit: int,
+) -> int:
+    """Count the bytes of the entries of one container; return the number of entries."""
+    count = 0
     while start < end:
-        kind, _, header, size, number, flags = _ENTRY.unpack(_read(stream, start, _ENTRY.size))
+        count += 1
+        if count > limit:
+            raise _unknown()
+        kind, _, header, size, minor, major, number, flags = _ENTRY.unpack(_read(stream, start, _ENTRY.size))
         if header < _ENTRY.size or start + header + size > end:
             raise _unknown()
         suffix = "".join(letter for bit, letter in _SUFFIXES.items() if flags & bit)
         found[kind, number, suffix] += size
+        if kind == _PTX:
+            name = f"compute_{number}{suffix}"
+            versions[name] = max(versions.get(name, (0, 0)), (major, minor))
         start += header + size
+    return count
+
+
+def _padding(stream: BinaryIO, start: int) -> int:
+    """Bytes of zeros from `start`, a multiple of eight; at least eight."""
+    stream.seek(start)
+    block = stream.read(1 << 20)
+    return max(8, (len(block) - len(block.lstrip(b"\0"))) // 8 * 8)
 
 
 def _read(stream: BinaryIO, start: int, size: int) -> bytes:

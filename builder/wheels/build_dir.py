@@ -12,12 +12,13 @@ import os
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from builder.process import raise_if_interrupted
 from builder.resources import WORK_BYTES
+from builder.untrusted.folders import remove_tree
 
 #: On disk, where /tmp is often in memory, and present on every Linux (FHS 3.0, 5.15).
 ROOT = Path("/var/tmp")  # noqa: S108 - see `_open`
@@ -26,14 +27,15 @@ _PREFIX = "buildfarm.build."
 
 
 @contextmanager
-def fixed_folder(name: str, otherwise: Path) -> Iterator[Path]:
+def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[Path]:
     """An empty folder whose path depends on `name` alone; it is deleted afterwards.
 
-    A lock keeps other buildfarm processes with the same build waiting, also those with another store. Yields
-    `otherwise` when the folder belongs to another user or the disk has too little space.
+    A lock keeps other buildfarm processes with the same build waiting, also those with another store; `on_wait` is
+    called if this process has to wait. Yields `otherwise` when the folder belongs to another user or the disk has too
+    little space.
     """
     folder = ROOT / f"{_PREFIX}{name}"
-    descriptor = _hold(folder)
+    descriptor = _hold(folder, on_wait)
     if descriptor is None:
         otherwise.mkdir(parents=True, exist_ok=True)
         yield otherwise
@@ -41,7 +43,7 @@ def fixed_folder(name: str, otherwise: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(folder)
         os.close(descriptor)
 
 
@@ -52,16 +54,17 @@ def clear_abandoned() -> None:
             descriptor = _open(folder)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
             finally:
                 os.close(descriptor)
 
 
-def _hold(folder: Path) -> int | None:
+def _hold(folder: Path, on_wait: Callable[[], object]) -> int | None:
     """Descriptor of the opened, locked and emptied folder, or None."""
     try:
         if shutil.disk_usage(folder.parent).free < WORK_BYTES:
             return None
+        waits = False
         while True:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
@@ -73,12 +76,15 @@ def _hold(folder: Path) -> int | None:
                 break
             os.close(descriptor)
             raise_if_interrupted()
+            if not waits:
+                waits = True
+                on_wait()
             time.sleep(0.5)  # another process has the lock and deletes the folder when it is done
     except OSError:
         return None
     for entry in list(folder.iterdir()):  # left by a killed run
         if entry.is_dir() and not entry.is_symlink():
-            shutil.rmtree(entry, ignore_errors=True)
+            remove_tree(entry)
         else:
             entry.unlink(missing_ok=True)
     return descriptor

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 
+from builder.diagnosis.first_error import FirstError, first_error, last_words
+from builder.diagnosis.hints import hints_for
+from builder.diagnosis.messages import clean, is_message
 from builder.errors import DISK_HINT, BuildError
 from builder.wheels.job import CompileJob
 from builder.wheels.toolchain.pythons import header_hint
-
-_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
-
-#: The start of the line in which compilers, linkers, git and Python name the error.
-_ERROR = re.compile(r"(?i)error:|fatal:|^CMake Error|undefined reference to|cannot find -l")
-
-#: An error at a place: `a.cu(12): error: …`, `a.cpp:3:1: fatal error: …`, or a symbol that the linker does not find.
-_AT_A_PLACE = re.compile(r"^\S.*?(?::\d+(?::\d+)?|\(\d+\)): (?:\w+ )?error\b|undefined reference to")
-
-#: What Python prints about a program that failed: the program's own message says more.
-_WRAPPED = re.compile(
-    r"CalledProcessError|Error compiling objects for extension|^error: command .* failed|^error: Failed to build"
-)
-
-#: The first line of an error of CMake; the message is in the indented lines below.
-_CMAKE = re.compile(r"CMake Error(?: at |:)")
 
 #: What git, curl and Python say about a server that cannot be reached.
 _UNREACHABLE = re.compile(
@@ -32,65 +20,89 @@ _UNREACHABLE = re.compile(
 )
 
 #: How programs report SIGKILL, which the kernel sends when memory runs out.
-_KILLED = re.compile(r"\bKilled\b|\bsignal:? 9\b|\bSIGKILL\b|\b(?:code|status):? (?:-9|137)\b")
+_KILLED = re.compile(r"(?:^|: |\d +)Killed\b|\[Killed\]|\bsignal:? 9\b|\bSIGKILL\b|\b(?:code|status):? (?:-9|137)\b")
+#: How compilers and linkers report that they get no more memory.
+_NO_MEMORY = re.compile(
+    r": out of memory allocating \d+ bytes|memory exhausted|throwing an instance of 'std::bad_alloc'"
+    r"|LLVM ERROR: out of memory|: Cannot allocate memory$"
+)
+#: The file that a compiler command compiles.
+_COMPILES = re.compile(r"\s-c\s+(?:-c\s+)?(?P<file>[^\s-]\S*)")
 
 
-def compile_failure(job: CompileJob, status: int, source: str, lines: Sequence[str] | None = None) -> BuildError:
-    """The failed compile as a sentence: a signal, no memory, no disk, or the first line that names an error.
+def compile_failure(
+    job: CompileJob, status: int, source: str, lines: Sequence[str] | None = None, *, tree: Path | None = None
+) -> BuildError:
+    """The failed compile as a sentence: a signal, no memory, no disk, or the first error with its line of the source.
 
     `status` is the exit status, or negative the signal. `source` is the folder in which the compilers ran; the sentence
-    has paths relative to it. `lines` are the output; None: what the last program wrote to the log.
+    has paths relative to it. `tree` is where the source is now; None: in `source`. `lines` are the output; None: what
+    the last program wrote to the log.
     """
     if lines is None:
         lines = job.log.read_text(errors="replace").splitlines()
         lines = lines[max((n for n, line in enumerate(lines) if line.startswith("+ ")), default=0) :]
-    named = [line.strip() for line in _with_cmake_messages(lines) if _ERROR.search(line)]
-    # setup.py's own exception may come first, because compilers and Python write to different streams.
-    errors = [line for line in named if not _WRAPPED.search(line)] or named
+    error = first_error(lines, source, tree or Path(source))
     hints = [f"the full output is in {job.log}"]
 
-    def failure(sentence: str) -> BuildError:
-        return BuildError(sentence, stage="compile", log=job.log, hints=hints)
+    def failure(sentence: str, *excerpt: str) -> BuildError:
+        return BuildError(sentence, stage="compile", log=job.log, hints=hints, excerpt=excerpt)
 
     if status < 0:
         return failure(f"the compile was killed by signal {-status}")
-    if was_killed(lines):
+    if (killed := was_killed(lines)) or _any(_NO_MEMORY, lines):
         fewer = max(1, job.jobs // 2)
         hints[:0] = [
             f"run the command again with `--jobs {fewer}`, which needs less memory",
             "raise `memory_per_job` in the recipe to limit the jobs of every run",
         ]
-        return failure("a compiler was killed, probably because memory ran out")
-    if any("Python.h" in line for line in errors):
-        hints.insert(0, header_hint(job.toolchain.python))
-        return failure("Python's headers (Python.h) are missing")
+        at = _while(lines, source)
+        return failure(
+            f"a compiler was killed{at}, probably because memory ran out"
+            if killed
+            else f"a compiler had no more memory{at}"
+        )
     if disk_is_full(lines):
         hints.insert(0, DISK_HINT)
         return failure("the disk is full; unfinished files were deleted")
-    first = errors[0].replace(f"{source}/", "")[:300] if errors else f"the build exited with status {status}"
-    if found := _NO_MODULE.search(first):
-        hints.insert(0, f"add `{found[1]}` to `build_requires` in the recipe: the build needs this module")
-    if _UNREACHABLE.search(first):
-        hints.insert(0, "the source downloads files during its build: run the build where this server can be reached")
-    elif first.startswith("CMake Error"):
-        hints.insert(
-            0,
-            "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`",
-        )
-    count = len({line for line in named if _AT_A_PLACE.search(line)})  # nvcc repeats an error for each architecture
-    return failure(f"{first} ({count} errors in all)" if count > 1 else first)
+    if error is None:
+        said = last_words(lines)
+        return failure(f"the build exited with status {status}{': ' if said else ''}{said}")
+    if "Python.h: No such file" in error.message:
+        hints.insert(0, header_hint(job.toolchain.python))
+        return failure("Python's headers (Python.h) are missing", *error.excerpt)
+    hints[:0] = _hints(error, job)
+    return failure(error.sentence, *error.excerpt)
 
 
-def _with_cmake_messages(lines: Sequence[str]) -> Iterator[str]:
-    """The lines; an error of CMake in one line with the first line of its message."""
-    for at, line in enumerate(lines):
-        below = next((text for text in lines[at + 1 : at + 3] if text.strip()), "")
-        yield f"{line.rstrip()} {below.strip()}" if _CMAKE.match(line) and below.startswith("  ") else line
+def _hints(error: FirstError, job: CompileJob) -> list[str]:
+    if _UNREACHABLE.search(error.message):
+        return ["the source downloads files during its build: run the build where this server can be reached"]
+    found = hints_for(error, job.build.torch, job.build.cuda, container=job.toolchain.executor == "docker")
+    if not found and error.text.startswith("CMake Error"):
+        return [
+            "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`"
+        ]
+    return found
+
+
+def _while(lines: Sequence[str], source: str) -> str:
+    """` while it compiled a.cu`, from the command before the first line about missing memory, or ""."""
+    end = next((n for n, line in enumerate(lines) if _any(_KILLED, [line]) or _any(_NO_MEMORY, [line])), 0)
+    for line in reversed(lines[:end]):
+        if found := _COMPILES.search(line):
+            return f" while it compiled {found['file'].strip(chr(39)).removeprefix(f'{source}/')[-100:]}"
+    return ""
 
 
 def was_killed(lines: Iterable[str]) -> bool:
     """Whether SIGKILL terminated a program, as reported by a shell, gcc, nvcc, setuptools or a container's 137."""
-    return any(_KILLED.search(line) for line in lines)
+    return _any(_KILLED, lines)
+
+
+def _any(form: re.Pattern[str], lines: Iterable[str]) -> bool:
+    """Whether a line has this form. What a compiler says about a line of the source does not count."""
+    return any(form.search(line) and not is_message(clean(line)) for line in lines)
 
 
 def disk_is_full(lines: Iterable[str]) -> bool:

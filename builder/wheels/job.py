@@ -11,6 +11,7 @@ from builder.code_digest import BUILD, code_digest
 from builder.errors import BuildfarmError
 from builder.hashing import digest_of
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
+from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.records.cache_statistics import CacheStatistics
@@ -18,6 +19,8 @@ from builder.records.toolchain import Toolchain
 
 #: File of `launch.sh` in the folder BUILDFARM_STATISTICS_DIR.
 CALLS_FILE = "calls"
+#: The stage of a build that another process makes too, with this store or another one.
+WAITS = "waiting for another buildfarm process that makes the same wheel"
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,8 @@ class CompileJob:
         jobs: number of parallel compilers.
         digest: the name of the result in the store.
         owner: identifier that the job's programs and containers carry (`Store.owner`).
-        reuse: whether the compiler cache may reuse objects of earlier builds; `rebuild` compiles everything.
+        reuse: whether the compiler cache may reuse objects of earlier builds; `rebuild` compiles everything, and
+            installs only wheels.
 
     """
 
@@ -104,7 +108,7 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
             "cibuildwheel_skip": recipe.cibuildwheel_skip,
             "build_requires": recipe.build_requires,
             "requires": recipe.requires,
-            "torch_window": torch_window(build),
+            "torch_window": required_torch(build, recipe),
             "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
             "farm": code_version(),
             **({"override_architectures": True} if recipe.override_architectures else {}),
@@ -112,20 +116,31 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
     )
 
 
-def torch_floor(build: Build) -> Torch:
-    """The oldest torch that the wheel claims to work with."""
-    return STABLE_FLOOR if build.abi is AbiClass.STABLE else build.torch
+def torch_floor(build: Build, recipe: Recipe) -> Torch:
+    """The oldest torch that the wheel claims to work with.
+
+    For a `stable` wheel, this is the oldest release of the version table for which `abi` of the recipe says `stable`.
+    """
+    if build.abi is not AbiClass.STABLE:
+        return build.torch
+    since = (torch for torch in Compat.load().torches if torch >= STABLE_FLOOR)
+    return next((torch for torch in since if recipe.abi_of(torch) is AbiClass.STABLE), STABLE_FLOOR)
 
 
-def torch_window(build: Build) -> str:
+def torch_window(build: Build, recipe: Recipe) -> str:
     """The torch releases that the wheel works with, as a requirement for its METADATA.
 
     A wheel of the class `cpython` or `abi3` belongs to one torch series. A `stable` wheel works from the release of its
     shims on. PyTorch keeps the shims for two years (libtorch_stable_abi.md), so there is no known upper limit.
     """
     if build.abi is AbiClass.STABLE:
-        return f"torch>={STABLE_FLOOR.series}"
+        return f"torch>={torch_floor(build, recipe).series}"
     return f"torch=={build.torch.series}.*"
+
+
+def required_torch(build: Build, recipe: Recipe) -> str:
+    """The requirement of torch that METADATA gets; empty if it keeps that of the source."""
+    return "" if recipe.requires_torch == "source" else torch_window(build, recipe)
 
 
 def code_version() -> str:

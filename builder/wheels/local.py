@@ -12,6 +12,8 @@ from pathlib import Path
 
 from builder.code_digest import PACKAGE
 from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.gate.system.confinement import confined, weakness
+from builder.log import print_warning
 from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
@@ -21,7 +23,7 @@ from builder.records.toolchain import Toolchain
 from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.failures import compile_failure
-from builder.wheels.job import CALLS_FILE, CompileJob
+from builder.wheels.job import CALLS_FILE, WAITS, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
     cache_variables,
@@ -32,6 +34,7 @@ from builder.wheels.sccache.configure import (
 )
 from builder.wheels.sccache.gpu_seconds import read_gpu_seconds
 from builder.wheels.sccache.launchers.environment import Layout
+from builder.wheels.sccache.shared import shared_variables
 from builder.wheels.sccache.stats import read_statistics
 from builder.wheels.scripts import LAUNCHERS, script_command, scripts_digest
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, find_host_compiler, find_toolkit
@@ -42,6 +45,7 @@ from builder.wheels.toolchain.environments import (
     locked_version,
 )
 from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.recorded_packages import check_needed, wheels_only
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 from builder.wheels.variables import build_variables, merge_variables, prefix_map_flags, shell_variables
 
@@ -68,6 +72,7 @@ class LocalExecutor:
         self._stand_in = stand_in
         self._compiler_cache = compiler_cache
         self._packages = tuple(packages)
+        self._warned = False
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
         """Missing Pythons, headers, toolkits, compilers and packages; each distinct problem once."""
@@ -81,13 +86,22 @@ class LocalExecutor:
                     missing.append(error)
             if not missing:
                 try:
-                    requirements, index = self._requirements(build, recipes[build.extension])
-                    self._environments.check(self._python_for(build), requirements, index=index)
+                    self._check_packages(build, recipes[build.extension])
                 except BuildfarmError as error:
                     missing.append(error)
             for problem in missing:
                 found.setdefault(str(problem), problem)
         return list(found.values())
+
+    def _check_packages(self, build: Build, recipe: Recipe) -> None:
+        python, (requirements, index) = self._python_for(build), self._requirements(build, recipe)
+        if not self._packages:
+            self._environments.check(python, requirements, index=index)
+            return
+        options = ["--python", str(self._environments.interpreter(python).path)]
+        options += wheels_only(self._packages, recipe.build_requires)
+        wanted = self._recipe_requirements(build, recipe)
+        check_needed(self._packages, wanted, options, index=index, store=self._environments.store)
 
     def toolkit_problems(self, builds: Sequence[Build]) -> list[MissingToolError]:
         """Missing toolkits and compilers; each distinct problem once. Downloads nothing."""
@@ -141,23 +155,25 @@ class LocalExecutor:
         home = toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not toolkit.home:
             link_toolkit(home, str(job.build.cuda.major))
-        stage("compile")
         raw = job.work / "raw"
         with (
-            fixed_folder(str(job.build), job.work / "fixed") as place,
+            fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place,
             tempfile.TemporaryDirectory(prefix="buildfarm-") as short,
         ):
+            stage("compile")
             source = Path(shutil.move(job.source, place / "src"))
             variables = self._variables(job, environment, home, source)
             argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
             argv += [str(environment.interpreter), "--out-dir", str(raw), str(source)]
             site, socket = environment.site_packages, Path(short, "server")
             variables |= self._through_launchers(job, variables, place, socket, site, str(home))
+            variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})
             argv = [*script_command(sys.executable, PACKAGE.parent, "with-compiler-cache"), *argv]
-            status = run(argv, log=job.log, owner=job.owner, cwd=job.work, env=variables)
+            own = [place, raw, job.work / "statistics", Path(variables["SCCACHE_DIR"]).parent, Path(short)]
+            status = run(self._confined(argv, own), log=job.log, owner=job.owner, cwd=job.work, env=variables)
+            if status != 0:
+                raise compile_failure(job, status, str(source))
         wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
-        if status != 0:
-            raise compile_failure(job, status, str(source))
         if len(wheels) != 1:
             raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
         return wheels[0]
@@ -185,8 +201,8 @@ class LocalExecutor:
     def _variables(self, job: CompileJob, environment: Environment, home: Path, source: Path) -> dict[str, str]:
         compiler = self._compiler_for(job.build)
         variables = shell_variables(uv_variables())
-        folders = {source: ".", environment.folder: "environment"}
-        variables |= merge_variables(prefix_map_flags(folders, compiler.version), build_variables(job))
+        maps = prefix_map_flags({source: "."}, compiler.version, stores={environment.folder: "environment"})
+        variables |= merge_variables(maps, build_variables(job))
         variables |= {
             "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
             "CUDA_HOME": str(home),
@@ -205,8 +221,9 @@ class LocalExecutor:
         statistics_dir, objects = job.work / "statistics", str(place / "objects")
         statistics_dir.mkdir(exist_ok=True)
         (statistics_dir / "source").write_text(str(place / "src"))
-        cache_dir = variables.get("SCCACHE_DIR") or str(self._environments.store.root / "objects" / "kept")
-        changed = cache_variables(objects, str(statistics_dir), cache_dir, str(socket))
+        # Each extension has a folder of its own: what a build writes there reaches no other extension.
+        kept = Path(variables.get("SCCACHE_DIR") or self._environments.store.root / "objects")
+        changed = cache_variables(objects, str(statistics_dir), str(kept / job.recipe.name / "kept"), str(socket))
         changed |= compiler_variables(
             objects, toolkit=home, site=str(site), cc=compiler.cc, cxx=compiler.cxx, path=variables["PATH"]
         )
@@ -214,11 +231,24 @@ class LocalExecutor:
         changed |= reuse_variables(place / "src", enabled=self._compiler_cache and program is not None, reuse=job.reuse)
         changed["BUILDFARM_SCCACHE"] = str(program or "sccache")
         changed["PYTHONPATH"] = f"{Layout(Path(objects)).site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
-        return changed | {name: value for name, value in job.recipe.env.items() if name in changed}
+        changed |= {n: value for n, value in job.recipe.env.items() if n in changed and n != "SCCACHE_DIR"}
+        return changed | shared_variables(os.environ, job.recipe.name)
+
+    def _confined(self, argv: Sequence[str], writable: Sequence[Path]) -> list[str]:
+        """The command line that lets a build change files in these folders only; they exist afterwards."""
+        if (weak := weakness()) and not self._warned:
+            self._warned = True
+            print_warning(f"builds can {weak}; use `--executor docker` for sources that you do not trust")
+        for folder in writable:
+            folder.mkdir(parents=True, exist_ok=True)
+        return confined(argv, writable)
 
     def _environment(self, build: Build, recipe: Recipe, log: Path) -> Environment:
         requirements, index = self._requirements(build, recipe)
-        environment = self._environments.ensure(self._python_for(build), requirements, index=index, log=log)
+        options = ["--no-deps", *wheels_only(self._packages, recipe.build_requires)] if self._packages else []
+        environment = self._environments.ensure(
+            self._python_for(build), requirements, index=index, log=log, options=options
+        )
         if problem := torch_mismatch(environment.site_packages, str(build.cuda)):
             raise MissingToolError(
                 problem,
@@ -227,10 +257,12 @@ class LocalExecutor:
         return environment
 
     def _requirements(self, build: Build, recipe: Recipe) -> tuple[list[str], list[str]]:
-        packaged = find_toolkit(build.cuda, stand_in=self._stand_in).home is None
-        extra = recipe.build_requires
-        requirements = list(self._packages) or build_requirements(build.torch, build.cuda, extra, toolkit=packaged)
+        requirements = list(self._packages) or self._recipe_requirements(build, recipe)
         return requirements, self._environments.torch_index(build.torch, build.cuda)
+
+    def _recipe_requirements(self, build: Build, recipe: Recipe) -> list[str]:
+        packaged = find_toolkit(build.cuda, stand_in=self._stand_in).home is None
+        return build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
 
     def _python_for(self, build: Build) -> Python:
         """The Python of `_python_here`; if there is none, the build's first Python is downloaded.

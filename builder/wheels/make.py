@@ -11,7 +11,7 @@ from builder.build_log import log_size, text_since
 from builder.log import print_warning
 from builder.records.build_record import BuildRecord
 from builder.records.record import Record
-from builder.wheels.job import CompileJob, Executor, code_version, torch_window
+from builder.wheels.job import CompileJob, Executor, code_version, required_torch
 from builder.wheels.repair.repair import repair
 from builder.wheels.wheel_checks import check_identity, find_cuda_sources, unmet_requirements, without_compiled
 
@@ -40,7 +40,8 @@ def make_wheel(
         job.work / "wheel",
         provided=provided,
         local_version=job.build.local_version,
-        torch_requirement=torch_window(job.build),
+        torch_requirement=required_torch(job.build, job.recipe),
+        built_with=str(job.build.torch),
         requires=job.recipe.requires,
         record=record,
         log=job.log,

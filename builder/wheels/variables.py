@@ -8,6 +8,7 @@ from pathlib import Path
 
 from builder.matrix.axes import Arch
 from builder.wheels.job import CompileJob
+from builder.wheels.sccache.shared import is_remote
 
 #: 1980-01-01, the oldest date that a zip can hold, so that no file contains a build time.
 EPOCH = "315532800"
@@ -49,6 +50,9 @@ def build_variables(job: CompileJob) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         # torch's table is wrong for 12.8 and 12.9 and has no row above 13.0; buildfarm checks the compiler itself.
         "TORCH_DONT_CHECK_COMPILER_ABI": "1",
+        # Since 2.15, torch puts a ccache or sccache of PATH before each compiler. The launchers call sccache too, and
+        # one sccache would then wait for the other. ccache is no part of the toolchain.
+        "TORCH_NO_COMPILER_WRAPPER": "1",
     }
 
 
@@ -63,23 +67,35 @@ def architecture_flags(archs: Sequence[Arch]) -> str:
 
 
 def shell_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a shell that a local build gets."""
-    return {name: value for name, value in variables.items() if _FROM_SHELL.fullmatch(name)}
+    """The variables of a shell that a local build gets; those of a shared compiler cache go to sccache alone."""
+    return {name: value for name, value in variables.items() if _FROM_SHELL.fullmatch(name) and not is_remote(name)}
 
 
-def prefix_map_flags(folders: Mapping[Path, str], compiler: str) -> dict[str, str]:
+def prefix_map_flags(folders: Mapping[Path, str], compiler: str, *, stores: Mapping[Path, str]) -> dict[str, str]:
     """Variables whose flags make a compiler write other names for these folders; `compiler` is its version.
+
+    `stores` are folders whose paths differ between stores. sccache hashes the flags of a compiler, but not those of
+    the preprocessor. So their maps go to the preprocessor, and all stores find the same objects. gcc passes them on to
+    the compiler proper, and sccache hashes the preprocessed text, which has each path that a map can change.
 
     The flags are in CPPFLAGS: setuptools appends it to Python's own flags, where CFLAGS would replace them
     (setuptools 81). CMake reads neither. Empty for gcc before 8, which does not know the flag.
     """
     if int(compiler.split(".", maxsplit=1)[0]) < 8:
         return {}
+    maps, unhashed = _prefix_maps(folders), _prefix_maps(stores)
+    words = [*maps, *(word for each in unhashed for word in ("-Xpreprocessor", each))]
+    return {
+        "CPPFLAGS": " ".join([*maps, *(f"-Wp,{each}" for each in unhashed)]),
+        "NVCC_PREPEND_FLAGS": " ".join(f"-Xcompiler {word}" for word in words),
+    }
+
+
+def _prefix_maps(folders: Mapping[Path, str]) -> list[str]:
     # A comma would end nvcc's -Xcompiler, and an equals sign the folder.
-    maps = [
+    return [
         f"-ffile-prefix-map={folder}={name}" for folder, name in folders.items() if not set(",=") & set(str(folder))
     ]
-    return {"CPPFLAGS": " ".join(maps), "NVCC_PREPEND_FLAGS": " ".join(f"-Xcompiler {each}" for each in maps)}
 
 
 def holds_flags(name: str) -> bool:

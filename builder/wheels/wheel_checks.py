@@ -38,7 +38,7 @@ def check_identity(wheel: Path, job: CompileJob) -> None:
         made = wheel.name.split("-")[0]
         differences.append(f"the name {made} instead of {recipe.name}")
         hints.append(f"set `name: {made}` in {RECIPE}, or correct the name in setup.py or pyproject.toml")
-    if Version(version.public) != Version(Version(recipe.version).public):
+    if not has_version(recipe, version):
         differences.append(f"the version {version.public} instead of {recipe.version}")
         hints.append(f"set `version: {version.public}` in {RECIPE}, or correct the version of the source")
     if differences:
@@ -49,6 +49,11 @@ def check_identity(wheel: Path, job: CompileJob) -> None:
             where=str(recipe.folder / RECIPE),
             hints=hints,
         )
+
+
+def has_version(recipe: Recipe, version: Version) -> bool:
+    """Whether the public part of a version is that of the recipe: 1.0 is 1.0.0."""
+    return Version(version.public) == Version(Version(recipe.version).public)
 
 
 def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:

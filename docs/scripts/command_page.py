@@ -59,7 +59,7 @@ def _summary(command: Any) -> str:  # noqa: ANN401 (click's classes, which typer
 
 
 def _options(command: Any) -> list[Any]:  # noqa: ANN401
-    return [each for each in command.params if each.param_type_name == "option"]
+    return [each for each in command.params if each.param_type_name == "option" and not getattr(each, "hidden", False)]
 
 
 def _section(name: str, command: Any, shared: Collection[tuple[str, ...]]) -> Iterator[str]:  # noqa: ANN401

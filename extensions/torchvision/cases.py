@@ -439,7 +439,7 @@ def picture_cases() -> list[Case]:
             reference=lambda path: as_tensor(Path(path).read_bytes()),
             not_claimed=NO_TENSOR,
         ),
-        on_cpu("write_file", "two hundred bytes", picture_file, invariant=was_written),
+        on_cpu("write_file", "two hundred bytes", picture_file, invariant=was_written, side_effects=True),
         on_cpu("_jpeg_version", "asked", lambda _: (), invariant=is_a_jpeg_version, not_claimed=NO_TENSOR),
         on_cpu("_is_compiled_against_turbo", "asked", lambda _: (), invariant=is_a_bool, not_claimed=NO_TENSOR),
         Case(

@@ -15,7 +15,8 @@ The loop follows the documentation of cibuildwheel: one run with `--only` for ea
 `before-build`, and `--exclude` options for auditwheel. It gets every advantage that is possible: buildfarm's own images
 with compilers and toolkit, uv as build frontend and installer, and ninja. With `--pip` it uses the defaults of
 cibuildwheel 4.3: the frontend `build`, and pip. It keeps nothing between runs, so `--once` reuses its cold figures in
-every phase. Both sides download their packages in the cold phase, except buildfarm with `--packages buildfarm-uv`.
+every phase. Both sides download their packages in the cold phase, except buildfarm with `--packages
+buildfarm-packages`.
 buildfarm's proofs are left out, because the loop proves nothing; `--proofs` adds them.
 
 buildfarm takes minutes where the loop takes half an hour, and the speed of a shared machine can vary by a quarter.
@@ -302,7 +303,12 @@ class Bench:
 
     @staticmethod
     def _remove(*volumes: str) -> None:
-        subprocess.run(["docker", "volume", "rm", "--force", *volumes], check=False, stdout=subprocess.DEVNULL)
+        """Delete volumes, and those of single extensions, whose names go on after a dot."""
+        listed = subprocess.run(
+            ["docker", "volume", "ls", "--quiet"], check=True, capture_output=True, text=True
+        ).stdout
+        names = [name for name in listed.split() if name.partition(".")[0] in volumes]
+        subprocess.run(["docker", "volume", "rm", "--force", *volumes, *names], check=False, stdout=subprocess.DEVNULL)
 
 
 def _options() -> argparse.Namespace:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -43,12 +42,12 @@ _ANYWHERE = "00000000"
 ABSENT = "buildfarm-nothing-of-that-name"
 
 #: Longer than any step takes on a busy machine, seconds.
-PATIENCE = 300
+PATIENCE = 900
 
 #: Each compile first sends a request to the index, so that tests can count compiles and hold them.
 ASK = "urllib.request.urlopen(os.environ['UV_DEFAULT_INDEX'].replace('default/simple', f'bar/{NAME}')).read()"
 
-#: buildfarm with three changes: the gate's result, the required disk space and the volume of packages.
+#: buildfarm with three changes: the gate's result, the required disk space and the volumes.
 PROGRAM = """\
 import sys
 sys.path.append({root!r})
@@ -57,19 +56,10 @@ from tests.unit.canned_gate import answer
 builder.proofs.cells.local.run_gate = lambda *_, **__: answer()
 builder.resources.ENVIRONMENT_BYTES = builder.resources.WORK_BYTES = 0
 builder.wheels.cibuildwheel.config.PACKAGES_VOLUME = {packages!r}
+builder.wheels.cibuildwheel.config.OBJECTS_VOLUME = {packages!r} + "-objects"
 {patch}
 from builder.__main__ import main
 main()
-"""
-
-#: A docker program that adds arguments to `docker create`, with which cibuildwheel creates a build's container.
-DOCKER = """\
-#!/bin/sh
-if [ "$1" = create ] && [ -n "${{CREATE-}}" ]; then
-    shift
-    exec {docker} create $CREATE "$@"
-fi
-exec {docker} "$@"
 """
 
 
@@ -114,7 +104,7 @@ class ContainerFarm:
     """The project, its index and its runs.
 
     Attributes:
-        root: directory with matrix.yaml, recipes and the `docker` program.
+        root: directory with matrix.yaml and recipes.
         index: the package index.
         packages: name of the engine volume with uv's cache.
         compiles: the barrier before each compile.
@@ -160,12 +150,11 @@ class ContainerFarm:
         return path
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
-        """Environment variables of buildfarm: with this index and docker program only."""
+        """Environment variables of buildfarm: with this index only."""
         lost = re.compile(r"(?i)UV_|PIP_|.*_proxy$|CC$|CXX$|CUDA_HOME$")
         kept = {name: value for name, value in os.environ.items() if not lost.match(name)}
         return {
             **kept,
-            "PATH": f"{self.root / 'bin'}{os.pathsep}{kept['PATH']}",
             "UV_DEFAULT_INDEX": self.index.default,
             "PIP_TRUSTED_HOST": str(urlsplit(self.index.url).hostname),
             "UV_CACHE_DIR": str(self.root / "uv-cache"),
@@ -267,11 +256,16 @@ def bridge() -> IPv4Interface:
 
 def _index(farm: ContainerFarm) -> None:
     """Add the packages that a build needs; most are empty because the build does not use them."""
-    default = farm.index.root / "default"
     libraries = loopback.torch_libraries(farm.root / "torch-lib")
     farm.index.add_torch("2.11.0", "13.0", libraries=libraries)
     for project in ("ninja", "setuptools", "wheel", "numpy", "pip"):
         farm.index.add(project, "80.0")
+    add_toolkit(farm.index)
+
+
+def add_toolkit(index: loopback.PackageIndex) -> None:
+    """Add the packages of a CUDA toolkit without programs."""
+    default = index.root / "default"
     loopback.pure_wheel(default, "cuda_toolkit", "13.0.2", requires=["nvidia-cuda-nvcc==13.0.88"])
     for project in ("nvidia_cuda_crt", "nvidia_nvvm"):
         loopback.pure_wheel(default, project, "13.0.88")
@@ -324,9 +318,6 @@ def container_farm(root: Path, name: str) -> Iterator[ContainerFarm]:
     packages.url = f"http://{here.ip}:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     _index(farm)
-    (root / "bin").mkdir()
-    (root / "bin/docker").write_text(DOCKER.format(docker=shutil.which("docker")))
-    (root / "bin/docker").chmod(0o755)
     thread.start()
     _make_image(farm)
     try:
@@ -339,4 +330,6 @@ def container_farm(root: Path, name: str) -> Iterator[ContainerFarm]:
         for store in root.glob("*/locks"):
             for container in farm.containers(store.parent.name):
                 subprocess.run(["docker", "rm", "--force", "--volumes", container], capture_output=True, check=True)
-        subprocess.run(["docker", "volume", "rm", "--force", name], capture_output=True, check=True)
+        names = subprocess.run(["docker", "volume", "ls", "--quiet"], capture_output=True, text=True, check=True).stdout
+        own = [each for each in names.split() if each.startswith((f"{name}.", f"{name}-objects."))]
+        subprocess.run(["docker", "volume", "rm", "--force", *own, name], capture_output=True, check=True)

@@ -23,7 +23,7 @@ from builder.gate.outcome import FAILED, Answer, Outcome, Spec
 from builder.gate.pack import pack
 from builder.matrix.axes import Python
 from builder.store import Store
-from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.environments import Environment, Environments
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Ran, lacking, run
@@ -74,25 +74,29 @@ def _headers() -> str:
     return lacking("no Python on this machine has its headers")
 
 
+def torch_environment(store: Path, torch: str, python: str, log: Path) -> Environment:
+    """Return the environment in the store with this torch and nothing else."""
+    environments = Environments(Store(store), torch_index="")
+    try:
+        return environments.ensure(Python.parse(python), [f"torch=={torch}"], index=[], log=log)
+    except MissingToolError as error:
+        lacking(str(error))
+
+
 def make_environment(store: Path, folder: Path, torch: str, python: str, wheels: Sequence[Path]) -> Path:
     """Return the interpreter of a new environment with this torch and these wheels.
 
     torch is in the store, installed once, and is found through a .pth file, which saves linking thousands of files.
     """
-    version = Python.parse(python)
-    try:
-        base = Environments(Store(store), torch_index="").ensure(
-            version, [f"torch=={torch}"], index=[], log=folder.with_suffix(".log")
-        )
-    except MissingToolError as error:
-        lacking(str(error))
+    base = torch_environment(store, torch, python, folder.with_suffix(".log"))
     made = run(find_uv(), "venv", "--no-project", "--python", base.interpreter, folder)
     assert made.code == 0, made.err
     interpreter = folder / "bin" / "python"
     site = folder / base.site_packages.relative_to(base.folder)
     (site / "torch.pth").write_text(f"{base.site_packages}\n")
-    installed = run(find_uv(), "pip", "install", "--no-deps", "--no-index", "--python", interpreter, *wheels)
-    assert installed.code == 0, installed.err
+    if wheels:
+        installed = run(find_uv(), "pip", "install", "--no-deps", "--no-index", "--python", interpreter, *wheels)
+        assert installed.code == 0, installed.err
     return interpreter
 
 

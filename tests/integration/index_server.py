@@ -96,7 +96,7 @@ def clean_environment(folder: Path, **more: str) -> Mapping[str, str]:
     return {**kept, **own, **more}
 
 
-def wait_for(condition: object, seconds: float = 20) -> None:
+def wait_for(condition: object, seconds: float = 60) -> None:
     """Wait until a function returns something true."""
     assert callable(condition)
     end = time.monotonic() + seconds

@@ -162,8 +162,18 @@ def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[..., CompileJ
 
 
 def in_cache(script: str) -> list[str]:
-    """Output of a shell command in the volume of packages, split into words."""
-    argv = ["docker", "run", "--rm", f"--volume={PACKAGES_VOLUME}:/cache", "--workdir=/cache", BASE, "sh", "-c", script]
+    """Output of a shell command in the extension's own volume of packages, split into words."""
+    argv = [
+        "docker",
+        "run",
+        "--rm",
+        f"--volume={PACKAGES_VOLUME}.toy:/cache",
+        "--workdir=/cache",
+        BASE,
+        "sh",
+        "-c",
+        script,
+    ]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
 
 

@@ -34,8 +34,15 @@ plain = builder.images.image_build.render_template
 builder.images.image_build.render_template = lambda *arguments: plain(*arguments) + "LABEL buildfarm.test={label}\\n"
 """
 
-#: Ten million numbers, which need much memory in the compiler.
-GREEDY = "".join(f"#define N{n + 1} {','.join([f'N{n}'] * 10)}\n" for n in range(7)).replace("N0", "1")
+#: Containers of builds get 100 MB.
+LITTLE_MEMORY = """
+from builder.resources import Resources
+builder.wheels.cibuildwheel.config.measure_resources = lambda: Resources(2, 100 << 20)
+"""
+
+#: Options of gcc that replace the compiler by a small program that takes memory without end. A real compiler near its
+#: limit reads its own program from the disk again and again, for minutes, before the kernel ends it.
+GREEDY = '"-wrapper", "sh,-c,exec tail /dev/zero", '
 
 
 @pytest.fixture(scope="module")
@@ -54,15 +61,15 @@ def error_text(ran: Ran, code: int, errors: int = 1) -> str:
 
 def test_interrupted_and_killed_runs_and_then_a_wheel(farm: ContainerFarm) -> None:
     package = farm.recipe("ended")
-    for ending, barrier in (
-        (signal.SIGTERM, farm.fetches),
-        (signal.SIGHUP, farm.compiles),
-        (signal.SIGINT, farm.compiles),
-        (signal.SIGINT, farm.fetches),
+    for ending, barrier, volume in (
+        (signal.SIGTERM, farm.fetches, ""),
+        (signal.SIGHUP, farm.compiles, ""),
+        (signal.SIGINT, farm.compiles, ""),
+        (signal.SIGINT, farm.fetches, f"{farm.packages}.empty"),
     ):
         with barrier.closed():
             before = barrier.arrivals
-            run = farm.start()
+            run = farm.start(packages=volume)
             barrier.await_arrival(before + 1, run)
             assert farm.containers()
             run.send_signal(ending)
@@ -233,8 +240,11 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 def test_the_compiler_is_killed_when_memory_runs_out(farm: ContainerFarm) -> None:
-    farm.recipe("greedy", source=GREEDY + "int numbers[] = {N7};\n")
-    errors = error_text(farm.build(CREATE="--memory=100m --memory-swap=100m"), 1)
+    backend = farm.recipe("greedy").parent / "backend.py"
+    before, option, after = backend.read_text().partition('"-shared", ')
+    assert option
+    backend.write_text(before + GREEDY + option + after)
+    errors = error_text(farm.build(patch=LITTLE_MEMORY), 1)
     assert "a compiler was killed, probably because memory ran out" in errors, errors
     assert "--jobs" in errors
     assert "memory_per_job" in errors
@@ -290,6 +300,6 @@ def test_parallel_runs(farm: ContainerFarm) -> None:
 
 def backdate(farm: ContainerFarm) -> None:
     """Make all build environments look three days old, as with a clock that is three days ahead."""
-    touch = "find /it -maxdepth 1 -name 'buildfarm-*' -exec touch -d '3 days ago' {} +"
+    touch = "find /it -maxdepth 1 -name 'env-*' -exec touch -d '3 days ago' {} +"
     argv = ["docker", "run", "--rm", "--volume", f"{farm.packages}:/it", BASE, "sh", "-c", touch]
     subprocess.run(argv, check=True)

@@ -92,8 +92,14 @@ def assert_proven(ran: Ran, folder: Path, cells: set[str]) -> None:
 @pytest.mark.parametrize(
     ("torch", "cuda", "python", "arch", "image", "toolkit", "cell"),
     [
-        (COMMON, "13.0", "3.12", "9.0", "buildfarm-cuda:13.0-bookworm", "13.0", "torch2.11.0-cu130-cp312"),
-        ("2.6", "12.4", "3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4", "torch2.6.0-cu124-cp312"),
+        pytest.param(
+            *(COMMON, "13.0", "3.12", "9.0", "buildfarm-cuda:13.0-bookworm", "13.0", "torch2.11.0-cu130-cp312"),
+            marks=pytest.mark.release,
+        ),
+        pytest.param(  # the headline command (test_pull) builds for CUDA 12 too
+            *("2.6", "12.4", "3.12", "9.0", "buildfarm-cuda:12.4-trixie", "12.4", "torch2.6.0-cu124-cp312"),
+            marks=pytest.mark.release,
+        ),
         ("2.0", "11.7", "3.11", "8.6", "buildfarm-cuda:11.8-bookworm", "11.8", "torch2.0.1-cu117-cp311"),
     ],
     ids=["cuda13", "cuda12", "cuda11"],

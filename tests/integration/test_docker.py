@@ -214,6 +214,7 @@ def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
         client.close()
 
 
+@pytest.mark.release
 def test_the_main_job_in_a_container(executor: DockerExecutor, farm: Farm, store: Path, tmp_path: Path) -> None:
     """The README's extension, nvcc from the package index: same name, tags and checks as with the local executor."""
     del executor

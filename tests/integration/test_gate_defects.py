@@ -165,6 +165,46 @@ def found(run: GateRun, defect: Defect) -> str:
     return failed[0].reason
 
 
+GRADCHECK_ALONE = """
+from builder.gate import Case
+
+CASES = [
+    Case(
+        "sample_defective::gradient_percent",
+        lambda make: [make.randn(2, 3, grad=True), make.randn(2, 3, grad=True)],
+        invariant=lambda result, x, _: None,
+        gradcheck=True,
+    )
+]
+"""
+
+
+def test_a_wrong_gradient_is_found_without_a_reference(gate: Gate) -> None:
+    run = gate(OLD, "defective", "gradients", cases=GRADCHECK_ALONE)
+    (reason,) = [outcome.reason for outcome in run.of("sample_defective::gradient_percent", "gradients")]
+    assert "gradcheck: Jacobian mismatch" in reason
+
+
+STALE_DEVICES = """
+from builder.gate import Case
+
+CASES = [
+    Case("sample_correct::multiply", lambda make: [make.randn(2), make.randn(2)], devices=["cuda"]),
+    Case("sample_correct::pick", lambda make: [make.randn(2)], devices=["cuda"]),
+    Case("sample_correct::pick", lambda make: [make.randn(2)], "two"),
+]
+"""
+
+
+def test_a_case_that_excludes_the_cpu_is_named_if_the_op_has_a_cpu_kernel(gate: Gate) -> None:
+    run = gate(OLD, "correct", "values", cases=STALE_DEVICES)
+    (multiply,) = run.of("sample_correct::multiply", "values")
+    assert multiply.verdict == NOT_RUN
+    assert multiply.reason.endswith("but the op has a CPU kernel: remove `devices` from its cases in cases.py, line 5")
+    (pick,) = (outcome for outcome in run.of("sample_correct::pick", "values") if outcome.case == "plain")
+    assert "CPU kernel" not in pick.reason, "another case of the op runs on the CPU"
+
+
 @pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: defect.op)
 def test_a_defect_is_found_and_named(defective: GateRun, defect: Defect) -> None:
     reason = found(defective, defect)

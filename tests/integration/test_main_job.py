@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from builder.wheelfile.facts import read_facts
-from tests.conftest import BUILDFARM, ROOT, Farm, run, runs_everything, wheel_of
+from tests.conftest import BUILDFARM, ROOT, Farm, is_quick, run, wheel_of
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -44,7 +44,7 @@ print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], 
 @pytest.fixture(scope="module")
 def built(store: Path, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Path:
     """The dist folder of the README's main job, at a path with a space."""
-    selection = SELECT if runs_everything(pytestconfig) else (*QUICK, "--arch", "9.0")
+    selection = (*QUICK, "--arch", "9.0") if is_quick(pytestconfig) else SELECT
     dist = tmp_path_factory.mktemp("out") / "my dist"
     done = run(
         BUILDFARM,

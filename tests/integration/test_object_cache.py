@@ -274,7 +274,7 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
     assert toolchain.sccache
 
     def made(
-        name: str, host: str, *, reuse: bool = True, executor: LocalExecutor = executor
+        name: str, host: str, *, reuse: bool = True, executor: LocalExecutor = executor, build: Build = build
     ) -> tuple[bytes, CacheStatistics]:
         work = tmp_path / name
         (work / "src").mkdir(parents=True)
@@ -293,6 +293,8 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
     edited = HOST.replace('"toy", nullptr', '"toy", "edited"')
     cached, found = made("second", edited)
     assert (found.named(CacheOutcome.REUSED), found.named(CacheOutcome.COMPILED)) == (["kernel.cu"], ["toy.cpp"])
+    _, found = made("next version", edited, build=replace(build, version="1.1"))
+    assert found.named(CacheOutcome.COMPILED) == []
     fresh, found = made("third", edited, reuse=False)
     assert found.named(CacheOutcome.REUSED) == []
     assert cached == fresh, "the cache changes nothing in a wheel"

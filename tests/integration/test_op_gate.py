@@ -63,6 +63,7 @@ def test_every_op_passes_in_the_cell_of_the_build(dist: dict[str, Path], extensi
     assert_passed([proof for proof in entry["proofs"] if proof["cell"]], entry["serves"])
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("cell", OTHERS, ids=["torch2.13-py3.11", "torch2.15-py3.13"])
 def test_every_op_passes_in_other_cells_with_the_same_wheel(
     dist: dict[str, Path], farm: Farm, store: Path, cell: tuple[str, str, str]
@@ -75,6 +76,7 @@ def test_every_op_passes_in_other_cells_with_the_same_wheel(
     assert_passed(one["proofs"], f"{one['subject']} in {one['cell']}")
 
 
+@pytest.mark.release
 def test_the_extensions_own_tests_pass_from_the_wheels(
     dist: dict[str, Path], venv: Callable[..., Path], python_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -89,7 +91,9 @@ def test_the_extensions_own_tests_pass_from_the_wheels(
         assert re.search(r"\d+ passed", answer.out), answer.out[-2000:]
 
 
-def test_torchvisions_official_wheel(farm: Farm, store: Path) -> None:
+def test_torchvisions_official_wheel(
+    farm: Farm, store: Path, tmp_path: Path, venv: Callable[..., Path], python_of: Callable[[str], Path]
+) -> None:
     done = farm(
         *("smoke", "--ext", "torchvision", "--torch", "2.11", "--python", "3.12", "--store", store, "--json"),
         *("--dist", store / "no dist"),
@@ -112,6 +116,19 @@ def test_torchvisions_official_wheel(farm: Farm, store: Path) -> None:
         assert keys["reason"] == "CPU, CUDA"
     assert not [proof for proof in one["proofs"] if proof["verdict"] == "failed"]
 
+    # `adopt` takes these proofs, checks the file, and publishes the wheel, from which uv installs.
+    options = ("--torch", "2.11", "--python", "3.12", "--store", store, "--to", tmp_path / "index", "--json")
+    done = farm("adopt", "torchvision==0.26.0", *options, "--require", "static")
+    assert done.code == 0, done.all
+    (adopted,) = json.loads(done.out)
+    assert (adopted["outcome"], adopted["cells"]) == ("published", {one["cell"]: "static"})
+    assert adopted["origin"].endswith(one["subject"])
+    kept = {proof["check"]: proof["when"] for proof in adopted["proofs"]}
+    assert {check: kept[check] for check in proofs} == {check: proof["when"] for check, proof in proofs.items()}
+    pages = (tmp_path / "index" / "cu130").as_uri()
+    interpreter = venv(python_of("3.12"), "--no-deps", "--index-url", f"{pages}/", "torchvision==0.26.0")
+    assert list(interpreter.parent.parent.glob("lib/python3.12/site-packages/torchvision/_C.so"))
+
 
 @pytest.fixture(scope="module")
 def installed(dist: dict[str, Path], venv_of_module: Callable[..., Path], python_of: Callable[[str], Path]) -> Path:
@@ -123,6 +140,7 @@ def installed(dist: dict[str, Path], venv_of_module: Callable[..., Path], python
 OFFLINE = {"UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple", "PIP_INDEX_URL": "http://127.0.0.1:1/simple"}
 
 
+@pytest.mark.release
 def test_an_installed_extension(installed: Path, farm: Farm, tmp_path: Path) -> None:
     env = {**OFFLINE, "VIRTUAL_ENV": str(installed.parent.parent), "PATH": "/usr/bin:/bin"}
     done = farm("smoke", "--here", "--ext", "ms_deform_attn", "--junit", tmp_path / "junit.xml", env=env)

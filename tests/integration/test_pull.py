@@ -244,7 +244,7 @@ def test_an_interrupt_stops_the_download_in_the_engine(tmp_path: Path) -> None:
     try:
         assert SlowRegistry.begun.wait(60)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=90)  # a busy engine reports rarely
         assert process.returncode == 130, err
         assert "interrupted" in err
         assert "Traceback" not in err

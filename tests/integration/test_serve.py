@@ -45,21 +45,21 @@ def token(server: Server, scope: str = "upload", name: str = "ci") -> str:
 
 def twine(server: Server, secret: str, wheel: Path, env: Mapping[str, str], *options: str) -> Ran:
     words = ("upload", "--repository-url", f"{server.url}/legacy/", *options)
-    return run(*TWINE, *words, wheel, env={**env, "TWINE_USERNAME": "__token__", "TWINE_PASSWORD": secret}, timeout=60)
+    return run(*TWINE, *words, wheel, env={**env, "TWINE_USERNAME": "__token__", "TWINE_PASSWORD": secret}, timeout=300)
 
 
 def uv_publish(server: Server, secret: str, wheel: Path, env: Mapping[str, str], *options: str) -> Ran:
     words = ("publish", "--publish-url", f"{server.url}/legacy/", *options)
-    return run(find_uv(), *words, wheel, env={**env, "UV_PUBLISH_TOKEN": secret}, timeout=60)
+    return run(find_uv(), *words, wheel, env={**env, "UV_PUBLISH_TOKEN": secret}, timeout=300)
 
 
 def pip(url: str, target: Path, env: Mapping[str, str], *words: str) -> Ran:
-    return run(*PIP, "install", "--no-cache-dir", "--target", target, "--index-url", url, *words, env=env, timeout=60)
+    return run(*PIP, "install", "--no-cache-dir", "--target", target, "--index-url", url, *words, env=env, timeout=300)
 
 
 def uv_pip(url: str, target: Path, env: Mapping[str, str], *words: str) -> Ran:
     argv = (find_uv(), "pip", "install", "--python", sys.executable, "--target", target, "--default-index", url)
-    return run(*argv, *words, env=env, timeout=60)
+    return run(*argv, *words, env=env, timeout=300)
 
 
 def test_twine_and_uv_upload_what_pip_and_uv_install(server: Server, env: Mapping[str, str], tmp_path: Path) -> None:
@@ -174,12 +174,19 @@ def test_a_signal_ends_the_server_after_running_transfers(server: Server, tmp_pa
     response = connection.getresponse()
     size = len(response.read(1_000_000))
     server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.5)
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", server.port), timeout=5)
+    wait_for(lambda: _refuses(server.port))
     assert size + len(response.read()) == wheel.stat().st_size
     connection.close()
     assert server.process.wait(5) == 0
+
+
+def _refuses(port: int) -> bool:
+    """Whether no program listens on a port of this machine any more."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
 
 
 def test_idle_connections_do_not_hold_the_server(server: Server) -> None:

@@ -14,7 +14,7 @@ from elftools.elf.elffile import ELFFile
 from builder.errors import Exit
 from tests.conftest import Farm, lacking, run
 
-pytestmark = [pytest.mark.network, pytest.mark.slow]
+pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.release]
 
 #: Its own examples in small, forward and backward, on the CPU; the values follow from the definition of each op.
 CALL = """

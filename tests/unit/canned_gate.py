@@ -5,13 +5,14 @@ tests/integration runs the real gate.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.gate.check_table import CHECKS
-from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome
+from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome, signature
 from builder.proof import Check, Verdict
 from builder.proofs.cells.op_gate import GATE_CHECKS
 
@@ -30,6 +31,13 @@ def answer(*failed: Outcome) -> Answer:
         if check not in {one.check for one in failed}
     ]
     return Answer(WHERE, ["tiny::op"], [*outcomes, *failed])
+
+
+def signed(monkeypatch: pytest.MonkeyPatch, given: Answer) -> bytes:
+    """Return an answer as the gate in a container writes it; gates in containers get the key of this answer."""
+    monkeypatch.setattr("builder.proofs.cells.container.write_key", lambda _: b"key")
+    data = json.loads(json.dumps(given.to_json()))
+    return json.dumps({**data, "signature": signature(b"key", data)}).encode()
 
 
 def can_gate(monkeypatch: pytest.MonkeyPatch, *failed: Outcome) -> list[Path]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import os
 import shutil
 import subprocess
@@ -27,21 +29,32 @@ def pure_wheel(
     *,
     requires: Sequence[str] = (),
     tag: str = "py3-none-any",
+    requires_python: str = "",
 ) -> Path:
     """Write a wheel that pip and uv can install; without `files` it holds one empty module."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{project}-{version}-{tag}.whl"
     info = f"{project}-{version}.dist-info"
     members: dict[str, str | bytes] = dict(files or {f"{project}.py": ""})
-    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {project}\nVersion: {version}\n" + "".join(
-        f"Requires-Dist: {line}\n" for line in requires
-    )
+    headers = ["Metadata-Version: 2.1", f"Name: {project}", f"Version: {version}"]
+    headers += [f"Requires-Python: {requires_python}"] if requires_python else []
+    headers += [f"Requires-Dist: {line}" for line in requires]
+    members[f"{info}/METADATA"] = "\n".join([*headers, ""])
     members[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
-    record = "".join(f"{name},,\n" for name in (*members, f"{info}/RECORD"))
     with zipfile.ZipFile(path, "w") as archive:
-        for name, content in {**members, f"{info}/RECORD": record}.items():
+        for name, content in {**members, f"{info}/RECORD": record_of(members, f"{info}/RECORD")}.items():
             archive.writestr(name, content)
     return path
+
+
+def record_of(members: Mapping[str, str | bytes], itself: str) -> str:
+    """RECORD of these files."""
+    lines = []
+    for name, content in members.items():
+        data = content.encode() if isinstance(content, str) else content
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+        lines.append(f"{name},sha256={digest},{len(data)}\n")
+    return "".join([*lines, f"{itself},,\n"])
 
 
 @dataclass

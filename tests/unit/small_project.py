@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.building.build import BuildOptions
+from builder.commands.building.options import BuildOptions
 from builder.matrix.axes import Python
 from tests.unit import loopback
 from tests.unit.canned_gate import can_gate

@@ -16,6 +16,7 @@ from builder.errors import Exit, UsageError
 from builder.log import console
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
+from tests.unit.loopback import pure_wheel
 from tests.unit.small_project import SmallProject, small_project
 
 pytestmark = pytest.mark.usefixtures("headers")
@@ -133,14 +134,26 @@ def test_temporary_files_of_a_killed_run_are_deleted(project: SmallProject) -> N
     assert not half.exists()
 
 
-def test_a_broken_wheel_in_dist_does_not_stop_the_index(project: SmallProject) -> None:
-    broken = project.root / "dist" / "other-1.0-py3-none-any.whl"
+def test_a_broken_wheel_in_dist_is_named_and_the_rest_is_listed(
+    project: SmallProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist = project.root / "dist"
+    broken = dist / "other-1.0-py3-none-any.whl"
     broken.write_bytes(b"no zip")
+    foreign = pure_wheel(dist, "foreign", "1.0")
     try:
-        assert once(project).exit is Exit.OK
-        assert (project.root / "dist/simple/tiny/index.html").is_file()
+        monkeypatch.setattr(console, "quiet", False)
+        with console.capture() as output:
+            assert once(project).exit is Exit.OK
+        said = " ".join(output.get().split())
+        assert said.count("the index of this folder does not list this file") == 1
+        assert "other-1.0-py3-none-any.whl: " in said
+        names = {page.parent.name for page in dist.glob("simple/*/index.html")}
+        assert names >= {"tiny", "foreign"}
+        assert "other" not in names
     finally:
-        broken.unlink()
+        for wheel in (broken, foreign):
+            wheel.unlink()
 
 
 def test_an_impossible_dist_folder_is_reported_before_any_build(project: SmallProject, tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from builder import __version__
-from builder.__main__ import _run
+from builder.__main__ import run_command
 from builder.cli import output
 from builder.commands.building import build
-from builder.commands.building.build import BuildOptions, BuildOutcome
+from builder.commands.building.build import BuildOutcome
+from builder.commands.building.options import BuildOptions
 from builder.errors import (
     BuildError,
     BuildfarmError,
@@ -59,7 +60,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["buildfarm", *map(str, arguments)])
         monkeypatch.setattr(output, "_printed", [])
-        code = _run()
+        code = run_command()
         out, err = capsys.readouterr()
         return code, out, err
 
@@ -284,4 +285,40 @@ def test_add_and_init_print_json_and_name_ignored_options(
     code, out, err = call("add", "mine", "--torch", "2.11")
     assert code == 0
     assert "mine/extension.yaml is a recipe for this source already" in out
-    assert "--torch, --cuda and --python have no effect" in err
+    assert "--torch, --cuda, --python and --arch have no effect" in err
+
+
+def test_an_interrupted_inventory_add_says_what_is_kept(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("builder.__main__.kill_all", lambda: None)
+    monkeypatch.setattr("builder.commands.verify.inventories.add_inventories", interrupted)
+    code, out, err = call("inventory", "add", "--all", "--store", tmp_path)
+    assert (code, out) == (130, "")
+    said = " ".join(err.split())
+    assert "interrupted; the inventories of the torch releases that were read completely are kept" in said
+    assert "builds" not in said
+
+
+@pytest.mark.parametrize("command", ["plan", "plan --json"])
+def test_plan_warns_of_a_version_with_which_the_build_fails(call: Call, tmp_path: Path, command: str) -> None:
+    """A version that the source computes is unknown before the compile."""
+    (tmp_path / "matrix.yaml").write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [toy]\n")
+    (tmp_path / "toy").mkdir()
+    (tmp_path / "toy" / "extension.yaml").write_text(
+        "name: toy\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [toy]\n"
+    )
+    project = tmp_path / "toy" / "pyproject.toml"
+    said = []
+    for version in ('version = "1.0.0"', 'dynamic = ["version"]', 'version = "1.1"'):
+        project.write_text(f'[project]\nname = "toy"\n{version}\n')
+        code, out, err = call(*command.split(), "--matrix", tmp_path / "matrix.yaml")
+        assert (code, "toy" in out) == (0, True), err
+        said.append(" ".join(err.split()))
+    assert "warning" not in said[0] + said[1]
+    assert "`buildfarm build` will fail" in said[2]
+    assert "the recipe has version 1.0, and setup.py or pyproject.toml has 1.1" in said[2]
+    assert "set `version: 1.1` in extension.yaml" in said[2]

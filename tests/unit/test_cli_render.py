@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.__main__ import _run
+from builder.__main__ import run_command
 from builder.images.registry.lock import read_lock
 from tests.unit.images.registry.stand_in_registry import running_registry
 
@@ -40,7 +40,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tm
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["buildfarm", "render", *map(str, arguments)])
-        code = _run()
+        code = run_command()
         out, err = capsys.readouterr()
         return code, out, err
 

@@ -73,7 +73,7 @@ def test_kill_all_kills_process_groups_and_nothing_starts_afterwards(
 
     def work() -> None:
         try:
-            outcome.append(process.run([sys.executable, "-c", parent], log=tmp_path / "log", owner="family"))
+            outcome.append(process.run([sys.executable, "-c", parent], log=tmp_path / "log", owner=str(tmp_path)))
         except process.Interrupted:
             outcome.append("interrupted")
 
@@ -85,31 +85,30 @@ def test_kill_all_kills_process_groups_and_nothing_starts_afterwards(
     worker.join(5)
     assert outcome == ["interrupted"]
     time.sleep(0.1)
-    assert process.kill_orphans("family") == []
+    assert process.kill_orphans(str(tmp_path)) == []
     with pytest.raises(process.Interrupted):
         process.run(["true"], log=tmp_path / "log", owner="late")
 
 
 def test_an_interrupt_during_the_wait_kills_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
+    started: list[int] = []
 
-    def wait(self: subprocess.Popen[bytes], timeout: float | None = None) -> int:
-        del timeout
-        started.append(self)
+    def interrupted(*_: object) -> list[str]:
+        started.extend(process._running)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched:
-        patched.setattr(subprocess.Popen, "wait", wait)
-        with pytest.raises(KeyboardInterrupt):
-            process.run(["sleep", "60"], log=tmp_path / "log", owner="interrupted")
-    assert started[0].wait(5) == -signal.SIGKILL
+    monkeypatch.setattr(process, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        process.run(["sleep", "60"], log=tmp_path / "log", owner=str(tmp_path))
+    (keeper,) = started
+    assert not Path(f"/proc/{keeper}").exists()
 
 
 TWO_SIGNALS = """
 import signal, threading, time
 from pathlib import Path
 from builder import process
-from builder.__main__ import handle_signals
+from builder.process import handle_signals
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
 handle_signals()
@@ -143,7 +142,7 @@ def test_a_second_signal_does_not_interrupt_the_end_of_a_run(tmp_path: Path, num
         assert run.stdout.read().splitlines()[-1:] == ["ended True"]
 
 
-@pytest.mark.parametrize("ending", ["kill_all", "killed program"])
+@pytest.mark.parametrize("ending", ["kill_all", "killed keeper"])
 def test_no_compiler_outlives_a_run_that_ends_early(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
@@ -161,7 +160,7 @@ def test_no_compiler_outlives_a_run_that_ends_early(
     def work() -> None:
         try:
             argv = ["sh", "-c", "ninja -j 2; true"]
-            ended.append(process.run(argv, log=tmp_path / "log", owner="ninja/1", cwd=tmp_path))
+            ended.append(process.run(argv, log=tmp_path / "log", owner=str(tmp_path), cwd=tmp_path))
         except process.Interrupted:
             ended.append("interrupted")
 
@@ -174,8 +173,8 @@ def test_no_compiler_outlives_a_run_that_ends_early(
     if ending == "kill_all":
         process.kill_all()
     else:
-        (shell,) = process._running
-        os.kill(shell, signal.SIGKILL)
+        (keeper,) = process._running
+        os.kill(keeper, signal.SIGKILL)
     worker.join(10)
     assert ended == ["interrupted" if ending == "kill_all" else -signal.SIGKILL]
     time.sleep(0.2)

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from builder.hashing import digest_of
+from builder.hashing import digest_of, sha256_of
 from builder.matrix.axes import Cell
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Proof, Verdict
-from builder.store import Store, default_store, remove_temporary_files, write_atomic
+from builder.store import Store, default_store, remove_temporary_files, sync_file_system, write_atomic
 from tests.unit.wheels import make_record
 
 RECORD = make_record.build_record()
@@ -53,6 +53,40 @@ def test_an_incomplete_build_is_not_found_and_is_replaced(store: Store, wheel: P
     (store.root / "builds" / ("d" * 64) / broken).unlink()
     assert store.find("d" * 64) is None
     assert store.add("d" * 64, wheel, RECORD).wheel.is_file()
+
+
+def test_a_stored_wheel_that_changed_is_named_and_not_taken(
+    store: Store, wheel: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = store.add("d" * 64, wheel, RECORD)
+    assert store.take("d" * 64) == stored
+    stored.wheel.write_bytes(b"whEel")
+    assert store.take("d" * 64) is None
+    assert "the stored wheel demo-1.0-py3-none-any.whl is damaged" in " ".join(capsys.readouterr().err.split())
+    store.add("d" * 64, wheel, RECORD)
+    assert store.take("d" * 64) is not None
+
+
+def test_a_wheel_is_hashed_once_until_it_changes(store: Store, wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[Path] = []
+
+    def watched(path: Path) -> str:
+        hashed.append(path)
+        return sha256_of(path)
+
+    stored = store.add("d" * 64, wheel, RECORD)
+    monkeypatch.setattr("builder.store.sha256_of", watched)
+    assert store.take("d" * 64) == store.take("d" * 64) == stored
+    assert hashed == [stored.wheel]
+    stored.wheel.write_bytes(b"whEel")
+    assert store.take("d" * 64) is None
+    assert len(hashed) == 2
+
+
+def test_one_file_system_is_synced(tmp_path: Path) -> None:
+    sync_file_system(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        sync_file_system(tmp_path / "missing")
 
 
 @pytest.mark.parametrize("change", [{"schema": 1}, {"toolchain": None}, {"started": "yesterday"}, {"seconds": None}])

@@ -14,7 +14,7 @@ from builder.cli.output import print_data
 from builder.publish.ci.options import WorkflowOptions
 
 EXAMPLES = examples(
-    "buildfarm ci --install git+https://git.example/buildfarm@COMMIT",
+    'buildfarm ci --install "buildfarm[cache] @ git+https://git.example/buildfarm@COMMIT"',
     "buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners",
 )
 
@@ -69,8 +69,9 @@ def ci(
 ) -> None:
     """Write workflows for GitHub Actions that build, test on GPUs and publish.
 
-    The files are buildfarm.yml and buildfarm-shard.yml in .github/workflows. A pull request builds the newest cell of
-    each extension. Every night, everything is built and published. Pull requests of forks start no job on a GPU runner.
+    The files are buildfarm.yml, buildfarm-shard.yml and buildfarm-torch.yml in .github/workflows. A pull request builds
+    the newest cell of each extension. Every night, everything is built and published. Every Monday, an issue is opened
+    if there is a new torch. Pull requests of forks start no job on a GPU runner.
     """
     from builder.commands.ci.ci import run_ci  # noqa: PLC0415 - jinja2 loads slowly
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -53,13 +54,16 @@ UploadRequireOption = Annotated[
     typer.Option(
         "--require",
         metavar="LEVELS",
-        help="What the proofs of an uploaded wheel must show, as in `publish`. The proofs come from --store.",
+        help="What the proofs of an uploaded wheel must show, as in `publish`. The proofs come with the upload, or from"
+        " --store.",
     ),
 ]
 ProofStoreOption = Annotated[
     Path | None,
     typer.Option(
-        "--store", metavar="DIR", help="A store with proofs of uploaded wheels. Default: uploads have no proofs."
+        "--store",
+        metavar="DIR",
+        help="A store with proofs of uploaded wheels. Default: only `buildfarm publish` sends proofs.",
     ),
 ]
 JsonLogOption = Annotated[bool, typer.Option("--json", help="Print each request as a line of JSON.")]
@@ -79,7 +83,7 @@ def serve(
     store: ProofStoreOption = None,
     as_json: JsonLogOption = False,
 ) -> None:
-    """Serve a package index over HTTP, and accept uploads by twine and `uv publish`.
+    """Serve a package index over HTTP, and accept uploads by `buildfarm publish`, twine and `uv publish`.
 
     stdout has a line for each request. After SIGTERM or Ctrl-C, running transfers have 10 seconds to finish.
     """
@@ -106,11 +110,17 @@ def serve(
     for project in run.finish_interrupted(index):
         print_line(f"finished an interrupted change of {project}")
     address, number = listening.getsockname()[:2]
-    shown = f"[{address}]" if ":" in address else address
-    print_line(f"serving {index} on {'https' if tls else 'http'}://{shown}:{number}{root_path}/simple/")
+    print_line(f"serving {index} on {'https' if tls else 'http'}://{host_of(address)}:{number}{root_path}/simple/")
     if not tls and not proxy_headers and not ipaddress.ip_address(address).is_loopback:
         print_warning("without TLS, everybody on the network can read the tokens that clients send")
     run.run(app.make_app(settings, _log), listening, tls=tls, proxy_headers=proxy_headers)
+
+
+def host_of(address: str) -> str:
+    """The host in the URL of a server: this machine's name if it listens on every address, such as 0.0.0.0."""
+    if ipaddress.ip_address(address).is_unspecified:
+        return socket.gethostname()
+    return f"[{address}]" if ":" in address else address
 
 
 def _log(line: str) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 ADD_EXAMPLES = examples(
     "buildfarm token add index --name ci --scope upload",
     "buildfarm token add index --name my-ext-release --scope upload:my-ext --expires 12h",
+    "buildfarm token add index --name gpu-runner --scope prove:my-ext",
     "buildfarm token add index --name readers --scope read --expires never",
 )
 LIST_EXAMPLES = examples("buildfarm token list index")
@@ -33,7 +34,8 @@ ScopeOption = Annotated[
     typer.Option(
         "--scope",
         metavar="SCOPE",
-        help="read, upload, or upload:PROJECT for one project. Every token may read. Repeatable.",
+        help="read, upload, or prove: uploads with proofs, which the index then believes. For one project:"
+        " upload:PROJECT, prove:PROJECT. Every token may read. Repeatable.",
     ),
 ]
 ExpiresOption = Annotated[

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -15,6 +15,7 @@ from builder.commands.folders import open_store
 from builder.errors import UsageError
 from builder.hashing import digest_of
 from builder.log import print_line
+from builder.matrix.axes import Arch
 from builder.matrix.config import RECIPE, PathSource, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipe, load_recipes
 from builder.recipes.added import Added
@@ -35,6 +36,7 @@ class AddOptions:
         matrix: the file matrix.yaml; it is created if it does not exist.
         select: the versions of a new matrix.yaml.
         store: its folder, or None for the user's default store.
+        archs: GPU architectures of a new matrix.yaml; without any, it has no key `archs`.
 
     """
 
@@ -42,6 +44,7 @@ class AddOptions:
     matrix: Path = Path("matrix.yaml")
     select: Selection = field(default_factory=Selection)
     store: Path | None = None
+    archs: tuple[Arch, ...] = ()
 
 
 def run_add(options: AddOptions) -> Added:
@@ -55,7 +58,7 @@ def run_add(options: AddOptions) -> Added:
     if same := next((recipe for recipe in known if recipe.source == pinned.source), None):
         return Added(same, pinned, options.matrix, axes=None, draft=None, listed=True)
     # Before anything is written: it may raise.
-    axes = None if options.matrix.exists() else new_axes(options.select)
+    axes = None if options.matrix.exists() else replace(new_axes(options.select), archs=options.archs)
     home = options.matrix.absolute().parent
     if isinstance(pinned.source, PathSource) and (pinned.source.path / RECIPE).is_file():
         folder, draft = pinned.source.path, None

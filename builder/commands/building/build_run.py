@@ -9,20 +9,24 @@ from pathlib import Path
 
 from builder.commands.building.build_order import BuildOrder
 from builder.commands.building.earlier_builds import EarlierBuilds
+from builder.commands.building.last_sources import LastSources, without_cache
 from builder.commands.building.preflight import Parallelism, preflight
+from builder.commands.building.published_builds import PublishedBuilds
 from builder.errors import BuildfarmError
-from builder.log import print_warning
+from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import Interrupted, kill_all
 from builder.progress.display import Progress
-from builder.proof import Verdict
+from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.records.toolchain import Toolchain
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name
-from builder.wheels.job import CompileJob, Executor, build_digest
+from builder.timeline.recorder import Recorder
+from builder.timeline.timeline import Timeline
+from builder.wheels.job import WAITS, CompileJob, Executor, build_digest
 from builder.wheels.make import make_wheel
 from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
 
@@ -34,16 +38,18 @@ class BuildRun:
         self,
         store: Store,
         executor: Executor,
-        prover: WheelProver,
+        prover: WheelProver | None,
         recipes: Mapping[str, Recipe],
         *,
         jobs: int | None = None,
         stand_in: bool = False,
+        progress: Progress | None = None,
     ) -> None:
         """Take what all builds of the run share.
 
-        `jobs` is the number of parallel compilers of the run (None: as cores and memory allow). `stand_in` says whether
-        a CUDA toolkit of another minor was accepted.
+        Without a `prover` the wheels are only built. `jobs` is the number of parallel compilers of the run (None: as
+        cores and memory allow). `stand_in` says whether a CUDA toolkit of another minor was accepted. `progress` shows
+        the builds (None: a new one).
         """
         self._store = store
         self._executor = executor
@@ -52,8 +58,12 @@ class BuildRun:
         self._jobs = jobs
         self._stand_in = stand_in
         self._source_cache = store.root / "sources"
-        self._progress = Progress()
+        self._progress = progress or Progress()
+        self._recorder = Recorder(store.owner(""))
         self._earlier = EarlierBuilds(store)
+        self._last = LastSources(store)
+        self._said: set[str] = set()  # hints that this run has printed
+        self._published = PublishedBuilds(store)
         self._parallelism = Parallelism()
         self._order = BuildOrder(())
         #: the results so far; after an interrupt, the builds that ended before it
@@ -67,7 +77,8 @@ class BuildRun:
         missing = [build for build, stored in builds.items() if not stored]
         self._parallelism = preflight(missing, self._recipes, self._executor, self._store, self._jobs)
         self._order = BuildOrder(missing if self._executor.shares_objects else ())
-        with self._progress.shown(), ThreadPoolExecutor(self._parallelism.builds) as pool:
+        workers = ThreadPoolExecutor(self._parallelism.builds)
+        with self._recorder.recording(), self._progress.shown(), workers as pool:
             futures = {pool.submit(self._run_one, build): build for build in self._order.ordered(builds)}
             try:
                 for future in as_completed(futures):
@@ -77,6 +88,10 @@ class BuildRun:
                 kill_all()
                 raise
         return [self.finished[build] for build in builds]
+
+    def timeline(self) -> Timeline:
+        """What happened when, until now."""
+        return self._recorder.timeline(self._progress.stages())
 
     def stored(self, builds: Sequence[Build]) -> dict[Build, bool]:
         """Each build, and whether the store has its wheel."""
@@ -121,9 +136,7 @@ class BuildRun:
                     )
                 with self._order.compiling(build):
                     stored = self._compile(build, recipe, toolchain, log)
-            proofs = self._prover.prove(
-                stored, build, recipe, log=log, stage=lambda text: self._progress.stage(name, text)
-            )
+            proofs = self._prove(stored, build, log)
         except BuildfarmError as error:
             self._progress.finish(name, f"failed: {error}")
             seconds = time.monotonic() - started
@@ -131,6 +144,7 @@ class BuildRun:
         except Interrupted:
             self._progress.finish(name, "failed: interrupted")
             raise
+        self._recorder.name_cells(name, proofs)
         failed = [proof for proof in proofs if proof.verdict is Verdict.FAILED]
         outcome = f"failed: {failed[0].check}" if failed else "already built" if reused else "built"
         self._progress.finish(name, outcome)
@@ -139,12 +153,20 @@ class BuildRun:
             build, stored, None, reused=reused, seconds=seconds, toolchain=toolchain, proofs=tuple(proofs), log=log
         )
 
+    def _prove(self, stored: StoredBuild, build: Build, log: Path) -> list[Proof]:
+        if self._prover is None:
+            return []
+        recipe = self._recipes[build.extension]
+        return self._prover.prove(
+            stored, build, recipe, log=log, stage=lambda text: self._progress.stage(str(build), text)
+        )
+
     def _compile(self, build: Build, recipe: Recipe, toolchain: Toolchain, log: Path) -> StoredBuild:
         """Make the wheel and add it to the store; only once, even if several buildfarm processes share the store."""
         name = str(build)
         with self._store.lock(f"source-{name}", wait=False) as free:
             if not free:
-                self._progress.stage(name, "waiting for another buildfarm process that makes the same wheel")
+                self._progress.stage(name, WAITS)
         with self._store.work(f"source-{name}") as scratch:
             self._progress.stage(name, "fetch")
             (scratch / "src").mkdir()
@@ -153,8 +175,16 @@ class BuildRun:
             with self._store.work(work_name(digest)) as work:
                 if stored := self._store.take(digest):  # the other process made it
                     return stored
+                if why := self._last.why(build, recipe, source):
+                    print_line(f"{name}: {why}")
+                    if (hint := without_cache(toolchain.executor)) and hint not in self._said:
+                        self._said.add(hint)
+                        print_line(f"hint: {hint}")
+                if warning := self._published.warning(build, recipe, digest):
+                    print_warning(warning)
                 (scratch / "src").rename(work / "src")
                 stored = self._make(build, recipe, toolchain, log, source.digest, digest, work)
+                self._last.remember(build, recipe, source)
         if changed := changed_files(recipe, source):
             print_warning(
                 f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
@@ -168,6 +198,7 @@ class BuildRun:
         """Compile and repair in `work`, which holds the source, and add the wheel to the store."""
         name = str(build)
         log.write_bytes(b"")
+        self._recorder.name(work_name(digest), name)
         jobs = self._order.jobs(build, builds=self._parallelism.builds, jobs=self._parallelism.jobs)
         owner = self._store.owner(work_name(digest))
         job = CompileJob(build, recipe, toolchain, work / "src", work, log, jobs, digest, owner)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from builder.errors import BuildfarmError, PreflightError, UsageError
-from builder.matrix.config import Recipe
+from packaging.version import Version
+
+from builder.errors import BuildfarmError, UsageError, raise_problems
+from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.plan import Build
+from builder.recipes.inspection.metadata import read_metadata
+from builder.recipes.inspection.setup_script import read_setup_script
 from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store
 from builder.wheels.job import Executor
 from builder.wheels.sources.prepare import prepare_source, source_digest
+from builder.wheels.wheel_checks import has_version
 
 
 @dataclass(frozen=True)
@@ -37,14 +42,24 @@ def preflight(
     problems = executor.problems(builds, recipes)
     problems += find_shortages(resources, memory.values(), store.root)
     problems += _source_problems((recipes[name] for name in memory), store)
-    problems += _syntax_errors(recipes[name] for name in memory)
-    if len(problems) == 1:
-        raise problems[0]
-    if problems:
-        raise PreflightError(problems)
+    problems += _recipe_problems(recipes[name] for name in memory)
+    raise_problems(problems)
     total = compile_jobs(resources, max(memory.values()), jobs)
     parallel = min(total, len(builds))
     return Parallelism(parallel, max(1, total // parallel))
+
+
+def check_recipes(builds: Iterable[Build], recipes: Mapping[str, Recipe]) -> None:
+    """Check what `preflight` checks without a fetch, a tool or an image: cases.py, and the version of the source.
+
+    Raises what `preflight` raises.
+    """
+    raise_problems(_recipe_problems(recipes[name] for name in dict.fromkeys(build.extension for build in builds)))
+
+
+def _recipe_problems(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
+    found = list(recipes)
+    return [*_syntax_errors(found), *other_versions(found)]
 
 
 def _syntax_errors(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
@@ -58,6 +73,24 @@ def _syntax_errors(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             sentence = error.msg if isinstance(error, SyntaxError) else str(error)
             found.append(UsageError(f"Python cannot parse this file: {sentence}", where=f"{recipe.cases}{line}"))
+    return found
+
+
+def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
+    """Recipes with another version than their source folder states: the compile would end with the same error."""
+    found: list[BuildfarmError] = []
+    for recipe in recipes:
+        if not isinstance(recipe.source, PathSource) or (recipe.source.path / "PKG-INFO").exists():
+            continue
+        stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).stated_version
+        if stated and not has_version(recipe, Version(stated)):
+            found.append(
+                UsageError(
+                    f"the recipe has version {recipe.version}, and setup.py or pyproject.toml has {stated}",
+                    where=str(recipe.folder / RECIPE),
+                    hints=[f"set `version: {stated}` in {RECIPE}, or correct the version of the source"],
+                )
+            )
     return found
 
 

@@ -73,7 +73,8 @@ def is_case(draft: OpDraft) -> bool:
 def _comment(draft: OpDraft) -> list[str]:
     text = [draft.signature]
     if draft.state == CUDA_ONLY:
-        text.append(f"not called: {draft.reason}; the inputs are a guess")
+        guessed = "the inputs and `mutates` are guesses" if draft.mutates else "the inputs are a guess"
+        text.append(f"not called: {draft.reason}; {guessed}")
     elif draft.results:
         text.append(f"returned {', '.join(draft.results)}")
     if draft.remark:

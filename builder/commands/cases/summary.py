@@ -11,7 +11,7 @@ from builder.result import CasesResult
 
 def summary_text(results: Sequence[CasesResult]) -> str:
     """A paragraph for each extension; for a recipe that has cases, the text to add to its cases.py."""
-    return "\n".join(_summary(result) for result in results)
+    return "\n".join(f"{_summary(result)}{_stale(result)}" for result in results)
 
 
 def summary_json(results: Sequence[CasesResult]) -> str:
@@ -41,7 +41,8 @@ def _summary(result: CasesResult) -> str:
         )
     called = [draft for draft in drafts if draft.state == CALLED]
     without = " without a case" if covered else ""
-    lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} were called successfully in {result.cell}"]
+    was = "was" if len(drafts) == 1 else "were"
+    lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} {was} called successfully in {result.cell}"]
     lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
     if result.file:
         move = (
@@ -51,11 +52,24 @@ def _summary(result: CasesResult) -> str:
         )
         lines += [
             f"wrote {result.file}",
-            f"next: replace each GAP in this file by a reference,{move} then run `buildfarm smoke --ext {name}`",
+            f"next: replace each GAP in this file by a reference,{move} then run your `buildfarm build`"
+            " command again: it tests the wheel with the cases and does not compile",
         ]
     else:
-        lines += ["cases.py was not changed; add these lines to cases.py:", "", result.text]
+        lines += [
+            "cases.py was not changed; add these lines to cases.py, then run your `buildfarm build` command again:",
+            "",
+            result.text,
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _stale(result: CasesResult) -> str:
+    """What to change in the cases of ops that got a CPU kernel later."""
+    return "".join(
+        f'{result.extension}: in cases.py, remove `devices=["cuda"]` from the cases of {op}: the op has a CPU kernel\n'
+        for op in result.drafts.stale
+    )
 
 
 def _why_not(draft: OpDraft) -> str:

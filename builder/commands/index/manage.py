@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -11,10 +10,11 @@ from packaging.version import Version
 
 from builder.errors import UsageError
 from builder.log import print_warning
-from builder.publish.index.entry import Entry
-from builder.publish.index.objects import Folder
+from builder.publish.index.entry import Entry, project_of
+from builder.publish.index.objects.place import open_objects
 from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
+from builder.publish.index.variants.publish import update_variants
 
 
 def yank_wheels(repository: Repository, what: str, reason: str | None) -> list[str]:
@@ -26,6 +26,7 @@ def yank_wheels(repository: Repository, what: str, reason: str | None) -> list[s
     chosen = find_wheels(repository, what)
     for entry in chosen:
         repository.yank(entry.filename, reason)
+    update_variants(repository, {entry.project for entry in chosen})
     if reason is not None:
         _warn_of_substitutes(repository, chosen)
     return [entry.filename for entry in chosen]
@@ -64,6 +65,13 @@ def old_wheels(repository: Repository, keep: int) -> list[str]:
     return sorted(old)
 
 
+def remove_wheels(repository: Repository, names: Sequence[str]) -> None:
+    """Remove wheels from the index, by their file names; raises UsageError for an unknown wheel."""
+    for name in names:
+        repository.remove(name)
+    update_variants(repository, {project_of(name) for name in names})
+
+
 def _public(entry: Entry) -> Version:
     """The version without its local part."""
     return Version(entry.version.public)
@@ -93,10 +101,11 @@ def set_status(repository: Repository, project: str, status: str, reason: str) -
     repository.set_status(name, Status(status, reason))
 
 
-def open_index(folder: Path) -> Repository:
-    """The index in a folder that exists; raises UsageError."""
-    if not (folder / "records").is_dir():
+def open_index(place: str) -> Repository:
+    """The index in a folder or bucket that exists; raises UsageError, and MissingToolError as `open_objects` does."""
+    objects = open_objects(place)
+    if not objects.names("records") and not objects.names("pending"):
         raise UsageError(
-            "this folder contains no index", where=str(folder), hints=["`buildfarm publish --to DIR` makes an index"]
+            "this place contains no index", where=place, hints=[f"`buildfarm publish --to {place}` makes an index"]
         )
-    return Repository(Folder(folder))
+    return Repository(objects)

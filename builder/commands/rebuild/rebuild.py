@@ -25,6 +25,7 @@ from builder.wheels.job import CompileJob, Executor, code_version
 from builder.wheels.make import make_wheel
 from builder.wheels.sources.prepare import prepare_source
 from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.recorded_packages import check_pins
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
 
     """
     record = read_record(options.wheel)
+    check_pins(record.toolchain.packages, str(options.wheel))
     if options.out and options.out.resolve() == options.wheel.resolve().parent:
         raise UsageError(
             "the new wheel would overwrite the original wheel", where="--out", hints=["name a different folder"]
@@ -76,6 +78,8 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     _report_code_version(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=options.python_downloads)
     executor = _recorded_executor(record, matrix, environments, pull=options.pull)
+    if known := executor.known_toolchain(record.build, recipe):  # before the index is asked for a recorded package
+        check_toolchain(record.toolchain, known)
     jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
     sha256 = sha256_of(options.wheel)
     with store.work(f"rebuild-{sha256[:16]}") as work:

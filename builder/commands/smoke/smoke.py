@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
+from builder.commands.distributed.options import RemoteOptions
+from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
-from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
+from builder.commands.smoke.cells import cell_environments
+from builder.commands.smoke.kept import Kept, outcome_of
+from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder
+from builder.commands.smoke.wheel_recipe import selected_recipes
 from builder.errors import UsageError
+from builder.gate.outcome import Answer
 from builder.gate.pack import pack_file
-from builder.log import print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
-from builder.proof import Proof, Verdict
-from builder.proofs.cells.acceptance import judge, unused_accepts
+from builder.proof import Proof
 from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.proofs.cells.cell_run import CellRunner
-from builder.proofs.cells.local import LocalEnvironments
 from builder.proofs.cells.op_gate import spec_of
-from builder.proofs.cells.prover import cell_basis
-from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
-from builder.publish.unchanged import write_if_changed
+from builder.publish.report import smoke_report_json
+from builder.publish.runs.markdown import append_summary
 from builder.result import SmokeResult
+from builder.storage.runs import save_run
 from builder.store import Store
-from builder.wheels.toolchain.environments import Environments
+from builder.timeline.recorder import Recorder
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,8 @@ class SmokeOptions:
         executor: `local` for a uv environment per cell, `docker` for a container of each cell's runtime image.
         pull: whether base images that are not on this machine may be pulled.
         python_downloads: whether uv may download Pythons that this machine lacks.
+        summary: a file that gets the report of the run as Markdown, or None.
+        remote: run the checks on the workers of a scheduler; None: on this machine.
 
     """
 
@@ -55,52 +63,78 @@ class SmokeOptions:
     executor: str = "local"
     pull: bool = True
     python_downloads: bool = True
+    summary: Path | None = None
+    remote: RemoteOptions | None = None
 
 
 def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
-    """Test each wheel in each of its cells, one after the other, and save the proofs of each cell at once.
+    """Test each wheel in each of its cells, and save the proofs of each cell at once.
 
-    A wheel that `build` wrote has a file with proofs beside it. The new proofs are added to this file.
+    On this machine one cell is tested after the other; with `remote` the workers test as many as they can. A wheel that
+    `build` wrote has a file with proofs beside it. The new proofs are added to this file.
 
     Raises UsageError for an unusable wheel, file of proofs or selection, NothingSelectedError when no cell is left,
-    MissingToolError when containers are wanted and there is no container engine.
+    MissingToolError when containers are wanted and there is no container engine, or when the scheduler does not answer.
     """
+    started, clock = datetime.now(UTC), time.monotonic()
     matrix = load_matrix(options.matrix)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     store.clear_abandoned()
-    cells = cell_environments(
-        options.executor, matrix, store, python_downloads=options.python_downloads, pull=options.pull
-    )
+    cells = None
+    if not options.remote:
+        downloads, pull = options.python_downloads, options.pull
+        cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
-    targets, progress = finder.find(options.wheels, options.dist), Progress()
-    with progress.shown():
-        for target in targets:
-            beside = proofs_beside(target.wheel, target.sha256)
-            for cell in target.cells:
-                result = _smoke_cell(target, cell, store, cells, progress)
-                if beside:
-                    beside = merged(beside, result.proofs)
-                    write_if_changed(proofs_path(target.wheel), proofs_json(beside))
-                yield result
+    targets, progress, recorder = finder.find(options.wheels, options.dist), Progress(), Recorder(store.owner(""))
+    kept = Kept(store, recorder, targets)
+    with recorder.recording(), progress.shown():
+        if cells is None:
+            yield from _on_workers(options, matrix, store, targets, kept, progress)
+        else:
+            for target in targets:
+                for cell in target.cells:
+                    yield _smoke_cell(target, cell, store, cells, kept, progress)
+    timeline = recorder.timeline(progress.stages())
+    report = smoke_report_json(kept.results, kept.known)
+    run = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
+    if options.summary:
+        append_summary(options.summary, run)
 
 
 def _smoke_cell(
-    target: SmokeTarget, cell: Cell, store: Store, cells: CellEnvironments, progress: Progress
+    target: SmokeTarget, cell: Cell, store: Store, cells: CellEnvironments, kept: Kept, progress: Progress
 ) -> SmokeResult:
     """Test one wheel in one cell, and save its proofs."""
     name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
     progress.start(name, log)
     runner = CellRunner(store, cells, log, lambda step: progress.stage(name, step.removesuffix(f" in {cell}")))
     run = runner.run(cell, target.wheel, target.sha256, target.recipe)
-    basis = cell_basis(target.recipe)
-    proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in run.proofs], target.recipe))
-    store.save_proofs(_to_save(store, target.sha256, proofs))
-    failed = sum(proof.verdict is Verdict.FAILED for proof in proofs)
-    progress.finish(name, f"{failed} failed" if failed else "tested")
-    for sentence in unused_accepts(target.recipe, proofs):
-        print_warning(f"{target.recipe.name} in {cell}: {sentence}")
-    return SmokeResult(target.wheel.name, cell, proofs, run.answer)
+    result = kept.add(target, cell, run.proofs, run.answer)
+    progress.finish(name, outcome_of(result))
+    kept.warn_of_unused_accepts(target, result)
+    return result
+
+
+def _on_workers(
+    options: SmokeOptions, matrix: Matrix, store: Store, targets: Sequence[SmokeTarget], kept: Kept, progress: Progress
+) -> list[SmokeResult]:
+    """Test every wheel in its cells on workers; the results have the order of `targets`."""
+    from builder.commands.distributed.client.smoke import RemoteSmoke  # noqa: PLC0415 - imports Dask
+
+    made: dict[tuple[int, Cell], SmokeResult] = {}
+
+    def keep(target: SmokeTarget, cell: Cell, proofs: Sequence[Proof], answer: Answer | None) -> str:
+        made[id(target), cell] = result = kept.add(target, cell, proofs, answer)
+        return outcome_of(result)
+
+    settings = Settings(matrix, options.executor, pull=options.pull, python_downloads=options.python_downloads)
+    RemoteSmoke(store, settings, cast("RemoteOptions", options.remote), progress, keep).run(targets)
+    kept.results = [made[id(target), cell] for target in targets for cell in target.cells]
+    for target in targets:
+        for cell in target.cells:
+            kept.warn_of_unused_accepts(target, made[id(target), cell])
+    return kept.results
 
 
 def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
@@ -117,22 +151,3 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
         return pack_file(target, spec_of(recipes[0], 0), recipes[0].cases)
     except OSError as error:
         raise UsageError(f"cannot write this file: {error.strerror}", where=str(target)) from None
-
-
-def cell_environments(
-    executor: str, matrix: Matrix, store: Store, *, python_downloads: bool, pull: bool
-) -> CellEnvironments:
-    """Where the cells run: in uv environments on this machine or in containers."""
-    environments = Environments(store, matrix.torch_index, python_downloads=python_downloads)
-    if executor == "local":
-        return LocalEnvironments(environments)
-    # The Docker SDK loads slowly, and a local run does not need it.
-    from builder.proofs.cells.container import container_environments  # noqa: PLC0415
-
-    return container_environments(matrix, store, environments, pull=pull)
-
-
-def _to_save(store: Store, wheel: str, proofs: Sequence[Proof]) -> list[Proof]:
-    """The proofs to save: "not run" never replaces an earlier "passed" or "failed" with the same basis."""
-    ran = {(p.cell, p.check, p.basis) for p in store.proofs(wheel) if p.verdict is not Verdict.NOT_RUN}
-    return [p for p in proofs if p.verdict is not Verdict.NOT_RUN or (p.cell, p.check, p.basis) not in ran]

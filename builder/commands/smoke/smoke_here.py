@@ -7,8 +7,8 @@ import tempfile
 from pathlib import Path
 
 from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
-from builder.commands.smoke.smoke_targets import selected_recipes
-from builder.errors import MissingToolError, NothingSelectedError, UsageError
+from builder.commands.smoke.wheel_recipe import selected_recipes
+from builder.errors import BuildfarmError, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.outcome import FAILED, Answer
 from builder.log import print_line
 from builder.matrix.axes import Cell, Cuda, Python, Torch
@@ -25,7 +25,7 @@ def smoke_here(matrix: Path, select: Selection) -> list[SmokeResult]:
 
     The current environment is $VIRTUAL_ENV, else $CONDA_PREFIX, else the one that runs this command.
     Raises UsageError for an unknown extension, NothingSelectedError when none is installed, MissingToolError when torch
-    is missing or does not import.
+    is missing or does not import, BuildfarmError when the gate ends without an answer.
     """
     environment = current_environment()
     recipes = selected_recipes(load_recipes(load_matrix(matrix)), select)
@@ -65,7 +65,7 @@ def _run_gate(environment: CurrentEnvironment, recipe: Recipe) -> Answer:
         if isinstance(answer, str):
             output = log.read_text(errors="replace").strip().splitlines()
             sentence = answer.removesuffix(f"; the full output is in {log}")  # the log is deleted with its folder
-            raise MissingToolError(f"{recipe.name}: {sentence}", hints=output[-3:])
+            raise BuildfarmError(f"{recipe.name}: {sentence}", hints=output[-3:])
     return answer
 
 

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.commands.smoke.failed_builds import failed_build
-from builder.errors import NothingSelectedError, UsageError
+from builder.commands.smoke.wheel_recipe import (
+    empty_recipe,
+    recipe_for,
+    selected_recipes,
+    with_imports,
+)
+from builder.errors import BuildfarmError, NothingSelectedError, UsageError
 from builder.log import print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
-from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
-from builder.matrix.load import did_you_mean
+from builder.matrix.config import Matrix, Recipe, Selection, WheelSource
 from builder.matrix.plan import served_cells
+from builder.proofs.foreign.claimed_cells import CellClaims
 from builder.wheelfile.compatibility import is_compatible
-from builder.wheelfile.facts import WheelFacts, read_facts
-from builder.wheels.sources.official_wheel import download_wheel, fetch_wheel
-
-_CUDA_RUNTIME = re.compile(r"libcudart\.so\.(\d+)")
+from builder.wheelfile.facts import read_facts
+from builder.wheels.sources.official_wheel import download_wheel, exact_version, fetch_wheel
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class TargetFinder:
             )
         return fitting
 
-    def _failed_build(self, dist: Path) -> NothingSelectedError | None:
+    def _failed_build(self, dist: Path) -> BuildfarmError | None:
         served = list(served_cells(self.matrix, self.recipes, self.select, Compat.load()))
         return failed_build(
             dist, [recipe.name for recipe, _ in served], {str(cell) for _, cells in served for cell in cells}
@@ -120,45 +123,39 @@ class TargetFinder:
     def _named(self, text: str) -> list[SmokeTarget]:
         """What one argument names: a URL, a file, or a project and its version."""
         if re.match(r"https?://", text):
-            return [self._from_file(download_wheel(text, cache=self.cache))]
+            return [self._from_file(download_wheel(text, cache=self.cache).path)]
         if text.endswith(".whl") or "/" in text:
             if not Path(text).is_file():
                 raise UsageError("there is no such file", where=text)
             return [self._from_file(Path(text))]
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            raise UsageError("this names no wheel; pass a file, a URL or NAME==VERSION", where=text) from None
-        exact = re.fullmatch(r"==([^*]+)", str(requirement.specifier))
-        if exact is None:
-            raise UsageError(
-                "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel", where=text
-            )
-        recipe = self._recipe_of(requirement.name)
-        return self._from_index(requirement.name, exact[1], recipe, self._selected_cells(recipe))
+        name, version = exact_version(text)
+        recipe = self._recipe_of(name)
+        return self._from_index(name, version, recipe, self._selected_cells(recipe))
 
     def _from_file(self, wheel: Path) -> SmokeTarget:
         facts = read_facts(wheel)
         recipe = self._recipe_of(facts.name)
+        claims = CellClaims(facts)
         cells = [
             cell
             for cell in self._selected_cells(recipe)
-            if is_compatible(wheel.name, cell.python, any_glibc=True) and _accepts(facts, cell)
+            if is_compatible(wheel.name, cell.python, any_glibc=True) and not claims.why_not(cell)
         ]
-        return SmokeTarget(wheel, facts.sha256, _with_imports(recipe, facts), tuple(cells))
+        return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), tuple(cells))
 
     def _from_index(self, project: str, version: str, recipe: Recipe, cells: Sequence[Cell]) -> list[SmokeTarget]:
         """The wheels of a project for the Pythons of these cells; one wheel may serve several Pythons."""
         index = [self.index] if self.index else []
         cells_of: dict[Path, list[Cell]] = {}
         for python, group in groupby(sorted(cells, key=lambda cell: cell.python), key=lambda cell: cell.python):
-            wheel = fetch_wheel(project, version, python, cache=self.cache, index=index)
+            wheel = fetch_wheel(project, version, python, cache=self.cache, index=index).path
             cells_of.setdefault(wheel, []).extend(group)
         targets = []
         for wheel, candidates in cells_of.items():
             facts = read_facts(wheel)
-            fitting = tuple(sorted(cell for cell in candidates if _accepts(facts, cell)))
-            targets.append(SmokeTarget(wheel, facts.sha256, _with_imports(recipe, facts), fitting))
+            claims = CellClaims(facts)
+            fitting = tuple(sorted(cell for cell in candidates if not claims.why_not(cell)))
+            targets.append(SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), fitting))
         return targets
 
     def _selected_cells(self, recipe: Recipe) -> list[Cell]:
@@ -167,59 +164,11 @@ class TargetFinder:
         return [cell for _, cells in served_cells(self.matrix, [recipe], select, Compat.load()) for cell in cells]
 
     def _recipe_of(self, name: str) -> Recipe:
-        """The recipe for a wheel of this name: with `--ext` the selected recipe, otherwise the recipe of this name.
-
-        Without such a recipe an empty one: no cases, and no imports (they are read from the wheel).
-        """
-        selected = selected_recipes(self.recipes, self.select)
-        if len(self.select.extensions) == 1:
-            return selected[0]
-        for recipe in selected:
-            if canonicalize_name(recipe.name) == canonicalize_name(name):
-                return recipe
-        if self.select.extensions:
-            raise UsageError(
-                f"the wheel is of {name}, but no --ext names {name}",
-                where=" ".join(f"--ext {each}" for each in self.select.extensions),
-                hints=["pass --ext exactly once; the cases of this extension then run on every wheel"],
+        """The recipe whose cases run on a wheel of this name."""
+        recipe = recipe_for(name, self.recipes, self.select)
+        if recipe is None:
+            print_warning(
+                f"{self.matrix.path} has no recipe for {name}, so smoke imports the wheel and calls no op; "
+                "pass --ext NAME to run the cases of the recipe NAME"
             )
-        print_warning(
-            f"{self.matrix.path} has no recipe for {name}, so smoke imports the wheel and calls no op; "
-            "pass --ext NAME to run the cases of the recipe NAME"
-        )
-        nowhere = Path("/nonexistent")
-        return Recipe(name=name, version="0", folder=nowhere, source=PathSource(nowhere), cuda="optional")
-
-
-def selected_recipes(recipes: Sequence[Recipe], select: Selection) -> list[Recipe]:
-    """The recipes of the selected extensions, or all; raises UsageError for an extension without a recipe."""
-    by_name = {recipe.name: recipe for recipe in recipes}
-    for name in select.extensions:
-        if name not in by_name:
-            raise UsageError(f"no extension is named {name!r}{did_you_mean(name, list(by_name))}", where="--ext")
-    return [recipe for recipe in recipes if not select.extensions or recipe.name in select.extensions]
-
-
-def _with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
-    """The recipe; where it names no imports, they are the top-level packages of the wheel."""
-    if recipe.imports:
-        return recipe
-    packages = {name.split("/")[0] for name in facts.files if name.endswith("/__init__.py") and name.count("/") == 1}
-    if not packages:
-        raise UsageError(
-            "the wheel contains no Python package to import",
-            where=facts.filename,
-            hints=["write a recipe with `imports`"],
-        )
-    return replace(recipe, imports=tuple(sorted(packages)))
-
-
-def _accepts(facts: WheelFacts, cell: Cell) -> bool:
-    """Whether the wheel is for the torch and the CUDA of a cell, by its METADATA and the libraries it needs."""
-    for text in facts.requires_dist:
-        requirement = Requirement(text)
-        if canonicalize_name(requirement.name) == "torch" and not requirement.specifier.contains(str(cell.torch)):
-            return False
-    needed = (name for library in facts.libraries for name in library.needed)
-    runtimes = {match[1] for name in needed if (match := _CUDA_RUNTIME.match(name))}
-    return not runtimes or str(cell.cuda.major) in runtimes
+        return recipe or empty_recipe(name)

@@ -20,6 +20,7 @@ from builder.gate.case import Case
 from builder.gate.checks.calls import CallModule, same_up_to_sizes, tensor_function
 from builder.gate.checks.values import compare
 from builder.gate.context import Context, flatten, iter_tensors, sentence
+from builder.gate.imports.registration import eager_gradient
 from builder.gate.outcome import Outcome
 from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
 
@@ -81,12 +82,12 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
     if not failures:
         return [context.passed("opcheck", case, f"{len(found)} tests")]
     # One outcome for each failed test, because the causes differ.
-    return [
-        context.failed(
-            "opcheck", case, f"opcheck's {name} fails: {_one_line(error)}", test=name, message=str(error)[:4000]
-        )
-        for name, error in failures.items()
-    ]
+    outcomes = []
+    for name, error in failures.items():
+        cause = eager_gradient(case.op) if name == "test_autograd_registration" else _one_line(error)
+        reason = f"opcheck's {name} fails: {cause}"
+        outcomes.append(context.failed("opcheck", case, reason, test=name, message=str(error)[:4000]))
+    return outcomes
 
 
 def _returns_nan(context: Context, case: Case) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from builder.gate.case import Case
 from builder.gate.context import Context
 from builder.gate.imports.registration import kernel_line, schema_line
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome
@@ -75,6 +77,15 @@ def _op(op: str, keys: list[str]) -> Outcome:
         reason = "nothing to check: neither `libraries` in the recipe nor a case names a dispatch key for this op"
         return Outcome("dispatch", op, "", NOT_RUN, reason, evidence=evidence)
     return Outcome("dispatch", op, "", PASSED, ", ".join(keys), evidence=evidence)
+
+
+def unused_cpu_kernels(cases: Sequence[Case], ops: Sequence[str]) -> set[str]:
+    """Return the ops, as cases name them, that have a CPU kernel although each of their cases excludes the CPU."""
+    named = {case.op.removesuffix(".default") for case in cases}
+    named -= {case.op.removesuffix(".default") for case in cases if "cpu" in case.devices}
+    found = {op for op in ops if has_kernel(op, "CPU")}
+    unused = {name for name in named if found & {op for op in ops if name in (op, op.partition(".")[0])}}
+    return {case.op for case in cases if case.op.removesuffix(".default") in unused}
 
 
 def has_kernel(op: str, key: str) -> bool:

@@ -7,12 +7,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.gradcheck import GradcheckError
 
 from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
 from builder.gate.checks.values import compare
 from builder.gate.context import Context, flatten, iter_tensors, map_tensors, sentence
-from builder.gate.imports.registration import no_autograd
+from builder.gate.imports.registration import no_autograd, no_formula
 from builder.gate.outcome import Outcome
 
 
@@ -138,7 +139,7 @@ def _against_reference(context: Context, case: Case, dtype: torch.dtype) -> str 
         if other.requires_grad and not one.requires_grad:
             return f"result {index} has no gradient: {no_autograd(case.op)}"
     if _without_formula(actual):
-        return f"no autograd is registered for the op: {no_autograd(case.op)}"
+        return no_formula(case.op)
     positions = [i for i, one in enumerate(actual) if one.requires_grad and expected[i].requires_grad]
     outputs, wanted = [actual[i] for i in positions], [expected[i] for i in positions]
     given = seeds(outputs)
@@ -174,11 +175,11 @@ def _gradcheck(context: Context, case: Case) -> str | None:
     if not outputs:
         return f"no result has a gradient: {no_autograd(case.op)}"
     if _without_formula(outputs):
-        return f"no autograd is registered for the op: {no_autograd(case.op)}"
+        return no_formula(case.op)
     try:
         # The check "repeat" tests determinism.
         torch.autograd.gradcheck(function, inputs, nondet_tol=float("inf"))
-    except torch.autograd.gradcheck.GradcheckError as error:
+    except GradcheckError as error:
         return f"gradcheck: {' '.join(str(error).split())[:400]}"
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
         return f"gradcheck: the op raises {sentence(error)}"

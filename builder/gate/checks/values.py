@@ -1,5 +1,6 @@
 """The checks "values" and "edges": every dtype against the reference or invariant, and the inputs stay unchanged.
 
+The process of the extension calls the op and sends the results as data; the judge compares them (`builder.gate.judge`).
 Also the comparison of two results, which other checks use too.
 """
 
@@ -13,27 +14,54 @@ import torch
 from torch import Tensor
 
 from builder.gate.case import Case
-from builder.gate.checks.guard_pages import Canaries, mutable
-from builder.gate.context import SIXTEEN_BITS, Context, flatten, widened
+from builder.gate.checks.guard_pages import Canaries, digest, mutable
+from builder.gate.context import SIXTEEN_BITS, Context, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
+from builder.gate.transport import results
+
+#: Judges one dtype: returns what is wrong or None, and adds the largest error to the dictionary.
+OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"]
 
 
 def values(context: Context, case: Case) -> list[Outcome]:
-    """The check "values"."""
-    return _check("values", context, case)
+    """The check "values" in the process of the extension, for a case that the judge cannot judge."""
+    return check_each_dtype("values", context, case, one_dtype)
 
 
 def edges(context: Context, case: Case) -> list[Outcome]:
-    """The check "edges": the same for cases with an empty or single-element batch."""
-    return _check("edges", context, case)
+    """The check "edges" in the process of the extension: the same for an empty or single-element batch."""
+    return check_each_dtype("edges", context, case, one_dtype)
 
 
-def _check(check: str, context: Context, case: Case) -> list[Outcome]:
+def send_values(context: Context, case: Case) -> list[Outcome]:
+    """Call the op in every dtype and write the results for the judge; an outcome only if something is wrong."""
+    return _send("values", context, case)
+
+
+def send_edges(context: Context, case: Case) -> list[Outcome]:
+    """The same for the check "edges"."""
+    return _send("edges", context, case)
+
+
+def _send(check: str, context: Context, case: Case) -> list[Outcome]:
+    sent: dict[str, results.Result] = {}
+    for dtype in case.dtypes:
+        context.step(dtype_name(dtype))
+        result, written, failure, _ = call_op(context, case, dtype)
+        if failure:
+            return [context.failed(check, case, f"{dtype_name(dtype)}: {failure}")]
+        sent[dtype_name(dtype)] = results.Result(result, frozenset(written))
+    results.write(context.data, sent)
+    return []
+
+
+def check_each_dtype(check: str, context: Context, case: Case, one: OneDtype) -> list[Outcome]:
+    """Return the outcome of a case whose dtypes `one` judges."""
     errors: dict[str, float] = {}
     for dtype in case.dtypes:
-        name = str(dtype).replace("torch.", "")
+        name = dtype_name(dtype)
         context.step(name)
-        failure = one_dtype(context, case, dtype, errors)
+        failure = one(context, case, dtype, errors)
         if failure:
             return [context.failed(check, case, f"{name}: {failure}", errors=errors)]
         if case.reference is not None and name not in errors:
@@ -50,10 +78,23 @@ def _check(check: str, context: Context, case: Case) -> list[Outcome]:
     return [context.passed(check, case, f"{figure}, max error {worst:.2g}" if errors else figure, errors=errors)]
 
 
-def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
-    """Run and compare in one dtype; return what is wrong or None. Adds the largest error to `errors`.
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype: "float32"."""
+    return str(dtype).replace("torch.", "")
 
-    The result of an op that returns nothing is what it has written to its arguments. The same applies to its reference.
+
+def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
+    """Call the op and judge the result in one dtype, both in this process."""
+    result, written, failure, args = call_op(context, case, dtype)
+    if not failure and case.side_effects and case.invariant is not None:  # it looks at what these arguments name
+        return _invariant(case.invariant, result, args)
+    return failure or judge_result(context, case, dtype, result, written, errors)
+
+
+def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, set[int], str | None, Sequence[Any]]:
+    """Return the result, the positions of the arguments that the op may write to, what is wrong or None, the arguments.
+
+    The result of an op that returns nothing is what it has written to its arguments.
     """
     args = context.arguments(case, dtype, grad=False)
     written = mutable(context, case)
@@ -61,17 +102,33 @@ def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str
     result = _or_written(context.call(case, canaries.args), canaries.args, written)
     if context.device == "cuda":
         torch.cuda.synchronize()
-    failure = canaries.failure()
-    if failure:
-        return failure
+    return result, written, canaries.failure(), canaries.args
+
+
+def judge_result(
+    context: Context,
+    case: Case,
+    dtype: torch.dtype,
+    result: Any,  # noqa: ANN401
+    written: Set[int],
+    errors: dict[str, float],
+) -> str | None:
+    """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`.
+
+    A reference that returns nothing has its result in its arguments, as the op has.
+    """
     if case.invariant is not None:
-        return _invariant(case.invariant, result, args)
+        return _invariant(case.invariant, result, context.arguments(case, dtype, grad=False))
     if case.reference is None:
         return None
     theirs = widened(context.arguments(case, dtype, grad=False))
-    expected = _or_written(context.expected(case, theirs), theirs, written)
+    before = {path: digest(tensor) for path, tensor in iter_tensors(theirs)}
+    expected = context.expected(case, theirs)
+    if not flatten(expected):
+        changed = {path.position for path, tensor in iter_tensors(theirs) if digest(tensor) != before[path]}
+        expected = _or_written(expected, theirs, {*written, *changed})
     if flatten(result) or flatten(expected):
-        errors[str(dtype).replace("torch.", "")] = largest_error(result, expected)
+        errors[dtype_name(dtype)] = largest_error(result, expected)
     return compare(result, expected, case, dtype)
 
 

@@ -17,13 +17,20 @@ from typing import Any
 import torch
 
 from builder.gate import discover
+from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.context import sentence
 from builder.gate.draft.functions import public_functions
-from builder.gate.draft.guesses import Guess, source
-from builder.gate.draft.refine import facts_about, with_different_sizes, with_empty_tensor
+from builder.gate.draft.guesses import Guess, norm_weights, source
+from builder.gate.draft.refine import (
+    facts_about,
+    of_compiled_module,
+    with_different_numbers,
+    with_different_sizes,
+    with_empty_tensor,
+)
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.gate.draft.search import Found, Search
-from builder.gate.draft.signatures import STR, Parameter, Signature, signature_of
+from builder.gate.draft.signatures import STR, Parameter, Signature, likely_written, signature_of
 from builder.gate.draft.trial import TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
@@ -56,7 +63,7 @@ def draft(root: Path, spec: Spec) -> Drafts:
     drafts = [replace(one, required=one.op in ops) for one in _in_processes(wanted, spec.jobs)]
     called = {one.op for one in drafts if one.state == CALLED}
     public = [name for name in spec.imports if _is_public(name, called)]
-    return Drafts(where, "", sorted(covered), public, drafts)
+    return Drafts(where, "", sorted(covered), public, drafts, sorted(unused_cpu_kernels(loaded.cases, ops)))
 
 
 def _without_overload(op: str) -> str:
@@ -127,8 +134,13 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
         facts: dict[str, Any] = {}
         candidate = found.candidate
         if found.called:
-            candidate, fact = with_different_sizes(process, candidate, found.fact)
+            from_end = bool(norm_weights(signature.parameters))
+            candidate, fact = with_different_sizes(process, candidate, found.fact, from_end=from_end)
+            candidate, fact = with_different_numbers(process, candidate, fact, called=True)
             facts = {**fact, **facts_about(process, op, candidate)}
+        elif found.only_cuda:
+            candidate, _ = with_different_numbers(process, candidate, {}, called=False)
+            facts = {"changed": likely_written(op, signature), "untraced": of_compiled_module(process, op)}
         empty, empty_error = with_empty_tensor(process, candidate, called=found.called)
     finally:
         process.close()
@@ -153,7 +165,7 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
 
 def _written(signature: Signature, facts: dict[str, Any]) -> list[str]:
     """Return the names of the arguments that an op without a result writes to."""
-    if facts.get("result") or not (facts or signature.text.endswith("-> ()")):
+    if facts.get("result") or ("result" not in facts and not signature.returns_nothing):
         return []
     changed = facts.get("changed", ())
     return [one.name for at, one in enumerate(signature.parameters) if one.written or at in changed]

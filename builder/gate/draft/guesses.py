@@ -46,6 +46,9 @@ _RANKS = (
     (re.compile(r"^bias|^scores?$|batch$|^ptr|indptr|rowptr|colptr|lengths?$|seq_?lens?|^row$|^col$|_batch"), 1),
     (re.compile(r"image|img|feature_?map|^input$|^inp$|^fmap|grid|^offset$|^mask$|volume"), 4),
 )
+#: Parameters of norms, such as layer_norm(Tensor input, Tensor weight, float eps).
+_EPS = re.compile(r"(^|_)eps(ilon)?$")
+_NORM_WEIGHT = re.compile(r"^(weight|gamma|beta|bias)$")
 #: Likely numbers by name, most likely first.
 _INTEGERS = (
     (re.compile(r"^dims?$|^axis$|_dim$"), (0, -1, 1, 2)),
@@ -58,9 +61,21 @@ _OTHER_INTEGERS = (SIZE, 1, 0, 2, 3, -1)
 _STRINGS = ("sum", "mean", "max", "none", "bilinear", "nearest", "zeros", "constant", "relu", "linear")
 
 
-def first_guess(parameter: Parameter) -> Guess:
-    """Return the most likely value for a parameter."""
-    return next(alternatives(parameter))
+def first_guesses(parameters: Sequence[Parameter]) -> tuple[Guess, ...]:
+    """Return the most likely value for each parameter."""
+    found = [next(alternatives(one)) for one in parameters]
+    for at in norm_weights(parameters):
+        if found[at][0] == "tensor":
+            found[at] = ("tensor", "float", (SIZE,), "randn")
+    return tuple(found)
+
+
+def norm_weights(parameters: Sequence[Parameter]) -> list[int]:
+    """Return the positions of the weights of a norm: it has an `eps`, and its weights have one dimension."""
+    if not any(one.kind == signatures.FLOAT and _EPS.search(one.name.lower()) for one in parameters):
+        return []
+    tensors = [at for at, one in enumerate(parameters) if one.kind == signatures.TENSOR]
+    return [at for at in tensors[1:] if _NORM_WEIGHT.search(parameters[at].name.lower())]
 
 
 def alternatives(parameter: Parameter, numbers: Sequence[int] = ()) -> Iterator[Guess]:
@@ -100,7 +115,7 @@ def _values(kind: str, name: str, numbers: Sequence[int]) -> Iterable[Any]:
     if kind == signatures.INT:
         return integers
     if kind == signatures.FLOAT:
-        return [1.0, 0.5, 0.0, 2.0, *map(float, numbers)]
+        return [0.5, 2.0, 1.0, 0.0, *map(float, numbers)]
     if kind == signatures.BOOL:
         return [False, True]
     if kind == signatures.STR:

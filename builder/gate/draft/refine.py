@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,12 +14,40 @@ from builder.gate.draft.trial import Trial, TrialProcess
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
 _SIZES = (5, 3, 6, 2, 7, 3)
 
+#: Numbers, instead of one number for all: a case with equal numbers does not show that two are mixed up, and a case
+#: that multiplies with 1 does not show that an op does nothing.
+_NUMBERS = (0.5, 2.0, 0.25, 1.5, 0.75, 1.25)
+
+
+def with_different_numbers(
+    process: TrialProcess, candidate: Candidate, fact: dict[str, Any], *, called: bool
+) -> tuple[Candidate, dict[str, Any]]:
+    """Return the arguments with floating-point numbers that differ, if the op accepts them, and what it returned.
+
+    `called` is whether the op can be called here; if not, the numbers are not tried.
+    """
+    plain = [at for at, guess in enumerate(candidate) if _is_plain_number(guess)]
+    numbers = dict(zip(plain, itertools.cycle(_NUMBERS)))
+    changed = tuple(("value", numbers[at]) if at in numbers else guess for at, guess in enumerate(candidate))
+    if changed == candidate or not called:
+        return changed, fact
+    trial = process.call("plain", changed)
+    return (candidate, fact) if trial.error else (changed, trial.fact)
+
+
+def _is_plain_number(guess: Guess) -> bool:
+    """Whether it is a number that says nothing about the op; an integer or a bool that equals 1.0 is none."""
+    return guess[0] == "value" and isinstance(guess[1], float) and guess[1] in (_NUMBERS[0], 1.0)
+
 
 def with_different_sizes(
-    process: TrialProcess, candidate: Candidate, fact: dict[str, Any]
+    process: TrialProcess, candidate: Candidate, fact: dict[str, Any], *, from_end: bool = False
 ) -> tuple[Candidate, dict[str, Any]]:
-    """Return the arguments with sizes that differ, as far as the op accepts them, and what the call returned."""
-    for changed in _patterns(candidate):
+    """Return the arguments with sizes that differ, as far as the op accepts them, and what the call returned.
+
+    `from_end` is whether the last dimensions of the tensors probably agree; else it is the first ones.
+    """
+    for changed in _patterns(candidate, (from_end, not from_end)):
         if changed != candidate:
             trial = process.call("plain", changed)
             if not trial.error:
@@ -26,13 +55,13 @@ def with_different_sizes(
     return candidate, fact
 
 
-def _patterns(candidate: Candidate) -> Iterator[Candidate]:
+def _patterns(candidate: Candidate, directions: Sequence[bool]) -> Iterator[Candidate]:
     """Yield the arguments with other sizes, counted from the first dimension, from the last, or in one of them."""
     ranks = range(1 + max((len(guess[2]) for guess in candidate if guess[0] == "tensor"), default=0))
-    for from_end in (False, True):
+    for from_end in directions:
         yield _resized(candidate, dict(enumerate(_SIZES)), from_end)
     for position in ranks:
-        for from_end in (False, True):
+        for from_end in directions:
             yield _resized(candidate, {position: _SIZES[min(position, 1)]}, from_end)
 
 
@@ -58,10 +87,10 @@ def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[st
     gradient = process.call("gradient", candidate)
     strided = process.call("strided", candidate)
     fake = process.call("fake", candidate)
-    untraced = ""
-    if "::" not in op and fake.error:
+    untraced = of_compiled_module(process, op)
+    if not untraced and "::" not in op and fake.error:
         untraced = f"torch cannot trace the function: with fake tensors it raises {fake.error}"
-    elif fake.error:
+    elif not untraced and fake.error:
         untraced = f"no fake kernel: with fake tensors the op raises {fake.error}"
     return {
         "grad": gradient.fact or [],
@@ -69,6 +98,13 @@ def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[st
         "contiguous_only": "contiguous" in strided.error,
         "untraced": shortened(untraced, 300),
     }
+
+
+def of_compiled_module(process: TrialProcess, op: str) -> str:
+    """Return why torch cannot trace a function of a compiled module, such as one of pybind11; "" for any other op."""
+    if "::" in op or not process.call("compiled", ()).fact:
+        return ""
+    return "torch cannot trace a function of a compiled module; an op of TORCH_LIBRARY can be traced"
 
 
 def with_empty_tensor(process: TrialProcess, candidate: Candidate, *, called: bool) -> tuple[Candidate, str]:

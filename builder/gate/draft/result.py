@@ -77,6 +77,7 @@ class Drafts:
         covered: the ops and functions that cases.py has a case for, or lists in NOT_CLAIMED.
         public: modules of which every public function has a draft that was called.
         drafts: one for each op and function without a case.
+        stale: the ops that have a CPU kernel, but whose cases say `devices=["cuda"]`.
 
     """
 
@@ -85,6 +86,7 @@ class Drafts:
     covered: Sequence[str] = ()
     public: Sequence[str] = ()
     drafts: Sequence[OpDraft] = field(default_factory=list)
+    stale: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -64,7 +64,7 @@ class Search:
 
     def run(self) -> Found:
         """Search until a call succeeds or a limit is reached."""
-        first = tuple(guesses.first_guess(one) for one in self._parameters)
+        first = guesses.first_guesses(self._parameters)
         self._push(0.0, first, "")
         deadline, calls, crashes = time.monotonic() + SECONDS, 0, 0
         best, last = 1.0, "every call ends the process"

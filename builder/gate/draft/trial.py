@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -211,6 +212,10 @@ class Caller:
         with FakeTensorMode(shape_env=ShapeEnv()) as mode, torch.no_grad():
             self._call(map_tensors(self._values(candidate), lambda _, one: mode.from_tensor(one)))
         return True
+
+    def compiled(self, _candidate: Sequence[Guess]) -> bool:
+        """Whether it is a function of a compiled module, such as one of pybind11."""
+        return isinstance(self._function, BuiltinFunctionType)
 
     def _values(self, candidate: Sequence[Guess]) -> list[Any]:
         maker = Make(self._device, torch.float32)

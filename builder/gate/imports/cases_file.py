@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,8 +73,13 @@ def _problem(cases: Sequence[Any], not_claimed: Mapping[Any, Any]) -> str:
     return ""
 
 
-def case_facts(number: int, case: Case, imported: bool, lines: Mapping[str, int]) -> dict[str, Any]:
-    """Return the fields of `tasks.CaseFacts` for a case; `lines` are those of `lines_of_ops`."""
+def case_facts(
+    number: int, case: Case, imported: bool, lines: Mapping[str, int], on_cpu: Collection[str]
+) -> dict[str, Any]:
+    """Return the fields of `tasks.CaseFacts` for a case; `lines` are those of `lines_of_ops`.
+
+    `on_cpu` names the ops that have a CPU kernel although every case excludes the CPU.
+    """
     missing, unknown = "the extension does not import", False
     if imported:
         try:
@@ -96,4 +101,5 @@ def case_facts(number: int, case: Case, imported: bool, lines: Mapping[str, int]
         "missing": missing,
         "unknown": unknown,
         "line": lines.get(case.op, 0),
+        "cpu_kernel": case.op in on_cpu,
     }

@@ -43,3 +43,20 @@ def no_autograd(op: str) -> str:
     if "::" not in op:
         return "compute the result in a `torch.autograd.Function`, whose `backward` returns the gradients"
     return f'add `torch.library.register_autograd("{op}", BACKWARD, setup_context=SETUP)` to the package'
+
+
+def no_formula(op: str) -> str:
+    """That an op has no formula for its gradient, and the two cures."""
+    return (
+        f"no autograd is registered for the op: {no_autograd(op)}, or, if the op has no gradient, remove `grad=True`"
+        " from the inputs of the case"
+    )
+
+
+def eager_gradient(op: str) -> str:
+    """Why an op without a formula for its gradient has one in eager mode, and the two cures."""
+    return (
+        "the result has a gradient only because the kernel calls torch functions; torch.compile does not have it."
+        f" {no_autograd(op)}, or, if the op has no gradient, begin the C++ kernel with"
+        " `at::AutoDispatchBelowADInplaceOrView guard;`"
+    )

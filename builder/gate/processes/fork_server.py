@@ -1,11 +1,14 @@
 """The fork server: imports torch, the extension and its cases once, runs no op, and forks a child for each task.
 
-The scheduler starts it with two pipes. It reads a JSON line for each command and writes one for each event:
+The scheduler starts it with a socket and a pipe. It reads a JSON line for each command and writes one for each event:
 
-    {"fork": id, "check", "function", "case": n | null, "device", "memory": bytes, "task_dir"}   start a task
+    {"fork": id, "check", "function", "case": n | null, "device", "memory", "task_dir", "data"}  start a task
     {"kill": id, "signal": n}                                                                    signal its child
     {"event": "importing", "what"}, {"event": "where", "where"}, {"event": "ready", ...}         start-up
     {"event": "started", "id", "pid"}, {"event": "ended", "id", "status"}                        a child
+
+With each "fork" comes a descriptor, from which the child reads the key of its journal. The server itself never reads
+it, so the memory that its other children inherit does not contain the key.
 
 It never initialises CUDA, starts no thread and never blocks on a child, so it always obeys a "kill". When the command
 pipe closes, because the scheduler has ended in any way, it kills every child and exits.
@@ -20,8 +23,9 @@ import json
 import os
 import selectors
 import signal
+import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +33,13 @@ from typing import Any
 from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
+from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
+from builder.gate.processes.spawn import GO
 from builder.gate.system import malloc_checks, rlimits
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
@@ -60,7 +66,7 @@ class ForkServer:
 
     Attributes:
         loaded: what the children inherit.
-        commands: file descriptor of the command pipe.
+        commands: file descriptor of the socket from which commands arrive.
         events: file descriptor of the event pipe.
 
     """
@@ -71,6 +77,8 @@ class ForkServer:
 
     def __post_init__(self) -> None:
         self._children: dict[int, int] = {}  # pid to task id
+        self._socket = socket.socket(fileno=self.commands)
+        self._keys: list[int] = []  # descriptors of keys, in the order of the commands that they came with
         self._pending = b""
 
     def run(self) -> None:
@@ -101,12 +109,13 @@ class ForkServer:
     def _read_commands(self) -> Iterator[dict[str, Any] | None]:
         """Yield the commands that have arrived; None at the end of the pipe."""
         try:
-            data = os.read(self.commands, 1 << 16)
+            data, keys, _, _ = socket.recv_fds(self._socket, 1 << 16, 64)
         except BlockingIOError:
             return
         if not data:
             yield None
             return
+        self._keys += keys
         *lines, self._pending = (self._pending + data).split(b"\n")
         for line in lines:
             yield json.loads(line)
@@ -118,14 +127,15 @@ class ForkServer:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(pid, command["signal"])
             return
-        parent = os.getpid()
+        parent, key = os.getpid(), self._keys.pop(0)
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             for end in self._inherited:
                 os.close(end)
-            worker.run_child(self.loaded, worker.TaskRequest.from_json(command), parent)  # does not return
+            worker.run_child(self.loaded, worker.TaskRequest.from_json(command), parent, key)  # does not return
+        os.close(key)
         self._children[pid] = command["fork"]
         send_event(self.events, event="started", id=command["fork"], pid=pid)
 
@@ -175,9 +185,12 @@ def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
         os.write(events, json.dumps(event, default=str).encode() + b"\n")
 
 
-def load(root: Path, spec: Spec, events: int, heap_checks: bool) -> tuple[worker.LoadedExtension, dict[str, Any]]:
+def load(
+    root: Path, spec: Spec, events: int, heap_checks: bool, wait_for_go: Callable[[], None] = lambda: None
+) -> tuple[worker.LoadedExtension, dict[str, Any]]:
     """Import everything and send an event before each import; return it, and the facts for the scheduler.
 
+    `wait_for_go` returns when the extension may be imported: the judge has then read its own files.
     An exception of the extension's import or of cases.py becomes an entry of the fact `errors`.
     """
 
@@ -186,6 +199,7 @@ def load(root: Path, spec: Spec, events: int, heap_checks: bool) -> tuple[worker
 
     importing("torch")
     _preload(heap_checks)
+    wait_for_go()
     facts: dict[str, Any] = {"imported": True, "cases": [], "ops": [], "errors": []}
     send_event(events, event="where", where=discover.where())
     recorder = discover.RegistrationRecorder(spec.imports)
@@ -204,7 +218,10 @@ def load(root: Path, spec: Spec, events: int, heap_checks: bool) -> tuple[worker
     ops = discover.ops(recorder, file.public)
     facts["ops"] = ops
     lines = lines_of_ops(root)
-    facts["cases"] = [case_facts(number, case, facts["imported"], lines) for number, case in enumerate(file.cases)]
+    on_cpu = unused_cpu_kernels(file.cases, ops)
+    facts["cases"] = [
+        case_facts(number, each, facts["imported"], lines, on_cpu) for number, each in enumerate(file.cases)
+    ]
     facts["not_claimed"] = dict(file.not_claimed)
     facts["cases_problem"], facts["mistake"] = file.problem, file.mistake
     facts["threads"] = rlimits.threads(os.getpid())
@@ -224,10 +241,16 @@ def _preload(heap_checks: bool) -> None:
         compile_export.warm_up()
 
 
+def wait_for_go(commands: int) -> None:
+    """Wait for the first command, "go"; end the process if the scheduler has ended."""
+    if os.read(commands, len(GO)) != GO:
+        os._exit(1)
+
+
 def main(root: str, commands: int, events: int, heap_checks: bool) -> None:
     """Import everything, send "ready", serve. Started by `spawn.fork_server_command`; `root` is on the path."""
     spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
-    loaded, facts = load(Path(root), spec, events, heap_checks)
+    loaded, facts = load(Path(root), spec, events, heap_checks, lambda: wait_for_go(commands))
     # A garbage collection in a child would touch, and so copy, every page of torch: freeze what exists now.
     gc.collect()
     gc.freeze()

@@ -11,16 +11,20 @@ import traceback
 from pathlib import Path
 
 from builder.gate.outcome import Spec
-from builder.gate.processes.journal import JOURNAL, Journal
+from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
 
 
-def main(root: str, function: str, task_dir: str) -> None:
-    """Call `module:function` of `builder.gate.checks` with (spec, root); write its outcomes to the journal."""
+def main(root: str, function: str, task_dir: str, key: str) -> None:
+    """Call `module:function` of `builder.gate.checks` with (spec, root); write its outcomes to the journal.
+
+    `key` is the number of a descriptor with the key of the journal.
+    """
     rlimits.exit_with_parent(os.getppid())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
     spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
-    journal = Journal(str(Path(task_dir, JOURNAL)))
+    journal = Journal(str(Path(task_dir, JOURNAL)), os.read(int(key), KEY_BYTES))
+    os.close(int(key))
     module, _, name = function.partition(":")
     try:
         for outcome in getattr(importlib.import_module(f"builder.gate.checks.{module}"), name)(spec, Path(root)):

@@ -1,29 +1,38 @@
 """The file in which a task records its steps and results, so that the scheduler knows them even after a crash.
 
-One JSON line for each step and result. The file is opened by path for each line, because an extension may close or use
-up file descriptors. Only the process that created the journal writes to it: a copy of that process, made by an op that
-forks, writes that it exists and exits.
+One line for each step and result: an authentication code, the number of the line, and JSON. The code needs the task's
+key, which the scheduler makes and passes through a pipe, so that no process without the key can add a line. The file is
+opened by path for each line, because an extension may close or use up file descriptors. Only the process that created
+the journal writes to it: a copy of that process, made by an op that forks, writes that it exists and exits.
 """
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.gate.outcome import Outcome
+from builder.gate.outcome import VERDICTS, Outcome
+from builder.gate.system.files import read_regular
 
 #: Files in a task directory.
 JOURNAL, LOG, STACK = "journal", "log", "stack"
+#: Bytes of a key, and the most bytes of a journal.
+KEY_BYTES, _MOST = 32, 64 << 20
+#: The number of the line that a copy of the process writes.
+_OF_A_COPY = -1
 
 
 class Journal:
     """Writes the journal of this process; `last_step` is the step begun last."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, key: bytes) -> None:
         self._path = path
+        self._key = key
+        self._lines = 0
         self._process = os.getpid()
         self.last_step = ""
 
@@ -47,10 +56,21 @@ class Journal:
     def _write(self, line: dict[str, Any]) -> None:
         copied = os.getpid() != self._process
         text = json.dumps({"forked": True} if copied else line, default=str)
+        number = _OF_A_COPY if copied else self._lines
         with open(self._path, "a", encoding="utf-8") as file:  # noqa: PTH123 (pathlib would open no faster)
-            file.write(text + "\n")
+            file.write(f"{_code(self._key, number, text)} {number} {text}\n")
+        self._lines += 1
         if copied:
             os._exit(0)
+
+
+def new_key() -> bytes:
+    """Return a key that nobody can guess."""
+    return os.urandom(KEY_BYTES)
+
+
+def _code(key: bytes, number: int, text: str) -> str:
+    return hmac.new(key, f"{number} {text}".encode(), "sha256").hexdigest()
 
 
 @dataclass(frozen=True)
@@ -63,6 +83,7 @@ class Record:
         facts: the data recorded.
         ended: whether the task is complete.
         forked: whether an op duplicated the process.
+        foreign: whether the file has content that the task's own journal did not write.
 
     """
 
@@ -71,26 +92,52 @@ class Record:
     facts: dict[str, Any] = field(default_factory=dict)
     ended: bool = False
     forked: bool = False
+    foreign: bool = False
 
 
-def read(path: Path) -> Record:
-    """Read a journal; ignores an incomplete line, and returns an empty record if there is no file."""
-    step, ended, forked = "", False, False
+def read(path: Path, key: bytes) -> Record:
+    """Read a journal; an empty record if there is no file, and `foreign` if a line does not have the key's code.
+
+    A line that a crash cut off is ignored.
+    """
+    if not os.path.lexists(path):
+        return Record()
+    try:
+        data = read_regular(path, _MOST + 1)
+    except OSError:
+        return Record(foreign=True)
+    *lines, rest = data.split(b"\n")
+    step, ended, forked, foreign = "", False, False, len(data) > _MOST
     outcomes: list[Outcome] = []
     facts: dict[str, Any] = {}
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    for text in lines:
-        try:
-            line = json.loads(text)
-        except ValueError:
-            continue
+    expected = 0
+    for raw in lines:
+        line = _verified(raw, key, expected)
+        if line is None or (ended and "forked" not in line):
+            foreign = True
+            break
+        expected += "forked" not in line
         step = line.get("step", step)
         facts.update(line.get("facts", {}))
         ended = ended or "end" in line
         forked = forked or "forked" in line
         if "outcome" in line:
-            outcomes.append(Outcome(**line["outcome"]))
-    return Record(step, outcomes, facts, ended, forked)
+            outcomes.append(line["outcome"])
+    return Record(step, outcomes, facts, ended, forked, foreign or bool(rest and ended))
+
+
+def _verified(raw: bytes, key: bytes, expected: int) -> dict[str, Any] | None:
+    """Return a line with its outcome, or None if the task's journal did not write it at this place."""
+    try:
+        code, number, text = raw.decode("utf-8").split(" ", 2)
+        if not hmac.compare_digest(code, _code(key, int(number), text)) or int(number) not in (expected, _OF_A_COPY):
+            return None
+        line: dict[str, Any] = json.loads(text)
+        if (int(number) == _OF_A_COPY) != ("forked" in line):
+            return None
+        if "outcome" in line:
+            line["outcome"] = Outcome(**line["outcome"])
+            return line if line["outcome"].verdict in VERDICTS else None
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return line

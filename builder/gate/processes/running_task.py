@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.gate.outcome import Spec
-from builder.gate.processes.journal import LOG, STACK, Record
+from builder.gate.processes.journal import LOG, STACK, Record, new_key
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.system import crash, rlimits
 from builder.gate.system.exit_status import ProcessExit, tail
+from builder.gate.system.process_tree import listed_descendants
 from builder.gate.system.sizes import size_text
-from builder.gate.tasks import Task
+from builder.gate.tasks import SEND, Step, Task
 
 #: Bytes of output after which a task is killed, so that its log cannot fill the disk.
 OUTPUT_BYTES = 64 << 20
+
+#: Processes of a task at the same time, its own included.
+MOST_PROCESSES = 256
 
 
 @dataclass
@@ -22,19 +27,21 @@ class RunningTask:
     """A running task.
 
     Attributes:
-        task: the task.
+        step: the task, and which part of it the process does.
+        key: the key of its journal.
         server: the fork server that forked its process.
         task_dir: its directory, which contains journal, log and stack.
         began: start by the monotonic clock, in seconds.
         pid: its process id, 0 until the fork server has sent it.
         base: bytes of memory of the fork server when it forked the process.
-        limit: the limit the process is being killed for: "time", "memory", "output" or "".
+        limit: the limit the process is being killed for: "time", "memory", "processes", "output" or "".
         killed: when killing began, by the monotonic clock; 0 if not.
         exclusive: whether no other task may run at the same time.
 
     """
 
-    task: Task
+    step: Step
+    key: bytes
     server: ForkServerProcess
     task_dir: Path
     began: float
@@ -44,13 +51,25 @@ class RunningTask:
     killed: float = 0.0
     exclusive: bool = False
 
+    @property
+    def task(self) -> Task:
+        """The task."""
+        return self.step.task
+
+    def started(self, pid: int) -> None:
+        """Record that its process runs."""
+        self.pid, self.began = pid, time.monotonic()
+        self.base = rlimits.resident(self.server.pid) or 0
+
     def exceeded(self, spec: Spec, now: float) -> str:
-        """Return the limit that the process exceeds now, or ""."""
-        if not self.pid:
-            return ""
+        """Return the limit that the process exceeds now, or ""; a server that is stopped never starts it."""
         if now - self.began > spec.seconds * self.task.check.time_factor:
             return "time"
-        if (rlimits.resident(self.pid) or 0) > self.base + spec.memory:
+        below = listed_descendants(self.pid) if self.pid else []
+        if len(below) >= MOST_PROCESSES:
+            return "processes"
+        used = rlimits.shared_out([self.pid, *below]) if below else 0
+        if self.pid and max(used, rlimits.resident(self.pid) or 0) > self.base + spec.memory:
             return "memory"
         return "output" if self.prints_too_much() else ""
 
@@ -66,6 +85,7 @@ class RunningTask:
         return {
             "time": f"{spec.seconds * self.task.check.time_factor:g} s",
             "memory": size_text(spec.memory),
+            "processes": str(MOST_PROCESSES),
             "output": size_text(OUTPUT_BYTES),
         }.get(self.limit, "")
 
@@ -82,3 +102,25 @@ class RunningTask:
             stack,
             str(frame) if frame else "",
         )
+
+
+def start(
+    number: int, step: Step, server: ForkServerProcess, task_dir: Path, spec: Spec, *, exclusive: bool
+) -> RunningTask:
+    """Let a fork server start a process for this step; `number` names it in the events of the server."""
+    task, key = step.task, new_key()
+    if step.phase == SEND:
+        step = replace(step, data=task_dir / "results")
+    server.send_command(
+        key,
+        fork=number,
+        check=task.check.name,
+        function=step.function(),
+        case=task.case.number if task.case else None,
+        device=task.device,
+        # CUDA reserves terabytes of address space, so for CUDA only the memory in use is limited.
+        memory=0 if task.device == "cuda" else spec.memory,
+        task_dir=str(task_dir),
+        data=str(step.data or ""),
+    )
+    return RunningTask(step, key, server, task_dir, time.monotonic(), exclusive=exclusive)

@@ -23,11 +23,17 @@ class ServerPool:
 
     """
 
-    def __init__(self, command: Callable[[int, int, bool], list[str]], new_dir: Callable[[], Path]) -> None:
-        """`command(commands, events, heap_checks)` returns a server's arguments, `new_dir()` an empty directory."""
+    def __init__(
+        self, command: Callable[[int, int, bool], list[str]], new_dir: Callable[[], Path], *, free: bool = False
+    ) -> None:
+        """`command(commands, events, heap_checks)` returns a server's arguments, `new_dir()` an empty directory.
+
+        `free` servers do not wait for `release`.
+        """
         self.servers: dict[bool, ForkServerProcess] = {}
         self.no_heap_checks = ""
         self._command, self._new_dir = command, new_dir
+        self._free, self._released = free, False
         self._starts = {False: 0, True: 0}
         self._selector = selectors.DefaultSelector()
 
@@ -42,7 +48,19 @@ class ServerPool:
             lambda commands, events: self._command(commands, events, heap_checks), self._new_dir(), environment
         )
         self.servers[heap_checks] = server
+        if self._released:
+            server.go()
         self._selector.register(server.events, selectors.EVENT_READ, heap_checks)
+
+    def wake_for(self, other: ServerPool) -> None:
+        """Let `poll` return when a server of another pool has an event."""
+        self._selector.register(other._selector, selectors.EVENT_READ, None)
+
+    def release(self) -> None:
+        """Allow the servers, and those that are started later, to import the extension."""
+        self._released = not self._free
+        for server in self.servers.values() if self._released else ():
+            server.go()
 
     def restart(self, *, heap_checks: bool) -> bool:
         """Start a server again unless it was restarted RESTARTS times; return whether it was started."""
@@ -64,18 +82,24 @@ class ServerPool:
         return [(key, one) for key, one in self.servers.items() if not one.closed and one.facts is None]
 
     def poll(self, seconds: float) -> Iterator[tuple[bool, ForkServerProcess, list[dict[str, Any]] | None]]:
-        """Wait at most this long; yield the new events of each server, None instead of events if it has ended."""
-        for key, _ in self._selector.select(seconds):
-            heap_checks = bool(key.data)
+        """Wait at most this long; yield the new events of each server, None instead of events if it has ended.
+
+        A process of the extension may keep the pipe of a server open that has ended. Raises ValueError if something
+        that is no event arrives.
+        """
+        ended = [key for key, one in self.servers.items() if not one.closed and one.ended() is not None]
+        selected = self._selector.select(0 if ended else seconds)
+        readable = [key.data for key, _ in selected if key.data is not None]
+        for heap_checks in dict.fromkeys([*readable, *ended]):
             server = self.servers[heap_checks]
             if not server.closed:  # the caller may have closed it because of an event of the other server
-                yield heap_checks, server, server.read()
+                yield heap_checks, server, server.read() if heap_checks in readable else None
 
     def wait(self, server: ForkServerProcess) -> int:
         """Wait for a server that has ended; return its wait status."""
         self._selector.unregister(server.events)
         server.popen.wait()
-        server.closed = True
+        server.close()
         return server.ended() or 0
 
     def stop(self, *, heap_checks: bool) -> None:

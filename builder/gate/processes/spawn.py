@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -17,10 +18,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from builder.gate.processes.journal import new_key
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import tail
 from builder.gate.system.mapped import mapped_files
 
+#: The first bytes that a server gets: it may import the extension.
+GO = b"go\n"
+#: Seconds that sending a command may take, and the most bytes of an incomplete event.
+_SEND_SECONDS, _MOST_PENDING = 5.0, 64 << 20
 _DEBUG_LIBRARY = "libc_malloc_debug.so.0"
 
 #: Sets up the parent-death signal and the crash handlers before it imports torch, which takes seconds and may crash.
@@ -34,6 +40,16 @@ from builder.gate.processes.fork_server import main
 main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "heap-checks")
 """
 
+_JUDGE = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from builder.gate.system import crash, rlimits
+rlimits.exit_with_parent(int(sys.argv[4]))
+crash.install_crash_handlers()
+from builder.gate.judge.start import main
+main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+"""
+
 
 def fork_server_command(root: Path, commands: int, events: int, heap_checks: bool) -> list[str]:
     """Return the command line of a fork server."""
@@ -41,11 +57,19 @@ def fork_server_command(root: Path, commands: int, events: int, heap_checks: boo
     return [*_python(), "-c", _FORK_SERVER, str(root), str(commands), str(events), kind, str(os.getpid())]
 
 
-def isolated_command(root: Path, function: str, task_dir: Path) -> list[str]:
-    """Return the command line that runs a function `(spec, root) -> outcomes` in a process without torch."""
+def judge_command(root: Path, commands: int, events: int) -> list[str]:
+    """Return the command line of the judge, whose Python executes no code of installed packages when it starts."""
+    return [*_python(), "-S", "-c", _JUDGE, str(root), str(commands), str(events), str(os.getpid())]
+
+
+def isolated_command(root: Path, function: str, task_dir: Path, key: int) -> list[str]:
+    """Return the command line that runs a function `(spec, root) -> outcomes` in a process without torch.
+
+    `key` is a descriptor with the key of the journal.
+    """
     code = "import sys; sys.path.insert(0, sys.argv[1])\n"
     code += "from builder.gate.processes.isolated import main; main(*sys.argv[1:])"
-    return [*_python(), "-c", code, str(root), function, str(task_dir)]
+    return [*_python(), "-c", code, str(root), function, str(task_dir), str(key)]
 
 
 def _python() -> list[str]:
@@ -130,19 +154,33 @@ class Process:
             self.popen.wait()
 
 
+class IsolatedProcess(Process):
+    """A process of `isolated_command`; `key` is that of its journal."""
+
+    def __init__(self, root: Path, function: str, task_dir: Path) -> None:
+        self.key = new_key()
+        descriptor = pipe_with(self.key)
+        try:
+            command = isolated_command(root, function, task_dir, descriptor)
+            super().__init__(command, task_dir, plain_environment(os.environ), [descriptor])
+        finally:
+            os.close(descriptor)
+
+
 class ForkServerProcess(Process):
     """A fork server from the scheduler's side: sends commands, reads events."""
 
     def __init__(self, command: Any, task_dir: Path, environment: Mapping[str, str]) -> None:  # noqa: ANN401
         """Start it; `command(commands, events)` returns its arguments, with the descriptors of its pipe ends."""
-        commands_read, self._commands = os.pipe()
+        self._commands, commands_read = socket.socketpair()
+        self._commands.settimeout(_SEND_SECONDS)  # a server that is stopped does not stop the scheduler
         self.events, events_write = os.pipe()
         os.set_blocking(self.events, False)
         try:
-            argv = command(commands_read, events_write)
-            super().__init__(argv, task_dir, environment, (commands_read, events_write))
+            argv = command(commands_read.fileno(), events_write)
+            super().__init__(argv, task_dir, environment, (commands_read.fileno(), events_write))
         finally:
-            os.close(commands_read)
+            commands_read.close()
             os.close(events_write)
         self._pending = b""
         self.importing = "torch"
@@ -154,13 +192,21 @@ class ForkServerProcess(Process):
         """Whether it has imported everything and accepts tasks."""
         return self.facts is not None and not self.closed
 
-    def send_command(self, **command: Any) -> None:  # noqa: ANN401
-        """Send a command; if the server has ended, the event pipe shows it."""
-        with contextlib.suppress(BrokenPipeError, OSError):
-            os.write(self._commands, json.dumps(command).encode() + b"\n")
+    def go(self) -> None:
+        """Allow it to import the extension."""
+        with contextlib.suppress(OSError):
+            self._commands.sendall(GO)
+
+    def send_command(self, key: bytes = b"", **command: Any) -> None:  # noqa: ANN401
+        """Send a command and the key of a task's journal; if the server has ended, the event pipe shows it."""
+        descriptors = [pipe_with(key)] if key else []
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._commands, [json.dumps(command).encode() + b"\n"], descriptors)
+        for one in descriptors:
+            os.close(one)
 
     def read(self) -> list[dict[str, Any]] | None:
-        """Return the events that have arrived; None at the end of the pipe."""
+        """Return the events that have arrived; None at the end of the pipe. Raises ValueError if one is no event."""
         try:
             data = os.read(self.events, 1 << 16)
         except BlockingIOError:
@@ -168,18 +214,31 @@ class ForkServerProcess(Process):
         if not data:
             return None
         *lines, self._pending = (self._pending + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        if len(self._pending) > _MOST_PENDING:
+            raise ValueError("an event is too long")
+        events = [json.loads(line) for line in lines]
+        if not all(isinstance(one, dict) for one in events):
+            raise ValueError("an event is not an object")
+        return events
 
     def close(self, patience: float = 2.0) -> None:
         """End it and its children: close its pipe, wait `patience` seconds if it serves, then send SIGKILL."""
         if self.closed:
             return
         self.closed = True
-        os.close(self._commands)
+        self._commands.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.popen.wait(patience if self.facts is not None else 0)
         self.kill()
         os.close(self.events)
+
+
+def pipe_with(data: bytes) -> int:
+    """Return a new descriptor from which one process can read these few bytes once."""
+    read, write = os.pipe()
+    os.write(write, data)
+    os.close(write)
+    return read
 
 
 def terminate_as_interrupt() -> None:
@@ -190,6 +249,12 @@ def terminate_as_interrupt() -> None:
 
     for one in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
         signal.signal(one, interrupt)
+
+
+def interrupt_without(parent: int) -> None:
+    """Raise Interrupted if the parent of this process is no longer `parent`; 0 stands for any."""
+    if parent and os.getppid() != parent:
+        raise Interrupted(signal.SIGHUP)
 
 
 class Interrupted(BaseException):

@@ -13,32 +13,53 @@ from builder.gate.imports import libraries
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes import journal
 from builder.gate.processes.running_task import RunningTask
-from builder.gate.processes.spawn import ForkServerProcess, Process
+from builder.gate.processes.spawn import ForkServerProcess, IsolatedProcess
 from builder.gate.system import crash
 from builder.gate.system.exit_status import ProcessExit, exception_line
+from builder.gate.tasks import JUDGE, SEND
+
+#: Reason of a failure if the journal of a task has content that the task itself did not write.
+FORGED = "something other than the gate writes into the results of this check: remove the code that does it"
 
 
 def imports_found(
     spec: Spec, ops: Sequence[str], cases: Sequence[tasks.CaseFacts], facts: Mapping[str, Any]
 ) -> list[Outcome]:
-    """Return the outcomes of "loaded" and "ops" for what the imports found; `facts` are those of the fork server."""
+    """Return the outcomes of "loaded", "ops" and "edges" for what the imports found.
+
+    `facts` are those of the fork server. Errors of the imports are reported whatever was selected: with "not run" alone
+    the gate would not fail.
+    """
+    found = _found(spec, ops, cases, facts) if facts["imported"] else []
+    found += coverage.missing_empty_cases(cases)
+    selected = [one for one in found if not spec.checks or one.check in spec.checks]
+    return [*_import_problems(facts), *selected]
+
+
+def _found(spec: Spec, ops: Sequence[str], cases: Sequence[tasks.CaseFacts], facts: Mapping[str, Any]) -> list[Outcome]:
     outcomes = libraries.loaded_libraries(facts["libraries"], spec)
     if not ops:
         outcomes.append(libraries.no_op(facts["libraries"]))
     if not spec.has_cases:
-        return outcomes + coverage.not_covered(ops)
+        return outcomes + coverage.not_covered(ops, coverage.no_cases(spec.name))
     if facts.get("cases_problem"):  # reported once, and not as a missing case of each op
         return outcomes + coverage.not_covered(ops, "cases.py cannot be used, so no op was called")
     return outcomes + coverage.case_coverage(ops, cases, facts.get("not_claimed", {}))
 
 
-def import_problems(facts: Mapping[str, Any]) -> list[Outcome]:
+def _import_problems(facts: Mapping[str, Any]) -> list[Outcome]:
     """Return a failure for each import that raised, and for a cases.py that cannot be used."""
     outcomes = [Outcome("ops", "", "", FAILED, error) for error in facts["errors"]]
     if problem := facts.get("cases_problem"):
         evidence = MISTAKE_IN_CASES if facts["mistake"] else {}
         outcomes.append(Outcome("ops", "", "", FAILED, problem, evidence=dict(evidence)))
     return outcomes
+
+
+def no_cases(spec: Spec) -> list[Outcome]:
+    """Return "not run" for each selected check of a recipe without a case."""
+    reason = "cases.py has no cases to run" if spec.has_cases else coverage.no_cases(spec.name)
+    return not_run(spec, reason, per_extension=False)
 
 
 def not_run(spec: Spec, reason: str, *, per_extension: bool) -> list[Outcome]:
@@ -65,8 +86,13 @@ def task_outcomes(
     running: RunningTask, status: int, record: journal.Record, seconds: float, spec: Spec
 ) -> list[Outcome]:
     """Return the outcomes of a task that ended: those in its journal, and a failure if it crashed or hit a limit."""
-    outcomes = _reported(record)
     task = running.task
+    if record.foreign or not all(_is_of(one, running.step) for one in record.outcomes):
+        return [task.outcome(FAILED, FORGED, seconds)]
+    outcomes = _reported(record)
+    no_verdict = task.check.judged and not outcomes and not record.forked
+    if no_verdict or (status and not running.limit):
+        record = replace(record, ended=False)
     if record.ended and record.forked:
         reason = "forks, and the child returns from the op as a second process: the child must call _exit()"
         return [*outcomes, task.outcome(FAILED, reason, seconds)]
@@ -74,13 +100,24 @@ def task_outcomes(
         running.limit = "output"
     if not record.ended or running.limit == "output":
         end = running.process_exit(spec, status, record)
-        outcomes.append(task.outcome(FAILED, end.sentence(), seconds, **end.evidence()))
+        who = "the judge, which runs the reference or the invariant of the case, " * (running.step.phase == JUDGE)
+        outcomes.append(task.outcome(FAILED, who + end.sentence(), seconds, **end.evidence()))
     return outcomes
 
 
-def import_order_outcomes(process: Process) -> list[Outcome]:
+def _is_of(outcome: Outcome, step: tasks.Step) -> bool:
+    """Whether a task may report this outcome: it is about its own check, op and case, and is not the judge's part."""
+    task = step.task
+    if outcome.check != task.check.name or (step.phase == SEND and outcome.verdict != FAILED):
+        return False
+    return task.case is None or (outcome.op, outcome.case) == (task.op, task.name)
+
+
+def import_order_outcomes(process: IsolatedProcess) -> list[Outcome]:
     """Return the outcomes of the isolated process that tries import orders."""
-    record = journal.read(process.task_dir / journal.JOURNAL)
+    record = journal.read(process.task_dir / journal.JOURNAL, process.key)
+    if record.foreign or any(one.check != "import-order" for one in record.outcomes):
+        return [Outcome("import-order", "", "", FAILED, FORGED)]
     outcomes = _reported(record)
     if not record.ended:
         end = ProcessExit(process.ended() or 0, log=process.log())
@@ -94,15 +131,29 @@ def _reported(record: journal.Record) -> list[Outcome]:
     return [one for one in record.outcomes if one.verdict != PASSED or not record.forked]
 
 
-def import_failure(server: ForkServerProcess, status: int) -> tuple[str, ProcessExit]:
-    """Return why a fork server ended during its imports, as a sentence, and how it ended."""
+def killed_parent(running: RunningTask, status: int) -> Outcome:
+    """Return the failure of a task whose fork server ended with this wait status."""
+    reason = "kills its parent process: the op sends a signal to the process that started it"
+    return running.task.outcome(FAILED, reason, **ProcessExit(status).evidence())
+
+
+def import_failure(server: ForkServerProcess, status: int, *, heap_checks: bool) -> tuple[str, list[Outcome]]:
+    """Return why a fork server ended during its imports, as a sentence, and the failure.
+
+    There is no failure if torch itself cannot be imported under the heap checks.
+    """
     log = server.log()
     lines = log.strip().splitlines()
     raised = "Traceback" in log and os.WIFEXITED(status) and os.WEXITSTATUS(status) == 1
     reason = f"importing {server.importing} " + (
         f"raises {exception_line(lines)}" if raised else crash.describe_exit(status, log)
     )
-    return reason, ProcessExit(status, log=log, stack=log)
+    evidence = ProcessExit(status, log=log, stack=log).evidence()
+    if not heap_checks:
+        return reason, [Outcome("ops", "", "", FAILED, reason, evidence=evidence)]
+    reason += " under glibc's heap checks"
+    failure = Outcome("memory", "", "", FAILED, reason, evidence=evidence)
+    return reason, [failure] if server.importing != "torch" else []
 
 
 def compare_bits(outcomes: Sequence[Outcome]) -> list[Outcome]:

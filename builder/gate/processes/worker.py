@@ -24,13 +24,15 @@ from builder.gate.context import CaseError, Context, sentence
 from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import no_kernel
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome, Spec
-from builder.gate.processes.journal import JOURNAL, LOG, STACK, Journal
+from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
 from builder.gate.system.sizes import size_text
 
 #: The folder of the packed gate, with cases.py.
 _ROOT = Path(__file__).parents[3]
 _COPIES_SECONDS = 1.0
+#: The largest file that a task may write.
+FILE_BYTES = 1 << 30
 _NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|CUDA out of memory|Cannot allocate memory", re.IGNORECASE)
 _REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
 
@@ -51,11 +53,12 @@ class TaskRequest:
 
     Attributes:
         check: a key of CHECKS, or "where", whose function returns facts instead of outcomes.
-        function: `module:function` in `builder.gate.checks`.
+        function: `module:function` in `builder.gate`.
         case: the index of the case, None for the extension.
         device: "cpu" or "cuda".
         memory: bytes of address space that the task may add; 0 for no limit.
         task_dir: its directory, which exists.
+        data: the file of results that the task writes, or that the judge reads; "" if there is none.
 
     """
 
@@ -65,6 +68,7 @@ class TaskRequest:
     device: str
     memory: int
     task_dir: str
+    data: str
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskRequest:
@@ -72,14 +76,18 @@ class TaskRequest:
         return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
-def run_child(loaded: LoadedExtension, request: TaskRequest, parent: int) -> None:
-    """Run the task in this child and exit. Does not return."""
+def run_child(loaded: LoadedExtension, request: TaskRequest, parent: int, key: int) -> None:
+    """Run the task in this child and exit; `key` is a descriptor with the key of its journal. Does not return."""
     status = 1
     try:
         os.setsid()
         rlimits.exit_with_parent(parent)
+        rlimits.become_subreaper()  # every descendant counts for the limits of the task
+        rlimits.limit_file_size(FILE_BYTES)
         _redirect_output(request.task_dir)
-        status = run_task(loaded, request)
+        secret = os.read(key, KEY_BYTES)
+        os.close(key)
+        status = run_task(loaded, request, secret)
     except BaseException:  # noqa: BLE001 (nothing may return to the loop of the fork server)
         traceback.print_exc()
     finally:
@@ -97,13 +105,13 @@ def _redirect_output(task_dir: str) -> None:
     os.close(log)
 
 
-def run_task(loaded: LoadedExtension, request: TaskRequest) -> int:
+def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
     """Run the check within its limits; return the exit status. An exception of the check becomes an outcome."""
     # This file stays open until the process ends: a crash handler cannot open it.
     stack = open(Path(request.task_dir, STACK), "wb", buffering=0)  # noqa: SIM115, PTH123
     crash.install_crash_handlers(stack.fileno())
     faulthandler.register(signal.SIGUSR1, stack, all_threads=True, chain=False)
-    journal = Journal(str(Path(request.task_dir, JOURNAL)))
+    journal = Journal(str(Path(request.task_dir, JOURNAL)), key)
     gc.disable()  # a collection would touch, and so copy, every inherited page
     torch.set_num_threads(1)
     rlimits.limit_added_memory(request.memory)
@@ -126,11 +134,12 @@ def run_task(loaded: LoadedExtension, request: TaskRequest) -> int:
 def _call_check(loaded: LoadedExtension, request: TaskRequest, journal: Journal) -> list[Outcome] | dict[str, Any]:
     """Return what the check's function returns: outcomes, or facts."""
     module, _, name = request.function.partition(":")
-    context = Context(loaded.spec, loaded.cases, request.device, loaded.heap_checks, loaded.ops, journal.step)
+    data = Path(request.data)
+    context = Context(loaded.spec, loaded.cases, request.device, loaded.heap_checks, loaded.ops, journal.step, data)
     case = None if request.case is None else loaded.cases[request.case]
     result: list[Outcome] | dict[str, Any]
     try:
-        function = getattr(importlib.import_module(f"builder.gate.checks.{module}"), name)
+        function = getattr(importlib.import_module(f"builder.gate.{module}"), name)
         result = function(context) if case is None else function(context, case)
     except BaseException as error:  # noqa: BLE001 (an op may raise anything, SystemExit too)
         rlimits.remove_memory_limit()

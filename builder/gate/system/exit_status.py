@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from builder.gate.system.files import read_regular
+
 #: Messages of glibc's allocator when its own data is overwritten.
 _HEAP = re.compile(
     r"(free\(\): [\w ,()+/-]+|double free or corruption[^\n]*|malloc(?:_consolidate)?\(\): [\w ,()+/-]+"
@@ -26,6 +28,7 @@ _PLAIN = {
     "SIGILL": "an instruction that this CPU does not support",
     "SIGFPE": "an integer division by zero or overflow",
     "SIGABRT": "abort()",
+    "SIGXFSZ": "it writes a larger file than allowed",
     "SIGKILL": "killed by the kernel when memory ran out, or by a different process",
 }
 
@@ -36,7 +39,7 @@ class ProcessExit:
 
     Attributes:
         status: wait status of `os.waitpid`.
-        limit: the limit it was killed for: "", "time", "memory" or "output".
+        limit: the limit it was killed for: "", "time", "memory", "processes" or "output".
         allowed: that limit as text: "60 s", "4.0 GiB".
         step: the step it began last.
         log: the end of its output.
@@ -62,6 +65,8 @@ class ProcessExit:
             return f"does not end within {self.allowed}: it loops or deadlocks, or the inputs are too large"
         if self.limit == "memory":
             return f"uses more than {self.allowed} of memory, the limit of a case: allocate less, or use smaller inputs"
+        if self.limit == "processes":
+            return f"has more than {self.allowed} processes at the same time: start fewer, and wait for each"
         if self.limit == "output":
             return f"prints more than {self.allowed}: remove the output"
         if os.WIFSIGNALED(self.status):
@@ -127,9 +132,6 @@ def signal_name(number: int) -> str:
 def tail(path: Path, size: int = _TAIL) -> str:
     """Return the last `size` bytes of a file as text; "" if it cannot be read. The file may be large or binary."""
     try:
-        with path.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - size))
-            return file.read().decode("utf-8", "replace")
+        return read_regular(path, size, end=True).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -10,9 +10,11 @@ import ctypes
 import os
 import resource
 import signal
+from collections.abc import Iterable
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -26,6 +28,14 @@ def exit_with_parent(parent: int) -> None:
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def hide_memory() -> None:
+    """Forbid other processes of the same user to read or change the memory and the descriptors of this process.
+
+    A process of root is not stopped by this.
+    """
+    _prctl(_PR_SET_DUMPABLE, 0)
 
 
 def survive_parent() -> None:
@@ -61,6 +71,29 @@ def resident(pid: int) -> int | None:
     """Return the resident anonymous memory of a process in bytes; None if it has ended."""
     amount = _kibibytes(pid, "RssAnon:")
     return None if amount is None else amount * 1024
+
+
+def shared_out(pids: Iterable[int]) -> int:
+    """Return the bytes of memory that processes use, without their files; of a shared page, each has a part."""
+    names = ("Pss_Anon:", "Pss_Shmem:")
+    total = 0
+    for pid in pids:
+        with contextlib.suppress(OSError):  # it has ended
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
+            kept = [line for line in lines if line.startswith(names)] or [
+                line
+                for line in lines
+                if line.startswith("Private_Dirty:")  # Linux before 5.3
+            ]
+            total += sum(int(line.split()[1]) for line in kept) * 1024
+    return total
+
+
+def limit_file_size(size: int) -> None:
+    """Limit the size of each file that this process and its descendants write, in bytes."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    allowed = size if hard < 0 else min(size, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (allowed, allowed))
 
 
 def threads(pid: int) -> int:

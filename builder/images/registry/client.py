@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import requests
 from docker import auth
@@ -14,6 +14,7 @@ from builder.errors import MissingToolError
 from builder.images.network import ca_bundle
 from builder.images.registry.reference import Reference
 from builder.matrix.axes import Platform
+from builder.untrusted.json_data import parse_json
 
 #: Timeout of one request to a registry, seconds.
 TIMEOUT = 20
@@ -50,14 +51,19 @@ def find_size(image: str, platform: Platform) -> int:
 
     """
     try:
-        manifest = json.loads(_manifest(image, SIZE_TIMEOUT))
+        manifest = parse_json(_manifest(image, SIZE_TIMEOUT), _object)
         if "manifests" in manifest:  # an index of platforms
             machine = "amd64" if platform is Platform.LINUX_X86_64 else "arm64"
             (digest, *_) = [m["digest"] for m in manifest["manifests"] if m["platform"]["architecture"] == machine]
-            manifest = json.loads(_manifest(replace(Reference.parse(image), digest=digest).name, SIZE_TIMEOUT))
+            name = replace(Reference.parse(image), digest=digest).name
+            manifest = parse_json(_manifest(name, SIZE_TIMEOUT), _object)
         return sum(int(layer["size"]) for layer in manifest["layers"])
-    except (ValueError, KeyError, TypeError):
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise _unknown(image, "the registry sent a manifest without the sizes of the layers") from None
+
+
+def _object(data: dict[str, Any]) -> dict[str, Any]:
+    return dict(data)
 
 
 def _manifest(image: str, timeout: float) -> bytes:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from collections.abc import Iterator
 from contextlib import closing
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import requests
@@ -19,6 +22,9 @@ from builder.process import raise_if_interrupted
 #: Time without an event of the engine after which a pull has failed, seconds. The engine itself waits forever for a
 #: connection that is still open but sends nothing.
 SILENCE_TIMEOUT = 180
+
+#: Seconds between two looks for an interrupt while the engine sends nothing.
+_POLL_INTERVAL = 0.2
 
 _AGAIN = "run the command again: images that are complete are not pulled again"
 
@@ -38,16 +44,13 @@ class UnreachableRegistryError(MissingToolError):
 def pull_image(client: DockerClient, image: str, source: str, size: int | None) -> None:
     """Pull an image from `source`, its own name or its name in a mirror; `size` is that of its layers, if it is known.
 
-    On an interrupt the connection is closed, and the engine stops the download. Raises MissingToolError.
+    The engine stops the download when an interrupt ends this process. Raises MissingToolError, and Interrupted at once:
+    an engine with much to do can send nothing for minutes.
     """
     progress = PullProgress(size)
     try:
-        with shown(image, progress), closing(_request(client, source)) as answer:
-            if not answer.ok:
-                raise pull_error(image, source, str(answer.json().get("message", answer.text)))
-            for line in answer.iter_lines(chunk_size=None):
-                raise_if_interrupted()
-                event: dict[str, Any] = json.loads(line) if line else {}
+        with shown(image, progress):
+            for event in _events(client, image, source):
                 if "error" in event:
                     raise pull_error(image, source, str(event["error"]))
                 progress.add(event)
@@ -59,6 +62,42 @@ def pull_image(client: DockerClient, image: str, source: str, size: int | None) 
             where=image,
             hints=["restart the Docker engine", _AGAIN],
         ) from None
+
+
+def _events(client: DockerClient, image: str, source: str) -> Iterator[dict[str, Any]]:
+    """What the engine reports of a pull; a thread reads it, because a read cannot be interrupted."""
+    read: SimpleQueue[bytes | Exception | None] = SimpleQueue()
+    unwanted = threading.Event()
+
+    def receive() -> None:
+        try:
+            with closing(_request(client, source)) as answer:
+                if not answer.ok:
+                    raise pull_error(image, source, str(answer.json().get("message", answer.text)))
+                for line in answer.iter_lines(chunk_size=None):
+                    if unwanted.is_set():
+                        return
+                    read.put(line)
+            read.put(None)
+        except Exception as error:  # noqa: BLE001 - raised again by the thread that waits
+            read.put(error)
+
+    threading.Thread(target=receive, daemon=True).start()
+    try:
+        while True:
+            raise_if_interrupted()
+            try:
+                line = read.get(timeout=_POLL_INTERVAL)
+            except Empty:
+                continue
+            if line is None:
+                return
+            if isinstance(line, Exception):
+                raise line
+            if line:
+                yield json.loads(line)
+    finally:
+        unwanted.set()
 
 
 def _request(client: DockerClient, image: str) -> requests.Response:

@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.facts.image_table import ImageFacts, ImageTable, read_images
-
-_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # keeps scalars as text: 2.10 is not 2.1
+from builder.matrix.facts.text_yaml import read_text_yaml
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,8 @@ class ToolkitFacts:
         archs: every architecture that its nvcc accepts, with suffixes, without PTX.
         gcc_max: newest major of gcc that nvcc accepts; None: unknown.
         driver_floor: the oldest Linux driver that runs its programs if they hold machine code for the GPU.
+        ptx: version of the PTX language that its nvcc writes.
+        driver: the first Linux driver that knows this CUDA, and so compiles its PTX; empty: unknown.
         images: NVIDIA's images.
 
     """
@@ -78,6 +77,8 @@ class ToolkitFacts:
     archs: frozenset[Arch]
     gcc_max: int | None
     driver_floor: str
+    ptx: str
+    driver: str
     images: ImageFacts
 
 
@@ -92,12 +93,12 @@ class Table:
     arch_suffixes: frozenset[str]
     images: ImageTable
     gpus: dict[tuple[int, int], tuple[str, ...]]
+    companions: dict[str, dict[Torch, str]]
 
 
 def read_table(path: Path) -> Table:
     """Read compat.yaml. A mistake in the file is a bug and raises KeyError, ValueError or yaml.YAMLError."""
-    with path.open(encoding="utf-8") as file:
-        raw = yaml.load(file, Loader=_LOADER)  # noqa: S506  # a Base loader makes text, lists and dicts only
+    raw = read_text_yaml(path)
     gcc_min = {s: int(row["gcc_min"]) for s, row in raw["cxx_standards"].items()}
     floors = raw["driver_floors"]["rows"]
     return Table(
@@ -113,6 +114,10 @@ def read_table(path: Path) -> Table:
         arch_suffixes=frozenset(["", *raw["torch_arch_suffixes"]["value"]]),
         images=read_images(raw),
         gpus={_capability(arch): tuple(names) for arch, names in raw["gpus"]["rows"].items()},
+        companions={
+            name: {Torch.parse(torch): version for torch, version in row.items()}
+            for name, row in raw["companions"]["rows"].items()
+        },
     )
 
 
@@ -158,6 +163,8 @@ def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitF
         archs=frozenset(map(Arch.parse, row["archs"])),
         gcc_max=None if row["gcc_max"]["value"] == "null" else int(row["gcc_max"]["value"]),
         driver_floor=floors[str(cuda.major)],
+        ptx=row["ptx"],
+        driver=row.get("driver", ""),
         images=ImageFacts(
             version=images["version"],
             ubuntu=tuple(images["ubuntu"]),

@@ -27,6 +27,16 @@ REGISTRY_PATTERN = r"[A-Za-z0-9.-]+(:[0-9]+)?"
 #: Host and path of a mirror of a registry: registry.example/mirror.
 MIRROR_PATTERN = REGISTRY_PATTERN + r"(/[a-z0-9._-]+)*"
 
+_COMPONENT = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+#: An image name, as the project "distribution" defines it (reference/reference.go): host, path, tag, digest.
+IMAGE_PATTERN = (
+    r"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]+)?/)?"
+    rf"{_COMPONENT}(?:/{_COMPONENT})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?(?:@sha256:[0-9a-f]{{64}})?"
+)
+
+#: Characters of a version or another short value. Python converts no more than 4300 digits to a number.
+_SHORT = 200
+
 _SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT])(i?B)?", re.IGNORECASE)
 
 
@@ -36,12 +46,18 @@ def _parsed(parse: Callable[[str], T]) -> PlainValidator:
     def read(value: object) -> T:
         if not isinstance(value, str):
             raise ValueError("must be one value, not a list or a mapping")
+        _check_length(value)
         try:
             return parse(value)
         except UsageError as error:
             raise ValueError(error.sentence) from None
 
     return PlainValidator(read)
+
+
+def _check_length(text: str, limit: int = _SHORT) -> None:
+    if len(text) > limit:
+        raise ValueError(f"has {len(text)} characters; at most {limit} are possible")
 
 
 def _json_schema(description: str, pattern: str) -> WithJsonSchema:
@@ -51,6 +67,7 @@ def _json_schema(description: str, pattern: str) -> WithJsonSchema:
 
 def _matching(pattern: str, message: str) -> AfterValidator:
     def check(value: str) -> str:
+        _check_length(value, 1000)
         if not re.fullmatch(pattern, value):
             raise ValueError(f"{value!r} {message}")
         return value
@@ -62,6 +79,7 @@ def _readable(read: Callable[[str], object], message: str) -> AfterValidator:
     """Return a validator for text that packaging must be able to read."""
 
     def check(value: str) -> str:
+        _check_length(value, 1000)
         try:
             read(value)
         except ValueError:
@@ -81,7 +99,10 @@ def _torch_text(text: str) -> str:
 
 
 def _version(text: str) -> str:
+    _check_length(text)
     try:
+        if text != text.strip():
+            raise InvalidVersion(text)
         version = Version(text)
     except InvalidVersion:
         raise ValueError(f"{text!r} is not a version; write it like 1.2.3") from None
@@ -94,8 +115,8 @@ def parse_size(text: str) -> int:
     """Return the bytes of `512MiB` or `20G` (powers of 1024), `20GB` (powers of 1000) or `0`. Raises UsageError."""
     if text == "0":
         return 0
-    if not (m := _SIZE.fullmatch(text)):
-        raise UsageError(f"{text!r} is not a size; write it like 512MiB or 2GiB")
+    if len(text) > _SHORT or not (m := _SIZE.fullmatch(text)):
+        raise UsageError(f"{text[:_SHORT]!r} is not a size; write it like 512MiB or 2GiB")
     base = 1000 if (m[3] or "").upper() == "B" else 1024
     return int(float(m[1]) * base ** ("KMGT".index(m[2].upper()) + 1))
 
@@ -172,6 +193,11 @@ Revision = Annotated[
 GitUrl = Annotated[
     str,
     _matching(r"(https?|ssh|file)://\S+|[\w.-]+@[\w.-]+:\S+", "is not a git URL; write it like https://…/name.git"),
+]
+ImageName = Annotated[
+    str,
+    _matching(IMAGE_PATTERN, "is not an image name; write it like registry.example/team/cuda12:2026-11-01"),
+    WithJsonSchema({"type": "string", "pattern": f"^{IMAGE_PATTERN}$"}),
 ]
 RegistryHost = Annotated[str, _matching(REGISTRY_PATTERN, "is not the host of a registry; write it like docker.io")]
 MirrorLocation = Annotated[

@@ -9,6 +9,7 @@ from builder.matrix.config import TORCH_INDEX
 from builder.matrix.models.fields import (
     ArchName,
     CudaVersion,
+    ImageName,
     MirrorLocation,
     PythonVersion,
     RegistryHost,
@@ -56,17 +57,17 @@ class ImageModel(StrictModel):
     cells: str = Field(
         description="Pattern of cell names; `*` matches any text.", examples=["torch2.1*-cu118-*", "torch2.*-cu121-*"]
     )
-    image: str = Field(
+    image: ImageName = Field(
         description="The base image for builds, with its tag or digest.",
         examples=["registry.example/team/cuda12:2026-11-01"],
     )
-    pythons: str | None = Field(
+    pythons: ImageName | None = Field(
         default=None,
         description="The image from which buildfarm copies /opt/python; it may be the same as `image`. Without this"
         " key, pypa's manylinux image.",
         examples=["registry.example/team/manylinux_2_28:2026-11-01"],
     )
-    runtime: str | None = Field(
+    runtime: ImageName | None = Field(
         default=None,
         description="The base image of the runtime images. A check in a container runs in a runtime image. The base"
         " image needs no CUDA toolkit. Without this key, `image`.",

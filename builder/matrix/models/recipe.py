@@ -200,6 +200,14 @@ class RecipeModel(StrictModel):
         description="Run-time requirements that buildfarm adds to the METADATA of the wheel.",
         examples=[["numpy>=1.26"]],
     )
+    requires_torch: Literal["window", "source"] = Field(
+        default="window",
+        description="What METADATA of the wheel requires of torch. `window`: the releases that the wheel is tested for,"
+        " which are the series for the classes `cpython` and `abi3` (`torch==2.11.*`), and every release from the"
+        " oldest on for `stable` (`torch>=2.10`). A narrower requirement of the source is kept. `source`: the"
+        " requirement of the source, unchanged.",
+        examples=["source"],
+    )
     assume_cuda: bool = Field(
         default=False,
         description="Make torch.cuda.is_available() return True during the build, for a setup.py that compiles CUDA"
@@ -261,6 +269,11 @@ class RecipeModel(StrictModel):
         description="Maps the name of each shared library, without its suffix, to the dispatch keys that the library"
         " must register.",
         examples=[{"_C": ["CPU"], "_C_cuda": ["CUDA"]}],
+    )
+    max_size: Bytes | None = Field(
+        default=None,
+        description="The largest wheel file that the check `size` passes. Without this key, any size passes.",
+        examples=["300MB", "1GiB"],
     )
     seconds_per_case: int = Field(
         default=SECONDS_PER_CASE,

@@ -38,7 +38,10 @@ class CellEnvironment(Protocol):
         ...
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
-        """Run the op gate with the recipe's cases; return its answer, or a sentence on why there is none."""
+        """Run the op gate with the recipe's cases; return its answer, or a sentence on why there is none.
+
+        A gate without an answer is a failure of the wheel.
+        """
         ...
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:

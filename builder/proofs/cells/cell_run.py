@@ -15,7 +15,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
-from builder.proofs.cells.op_gate import gate_not_run, gate_proofs
+from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheels.toolchain.uv import DiskFullError, KilledError, UnsatisfiableError
@@ -78,8 +78,10 @@ class CellRunner:
                 answer = self._run_gate(environment, cell, wheel, recipe)
         except MissingToolError as error:
             return not_run_in_cell(str(error), sha256, cell)
+        if isinstance(answer, MissingToolError):  # the environment is lost
+            return CellRun(symbols, (imported, *gate_not_run(str(answer), sha256, cell)))
         if isinstance(answer, str):
-            return CellRun(symbols, (imported, *gate_not_run(answer, sha256, cell)))
+            return CellRun(symbols, (imported, *gate_failed(answer, sha256, cell)))
         return CellRun(symbols, (imported, *gate_proofs(answer, sha256, cell)), answer)
 
     def read_symbols(self, cell: Cell, sha256: str) -> CellRun:
@@ -100,7 +102,9 @@ class CellRunner:
         ):
             yield environment
 
-    def _run_gate(self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe) -> Answer | str:
+    def _run_gate(
+        self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe
+    ) -> Answer | str | MissingToolError:
         # Install companions after the import check, which must pass without them.
         _install_companions(recipe.companions, partial(environment.install, wheel))
         with _gate_lock:
@@ -108,7 +112,7 @@ class CellRunner:
             try:
                 return environment.run_gate(recipe)
             except MissingToolError as error:
-                return str(error)
+                return error
 
 
 def _install_companions(companions: Sequence[str], install: Callable[[Sequence[str]], None]) -> None:

@@ -1,18 +1,20 @@
 """Environments of cells in containers: the cell's runtime image, with this machine's GPU if it has one.
 
-One container serves one wheel in one cell. It has a network while packages are installed, and none while the gate runs:
-an op needs no network to compute, and the code under test must not reach one. Load this module only when a container is
+A container serves one wheel in one cell. It has a network, and passwords of package indexes, only while packages are
+installed: an import and an op need no network, and the code under test must not reach one. A container in which the
+code has run never gets a network again. Load this module only when a container is
 needed: the Docker SDK takes a while to import.
 """
 
 from __future__ import annotations
 
-import json
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
 
 from builder.build_log import log_size
 from builder.errors import BuildError, MissingToolError, UsageError
@@ -47,26 +49,37 @@ from builder.proofs.cells.import_check import (
     hanging_import,
     import_arguments,
     judge_import,
+    write_secret,
 )
-from builder.proofs.cells.op_gate import DRAFT, T, read_answer, spec_of
+from builder.proofs.cells.op_gate import (
+    ANSWER_BYTES,
+    DRAFT,
+    gate_arguments,
+    gate_seconds,
+    read_answer,
+    read_signed,
+    spec_of,
+    write_key,
+)
 from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.resources import measure_resources
 from builder.store import Store
-from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
+from builder.untrusted.json_data import parse_json
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
 
-#: Paths in a rendered runtime image, and of the files mounted into it.
+#: Paths in a rendered runtime image, and of the files mounted into it. The cache of uv ends with the container: code
+#: of the wheel could change it.
 _PYTHON, _UV, _CA, _CACHE = "/opt/cell/bin/python", "/run/buildfarm/uv", "/run/buildfarm/ca.pem", f"{CONTAINER_DIR}/uv"
 
-#: Imports torch once before the gate's time limits start, so that its files are read from the image's layers. The
+#: Bytes of the symbols of torch's libraries as JSON; they are read before the wheel is installed.
+MOST_SYMBOLS = 1 << 30
+
+#: Run before the gate, so that torch's files are read from the image's layers before the gate's time limits start. The
 #: gate's processes import torch in parallel, which took more than their limit of three minutes on an overloaded machine
 #: with fuse-overlayfs (measured 2026-11).
-_GATE = (
-    f"{_PYTHON} -I -c 'import torch';"
-    f" {_PYTHON} -I -X faulthandler {CONTAINER_DIR}/gate --answer {CONTAINER_DIR}/gate/answer.json"
-)
+_IMPORT_TORCH = f"{_PYTHON} -I -c 'import torch'"
 
 
 def container_environments(
@@ -100,20 +113,29 @@ class ContainerEnvironments:
         self._engine.remove_containers(owner)
         image, spec = self._image(cell, owner, log)
         gpu = gpu_for(cell)
-        for request in GPU_REQUESTS if gpu.wanted else ():
-            with self._engine.container(replace(spec, gpus=request)) as container:
+        with ExitStack() as containers:
+
+            def start(spec: ContainerSpec) -> Container:
+                containers.close()
+                return containers.enter_context(self._engine.container(spec))
+
+            for request in GPU_REQUESTS if gpu.wanted else ():
+                container = start(with_gpu := replace(spec, gpus=request))
                 try:
                     container.run(["true"], log=log)
                 except NoGpuError as error:
                     gpu = Gpu(wanted=False, why_not=gpu.why_not or error.sentence)
                     continue
-                gpu = Gpu(wanted=True)
-                yield ContainerEnvironment(container, spec, image.packages, gpu, folder, log)
-                return
-        # As the engine's default runtime, NVIDIA's would act without a request and refuse an image for its driver.
-        plain = replace(spec, environment={**spec.environment, "NVIDIA_VISIBLE_DEVICES": "void"})
-        with self._engine.container(plain) as container:
-            yield ContainerEnvironment(container, plain, image.packages, gpu, folder, log)
+                gpu, spec = Gpu(wanted=True), with_gpu
+                break
+            else:
+                # As the default runtime, NVIDIA's would act without a request and refuse an image for its driver.
+                spec = replace(spec, environment={"NVIDIA_VISIBLE_DEVICES": "void"})
+                container = start(spec)
+            variables = _variables(self._environments.torch_index(cell.torch, cell.cuda))
+            yield ContainerEnvironment(
+                container, partial(start, spec), spec, variables, image.packages, gpu, folder, log
+            )
 
     def _image(self, cell: Cell, owner: str, log: Path) -> tuple[RuntimeImage, ContainerSpec]:
         """The cell's runtime image, which exists afterwards, and how a container of it is started."""
@@ -130,86 +152,112 @@ class ContainerEnvironments:
         spec = ContainerSpec(
             image=tag,
             labels={OWNER_LABEL: owner},
-            environment=_variables(index),
             bind_mounts={find_uv(): _UV, ca_bundle(): _CA},
-            volumes={PACKAGES_VOLUME: _CACHE},
             memory=measure_resources().memory,
         )
         return image, spec
 
 
-@dataclass(frozen=True)
+class OutOfMemoryError(MissingToolError):
+    """A program in the container needed more memory than the container has."""
+
+
+@dataclass
 class ContainerEnvironment:
     """`CellEnvironment` in a container."""
 
     _container: Container
+    _start: Callable[[], Container]
     _spec: ContainerSpec
+    _variables: Mapping[str, str]
     _packages: tuple[str, ...]
     _gpu: Gpu
     _folder: Path
     _log: Path
+    _offline: bool = False
 
     def symbols(self) -> SymbolTable:
         """Read in the container, by the same code as on this machine."""
         self._container.put(write_reader(self._folder / "reader"), "reader")
         result = self._step([_PYTHON, "-I", "-c", READ_SYMBOLS])
-        symbols = self._container.get("symbols.json")
+        symbols = self._container.get("symbols.json", MOST_SYMBOLS)
         if result.status != 0 or symbols is None:
             raise MissingToolError(
                 "the libraries of torch in the cell's image cannot be read",
                 where=self._spec.image,
                 hints=[*result.stderr.strip().splitlines()[-1:], f"the full output is in {self._log}"],
             )
-        return SymbolTable.from_json(json.loads(symbols))
+        return parse_json(symbols, SymbolTable.from_json)
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
-        """Install with this machine's uv, which is mounted into the container."""
+        """Install with this machine's uv, in a new container if code of the wheel has run in this one."""
+        if self._offline:
+            self._container, self._offline = self._start(), False
         inside = f"wheels/{wheel.name}"
         self._container.put(wheel, inside)
         wanted = [*self._packages, f"{CONTAINER_DIR}/{inside}", *companions]
         start = log_size(self._log)
-        result = self._step([_UV, "pip", "install", "--no-config", "--python", _PYTHON, *wanted])
+        argv = [_UV, "pip", "install", "--no-config", "--python", _PYTHON, *wanted]
+        result = self._step(argv, variables=self._variables)
         if result.status < 0:
             raise KilledError(f"uv was killed by signal {-result.status}", stage="environment", log=self._log)
         if result.status != 0:
-            index = self._spec.environment.get(FIRST_INDEX, "").split()
+            index = self._variables.get(FIRST_INDEX, "").split()
             error = uv_error(self._log, start, wanted, index)
             error.where = error.where or self._spec.image
             raise error
 
     def try_import(self, modules: Sequence[str]) -> ImportOutcome:
-        """Import in a fresh process of the container."""
+        """Import in a fresh process of the container, without a network."""
+        self._go_offline()
         self._step([_PYTHON, "-I", "-c", "import torch"])  # reads torch from the image's layers before the time limit
-        result = self._step([_PYTHON, *import_arguments(modules)], IMPORT_SECONDS)
+        path, secret = write_secret(self._folder)
+        self._container.put(path, "secret")
+        result = self._step([_PYTHON, *import_arguments(f"{CONTAINER_DIR}/secret", modules)], IMPORT_SECONDS)
         if result.timed_out:
             return hanging_import(modules)
-        outcome = judge_import(modules, result.status, result.stdout, result.stderr)
+        outcome = judge_import(modules, secret, result.status, result.stdout, result.stderr)
         return replace(outcome, evidence={**outcome.evidence, "image": self._spec.image})
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
         """Run the gate in the container without a network; without a GPU, each GPU check says why."""
-        answer = self._packed(recipe, (), Answer.from_json)
+        gate = pack(self._folder / "gate", spec_of(recipe, measure_resources().cores), recipe.cases)
+        key = write_key(gate)
+        try:
+            status, written = self._packed(recipe, gate, ())
+        except OutOfMemoryError as error:
+            return error.sentence
+        answer = read_signed(written, key, status, self._log)
         return answer if isinstance(answer, str) else in_container(answer, self._spec.image, self._gpu.why_not)
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
         """Draft in the container without a network."""
-        return self._packed(recipe, DRAFT, Drafts.from_json)
-
-    def _packed(self, recipe: Recipe, arguments: Sequence[str], parse: Callable[[Any], T]) -> T | str:
         gate = pack(self._folder / "gate", spec_of(recipe, measure_resources().cores), recipe.cases)
         try:
-            self._container.put(gate, "gate")
-            self._container.go_offline()
-            result = self._step(["/bin/sh", "-c", " ".join([_GATE, *arguments])])
-            written = self._container.get("gate/answer.json")
+            status, written = self._packed(recipe, gate, DRAFT)
         except MissingToolError as error:
             return error.sentence
-        return read_answer(written or b"", parse, result.status, self._log)
+        return read_answer(written, Drafts.from_json, status, self._log)
 
-    def _step(self, argv: Sequence[str], seconds: float | None = None) -> RunResult:
-        result = self._container.run(argv, log=self._log, timeout=seconds)
+    def _packed(self, recipe: Recipe, gate: Path, arguments: Sequence[str]) -> tuple[int, bytes]:
+        """Run the packed gate; return its exit status and what it wrote. Raises MissingToolError."""
+        self._container.put(gate, "gate")
+        self._go_offline()
+        command = shlex.join([_PYTHON, *gate_arguments(f"{CONTAINER_DIR}/gate", *arguments)])
+        result = self._step(["/bin/sh", "-c", f"{_IMPORT_TORCH}; {command}"], gate_seconds(recipe))
+        return result.status, self._container.get("gate/answer.json", ANSWER_BYTES) or b""
+
+    def _go_offline(self) -> None:
+        if not self._offline:
+            self._container.go_offline()
+            self._offline = True
+
+    def _step(
+        self, argv: Sequence[str], seconds: float | None = None, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> RunResult:
+        result = self._container.run(argv, log=self._log, timeout=seconds, variables=variables)
         if result.out_of_memory:
-            raise MissingToolError(
+            raise OutOfMemoryError(
                 f"the container ran out of memory: its limit was {size_text(self._spec.memory)},"
                 " which was all the free memory of this machine when the container was created",
                 hints=["close other programs, or use a machine with more memory"],

@@ -2,46 +2,60 @@
 
 from __future__ import annotations
 
-import json
 import os
+import secrets
 import signal
-import subprocess
-import time
+import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from builder.process import raise_if_interrupted
+from builder.gate.system.confinement import confined
+from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
 from builder.proof import Verdict
 from builder.proofs.cells.import_failure import RaisedImport
+from builder.untrusted.json_data import JsonError, parse_json
 
 #: Time limit. A normal import of torch takes seconds.
 IMPORT_SECONDS = 300
 
-#: Prefixes of the line that holds the result: modules may print other lines before and after.
-_MARK, _RAISED = "buildfarm imported ", "buildfarm raised "
+#: How much of the end of an import's output is read, in bytes.
+_KEPT_OUTPUT = 1 << 20
 
+#: Words after the secret at the start of the line that holds the result.
+_MARK, _RAISED = " imported ", " raised "
+
+#: Reads the secret and deletes its file before any module of the wheel runs. What modules print goes to stderr.
 _PROGRAM = """
-import faulthandler, importlib, json, platform, sys, traceback
-faulthandler.enable()
-for name in sys.argv[1:]:
-    try:
-        importlib.import_module(name)
-    except Exception as error:
-        traceback.print_exc()
-        chain = []
-        while error and len(chain) < 20:
-            chain.append([type(error).__name__, str(error)])
-            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
-        print("\\n{raised}" + json.dumps({"module": name, "chain": chain}))
-        sys.exit(1)
-import torch
-print("\\n{mark}" + json.dumps({
-    "torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version(),
-    "glibc": platform.libc_ver()[1], "gpus": torch.cuda.device_count(),
-}))
+def main(path, names):
+    import faulthandler, importlib, json, os, platform, sys, traceback
+    with open(path) as file:
+        secret = file.read()
+    os.unlink(path)
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    def answer(word, data):
+        os.write(answers, (secret + word + json.dumps(data) + "\\n").encode())
+    faulthandler.enable()
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            traceback.print_exc()
+            chain = []
+            while error and len(chain) < 20:
+                chain.append([type(error).__name__, str(error)])
+                error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+            answer("{raised}", {"module": name, "chain": chain})
+            sys.exit(1)
+    import torch
+    answer("{mark}", {
+        "torch": torch.__version__, "cuda": torch.version.cuda, "python": platform.python_version(),
+        "glibc": platform.libc_ver()[1], "gpus": torch.cuda.device_count(),
+    })
+import sys
+main(sys.argv.pop(1), sys.argv[1:])
 """.replace("{mark}", _MARK).replace("{raised}", _RAISED)
 
 
@@ -54,25 +68,49 @@ class ImportOutcome:
     evidence: dict[str, Any]
 
 
-def try_import(interpreter: Path, modules: Sequence[str], log: Path | None = None) -> ImportOutcome:
+def try_import(interpreter: Path, modules: Sequence[str], *, owner: str, log: Path | None = None) -> ImportOutcome:
     """Import the modules, in order, in a fresh process of the cell's Python; a crash does not affect this process.
 
-    The output of a failed import is appended to the log.
+    The process can change no file but those below a temporary folder, which is its HOME. The output of a failed import
+    is appended to the log. `owner` is that of the process, as in `process.run`. Raises Interrupted.
+
+    LD_LIBRARY_PATH, LD_PRELOAD and other loader variables of the user's shell are not passed on: a wheel that needs
+    them does not import for anybody else.
     """
-    try:
-        done = _run([str(interpreter), *import_arguments(modules)])
-    except subprocess.TimeoutExpired:
+    limits = replace(WHEEL_LIMITS, seconds=IMPORT_SECONDS)
+    environment = {name: value for name, value in wheel_variables().items() if not name.startswith("LD_")}
+    with (
+        tempfile.TemporaryDirectory(prefix="buildfarm-import-") as scratch,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+    ):
+        path, secret = write_secret(Path(scratch))
+        argv = confined([str(interpreter), *import_arguments(str(path), modules)], [Path(scratch)])
+        environment |= {"HOME": scratch, "TMPDIR": scratch}
+        ended = run_contained(argv, out, err, owner=owner, env=environment, limits=limits)
+        stdout, stderr = _tail(out), _tail(err)
+    if ended.limit == "time":
         return hanging_import(modules)
-    outcome = judge_import(modules, done.returncode, done.stdout, done.stderr)
+    if ended.limit:
+        reason = f"import of {', '.join(modules)} {describe_limit(ended.limit, limits)}"
+        return ImportOutcome(Verdict.FAILED, reason, {"stderr": stderr[-4000:], "limit": ended.limit})
+    outcome = judge_import(modules, secret, ended.status, stdout, stderr)
     if log and outcome.verdict is Verdict.FAILED:
         with log.open("a", encoding="utf-8") as stream:
-            stream.write(f"+ import {', '.join(modules)}\n{done.stderr}")
+            stream.write(f"+ import {', '.join(modules)}\n{stderr}")
     return outcome
 
 
-def import_arguments(modules: Sequence[str]) -> list[str]:
-    """Arguments of the cell's Python that import the modules."""
-    return ["-I", "-X", "faulthandler", "-c", _PROGRAM, *modules]
+def write_secret(folder: Path) -> tuple[Path, str]:
+    """Write a new secret into a file; return both. The program of the check begins its answer with the secret."""
+    path, secret = folder / "secret", secrets.token_hex(32)
+    path.write_text(secret)
+    return path, secret
+
+
+def import_arguments(secret: str, modules: Sequence[str]) -> list[str]:
+    """Arguments of the cell's Python that import the modules; `secret` is the path of the file from `write_secret`."""
+    return ["-I", "-X", "faulthandler", "-c", _PROGRAM, secret, *modules]
 
 
 def hanging_import(modules: Sequence[str]) -> ImportOutcome:
@@ -82,18 +120,20 @@ def hanging_import(modules: Sequence[str]) -> ImportOutcome:
     )
 
 
-def judge_import(modules: Sequence[str], status: int, stdout: str, stderr: str) -> ImportOutcome:
-    """The outcome of a finished import, by its exit status (negative: the signal that killed it) and its output."""
+def judge_import(modules: Sequence[str], secret: str, status: int, stdout: str, stderr: str) -> ImportOutcome:
+    """The outcome of a finished import, by its exit status (negative: the signal that killed it) and its output.
+
+    Only a line that begins with the secret counts.
+    """
     names = ", ".join(modules)
     evidence: dict[str, Any] = {"stderr": stderr[-4000:], "status": status}
     if status == 0:
-        if imported := _printed(_MARK, stdout):
+        if imported := _printed(secret + _MARK, stdout):
             return ImportOutcome(Verdict.PASSED, names, imported)
         return ImportOutcome(Verdict.FAILED, f"import of {names} ended the process", evidence)
     if status < 0:
         return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {_signal_name(-status)}", evidence)
-    if raised := _printed(_RAISED, stdout):
-        failure = RaisedImport.from_json(raised)
+    if failure := RaisedImport.from_json(_printed(secret + _RAISED, stdout)):
         return ImportOutcome(Verdict.FAILED, failure.sentence(), evidence | {"hints": failure.hints(modules)})
     lines = stderr.strip().splitlines()
     return ImportOutcome(Verdict.FAILED, f"import of {names} failed: {lines[-1] if lines else 'no message'}", evidence)
@@ -102,48 +142,16 @@ def judge_import(modules: Sequence[str], status: int, stdout: str, stderr: str) 
 def _printed(mark: str, stdout: str) -> dict[str, Any]:
     """The data of the last line with this prefix, or an empty dictionary."""
     found = [line.removeprefix(mark) for line in stdout.splitlines() if line.startswith(mark)]
-    data: dict[str, Any] = json.loads(found[-1]) if found else {}
-    return data
+    try:
+        return parse_json(found[-1], dict) if found else {}
+    except JsonError:  # the wheel printed it
+        return {}
 
 
-def _run(argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """Run the program; raises subprocess.TimeoutExpired, or Interrupted, after killing it and all its children.
-
-    LD_LIBRARY_PATH, LD_PRELOAD and other loader variables of the user's shell are not passed on: a wheel that needs
-    them does not import for anybody else.
-    """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("LD_")}
-    with subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=environment,
-        start_new_session=True,
-    ) as process:
-        try:
-            out, err = _outcome(process)
-        except BaseException:
-            # Kill the whole group: children hold the same pipes, and `with` waits until the pipes are closed.
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise
-    return subprocess.CompletedProcess(argv, process.returncode, out, err)
-
-
-def _outcome(process: subprocess.Popen[str]) -> tuple[str, str]:
-    """Output and error output. The process has its own session, so Ctrl-C does not reach it: check for it here."""
-    end = time.monotonic() + IMPORT_SECONDS
-    while True:
-        raise_if_interrupted()
-        left = end - time.monotonic()
-        try:
-            return process.communicate(timeout=max(0, min(left, 1)))
-        except subprocess.TimeoutExpired:
-            if left <= 1:
-                raise
+def _tail(file: IO[bytes]) -> str:
+    """The end of an output, which may have any size."""
+    file.seek(max(0, file.seek(0, os.SEEK_END) - _KEPT_OUTPUT))
+    return file.read().decode(errors="replace")
 
 
 def _signal_name(number: int) -> str:

@@ -31,9 +31,13 @@ class RaisedImport:
     chain: tuple[tuple[str, str], ...]
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RaisedImport:
-        """Read what the program printed."""
-        return cls(data["module"], tuple((str(kind), str(text)) for kind, text in data["chain"]))
+    def from_json(cls, data: dict[str, Any]) -> RaisedImport | None:
+        """Read what the program printed; None for anything else."""
+        try:
+            chain = tuple((str(kind), str(text)) for kind, text in data["chain"])
+            return cls(str(data["module"]), chain) if chain else None
+        except (KeyError, TypeError, ValueError):
+            return None
 
     def sentence(self) -> str:
         """The exception, and the line that names its cause if the exception does not."""

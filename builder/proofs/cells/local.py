@@ -16,7 +16,8 @@ from builder.proofs.cells.import_check import ImportOutcome, try_import
 from builder.proofs.cells.op_gate import GateOptions, run_drafts, run_gate
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
-from builder.wheels.toolchain.environments import Environment, Environments
+from builder.wheels.toolchain.bytecode import add_bytecode
+from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments
 
 
 class LocalEnvironments:
@@ -33,6 +34,14 @@ class LocalEnvironments:
         index = self._environments.torch_index(cell.torch, cell.cuda)
         environment = Environment(folder / "env", cell.python, ())
         self._environments.create(environment.folder, interpreter, packages, index=index, log=log, owner=owner)
+        add_bytecode(
+            self._environments.store,
+            environment.interpreter,
+            environment.site_packages,
+            CELL_MODULES,
+            log=log,
+            owner=owner,
+        )
         yield LocalEnvironment(self._environments, environment, packages, tuple(index), folder, owner, log)
 
 
@@ -60,7 +69,7 @@ class LocalEnvironment:
 
     def try_import(self, modules: Sequence[str]) -> ImportOutcome:
         """Import in a process of the environment's Python."""
-        return try_import(self._environment.interpreter, modules, self._log)
+        return try_import(self._environment.interpreter, modules, owner=self._owner, log=self._log)
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
         """Run the gate with the environment's Python."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hmac
 import json
 import os
+import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,14 +14,29 @@ from typing import Any, TypedDict, TypeVar
 from builder.code_digest import OP_PROOFS, code_digest
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
-from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, Answer, Outcome, Spec, verdict_of
+from builder.gate.outcome import (
+    ACCEPTED,
+    FAILED,
+    KEY_FILE,
+    NOT_RUN,
+    Answer,
+    Outcome,
+    Spec,
+    signature,
+    verdict_of,
+)
 from builder.gate.pack import REFERENCES, pack
+from builder.gate.processes.limits import IMPORT_SECONDS
+from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
+from builder.gate.system.confinement import confined
+from builder.gate.system.sizes import size_text
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
-from builder.process import kill_orphans, run
+from builder.process import WHEEL_LIMITS, kill_orphans, run, wheel_variables
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.static.claim import join_names
+from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, parse_json
 
 T = TypeVar("T")
 
@@ -32,8 +49,14 @@ class GateOptions(TypedDict):
     owner: str
 
 
+#: The time limit of the complete gate is that of so many cases.
+_CASES = 240
+
 #: The arguments of the gate that make it draft cases instead of running checks.
 DRAFT = ("--draft",)
+
+#: The largest answer that is read, in bytes.
+ANSWER_BYTES = 32 << 20
 
 #: The gate's checks, in the order in which they are printed.
 GATE_CHECKS = tuple(Check(name) for name in CHECKS)
@@ -71,44 +94,96 @@ def _references(recipe: Recipe) -> list[Path]:
 
 
 def run_gate(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Answer | str:
-    """Run the gate with this Python; return its answer, or a sentence on why there is none.
+    """Run the gate with this Python; return its answer, or a sentence on why there is none, which is a failure.
 
     `folder` must not exist; the gate is copied there, works there and writes its answer there. Its table goes to the
     log. No other run may use `owner` at the same time: an interrupted run kills every process that carries it.
     """
-    status, written = _run_packed(interpreter, recipe, folder, (), jobs=jobs, log=log, owner=owner)
-    return read_answer(written, Answer.from_json, status, log)
+    pack(folder, spec_of(recipe, jobs), recipe.cases)
+    key = write_key(folder)
+    status, written = _run_packed(interpreter, folder, (), log=log, owner=owner, seconds=gate_seconds(recipe))
+    return read_signed(written, key, status, log)
 
 
 def run_drafts(interpreter: Path, recipe: Recipe, folder: Path, *, jobs: int, log: Path, owner: str) -> Drafts | str:
     """Draft cases with this Python, like `run_gate`."""
-    status, written = _run_packed(interpreter, recipe, folder, DRAFT, jobs=jobs, log=log, owner=owner)
+    pack(folder, spec_of(recipe, jobs), recipe.cases)
+    status, written = _run_packed(interpreter, folder, DRAFT, log=log, owner=owner)
     return read_answer(written, Drafts.from_json, status, log)
 
 
 def read_answer(written: bytes, parse: Callable[[Any], T], status: int, log: Path) -> T | str:
     """Return the parsed answer of the gate, or a sentence on why there is none."""
+    if len(written) > ANSWER_BYTES:
+        return f"the op gate wrote results of more than {size_text(ANSWER_BYTES)}; the full output is in {log}"
     try:
-        return parse(json.loads(written))
-    except (ValueError, KeyError, TypeError):
+        return parse_json(written, parse, limit=MAX_OWN_JSON)
+    except JsonError:
         return f"the op gate exited with status {status} and wrote no results; the full output is in {log}"
 
 
+def write_key(folder: Path) -> bytes:
+    """Write a new key into the folder of a packed gate, which deletes the file at once; return the key."""
+    key = secrets.token_bytes(32)
+    descriptor = os.open(folder / KEY_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+    return key
+
+
+def read_signed(written: bytes, key: bytes, status: int, log: Path) -> Answer | str:
+    """Return the answer of the gate, or a sentence on why there is none.
+
+    An answer without the key's signature, or with an exit status that contradicts it, was not written by the gate.
+    """
+    forged = f"something other than the op gate wrote the results of the op gate; the full output is in {log}"
+
+    def parse(data: Any) -> Answer | str:  # noqa: ANN401
+        if not hmac.compare_digest(str(data["signature"]), signature(key, data)):
+            return forged
+        answer = Answer.from_json(data)
+        failed = any(one.verdict == FAILED for one in answer.outcomes)
+        return answer if status == (SOMETHING_FAILED if failed else NOTHING_FAILED) else forged
+
+    return read_answer(written, parse, status, log)
+
+
+def gate_arguments(folder: str, *more: str) -> list[str]:
+    """Return the arguments of Python that run the packed gate in a folder.
+
+    Without -S, Python would execute code of installed wheels when it starts: `.pth` files and `sitecustomize`.
+    """
+    own = () if more[:1] == DRAFT else ("-S",)
+    return ["-I", *own, "-X", "faulthandler", folder, "--answer", f"{folder}/answer.json", *more]
+
+
+def gate_seconds(recipe: Recipe) -> float:
+    """Return the time limit of the complete gate, in seconds: it ends a gate that an op has stopped."""
+    return 2 * IMPORT_SECONDS + _CASES * recipe.seconds_per_case
+
+
 def _run_packed(
-    interpreter: Path, recipe: Recipe, folder: Path, arguments: Sequence[str], *, jobs: int, log: Path, owner: str
+    interpreter: Path, folder: Path, arguments: Sequence[str], *, log: Path, owner: str, seconds: float = 0
 ) -> tuple[int, bytes]:
-    """Run the packed gate; return its exit status and what it wrote."""
-    pack(folder, spec_of(recipe, jobs), recipe.cases)
+    """Run the packed gate, which can change files in `folder` only; return its exit status and what it wrote."""
     answer, scratch = folder / "answer.json", folder / "tmp"
     scratch.mkdir()
-    argv = [str(interpreter), "-I", "-X", "faulthandler", str(folder), "--answer", str(answer), *arguments]
+    argv = [str(interpreter), *gate_arguments(str(folder), *arguments)]
     try:
         # A killed gate cannot clean up: its task directories are removed with the folder.
-        status = run(argv, log=log, owner=owner, env={**os.environ, "TMPDIR": str(scratch)})
+        variables = {**wheel_variables(), "HOME": str(scratch), "TMPDIR": str(scratch)}
+        limits = replace(WHEEL_LIMITS, seconds=seconds)
+        status = run(confined(argv, [folder]), log=log, owner=owner, env=variables, limits=limits)
     except BaseException:  # Ctrl-C: the gate's processes have their own sessions and would continue
         kill_orphans(owner)
         raise
-    return status, answer.read_bytes() if answer.is_file() else b""
+    return status, _read_limited(answer) if answer.is_file() else b""
+
+
+def _read_limited(answer: Path) -> bytes:
+    """Return at most ANSWER_BYTES and one byte more, by which `read_answer` knows that there is more."""
+    with answer.open("rb") as file:
+        return file.read(ANSWER_BYTES + 1)
 
 
 def gate_proofs(answer: Answer, wheel: str, cell: Cell | None) -> list[Proof]:
@@ -123,6 +198,16 @@ def gate_not_run(reason: str, wheel: str, cell: Cell | None, *, settled: bool = 
     """Proofs of a gate that could not run; `settled` when the next run would have the same result."""
     evidence = {"settled": True} if settled else {}
     return [Proof(wheel, cell, check, Verdict.NOT_RUN, reason, evidence, now()) for check in GATE_CHECKS]
+
+
+def gate_failed(reason: str, wheel: str, cell: Cell | None) -> list[Proof]:
+    """Proofs of a gate that ended without an answer: code of the wheel may have ended it. The next run tries again.
+
+    GPU checks are "not run", because only the gate knows whether there is a GPU.
+    """
+    verdicts = {check: Verdict.NOT_RUN if check.on_gpu else Verdict.FAILED for check in GATE_CHECKS}
+    evidence = {"limit": "time"}
+    return [Proof(wheel, cell, check, verdict, reason, evidence, now()) for check, verdict in verdicts.items()]
 
 
 def _proof(answer: Answer, check: Check, wheel: str, cell: Cell | None) -> Proof:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from builder.code_digest import CELL_PROOFS, LINKAGE_PROOFS, STATIC_PROOFS, WHEELFILE, code_digest
 from builder.errors import MissingToolError
 from builder.hashing import digest_of
-from builder.matrix.axes import Arch, Cell
+from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
@@ -24,9 +24,10 @@ from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis
 from builder.proofs.static.claim import WheelClaim
 from builder.records.cuda_sources import CudaSources
 from builder.store import Store, StoredBuild, write_atomic
+from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, facts_from_json, facts_to_json, read_facts
-from builder.wheels.job import torch_floor, torch_window
+from builder.wheels.job import required_torch, torch_floor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
@@ -45,8 +46,17 @@ _Proofs = dict[tuple[Cell | None, Check], Proof]
 
 
 @dataclass(frozen=True)
-class _Subject:
-    """A wheel to prove: its file, what buildfarm claims about it, and the libraries that its cells provide."""
+class Subject:
+    """A wheel to prove.
+
+    Attributes:
+        path: the file.
+        facts: what the file says.
+        claim: what is claimed about the wheel; it names the cells.
+        provided: the file names of libraries that torch and its NVIDIA packages provide.
+        recipe: its cases are run.
+
+    """
 
     path: Path
     facts: WheelFacts
@@ -72,7 +82,7 @@ class WheelProver:
         `pull` is whether base images of runtime images may be pulled, and `again` whether every check runs again, also
         those that are decided.
         """
-        self._again = again
+        self.again = again
         self._store = store
         self._environments = environments
         self._images = images
@@ -82,30 +92,44 @@ class WheelProver:
     def prove(
         self, stored: StoredBuild, build: Build, recipe: Recipe, *, log: Path, stage: Callable[[str], None]
     ) -> list[Proof]:
-        """Return every check of this wheel for this build's cells; checks that are decided already do not run again.
+        """Prove the wheel of a build in the cells that it serves, as `prove_wheel` does."""
+        return self.prove_wheel(self.subject(stored, build, recipe), log=log, stage=stage)
 
-        Raises DiskFullError and KilledError: they say nothing about the wheel.
+    def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
+        """The wheel of a build, to prove in the cells that the build serves."""
+        claim = _claim(build, recipe, stored.record.cuda)
+        return Subject(stored.wheel, self._facts(stored), claim, stored.record.provided, recipe)
+
+    def prove_wheel(
+        self,
+        subject: Subject,
+        *,
+        log: Path,
+        stage: Callable[[str], None],
+        made: Mapping[Cell, Sequence[Proof]] | None = None,
+    ) -> list[Proof]:
+        """Return every check of a wheel in the cells of its claim; checks that are decided already do not run again.
+
+        `made` are the checks that other machines made in cells; no check of a cell runs here then. Raises
+        DiskFullError and KilledError: they say nothing about the wheel.
         """
-        provided = stored.record.provided
-        subject = _Subject(
-            stored.wheel, self._facts(stored), _claim(build, recipe, stored.record.cuda), provided, recipe
-        )
+        recipe = subject.recipe
         sha256 = subject.facts.sha256
-        about_file, about_cell = _file_basis(subject.claim, provided), cell_basis(recipe)
+        about_file, about_cell = _file_basis(subject.claim, subject.provided), cell_basis(recipe)
 
         def basis(cell: Cell | None, check: Check) -> str:
             return about_file if cell is None else about_cell[check]
 
         known = {(p.cell, p.check): p for p in self._store.proofs(sha256) if p.basis == basis(p.cell, p.check)}
-        wanted: list[tuple[Cell | None, Check]] = [(None, check) for check in _file_checks(build)]
-        wanted += [(cell, check) for cell in build.serves for check in CELL_CHECKS]
-        if self._again or not all(self._decided(known.get(key), subject.facts) for key in wanted):
-            made = self._prove(subject, {} if self._again else known, log, stage)
+        wanted: list[tuple[Cell | None, Check]] = [(None, check) for check in _file_checks(subject.claim.abi)]
+        wanted += [(cell, check) for cell in subject.claim.cells for check in CELL_CHECKS]
+        if made or self.again or not all(self._decided(known.get(key), subject.facts) for key in wanted):
+            found = self._prove(subject, {} if self.again else known, log, stage, made)
             # A check that does not run now does not replace an earlier verdict.
-            made = [p for p in made if p.verdict is not Verdict.NOT_RUN or not _ran(known.get((p.cell, p.check)))]
-            made = judge([replace(proof, basis=basis(proof.cell, proof.check)) for proof in made], recipe)
-            self._store.save_proofs(made)
-            known |= {(p.cell, p.check): p for p in made}
+            found = [p for p in found if p.verdict is not Verdict.NOT_RUN or not has_run(known.get((p.cell, p.check)))]
+            found = judge([replace(proof, basis=basis(proof.cell, proof.check)) for proof in found], recipe)
+            self._store.save_proofs(found)
+            known |= {(p.cell, p.check): p for p in found}
         # Also report file checks that the ABI class does not require, such as an abi3 tag on a wheel of class cpython.
         more = [key for key in known if key[0] is None and key not in wanted]
         return judge([known[key] for key in (*wanted, *more) if key in known], recipe)
@@ -117,8 +141,8 @@ class WheelProver:
         """
         if proof is None:
             return False
-        if _ran(proof):
-            return not _timed_out(proof)
+        if has_run(proof):
+            return not timed_out(proof)
         if proof.cell is not None:
             in_container = self._images and not is_compatible(facts.filename, proof.cell.python)
             if not in_container and not self._has_python(proof.cell):
@@ -136,20 +160,27 @@ class WheelProver:
     def _facts(self, stored: StoredBuild) -> WheelFacts:
         """The wheel's facts; each version of the reader reads the wheel once and caches them in the store."""
         cached = stored.wheel.with_name(f"facts-{code_digest(WHEELFILE)[:12]}.json")
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            return facts_from_json(json.loads(cached.read_bytes()))
+        with suppress(OSError, JsonError):
+            return read_json(cached, facts_from_json, limit=MAX_OWN_JSON)
         facts = read_facts(stored.wheel)
         write_atomic(cached, json.dumps(facts_to_json(facts)).encode())
         return facts
 
-    def _prove(self, subject: _Subject, known: _Proofs, log: Path, stage: Callable[[str], None]) -> list[Proof]:
-        """Run the checks of every cell that is not decided, then the static checks."""
+    def _prove(
+        self,
+        subject: Subject,
+        known: _Proofs,
+        log: Path,
+        stage: Callable[[str], None],
+        others: Mapping[Cell, Sequence[Proof]] | None,
+    ) -> list[Proof]:
+        """Run the checks of every cell that is not decided, or take those of other machines; then the static checks."""
         # Imported here because auditwheel and abi3info load slowly, and a wheel that is proven does not need them.
         from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415
 
         symbols: dict[Cell, SymbolTable] = {}
-        made: list[Proof] = []
-        for cell in subject.claim.cells:
+        made: list[Proof] = [proof for proofs in (others or {}).values() for proof in proofs]
+        for cell in subject.claim.cells if others is None else ():
             missing = {check for check in CELL_CHECKS if not self._decided(known.get((cell, check)), subject.facts)}
             if not missing:
                 continue
@@ -163,7 +194,7 @@ class WheelProver:
         return made
 
     def _run(
-        self, subject: _Subject, cell: Cell, missing: set[Check], log: Path, stage: Callable[[str], None]
+        self, subject: Subject, cell: Cell, missing: set[Check], log: Path, stage: Callable[[str], None]
     ) -> CellRun:
         """Run the missing checks in one cell; linkage alone needs no import and no gate."""
         from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
@@ -219,11 +250,12 @@ def _table_versions() -> list[str]:
     return [f"{name} {version(name)}" for name in _TABLES]
 
 
-def _ran(proof: Proof | None) -> bool:
+def has_run(proof: Proof | None) -> bool:
+    """Whether there is a verdict other than "not run"."""
     return proof is not None and proof.verdict is not Verdict.NOT_RUN
 
 
-def _timed_out(proof: Proof) -> bool:
+def timed_out(proof: Proof) -> bool:
     """Whether a time limit decided that a check failed; the gate and the import check write it into the evidence."""
     if proof.verdict is not Verdict.FAILED:
         return False
@@ -235,23 +267,24 @@ def _claim(build: Build, recipe: Recipe, cuda_sources: CudaSources) -> WheelClai
     """What buildfarm claims about the wheel of a build."""
     return WheelClaim(
         abi=build.abi,
-        torch=torch_floor(build),
+        torch=torch_floor(build, recipe),
         cuda=build.cuda,
         archs=build.archs,
         cuda_required=recipe.cuda == "required",
         local=build.local_version,
-        requires=(torch_window(build), *recipe.requires),
+        requires=tuple(filter(None, (required_torch(build, recipe), *recipe.requires))),
         cells=build.serves,
         cuda_sources=cuda_sources,
+        max_size=recipe.max_size,
     )
 
 
-def _file_checks(build: Build) -> Sequence[Check]:
-    """The checks of the file that the build's ABI class requires."""
+def _file_checks(abi: AbiClass) -> Sequence[Check]:
+    """The checks of the file that an ABI class requires."""
     checks = [Check.PAYLOAD, Check.TAGS, Check.METADATA, Check.GRAFTED, Check.DEVICE_CODE]
-    if build.abi.value != "cpython":
+    if abi is not AbiClass.CPYTHON:
         checks.append(Check.ABI3)
-    if build.abi.value == "stable":
+    if abi is AbiClass.STABLE:
         checks.append(Check.STABLE)
     return checks
 

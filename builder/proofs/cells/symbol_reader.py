@@ -10,7 +10,8 @@ import elftools
 from builder import errors
 from builder.images.container import CONTAINER_DIR
 from builder.proofs.static import symbol_table
-from builder.wheelfile import elf, fatbin
+from builder.untrusted import masking
+from builder.wheelfile import elf, fatbin, limits
 
 #: Reads the symbols of torch's libraries inside of the container, so that gigabytes need not be copied out.
 READ_SYMBOLS = f"""\
@@ -24,7 +25,7 @@ pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json
 
 def write_reader(folder: Path) -> Path:
     """Copy `symbol_table` and the modules that it imports to a folder; return the folder."""
-    for module in (errors, symbol_table, elf, fatbin):
+    for module in (errors, masking, symbol_table, elf, fatbin, limits):
         file = Path(str(module.__file__))
         target = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
         target.parent.mkdir(parents=True, exist_ok=True)

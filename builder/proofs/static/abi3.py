@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from abi3info import DATAS, FUNCTIONS  # type: ignore[import-untyped]
-from abi3info.models import PyVersion, Symbol  # type: ignore[import-untyped]
+from typing import TYPE_CHECKING
+
 from packaging.tags import parse_tag
 
 from builder.matrix.axes import AbiClass
@@ -11,6 +11,9 @@ from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.system_symbols import is_python
 from builder.wheelfile.facts import WheelFacts
+
+if TYPE_CHECKING:
+    from abi3info.models import PyVersion  # type: ignore[import-untyped]
 
 
 def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
@@ -20,7 +23,7 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     unless it calls no Python function.
     """
     tags = [tag for line in facts.tags for tag in parse_tag(line)]
-    oldest = [PyVersion.parse_python_tag(tag.interpreter) for tag in tags if tag.abi == "abi3"]
+    oldest = [_python(tag.interpreter) for tag in tags if tag.abi == "abi3"]
     used = {library.path: [s for s in library.undefined if is_python(s)] for library in facts.libraries}
     errors = []
     if not oldest:
@@ -48,7 +51,17 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     return make_proof(facts, Check.ABI3, errors, good=f"Python >= {floor}", evidence={"libraries": evidence})
 
 
+def _python(interpreter: str) -> PyVersion:
+    """The Python of a tag, such as `cp310`."""
+    from abi3info.models import PyVersion  # noqa: PLC0415 - loads slowly; few wheels are abi3
+
+    return PyVersion.parse_python_tag(interpreter)
+
+
 def _added(symbol: str) -> PyVersion | None:
     """The Python release that added the symbol to the stable ABI, or None."""
+    from abi3info import DATAS, FUNCTIONS  # type: ignore[import-untyped]  # noqa: PLC0415
+    from abi3info.models import Symbol  # noqa: PLC0415
+
     entry = FUNCTIONS.get(Symbol(symbol)) or DATAS.get(Symbol(symbol))
     return entry.added if entry is not None else None

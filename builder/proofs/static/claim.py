@@ -27,6 +27,7 @@ class WheelClaim:
             releases.
         cells: the cells the wheel supports.
         cuda_sources: the CUDA files of the source; None for a wheel that buildfarm did not build.
+        max_size: bytes that the wheel file may have; 0: any number.
 
     """
 
@@ -39,6 +40,7 @@ class WheelClaim:
     requires: tuple[str, ...]
     cells: tuple[Cell, ...]
     cuda_sources: CudaSources | None = None
+    max_size: int = 0
 
 
 def make_proof(

@@ -1,19 +1,22 @@
-"""Check that a wheel holds its library and GPU code, and no library of torch, CUDA or the driver."""
+"""Check what a wheel holds: its library and GPU code, no library of torch, CUDA or the driver, not too many bytes."""
 
 from __future__ import annotations
 
 import re
 
+from builder.gate.system.sizes import size_text
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof, why_no_cuda
 from builder.wheelfile.driver import is_driver_library
-from builder.wheelfile.facts import WheelFacts
+from builder.wheelfile.facts import Library, WheelFacts
 
 #: Libraries that a wheel must never hold, even if the cell's packages are unknown.
 _NEVER = re.compile(r"lib(torch(_\w+)?|c10(_\w+)?|cudart|cublas|cublasLt|cudnn(_\w+)?|nvrtc|nvJitLink|nccl)")
 #: auditwheel adds a hash to the name of a copied library: `libcudart.so.13` becomes `libcudart-1a2b3c4d.so.13.0.96`.
 #: torchvision's own tool writes `libcudart.1a2b3c4d.so.13`.
 _GRAFT_HASH = re.compile(r"[-.][0-9a-f]{8,}$")
+#: Libraries, and architectures of each, that a failure names.
+_MOST = 3
 
 
 def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
@@ -73,3 +76,28 @@ def _is_theirs(name: str, theirs: set[str]) -> bool:
         or _NEVER.fullmatch(stem) is not None
         or is_driver_library(f"{stem}.so")
     )
+
+
+def check_size(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
+    """The wheel file has at most `claim.max_size` bytes; None without a limit.
+
+    A failure names the largest libraries, and the GPU code of each by architecture.
+    """
+    if not claim.max_size:
+        return None
+    errors = []
+    if facts.size > claim.max_size:
+        largest = sorted(facts.libraries, key=lambda library: -library.size)[:_MOST]
+        named = [_text(library) for library in largest if library.size]
+        why = f"; unpacked, the largest libraries are {join_names(named)}" if named else ""
+        errors.append(f"the wheel has {size_text(facts.size)}, more than its limit of {size_text(claim.max_size)}{why}")
+    good = f"{size_text(facts.size)} of at most {size_text(claim.max_size)}"
+    sizes = {library.path: library.size for library in facts.libraries}
+    return make_proof(facts, Check.SIZE, errors, good=good, evidence={"limit": claim.max_size, "libraries": sizes})
+
+
+def _text(library: Library) -> str:
+    """`ops/_C.so, 280.0 MiB (GPU code: sm_90 120.0 MiB, sm_80 90.0 MiB)`."""
+    codes = sorted(library.gpu_code.items(), key=lambda item: -item[1])[:_MOST]
+    shown = ", ".join(f"{code} {size_text(size)}" for code, size in codes)
+    return f"{library.path} with {size_text(library.size)}" + (f" (GPU code: {shown})" if shown else "")

@@ -8,7 +8,7 @@ from builder.matrix.axes import Cell
 from builder.proof import Check, Proof
 from builder.proofs.static.abi3 import check_abi3
 from builder.proofs.static.claim import WheelClaim, not_run
-from builder.proofs.static.contents import check_grafted, check_payload
+from builder.proofs.static.contents import check_grafted, check_payload, check_size
 from builder.proofs.static.device_code import check_device_code
 from builder.proofs.static.linkage import check_linkage
 from builder.proofs.static.metadata import check_metadata
@@ -42,6 +42,7 @@ def static_proofs(
         check_stable(facts, claim),
         *(_linkage(facts, claim, cell, symbols.get(cell)) for cell in claim.cells),
         check_device_code(facts, claim, gpus=gpus),
+        check_size(facts, claim),
     ]
     return [proof for proof in proofs if proof is not None]
 

@@ -8,7 +8,7 @@ linking it therefore fails at import, although torch has loaded libtorch_cuda.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass, field
 
 from builder.matrix.axes import Cell
@@ -32,8 +32,15 @@ _GLOBAL = "libtorch_global_deps.so"
 _CUDA_CALL = re.compile(
     r"(cuda|cublasLt|cublas|cudnn|cufft|curand|cusolverMg|cusolver|cusparse|nvrtc|nccl|nvtx)[A-Z]\w*|__cuda\w+"
 )
+#: Functions of NVIDIA's packages whose names do not tell the library.
+_NVIDIA_CALL = re.compile(r"nv[a-zA-Z]|nccl|cupti|cuFile|__nv")
 #: Libraries that are not named `lib` and the prefix of their functions.
 _CUDA_LIBRARIES = {"cuda": "libcudart", "nvtx": "libnvToolsExt"}
+#: Functions of the driver, such as cuCtxCreate_v2.
+_DRIVER_CALL = re.compile(r"cu[A-Z]\w*")
+_TORCH_OR_CUDA = re.compile(
+    r"lib(?:torch|c10|shm|cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|nvrtc|nvJitLink|nvToolsExt|nccl)"
+)
 #: From how many files that were never compiled on they are not listed.
 _MOST_FORGOTTEN = 5
 _OLD_STRING = re.compile(r"\bstd::string\b")
@@ -43,20 +50,33 @@ _OLD_STRING = re.compile(r"\bstd::string\b")
 class _Scope:
     """Where the loader searches for one library's symbols, and the needed libraries that do not exist."""
 
-    defined: list[frozenset[str]] = field(default_factory=list)
+    defined: list[Container[str]] = field(default_factory=list)
     system: set[str] = field(default_factory=set)
     driver: bool = False
+    unread: set[str] = field(default_factory=set)  # libraries of NVIDIA's packages whose names alone are known
     missing: list[str] = field(default_factory=list)
+    elsewhere: list[str] = field(default_factory=list)  # libraries that count as existing; their symbols are unknown
 
     def defines(self, symbol: str) -> bool:
-        return any(symbol in names for names in self.defined)
+        for names in self.defined:  # noqa: SIM110 - `any` takes a fifth longer, and this runs for each symbol
+            if symbol in names:
+                return True
+        return False
 
 
-def check_linkage(facts: WheelFacts, cell: Cell, table: SymbolTable, cuda_sources: CudaSources | None = None) -> Proof:
+def check_linkage(
+    facts: WheelFacts,
+    cell: Cell,
+    table: SymbolTable,
+    cuda_sources: CudaSources | None = None,
+    *,
+    torch_only: bool = False,
+) -> Proof:
     """Every needed library exists in this cell, and one of them defines every undefined symbol.
 
     Symbols bound to a version of a system library count as found: the tags check decides whether the system is new
-    enough. `cuda_sources` names source files that the build may have left out. Evidence: `missing` ({library:
+    enough. `cuda_sources` names source files that the build may have left out. With `torch_only`, a needed library that
+    is not of torch or CUDA counts as existing: the tags check decides about it. Evidence: `missing` ({library:
     {mangled: readable}}), `absent` ({library: [soname]}).
     """
     errors: list[str] = []
@@ -65,6 +85,9 @@ def check_linkage(facts: WheelFacts, cell: Cell, table: SymbolTable, cuda_source
     found = 0
     for library in facts.libraries:
         scope = _scope(library, facts, table)
+        if torch_only:
+            scope.elsewhere = [name for name in scope.missing if not _TORCH_OR_CUDA.match(name)]
+            scope.missing = [name for name in scope.missing if _TORCH_OR_CUDA.match(name)]
         if scope.missing:
             absent[library.path] = scope.missing
             errors += [f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing]
@@ -96,6 +119,8 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
             continue
         visited.add(name)
         if name in table.libraries:  # torch is imported first, so the loader has this one already
+            if not table.libraries[name].read:
+                scope.unread.add(name)
             scope.defined.append(table.libraries[name].defined)
             todo += [one for one in table.libraries[name].needed if _known(one, table, whitelist)]
         elif name in inside:
@@ -120,10 +145,26 @@ def _known(name: str, table: SymbolTable, whitelist: frozenset[str]) -> bool:
 def _found(symbol: str, library: Library, scope: _Scope) -> bool:
     if scope.defines(symbol) or is_python(symbol):
         return True
+    if _in_unread(symbol, scope.unread):
+        return True
     if bound := library.bound.get(symbol):
         # A missing library is one error, not one for each of its symbols.
-        return bound[0] in scope.system or bound[0].startswith("ld-linux") or bound[0] in scope.missing
+        return bound[0].startswith("ld-linux") or bound[0] in {*scope.system, *scope.missing, *scope.elsewhere}
+    if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or _CUDA_CALL.fullmatch(symbol)):
+        return True
     return scope.driver and symbol.startswith(("cu", "nv"))
+
+
+def _in_unread(symbol: str, unread: Collection[str]) -> bool:
+    """Whether a library whose symbols were not read may define a symbol, by the name of the symbol."""
+    if call := _CUDA_CALL.fullmatch(symbol):
+        return any(name.startswith(_library_of(call[1])) for name in unread)
+    return bool(unread) and _NVIDIA_CALL.match(symbol) is not None
+
+
+def _library_of(prefix: str | None) -> str:
+    """The library whose functions have this prefix; None: `__cuda`."""
+    return _CUDA_LIBRARIES.get(prefix or "cuda", f"lib{prefix}")
 
 
 def _why_absent(name: str, cell: Cell, table: SymbolTable) -> str:
@@ -184,9 +225,10 @@ def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
             "the library was built against a different torch"
         )
     if call := _CUDA_CALL.fullmatch(symbol):
-        prefix = call[1] or "cuda"
-        name = _CUDA_LIBRARIES.get(prefix, f"lib{prefix}")
+        name = _library_of(call[1])
         return f"no linked library defines this function of {name}: link {name} for CUDA {cell.cuda}"
+    if _DRIVER_CALL.fullmatch(symbol):
+        return "no linked library defines this function of the driver: link libcuda (-lcuda)"
     if readable.startswith(("std::", "__gnu_cxx::")):
         return "the library needs a newer libstdc++ than this system has: build in an older image"
     return ""

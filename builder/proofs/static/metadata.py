@@ -5,19 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.wheelfile.facts import WheelFacts
+from builder.wheelfile.torch_range import TORCHES
 
-#: Releases that two ranges of torch are compared on: existing ones and those to be expected.
-_TORCHES = [Version(f"{major}.{minor}.{patch}") for major in (1, 2, 3) for minor in range(41) for patch in range(4)]
 _TORCH_LIBRARY = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 
 
@@ -45,7 +44,7 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
     project, version, _, _ = parse_wheel_filename(facts.filename)
     try:
         written = Version(facts.version)
-    except InvalidVersion:
+    except ValueError:
         return [f"METADATA has the version {facts.version!r}, which PEP 440 does not allow"]
     errors = []
     if canonicalize_name(facts.name) != project:
@@ -60,14 +59,29 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
     return errors
 
 
+def read_requirement(line: str) -> Requirement | None:
+    """A Requires-Dist line; None for one that is not valid or has a number that Python refuses to convert."""
+    try:
+        one = Requirement(line)
+        _convert(one.specifier)
+    except ValueError:  # InvalidRequirement is one
+        return None
+    return one
+
+
+def _convert(specifiers: SpecifierSet) -> None:
+    """Raise ValueError for a version that cannot be compared; packaging converts it at its first use only."""
+    for one in specifiers:
+        one.contains("0")
+
+
 def _requirements(lines: Iterable[str]) -> tuple[dict[str, list[Requirement]], list[str]]:
     """Requirements by project, without those of extras; and the lines that are not valid requirements."""
     found: dict[str, list[Requirement]] = {}
     unreadable = []
     for line in lines:
-        try:
-            one = Requirement(line)
-        except InvalidRequirement:
+        one = read_requirement(line)
+        if one is None:
             unreadable.append(line)
             continue
         if one.marker is None or "extra" not in str(one.marker):
@@ -84,7 +98,7 @@ def _requires_errors(facts: WheelFacts, claim: WheelClaim, required: dict[str, l
             errors.append(f"METADATA does not require {line}: pip would install the wheel with any {wanted.name}")
         elif name == "torch":
             window = _combined(required[name])
-            wide = [str(one) for one in _TORCHES if one in window and one not in wanted.specifier]
+            wide = [str(one) for one in TORCHES if one in window and one not in wanted.specifier]
             if wide:
                 errors.append(f"METADATA allows torch {join_names(wide)}, but this build is only for {line}")
         elif set(wanted.specifier) - set(_combined(required[name])):
@@ -97,7 +111,7 @@ def _requires_errors(facts: WheelFacts, claim: WheelClaim, required: dict[str, l
             errors.append(
                 f"METADATA requires torch{window}, which excludes cells of this build: {join_names(excluded)}"
             )
-    elif uses_torch and not claim.requires:
+    elif uses_torch and not any(Requirement(line).name == "torch" for line in claim.requires):
         errors.append("the libraries link torch, but METADATA does not require torch")
     return errors
 
@@ -116,7 +130,8 @@ def _python_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
         return []
     try:
         pythons = SpecifierSet(facts.requires_python)
-    except InvalidSpecifier:
+        _convert(pythons)
+    except ValueError:
         return [f"Requires-Python {facts.requires_python!r} is not a valid version range"]
     errors = []
     excluded = sorted(

@@ -19,8 +19,11 @@ from builder.proofs.static.system_symbols import demangle, is_python, is_standar
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Names of the functions in torch's C interface.
-SHIM = re.compile(r"(aoti_torch|torch|aoti)_[a-z0-9_]+")
+SHIM = re.compile(r"(aoti_torch|torch|aoti)_\w+")
+#: Symbols of the C++ standard library. The checks `tags` and `linkage` decide whether they are there.
+_STANDARD_CXX = re.compile(r"_Z(?:T[VIST]|GV)?(?:N[rVK]*[RO]?)?S[tabisod]")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Shim:
 @cache
 def shims() -> dict[str, Shim]:
     """Every C function in `shims.yaml`, by name."""
-    table = yaml.safe_load((Path(__file__).parent / "shims.yaml").read_text())
+    table = yaml.load((Path(__file__).parent / "shims.yaml").read_text(), Loader=_LOADER)  # noqa: S506 (a safe loader)
     return {
         name: Shim(_series(series), kind)
         for series, kinds in table["since"].items()
@@ -83,6 +86,7 @@ def _errors(library: Library, own: set[str], claim: WheelClaim) -> list[str]:
         symbol
         for symbol in library.undefined
         if not (symbol in library.bound or symbol in own or is_python(symbol) or is_standard(symbol))
+        and not _STANDARD_CXX.match(symbol)
     ]
     cxx = [demangle(symbol) for symbol in undefined if is_torch_cxx(symbol)]
     known = shims()

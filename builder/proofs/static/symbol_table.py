@@ -5,27 +5,93 @@ This module is copied into containers with `builder.wheelfile.elf` and pyelftool
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from builder.errors import MissingToolError
 from builder.wheelfile.elf import Elf, read_elf
 
+#: Bytes of the digest that stands for a symbol.
+_DIGEST = 8
+
+
+@lru_cache(maxsize=1 << 18)
+def _digest(symbol: str) -> int:
+    return int.from_bytes(_bytes_of(symbol), "little")
+
+
+def _bytes_of(symbol: str) -> bytes:
+    return hashlib.blake2b(symbol.encode(), digest_size=_DIGEST).digest()
+
+
+@dataclass(frozen=True)
+class SymbolNames:
+    """A set of symbols, kept as 8 bytes of the BLAKE2b digest of each name: the 80,000 of libtorch_cpu need 640 kB.
+
+    Attributes:
+        digests: the digests, sorted and joined.
+
+    """
+
+    digests: bytes
+
+    @classmethod
+    def of(cls, names: Iterable[str]) -> SymbolNames:
+        """The set of these names."""
+        return cls(b"".join(sorted({_bytes_of(one) for one in names})))
+
+    @cached_property
+    def _known(self) -> frozenset[int]:
+        return frozenset(struct.unpack(f"<{len(self)}Q", self.digests))
+
+    def __contains__(self, symbol: object) -> bool:
+        """Whether the set has the symbol."""
+        return isinstance(symbol, str) and _digest(symbol) in self._known
+
+    def __len__(self) -> int:
+        """Number of symbols."""
+        return len(self.digests) // _DIGEST
+
+    def to_text(self) -> str:
+        """The digests in base64."""
+        return base64.b64encode(self.digests).decode()
+
+    @classmethod
+    def from_text(cls, text: str) -> SymbolNames:
+        """Read what `to_text` wrote; raises ValueError on anything else."""
+        digests = base64.b64decode(text, validate=True)
+        if len(digests) % _DIGEST:
+            raise ValueError("the digests have no common size")
+        return cls(digests)
+
 
 @dataclass(frozen=True)
 class ProvidedLibrary:
-    """A library of an environment: file name (equal to its soname), DT_NEEDED, and the symbols it defines."""
+    """A library of an environment.
+
+    Attributes:
+        name: file name (equal to its soname).
+        needed: DT_NEEDED.
+        defined: the symbols that it defines; empty for a library that was not read.
+        read: False for a library of which only the name is known.
+
+    """
 
     name: str
     needed: tuple[str, ...]
-    defined: frozenset[str]
+    defined: SymbolNames
+    read: bool = True
 
     @classmethod
     def of(cls, name: str, elf: Elf) -> ProvidedLibrary:
         """The library of this file name."""
-        return cls(name, elf.needed, frozenset(elf.defined))
+        return cls(name, elf.needed, SymbolNames.of(elf.defined))
 
 
 @dataclass(frozen=True)
@@ -41,16 +107,28 @@ class SymbolTable:
     libraries: dict[str, ProvidedLibrary]
     cxx11: bool = True
 
+    @classmethod
+    def of(cls, elves: Mapping[str, Elf], unread: Iterable[str] = ()) -> SymbolTable:
+        """The table of libraries that were read, by file name, and of those whose names alone are known."""
+        libraries = {name: ProvidedLibrary.of(name, elf) for name, elf in elves.items()}
+        libraries |= {
+            name: ProvidedLibrary(name, (), SymbolNames(b""), read=False) for name in unread if name not in libraries
+        }
+        return cls(libraries, _uses_cxx11(elves["libc10.so"].defined))
+
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
-        libraries = [[one.name, list(one.needed), sorted(one.defined)] for one in self.libraries.values()]
+        libraries = [
+            [one.name, list(one.needed), one.defined.to_text() if one.read else None] for one in self.libraries.values()
+        ]
         return {"libraries": libraries, "cxx11": self.cxx11}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> SymbolTable:
         """Read what `to_json` wrote; raises KeyError, TypeError or ValueError on anything else."""
         found = (
-            ProvidedLibrary(name, tuple(needed), frozenset(defined)) for name, needed, defined in data["libraries"]
+            ProvidedLibrary(str(name), tuple(map(str, needed)), SymbolNames.from_text(text or ""), text is not None)
+            for name, needed, text in data["libraries"]
         )
         return cls({one.name: one for one in found}, bool(data["cxx11"]))
 
@@ -65,8 +143,7 @@ def collect_symbols(site_packages: Path) -> SymbolTable:
     if not (lib / "libtorch_cpu.so").is_file():
         raise MissingToolError("torch is not installed in this environment", where=str(site_packages))
     files = [*lib.glob("*.so*"), *site_packages.glob("nvidia/**/lib/*.so*")]
-    libraries = {file.name: ProvidedLibrary.of(file.name, elf) for file in sorted(files) if (elf := read_elf(file))}
-    return SymbolTable(libraries, _uses_cxx11(libraries["libc10.so"].defined))
+    return SymbolTable.of({file.name: elf for file in sorted(files) if (elf := read_elf(file))})
 
 
 def _uses_cxx11(defined: Iterable[str]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from builder.errors import UsageError
-from builder.matrix.axes import Cell, Platform
+from builder.matrix.axes import Arch, Cell, Platform
 from builder.matrix.plan import Plan
 
 #: GitHub starts at most this many jobs for one matrix.
@@ -21,10 +21,11 @@ class Scope(StrEnum):
     NEWEST = "newest"
 
 
-def shards_json(plan: Plan, scope: Scope) -> str:
+def shards_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
     """The jobs as one line of JSON: a list of shards; each shard is the value of `strategy.matrix` of a workflow.
 
-    A job has a `name` and `select`, the options of `buildfarm build` that select its cells.
+    A job has a `name`; `select`, the options of `build` and `smoke` that select its cells; and `archs`, the options of
+    `build` that select GPU architectures.
 
     Raises UsageError for a platform that the workflow cannot build for.
     """
@@ -34,6 +35,7 @@ def shards_json(plan: Plan, scope: Scope) -> str:
             hints=[f"remove {foreign[0]} from `platforms` in matrix.yaml"],
         )
     jobs = _builds(plan) if scope is Scope.FULL else _newest_cells(plan)
+    jobs = [{**job, "archs": " ".join(_values("--arch", archs))} for job in jobs]
     shards = [{"include": jobs[start : start + SHARD]} for start in range(0, len(jobs), SHARD)]
     return json.dumps(shards, separators=(",", ":")) + "\n"
 

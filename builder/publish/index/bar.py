@@ -17,8 +17,11 @@ class Level(StrEnum):
     STATIC = "static"
     CPU = "cpu"
     GPU = "gpu"
+    VERIFY = "verify"
 
 
+#: The checks of the file that `buildfarm verify` makes and `build` does not. Not run, they are needed for VERIFY only.
+OF_VERIFY = (Check.RECORD, Check.LOADER, Check.WINDOW)
 #: What must have passed or be accepted in a cell, for CPU and GPU beyond STATIC; no check may have failed.
 _NEEDED = {
     Level.STATIC: (Check.LINKAGE,),
@@ -35,6 +38,9 @@ def shortfalls(proofs: Sequence[Proof], level: Level) -> list[str]:
     if level is Level.NONE:
         return list(_missing([proof for proof in proofs if _failed(proof)], (), "the wheel file"))
     cells = _cells(proofs)
+    if level is Level.VERIFY:
+        about = [proof for proof in proofs if (proof.cell is None and proof.check in OF_VERIFY) or _failed(proof)]
+        return list(_missing(about, OF_VERIFY, "the wheel file"))
     found = [*_file_shortfalls(proofs), *([] if cells else ["no cell was tested"])]
     for cell in cells:
         found += _cell_shortfalls(proofs, cell, level)
@@ -52,7 +58,7 @@ def levels(proofs: Sequence[Proof]) -> dict[str, str]:
 
 
 def _file_shortfalls(proofs: Sequence[Proof]) -> list[str]:
-    about = [proof for proof in proofs if proof.cell is None]
+    about = [proof for proof in proofs if proof.cell is None and (proof.check not in OF_VERIFY or _failed(proof))]
     return list(_missing(about, (), "the wheel file")) if about else ["the wheel file: no check was run"]
 
 

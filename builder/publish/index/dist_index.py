@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,10 +12,13 @@ from builder.publish.index.entry import Entry
 from builder.publish.index.pages import entries_of, project_pages, root_pages
 from builder.publish.index.wheel_entry import modified, read_entry
 from builder.publish.unchanged import write_if_changed
+from builder.untrusted.json_data import JsonError
 
 
-def write_index(dist: Path, wheels: Sequence[Path]) -> Path:
+def write_index(dist: Path, wheels: Sequence[Path], unreadable: Callable[[UsageError], object] | None = None) -> Path:
     """Write `dist/simple/` so that it lists exactly these wheels of the folder `dist`; return its path.
+
+    With `unreadable`, a wheel that cannot be read is left out, and the function gets the error.
 
     It has an `index.html` and an `index.json` (PEP 691) for each project and for the list of projects. The METADATA of
     each wheel is copied to `WHEEL.metadata`, so that an installer reads the requirements without downloading the wheel.
@@ -31,7 +34,13 @@ def write_index(dist: Path, wheels: Sequence[Path]) -> Path:
     for wheel in sorted(wheels):
         if wheel.is_file() and wheel.resolve().parent != dist.resolve():
             raise UsageError(f"the wheel is not in {dist}, so the index cannot link to it", where=str(wheel))
-        entry = _index_wheel(wheel, listed.get(wheel.name))
+        try:
+            entry = _index_wheel(wheel, listed.get(wheel.name))
+        except UsageError as error:
+            if unreadable is None:
+                raise
+            unreadable(error)
+            continue
         projects.setdefault(entry.project, []).append(entry)
     for project, entries in projects.items():
         _write(simple / project, project_pages(project, entries))
@@ -56,7 +65,7 @@ def _listed_wheels(simple: Path) -> dict[str, Entry]:
     """The entries of the existing pages, by file name; unreadable pages are ignored."""
     listed: dict[str, Entry] = {}
     for page in simple.glob("*/index.json"):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, JsonError):
             listed |= {entry.filename: entry for entry in entries_of(page.read_bytes())}
     return listed
 

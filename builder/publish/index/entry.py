@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
-_OWN_KEY = "_buildfarm"
+OWN_KEY = "_buildfarm"
 
 
 @dataclass(frozen=True)
@@ -25,6 +25,8 @@ class FarmFacts:
         sbom: path of the SBOM in the index, or "".
         archs: GPU code that every library with GPU code contains, such as ("sm_80", "compute_90").
         built_here: whether buildfarm built the wheel; False for a wheel that somebody else built.
+        gpus: the GPU models on which every op was checked in each cell, by the cell's name, such as ("sm_80", "sm_90").
+        origin: where an adopted wheel came from: a URL, or `a file`; "" for other wheels.
 
     """
 
@@ -35,6 +37,8 @@ class FarmFacts:
     sbom: str = ""
     archs: tuple[str, ...] = ()
     built_here: bool = False
+    origin: str = ""
+    gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` reads it."""
@@ -46,6 +50,8 @@ class FarmFacts:
             "sbom": self.sbom,
             "archs": list(self.archs),
             "built_here": self.built_here,
+            **({"origin": self.origin} if self.origin else {}),
+            **({"gpus": {cell: list(models) for cell, models in sorted(self.gpus.items())}} if self.gpus else {}),
         }
 
     @classmethod
@@ -59,6 +65,8 @@ class FarmFacts:
             str(data["sbom"]),
             tuple(map(str, data.get("archs", ()))),
             bool(data["built_here"]),
+            str(data.get("origin", "")),
+            {str(cell): tuple(map(str, models)) for cell, models in data.get("gpus", {}).items()},
         )
 
 
@@ -114,14 +122,14 @@ class Entry:
             **({"requires-python": self.requires_python} if self.requires_python else {}),
             **({"yanked": self.yanked or True} if self.yanked is not None else {}),
             **({"provenance": self.provenance} if self.provenance else {}),
-            **({_OWN_KEY: self.farm.to_json()} if self.farm else {}),
+            **({OWN_KEY: self.farm.to_json()} if self.farm else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Read what `to_json` wrote; raises KeyError, TypeError or ValueError for anything else."""
         yanked = data.get("yanked", False)
-        own = data.get(_OWN_KEY)
+        own = data.get(OWN_KEY)
         entry = cls(
             filename=str(data["filename"]),
             path=str(data["url"]),

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from urllib.parse import unquote
 
+from builder.errors import UsageError
 from builder.publish.index.entry import Entry
-from builder.publish.index.repository import ALL, Repository, paths_of
+from builder.publish.index.repository import ALL, VARIANTS, Repository, paths_of
+from builder.publish.index.variants.publish import variant_faults
+from builder.publish.people.people_pages import FOLDER
+from builder.publish.people.site import PLANS, read_plan
+from builder.untrusted.json_data import JsonError, parse_json, text
 
 #: Seconds after which a file without a record belongs to no running upload.
 _ABANDONED = 24 * 3600
@@ -41,40 +47,59 @@ def check_index(repository: Repository) -> IndexCheck:
     wheels = 0
     projects = repository.projects()
     for project in projects:
-        entries = repository.entries(project)
+        try:
+            entries = repository.entries(project)
+        except UsageError as error:
+            faults.append(f"records/{project}/{error}")
+            continue
         wheels += len(entries)
         for entry in entries:
             faults += _file_faults(repository, entry)
         faults += _page_faults(repository, project, entries)
     for path in repository.paths():
         faults += _root_faults(repository, path)
-    return IndexCheck(wheels, len(projects), finished, tuple(faults), tuple(unused_files(repository)))
+    faults += _people_faults(repository)
+    faults += variant_faults(repository)
+    try:
+        unused = unused_files(repository)
+    except UsageError:  # a damaged record, which is among the faults: which files it names is unknown
+        unused = []
+    return IndexCheck(wheels, len(projects), finished, tuple(faults), tuple(unused))
 
 
 def unused_files(repository: Repository) -> list[str]:
     """The folders of `files/` that no record names. A running upload has such a folder for a short time."""
     found = list(_file_folders(repository))  # before the records: a wheel that is published meanwhile has a record then
     entries = (entry for project in repository.projects() for entry in repository.entries(project))
-    used = {entry.path.rpartition("/")[0] for entry in entries}
+    used = {entry.path.rpartition("/")[0] for entry in entries} | set(_variant_folders(repository))
     return [folder for folder in found if folder not in used]
 
 
 def abandoned_files(repository: Repository) -> list[str]:
     """The unused files that are older than a day, so that no upload is writing them any more."""
     paths = (f"{folder}/{name}" for folder in unused_files(repository) for name in repository.objects.names(folder))
-    return [path for path in paths if repository.objects.age(path) > _ABANDONED]
+    return [path for path in paths if _is_abandoned(repository, path)]
+
+
+def _is_abandoned(repository: Repository, path: str) -> bool:
+    try:
+        return repository.objects.age(path) > _ABANDONED
+    except FileNotFoundError:  # somebody else deleted it meanwhile
+        return False
 
 
 def _file_faults(repository: Repository, entry: Entry) -> Iterator[str]:
     """What is wrong with the wheel and with its METADATA."""
     for path, wanted in ((entry.path, entry.sha256), (f"{entry.path}.metadata", entry.metadata_sha256)):
+        found = hashlib.sha256()
         try:
-            found = hashlib.sha256(repository.objects.read(path)).hexdigest()
+            for chunk in repository.objects.chunks(path):
+                found.update(chunk)
         except FileNotFoundError:
             yield f"{path}: the file is missing"
             continue
-        if found != wanted:
-            yield f"{path}: the content changed: its sha256 is {found}, the record says {wanted}"
+        if found.hexdigest() != wanted:
+            yield f"{path}: the content changed: its sha256 is {found.hexdigest()}, the record says {wanted}"
     farm = entry.farm
     for path in (farm.proofs, farm.statement, farm.sbom) if farm else ():
         if path and not repository.objects.exists(path):
@@ -94,12 +119,33 @@ def _page_faults(repository: Repository, project: str, entries: list[Entry]) -> 
 def _root_faults(repository: Repository, path: str) -> Iterator[str]:
     """Projects that the list of projects lacks, or lists without a page."""
     try:
-        listed = {one["name"] for one in json.loads(repository.objects.read(f"{path}/index.json"))["projects"]}
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        page = repository.objects.read(f"{path}/index.json")
+        listed = parse_json(page, lambda data: {text(one["name"]) for one in data["projects"]})
+    except (FileNotFoundError, JsonError):
         yield f"{path}/index.json: the page is missing or damaged"
         return
     for project in sorted(listed ^ set(repository.projects_of(path))):
         yield f"{path}: the list of projects does not agree with the page of {project}"
+
+
+def _people_faults(repository: Repository) -> Iterator[str]:
+    """Plans that cannot be read, and projects without a page for people or with a page too many."""
+    planned = set(repository.objects.names(PLANS))
+    for project in sorted(planned):
+        if read_plan(repository.objects, project) is None:
+            yield f"{PLANS}/{project}: the plan cannot be read; `buildfarm publish` with its matrix replaces it"
+    shown = {*repository.projects_of(ALL), *planned}
+    for project in sorted(shown ^ set(repository.objects.names(FOLDER))):
+        yield f"{FOLDER}/{project}: the page for people is {'missing' if project in shown else 'of no project'}"
+
+
+def _variant_folders(repository: Repository) -> Iterator[str]:
+    """The folders of `files/` that the readable pages of variant wheels name."""
+    for project in repository.projects_of(VARIANTS):
+        with suppress(FileNotFoundError, JsonError):
+            page = repository.objects.read(f"{VARIANTS}/{project}/index.json")
+            for url in parse_json(page, lambda data: [text(file["url"]) for file in data["files"]]):
+                yield unquote(url).removeprefix("../../").rpartition("/")[0]
 
 
 def _file_folders(repository: Repository) -> Iterator[str]:

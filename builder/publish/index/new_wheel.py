@@ -8,25 +8,32 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from builder.check import Check
-from builder.errors import BuildfarmError, UsageError
-from builder.proof import Proof, Verdict
+from builder.errors import UsageError
+from builder.proof import Proof, Verdict, proofs_of
+from builder.publish.gpu_models import proven_on
 from builder.publish.index.bar import levels
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.repository import NewWheel, file_path
 from builder.publish.index.wheel_entry import iso_time, read_entry
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_path
+from builder.untrusted.json_data import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
 
 #: The proofs of `x.whl` are in `x.whl.proofs.json`.
 PROOFS_SUFFIX = ".proofs.json"
+#: Levels of lists and objects in proofs. The writer of JSON accepts fewer than the reader.
+_MOST_LEVELS = 50
 _SBOM_SUFFIX = ".cdx.json"
 
 
-def new_wheel(wheel: Path, proofs: Sequence[Proof], *, now: datetime | None = None) -> NewWheel:
+def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: datetime | None = None) -> NewWheel:
     """Collect what is published with a wheel: its METADATA, proofs, SBOM, and the statement beside it if there is one.
+
+    With `origin`, others built the wheel, and a statement beside it is not used.
 
     Raises UsageError for a wheel that cannot be read.
     """
@@ -37,7 +44,8 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, now: datetime | None = No
     if sbom := _sbom(wheel):
         attached[_SBOM_SUFFIX] = sbom
     statement = statement_path(wheel)
-    if statement.is_file():
+    built_here = statement.is_file() and not origin
+    if built_here:
         attached[STATEMENT_SUFFIX] = statement.read_bytes()
     path = file_path(entry.sha256, entry.filename)
     places = {suffix: path + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
@@ -48,7 +56,9 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, now: datetime | None = No
         statement=places[STATEMENT_SUFFIX],
         sbom=places[_SBOM_SUFFIX],
         archs=gpu_code(proofs),
-        built_here=statement.is_file(),
+        built_here=built_here,
+        origin=origin,
+        gpus=proven_on(proofs),
     )
     return NewWheel(wheel, replace(entry, uploaded=iso_time(now or datetime.now(UTC)), farm=farm), attached)
 
@@ -70,9 +80,12 @@ def cuda_variants(entry: Entry, proofs: Iterable[Proof]) -> tuple[str, ...]:
 
 
 def gpu_code(proofs: Iterable[Proof]) -> tuple[str, ...]:
-    """The GPU code that every library with GPU code contains, from the check `device-code`; empty without it."""
+    """The GPU code that every library with GPU code contains, from the check `device-code`; empty without it.
+
+    Raises KeyError, TypeError or AttributeError for evidence that no check has written.
+    """
     libraries = next((proof.evidence.get("libraries") for proof in proofs if proof.check is Check.DEVICE_CODE), None)
-    codes = [{*library["sass"], *library["ptx"]} for library in (libraries or {}).values()]
+    codes = [{*texts(library["sass"]), *texts(library["ptx"])} for library in (libraries or {}).values()]
     return tuple(sorted(set.intersection(*codes))) if codes else ()
 
 
@@ -95,11 +108,24 @@ def proofs_beside(wheel: Path, sha256: str) -> list[Proof]:
     if not path.is_file():
         return []
     try:
-        proofs = [Proof.from_json(data) for data in json.loads(path.read_bytes())]
-    except (OSError, ValueError, KeyError, TypeError, BuildfarmError) as error:
+        proofs = read_json(path, _usable)
+    except (OSError, JsonError) as error:
         raise UsageError(f"the proofs cannot be read: {error}", where=str(path)) from None
     if any(proof.wheel != sha256 for proof in proofs):
         raise UsageError(f"these are proofs of a different file than {wheel.name}", where=str(path))
+    return proofs
+
+
+def _usable(data: list[dict[str, Any]]) -> list[Proof]:
+    """Proofs that can also be published: what is read of them has the right type, and they can be written again."""
+    level: list[Any] = [data]
+    for _ in range(_MOST_LEVELS):
+        level = [each for one in level for each in (one.values() if isinstance(one, dict) else one)]
+        level = [one for one in level if isinstance(one, dict | list)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    proofs = proofs_of(data)
+    gpu_code(proofs)
     return proofs
 
 

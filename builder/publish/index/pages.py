@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
 from builder.publish.index.entry import Entry
+from builder.untrusted.json_data import parse_json
 
 #: PEP 629: the version of the repository API. 1.4 adds the status of a project (PEP 792).
 API_VERSION = "1.4"
@@ -45,15 +47,38 @@ def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
     }
 
 
+def plain_pages(project: str, files: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
+    """The pages of a project whose files are no entries: file objects of PEP 691, with paths as URLs."""
+    lines = []
+    for file in files:
+        python = html.escape(file.get("requires-python", ""))
+        attribute = f' data-requires-python="{python}"' if python else ""
+        href = f"{link(file['url'])}#sha256={file['hashes']['sha256']}"
+        lines.append(f'<a href="{href}"{attribute}>{html.escape(file["filename"])}</a><br>')
+    data = {
+        "meta": {"api-version": API_VERSION},
+        "name": project,
+        "versions": sorted({file["filename"].split("-")[1] for file in files}),
+        "files": [{**file, "url": link(file["url"])} for file in files],
+    }
+    return {"index.html": _page(f"Links for {project}", lines), "index.json": _json(data)}
+
+
 def entries_of(page: bytes) -> list[Entry]:
-    """The entries of a project's JSON page; raises ValueError, KeyError or TypeError for anything else."""
-    entries = [Entry.from_json(data) for data in json.loads(page)["files"]]
+    """The entries of a project's JSON page; raises JsonError for anything else."""
+    entries = parse_json(page, lambda data: [Entry.from_json(file) for file in data["files"]])
     return [replace(entry, path=unquote(entry.path.removeprefix(_ROOT))) for entry in entries]
+
+
+@lru_cache(maxsize=2**14)
+def quoted(path: str) -> str:
+    """The path as a part of a URL. The pages of a project name each file several times."""
+    return quote(path)
 
 
 def link(path: str) -> str:
     """The URL of a file, relative to the page of a project, with `+` quoted: some servers read `+` as a space."""
-    return _ROOT + quote(path)
+    return _ROOT + quoted(path)
 
 
 def _project_html(project: str, entries: Sequence[Entry], status: Status) -> bytes:

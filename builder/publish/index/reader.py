@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from email import message_from_bytes
-from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
 import requests
@@ -11,8 +11,10 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import MissingToolError, UsageError
 from builder.publish.index.entry import Entry
+from builder.publish.index.objects.place import folder_of
 from builder.publish.index.pages import entries_of, link
 from builder.publish.index.repository import ALL
+from builder.untrusted.json_data import JsonError
 
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
 _SECONDS = 60
@@ -22,9 +24,15 @@ class IndexReader:
     """An index by its folder or by the URL of its root, which contains `simple/`."""
 
     def __init__(self, place: str) -> None:
-        remote = urlsplit(place).scheme in {"http", "https"}
-        self._folder = None if remote else Path(place)
-        self.url = f"{place.rstrip('/')}/" if remote else f"{Path(place).resolve().as_uri()}/"
+        """Open an index; raises UsageError for a URL that pip and uv cannot read either."""
+        self._folder = folder_of(place)
+        if self._folder is None and urlsplit(place).scheme not in {"http", "https"}:
+            raise UsageError(
+                "pip and uv read an index from a folder or a web server only",
+                where=place,
+                hints=["name the URL of the web server in front of the bucket (docs/how-to/object-stores.md)"],
+            )
+        self.url = f"{self._folder.resolve().as_uri()}/" if self._folder else f"{place.rstrip('/')}/"
 
     def entries(self, name: str, path: str = ALL) -> list[Entry]:
         """The wheels of a project.
@@ -32,19 +40,26 @@ class IndexReader:
         Raises UsageError for an unknown project or an unreadable page, MissingToolError if the server does not answer.
         """
         page = f"{path}/{canonicalize_name(name)}/"
-        data = self._get(page if self._folder is None else f"{page}index.json")
-        if data is None:
+        found = None
+        # A server of static files answers a page with HTML, and has the JSON under its own name.
+        for file in (f"{page}index.json",) if self._folder else (page, f"{page}index.json"):
+            if (data := self._get(file)) is not None:
+                found = data
+                with suppress(JsonError):
+                    return entries_of(data)
+        if found is None:
             raise UsageError(f"the index has no project of this name ({self.url}{page})", where=name)
-        try:
-            return entries_of(data)
-        except (ValueError, KeyError, TypeError):
-            raise UsageError("this page is no JSON page of a package index (PEP 691)", where=self.url + page) from None
+        raise UsageError("this page is no JSON page of a package index (PEP 691)", where=self.url + page)
 
     def requires(self, entry: Entry) -> list[str]:
         """The Requires-Dist lines of a wheel; empty if the index has no METADATA of it."""
         path = f"{entry.path}.metadata"
-        data = self._get(path) if self._folder else self._get(link(path).removeprefix("../../"))
+        data = self._get(path) if self._folder else self._get(self.url_of(path))
         return message_from_bytes(data or b"").get_all("Requires-Dist", [])
+
+    def url_of(self, path: str) -> str:
+        """The URL of a file by its path in the index."""
+        return self.url + link(path).removeprefix("../../")
 
     def _get(self, path: str) -> bytes | None:
         """Contents of a file of the index, or None if there is none."""

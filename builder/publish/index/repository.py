@@ -3,36 +3,46 @@
     files/AB/CDEF…/WHEEL        the wheel, by its sha256, with WHEEL.metadata, .proofs.json, .intoto.json and .cdx.json
     records/PROJECT/WHEEL.json  its entry: the wheel is published from the moment this object exists
     records/PROJECT/WHEEL.yank  its reason: the wheel is yanked while this object exists
+    plans/PROJECT               what the matrix of the last `publish` plans for the project
     pending/PROJECT~ID          some process is between a change of the records and the pages
     simple/, cu130/, cpu/       pages for installers: all wheels, and those of each CUDA variant
+    variants/                   pages of variant wheels (experimental); their files are in files/ too
     index.html, projects/       pages for people
+    coverage/PROJECT            the part of index.html about a planned project
 
-The records are the only truth; pages are made from them. No lock is needed: whoever changes a record writes the pages
-afterwards and repeats this while the records change. So the last writer of a page has seen every record. This needs
-storage that lists an object as soon as it is written, as folders and S3 do.
+The records and plans are the only truth; pages are made from them. No lock is needed: whoever changes a record writes
+the pages afterwards and repeats this while the records change. So the last writer of a page has seen every record. This
+needs storage that lists an object as soon as it is written, as folders and S3 do.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
 
+from packaging.utils import parse_wheel_filename
+
 from builder.errors import BuildfarmError, UsageError
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
-from builder.publish.people.people_pages import FOLDER, home_page, project_page
+from builder.publish.index.records import STATUS, YANK, entry_json, read_entries, read_record, read_status, status_json
+from builder.publish.people.project_plan import ProjectPlan
+from builder.publish.people.site import PLANS, read, read_plan, write_changed, write_home, write_project
+from builder.untrusted.json_data import JsonError
 
-_YANK = ".yank"
-_STATUS = "status"
 #: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
 ALL, WITHOUT_CUDA = "simple", "cpu"
+#: The path with variant wheels, which installers without wheel variants never see (experimental).
+VARIANTS = "variants"
+_CONFLICT = "the index has a different wheel of this name; a published file never changes"
 #: Retries while others change the same project. Each retry means that somebody else has finished a change.
 _ATTEMPTS = 1000
+_THREADS = 8
 
 
 class ConflictError(BuildfarmError):
@@ -69,15 +79,15 @@ class Repository:
         entry = replace(new.entry, path=file_path(new.entry.sha256, new.entry.filename))
         name = f"records/{entry.project}/{entry.filename}.json"
         before = self._record(name)
-        _refuse_other(before, entry)
+        refuse_other(before, entry)
         with self.changing(entry.project):
             self.objects.create(entry.path, new.wheel)
             for suffix, data in new.attached.items():
                 self.objects.write(entry.path + suffix, data)
-            data = _dump(replace(entry, uploaded=before.uploaded) if before else entry)
+            data = entry_json(replace(entry, uploaded=before.uploaded) if before else entry)
             created = self.objects.create(name, data)
             if not created:
-                _refuse_other(self._record(name), entry)
+                refuse_other(self._record(name), entry)
                 if update:
                     self.objects.write(name, data)
         return created
@@ -85,7 +95,7 @@ class Repository:
     def yank(self, filename: str, reason: str | None) -> None:
         """Yank a wheel with a reason (PEP 592), or undo it with None; raises UsageError for an unknown wheel."""
         entry = self.find(filename)
-        name = f"records/{entry.project}/{filename}{_YANK}"
+        name = f"records/{entry.project}/{filename}{YANK}"
         with self.changing(entry.project):
             if reason is None:
                 self.objects.delete(name)
@@ -96,9 +106,11 @@ class Repository:
         """Remove a wheel from the index: its record first, then its files; raises UsageError for an unknown wheel."""
         entry = self.find(filename)
         with self.changing(entry.project):
-            for suffix in (".json", _YANK):
+            for suffix in (".json", YANK):
                 self.objects.delete(f"records/{entry.project}/{filename}{suffix}")
         folder = entry.path.rpartition("/")[0]
+        if any(other.path.startswith(f"{folder}/") for other in self.entries(entry.project)):
+            return  # the same bytes are also published under another name
         for name in self.objects.names(folder):
             self.objects.delete(f"{folder}/{name}")
 
@@ -106,13 +118,42 @@ class Repository:
         """Set the status of a project (PEP 792); `active` needs no record."""
         with self.changing(project):
             if status.name == "active":
-                self.objects.delete(f"records/{project}/{_STATUS}")
+                self.objects.delete(f"records/{project}/{STATUS}")
             else:
-                self.objects.write(f"records/{project}/{_STATUS}", json.dumps([status.name, status.reason]).encode())
+                self.objects.write(f"records/{project}/{STATUS}", status_json(status))
+
+    def set_plans(self, plans: Mapping[str, ProjectPlan]) -> None:
+        """Keep the plans of the projects of a matrix, and delete those of projects that this matrix no longer has."""
+        for project in self.objects.names(PLANS):
+            old = read_plan(self.objects, project)
+            if project not in plans and old and not plans.keys().isdisjoint(old.projects):
+                with self.changing(project):
+                    self.objects.delete(f"{PLANS}/{project}")
+        for project, plan in plans.items():
+            if plan != read_plan(self.objects, project):
+                with self.changing(project):
+                    self.objects.write(f"{PLANS}/{project}", plan.to_json())
+
+    def status(self, project: str) -> Status:
+        """The status of a project (PEP 792)."""
+        return read_status(self.objects.read_all(f"records/{project}"))
+
+    def refuse_other_spelling(self, filename: str) -> None:
+        """Raise ConflictError if the wheel is published under a different spelling, such as `Foo_Bar-1.0.0-…`."""
+        wanted = parse_wheel_filename(filename)
+        records = self.objects.names(f"records/{project_of(filename)}")
+        for name in (record.removesuffix(".json") for record in records if record.endswith(".whl.json")):
+            if name != filename and parse_wheel_filename(name) == wanted:
+                raise ConflictError(f"the index has this wheel under the name {name}; a published file never changes")
 
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel as it was published, without its yank; None if it is not published."""
         return self._record(f"records/{project}/{filename}.json")
+
+    def conflict(self, filename: str, sha256: str) -> str:
+        """Why a file of this name cannot be published; empty if the name is new or has the same file."""
+        before = self.published(project_of(filename), filename)
+        return _CONFLICT if before and before.sha256 != sha256 else ""
 
     def find(self, filename: str) -> Entry:
         """The entry of a wheel as it was published, without its yank; raises UsageError if it is not published."""
@@ -131,13 +172,13 @@ class Repository:
 
     def entries(self, project: str) -> list[Entry]:
         """The wheels of a project, from the records, in no order."""
-        return _entries(self.objects.read_all(f"records/{project}"))
+        return read_entries(self.objects.read_all(f"records/{project}"))
 
     def listed(self, project: str, path: str = ALL) -> list[Entry]:
         """The wheels that the page of a project lists in this path; empty without a readable page."""
         try:
             return entries_of(self.objects.read(f"{path}/{project}/index.json"))
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+        except (FileNotFoundError, JsonError):
             return []
 
     def paths(self) -> list[str]:
@@ -167,8 +208,8 @@ class Repository:
 
     def write_all_pages(self) -> None:
         """Write the pages of every project, and the lists of projects."""
-        for project in self.projects():
-            self._write_until_stable(project)
+        with ThreadPoolExecutor(_THREADS) as threads:  # most of the time, a page waits for the disk
+            list(threads.map(self._write_until_stable, {*self.projects(), *self.objects.names(PLANS)}))
         self._write_roots()
 
     def write_pages(self, project: str) -> None:
@@ -178,55 +219,39 @@ class Repository:
 
     def _write_until_stable(self, project: str) -> None:
         for _ in range(_ATTEMPTS):
-            records = self.objects.read_all(f"records/{project}")
-            self._write_project(project, records)
-            if self.objects.read_all(f"records/{project}") == records:
+            records, plan = self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)
+            self._write_project(project, records, plan)
+            if (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)) == (records, plan):
                 return
         raise BuildfarmError("the records change faster than the pages can be written", where=project)
 
-    def _write_project(self, project: str, records: dict[str, bytes]) -> None:
-        entries, status = _entries(records), _status(records)
+    def _write_project(self, project: str, records: dict[str, bytes], plan: ProjectPlan | None) -> None:
+        entries, status = read_entries(records), read_status(records)
         wanted = {ALL, *(path for entry in entries for path in paths_of(entry))} if entries else set()
         for path in wanted:
             members = [entry for entry in entries if path == ALL or path in paths_of(entry)]
-            self._write(f"{path}/{project}", project_pages(project, members, status))
+            write_changed(self.objects, f"{path}/{project}", project_pages(project, members, status))
         for path in set(self.paths()) - wanted:
             for name in ("index.html", "index.json"):
                 self.objects.delete(f"{path}/{project}/{name}")
-        if entries:
-            self._write(f"{FOLDER}/{project}", {"index.html": project_page(project, entries)})
-        else:
-            self.objects.delete(f"{FOLDER}/{project}/index.html")
+        write_project(self.objects, project, entries, status, plan)
 
     def _write_roots(self) -> None:
         for path in self.paths():
             for _ in range(_ATTEMPTS):
                 projects = self.projects_of(path)
-                self._write(path, root_pages(projects))
-                if path == ALL:
-                    self._write("", {"index.html": home_page(projects)})
+                write_changed(self.objects, path, root_pages(projects))
                 if self.projects_of(path) == projects:
                     break
+        write_home(self.objects, _ATTEMPTS)
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""
         return [name for name in self.objects.names(path) if not name.startswith("index.")]
 
-    def _write(self, folder: str, pages: dict[str, bytes]) -> None:
-        """Write pages that changed."""
-        for name, data in pages.items():
-            try:
-                same = self.objects.read(f"{folder}/{name}".lstrip("/")) == data
-            except FileNotFoundError:
-                same = False
-            if not same:
-                self.objects.write(f"{folder}/{name}".lstrip("/"), data)
-
     def _record(self, name: str) -> Entry | None:
-        try:
-            return Entry.from_json(json.loads(self.objects.read(name)))
-        except FileNotFoundError:
-            return None
+        data = read(self.objects, name)
+        return None if data is None else read_record(name, data)
 
 
 def file_path(sha256: str, filename: str) -> str:
@@ -244,28 +269,14 @@ def is_variant(name: str) -> bool:
     return name.startswith("cu") and name[2:].isdigit()
 
 
-def _entries(records: dict[str, bytes]) -> list[Entry]:
-    entries = []
-    for name, data in records.items():
-        if name.endswith(".json"):
-            entry = Entry.from_json(json.loads(data))
-            yanked = records.get(f"{entry.filename}{_YANK}")
-            entries.append(replace(entry, yanked=None if yanked is None else yanked.decode()))
-    return entries
-
-
-def _status(records: dict[str, bytes]) -> Status:
-    return Status(*json.loads(records[_STATUS])) if _STATUS in records else Status()
-
-
-def _refuse_other(before: Entry | None, entry: Entry) -> None:
+def refuse_other(before: Entry | None, entry: Entry) -> None:
+    """Raise ConflictError if a published wheel is a different file than the new one of its name."""
     if before and before.sha256 != entry.sha256:
         raise ConflictError(
-            "the index has a different wheel of this name; a published file never changes",
+            _CONFLICT,
             where=entry.filename,
-            hints=["raise the version in extension.yaml and in the source, and build again"],
+            hints=[
+                "for a new release, raise the version in extension.yaml and in the source, and build again",
+                "if the published wheel is the right one, delete the file that you wanted to publish",
+            ],
         )
-
-
-def _dump(entry: Entry) -> bytes:
-    return (json.dumps(entry.to_json(), indent=1) + "\n").encode()

@@ -15,7 +15,7 @@ from packaging.version import Version
 from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.publish.index.bar import Level
 from builder.publish.index.entry import Entry
-from builder.wheelfile.compatibility import admits
+from builder.wheelfile.compatibility import admits, runs_on
 
 #: manylinux tags with a name instead of a glibc version (PEP 513, 571, 599).
 _NAMED = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
@@ -98,28 +98,6 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
     if reason := _gpu_misfit(entry, target.gpu):
         return reason
     return _torch_misfit(requires(entry), target.torch)
-
-
-def runs_on(archs: Sequence[str], gpu: Arch) -> bool:
-    """Whether a GPU can run this code: machine code of its own major version, or PTX that its driver compiles.
-
-    Machine code for X.Y runs on X.Z with Z >= Y, and PTX for X.Y on every later GPU. Code with the suffix `a` runs on
-    its own architecture only, `f` on its major version (CUDA C++ Programming Guide, "Compute Capabilities").
-    """
-    for code in archs:
-        match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)
-        if not match:
-            continue
-        version = (int(match[2]), int(match[3]))
-        if match[4] == "a":
-            fits = version == (gpu.major, gpu.minor)
-        elif match[1] == "sm" or match[4] == "f":
-            fits = version[0] == gpu.major and version[1] <= gpu.minor
-        else:
-            fits = version <= (gpu.major, gpu.minor)
-        if fits:
-            return True
-    return False
 
 
 def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:

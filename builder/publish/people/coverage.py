@@ -1,33 +1,91 @@
-"""What a project's page shows: for each version, the level of each cell, and the wheels."""
+"""What a project's page shows: for each version, what is known of each cell, how to install, and the wheels."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from urllib.parse import urlsplit
 
 from packaging.version import Version
 
 from builder.gate.system.sizes import size_text
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Python
 from builder.publish.index.bar import Level
-from builder.publish.index.entry import Entry
+from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.people.project_plan import ProjectPlan
 
 #: From the page of a project to the root of the index.
 ROOT = "../../"
+#: The states of a cell beside the levels: planned without a wheel, and not planned for a reason.
+MISSING, SKIPPED = "missing", "skipped"
+_LEVELS = [str(level) for level in Level]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One cell in the table.
+
+    Attributes:
+        state: a level, `missing` or `skipped`; empty: neither tested nor planned.
+        proofs: path of the proofs of the wheel that reached the level, or "".
+        reason: number of the reason of a skipped cell, from 1; else 0.
+        gpus: the GPU models on which every op was checked.
+
+    """
+
+    state: str = ""
+    proofs: str = ""
+    reason: int = 0
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Row:
-    """One torch and CUDA: the level for each Python of the table, `""` where nothing was tested."""
+    """One torch, CUDA and platform: a field for each Python of the table."""
 
     torch: str
     cuda: str
-    levels: tuple[str, ...]
+    platform: str
+    fields: tuple[Field, ...]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The table of cells: a column for each of `pythons`, and `rows` with the newest torch first."""
+
+    pythons: tuple[str, ...]
+    rows: tuple[Row, ...]
+
+    @property
+    def has_platforms(self) -> bool:
+        """Whether the rows are of more than one platform."""
+        return len({row.platform for row in self.rows}) > 1
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why combinations get no wheel; each of `combinations` is a torch and CUDA with its Pythons as text."""
+
+    sentence: str
+    combinations: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Install:
+    """A version to install: for which torch and CUDA as text, the path of the index, and the version's local part."""
+
+    target: str
+    path: str
+    version: str
 
 
 @dataclass(frozen=True)
 class WheelLine:
-    """One wheel: its file name, links, and facts as text."""
+    """One wheel: its file name, links, and facts as text; `cells` are the names of the cells it was tested in.
+
+    `origin` is where an adopted wheel came from: a name and a URL, which may be empty; None for other wheels.
+    """
 
     filename: str
     path: str
@@ -35,60 +93,139 @@ class WheelLine:
     uploaded: str
     gpu_code: str
     yanked: str | None
+    cells: tuple[str, ...]
     evidence: tuple[tuple[str, str], ...]
+    origin: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True)
 class VersionCoverage:
-    """One public version: its tested cells as a table, and its wheels.
+    """One public version.
 
-    `installs` are (path of the index, version with local part), one for each CUDA variant.
+    Attributes:
+        version: without a local part.
+        grid: the table.
+        reasons: why combinations get no wheel; those that the table refers to come first.
+        installs: the newest CUDA and torch first.
+        wheels: by file name.
+        planned: whether the matrix plans this version.
+
     """
 
     version: str
-    pythons: tuple[str, ...]
-    rows: tuple[Row, ...]
+    grid: Grid
+    reasons: tuple[Reason, ...]
+    installs: tuple[Install, ...]
     wheels: tuple[WheelLine, ...]
-    installs: tuple[tuple[str, str], ...]
+    planned: bool
+
+    @property
+    def all_yanked(self) -> bool:
+        """Whether every wheel is yanked."""
+        return all(wheel.yanked is not None for wheel in self.wheels)
 
 
-def coverage(entries: Sequence[Entry]) -> list[VersionCoverage]:
-    """The versions of a project, the newest first."""
-    by_version: dict[Version, list[Entry]] = {}
+def coverage(entries: Sequence[Entry], plan: ProjectPlan | None = None) -> list[VersionCoverage]:
+    """The versions of a project, the newest first; with a plan, also the planned version without a wheel."""
+    by_version: dict[Version, list[Entry]] = {Version(plan.version): []} if plan else {}
     for entry in entries:
         by_version.setdefault(Version(entry.version.public), []).append(entry)
-    return [_version(str(version), by_version[version]) for version in sorted(by_version, reverse=True)]
+    return [
+        _version(str(version), by_version[version], plan if plan and Version(plan.version) == version else None)
+        for version in sorted(by_version, reverse=True)
+    ]
 
 
-def _version(version: str, entries: Sequence[Entry]) -> VersionCoverage:
-    levels = _levels(entries)
-    pythons = sorted({cell.python for cell in levels})
-    pairs = sorted({(cell.torch, cell.cuda) for cell in levels}, reverse=True)
-    rows = tuple(
-        Row(str(torch), str(cuda), tuple(levels.get(Cell(torch, cuda, python), "") for python in pythons))
-        for torch, cuda in pairs
-    )
-    installs = {
-        (path, str(entry.version))
-        for entry in entries
-        if entry.yanked is None
-        for path in (entry.farm.cuda if entry.farm else ()) or ("simple",)
-    }
+def cell_fields(entries: Iterable[Entry], plan: ProjectPlan | None) -> dict[Cell, Field]:
+    """What is known of each tested and planned cell; wheels that are yanked do not count."""
+    found: dict[Cell, Field] = {}
+    offered = [entry for entry in entries if entry.yanked is None]
+    for entry in offered:
+        for name, level in (entry.farm.cells if entry.farm else {}).items():
+            cell = _cell(name)
+            if cell not in found or _LEVELS.index(level) > _LEVELS.index(found[cell].state):
+                farm = entry.farm or FarmFacts()
+                found[cell] = Field(level, farm.proofs, gpus=farm.gpus.get(name, ()))
+    for cell in plan.cells if plan else ():
+        if cell not in found:
+            there = plan is not None and any(plan.serves(entry, cell) for entry in offered)
+            found[cell] = Field(Level.NONE if there else MISSING)
+    return found
+
+
+def grid_of(fields: Mapping[Cell, Field], other: Callable[[Cell], Field]) -> Grid:
+    """The table with these fields, and with `other` of each cell between them that has none."""
+    pythons = sorted({cell.python for cell in fields})
+    rows = []
+    for torch, cuda, platform in sorted({(cell.torch, cell.cuda, cell.platform) for cell in fields}, reverse=True):
+        cells = [Cell(torch, cuda, python, platform) for python in pythons]
+        row = tuple(fields[cell] if cell in fields else other(cell) for cell in cells)
+        rows.append(Row(str(torch), str(cuda), str(platform), row))
+    return Grid(tuple(map(str, pythons)), tuple(rows))
+
+
+@lru_cache(maxsize=2**14)
+def _cell(name: str) -> Cell:
+    """The cell of a name; the wheels of a project name the same cells again and again."""
+    return Cell.parse(name)
+
+
+def _version(version: str, entries: Sequence[Entry], plan: ProjectPlan | None) -> VersionCoverage:
+    numbers: dict[str, int] = {}
+    why = {cell: reason for reason, cells in (plan.skipped if plan else {}).items() for cell in cells}
+
+    def skipped(cell: Cell) -> Field:
+        return Field(SKIPPED, reason=numbers.setdefault(why[cell], len(numbers) + 1)) if cell in why else Field()
+
+    grid = grid_of(cell_fields(entries, plan), skipped)
+    reasons = list(dict.fromkeys([*numbers, *why.values()]))
     ordered = sorted(entries, key=lambda entry: entry.filename)
     return VersionCoverage(
-        version, tuple(map(str, pythons)), rows, tuple(map(_wheel, ordered)), tuple(sorted(installs, reverse=True))
+        version,
+        grid,
+        tuple(Reason(reason, _combinations(plan.skipped[reason])) for reason in reasons) if plan else (),
+        _installs(entries),
+        tuple(map(_wheel, ordered)),
+        plan is not None,
     )
 
 
-def _levels(entries: Sequence[Entry]) -> dict[Cell, str]:
-    """The best level of each cell among wheels that are not yanked."""
-    order = [str(level) for level in Level]
-    found: dict[Cell, str] = {}
+def _combinations(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
+    """The Pythons of each torch and CUDA, as text."""
+    pythons: dict[tuple[str, str], list[Python]] = {}
+    for cell in cells:
+        pythons.setdefault((str(cell.torch), str(cell.cuda)), []).append(cell.python)
+    return tuple(
+        (f"torch {torch}, CUDA {cuda}", ", ".join(map(str, dict.fromkeys(sorted(found)))))
+        for (torch, cuda), found in pythons.items()
+    )
+
+
+def _installs(entries: Sequence[Entry]) -> tuple[Install, ...]:
+    """What to install from which path of the index; several wheels of one version are one line."""
+    cells: dict[tuple[str, str], list[Cell]] = {}
     for entry in entries:
-        for name, level in (entry.farm.cells if entry.farm and entry.yanked is None else {}).items():
-            cell = Cell.parse(name)
-            found[cell] = max(level, found.get(cell, level), key=order.index)
-    return found
+        if entry.yanked is None:
+            tested = [_cell(name) for name in entry.farm.cells] if entry.farm else []
+            for path in (entry.farm.cuda if entry.farm else ()) or ("simple",):
+                known = cells.setdefault((path, str(entry.version)), [])
+                known += [cell for cell in tested if path in {cell.cuda.variant, "simple"}]
+
+    def rank(key: tuple[str, str]) -> tuple[object, ...]:
+        found = cells[key]
+        return (bool(found), *((max(c.cuda for c in found), max(c.torch for c in found)) if found else key), *key)
+
+    return tuple(Install(_target(key[0], cells[key]), *key) for key in sorted(cells, key=rank, reverse=True))
+
+
+def _target(path: str, cells: Sequence[Cell]) -> str:
+    """For which CUDA and torch the wheels of a path are, as far as they were tested."""
+    variants = sorted({cell.cuda for cell in cells}, reverse=True)
+    torches = sorted({cell.torch for cell in cells})
+    if not torches:
+        return "Every CUDA" if path == "simple" else path
+    between = f"{torches[0]} to {torches[-1]}" if len(torches) > 1 else f"{torches[0]}"
+    return f"CUDA {', '.join(map(str, variants))} with torch {between}"
 
 
 def _wheel(entry: Entry) -> WheelLine:
@@ -103,5 +240,13 @@ def _wheel(entry: Entry) -> WheelLine:
         uploaded=entry.uploaded[:10],
         gpu_code=", ".join(farm.archs) if farm else "",
         yanked=entry.yanked,
+        cells=tuple(farm.cells) if farm else (),
         evidence=tuple((name, path) for name, path in evidence if path),
+        origin=_origin(farm.origin) if farm and farm.origin else None,
     )
+
+
+def _origin(text: str) -> tuple[str, str]:
+    """The server of a URL with the URL, or the text."""
+    parts = urlsplit(text)
+    return (parts.netloc, text) if parts.scheme in ("http", "https") else (text, "")

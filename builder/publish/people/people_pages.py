@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from builder.publish.index.entry import Entry
+from builder.publish.index.pages import Status
 from builder.publish.people.coverage import ROOT, coverage
+from builder.publish.people.overview import overview
+from builder.publish.people.project_plan import ProjectPlan
+from builder.publish.people.templates import templates
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -17,28 +21,22 @@ if TYPE_CHECKING:
 FOLDER = "projects"
 
 
-def project_page(project: str, entries: Sequence[Entry]) -> bytes:
+def project_page(
+    project: str, entries: Sequence[Entry], status: Status | None = None, plan: ProjectPlan | None = None
+) -> bytes:
     """The page of a project: coverage, wheels, evidence, and commands that install."""
-    text = _environment().get_template("project.html.j2").render(project=project, versions=coverage(entries), root=ROOT)
-    return text.encode()
+    template = _templates().get_template("project.html.j2")
+    return template.render(
+        project=project, versions=coverage(entries, plan), status=status or Status(), root=ROOT
+    ).encode()
 
 
-def home_page(projects: Sequence[str]) -> bytes:
-    """The first page: the projects, with a field that filters them."""
-    return _environment().get_template("home.html.j2").render(projects=sorted(projects), folder=FOLDER).encode()
+def home_page(projects: Sequence[str], summaries: Mapping[str, bytes] | None = None) -> bytes:
+    """The first page: the projects, with a field that filters them, and the coverage of those with a summary."""
+    template = _templates().get_template("home.html.j2")
+    return template.render(projects=sorted(projects), folder=FOLDER, overview=overview(summaries or {})).encode()
 
 
 @cache
-def _environment() -> Environment:
-    # jinja2 loads slowly, and `build` imports this module without making a page.
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415
-
-    environment = Environment(
-        loader=PackageLoader("builder.publish.people", "."),
-        undefined=StrictUndefined,
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters["url"] = quote
-    return environment
+def _templates() -> Environment:
+    return templates(script=Path(__file__).with_name("script.js").read_text())

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from builder.publish.server.metrics import Metrics
 from builder.publish.server.replies import TOKEN
 
-_LONGEST_PATH = 300
+_LONGEST = 300
 
 
 class AccessLog:
@@ -48,14 +48,19 @@ def _facts(scope: Scope, status: int, size: int, seconds: float) -> dict[str, ob
     """What the line says. `path` is the path as it was sent, without the query; `bytes` is the size of the body."""
     return {
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "client": (scope.get("client") or ("-",))[0],
-        "method": scope["method"],
-        "path": scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace")[:_LONGEST_PATH],
+        "client": _word((scope.get("client") or ("-",))[0]),
+        "method": _word(scope["method"]),
+        "path": _word(scope.get("raw_path", b"").partition(b"?")[0].decode("ascii", "replace")),
         "status": status,
         "bytes": size,
         "ms": round(seconds * 1000, 1),
         "token": scope.get(TOKEN, "-"),
     }
+
+
+def _word(text: str) -> str:
+    """Text of a client without spaces and control characters, so that it cannot change the meaning of a line."""
+    return "".join(char if "!" <= char <= "~" else "?" for char in text[:_LONGEST])
 
 
 def _line(facts: dict[str, object]) -> str:

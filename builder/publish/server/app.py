@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from builder.publish.index.bar import Level
 from builder.publish.people.people_pages import FOLDER
+from builder.publish.remote.fields import UPLOAD_PATH
 from builder.publish.server.access_log import AccessLog
 from builder.publish.server.metrics import Metrics
 from builder.publish.server.pages import Pages
@@ -22,8 +23,6 @@ from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
 from builder.store import Store
 
-#: Where twine and `uv publish` upload to.
-UPLOAD_PATH = "legacy"
 _LONGEST_PATH = 1000
 
 
@@ -76,6 +75,7 @@ def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
             Route("/", pages.home),
             Route("/health", health),
             Route("/metrics", show_metrics),
+            Route(f"/{UPLOAD_PATH}/", uploads.rights, methods=["GET"]),
             Route(f"/{UPLOAD_PATH}", uploads.upload, methods=["POST"]),
             Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
             Route("/files/{file:path}", pages.file),
@@ -105,6 +105,7 @@ class _Guard:
             error = refusal(414, "the path is too long")
             await PlainTextResponse(error.detail, 414, error.headers)(scope, receive, send)
         elif self._prefix and path.startswith(f"{self._prefix}/"):
-            await self._app({**scope, "path": path.removeprefix(self._prefix)}, receive, send)
+            scope["path"] = path.removeprefix(self._prefix)  # in place: the log reads the name of the token from it
+            await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)

@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import unquote
 
 import anyio.to_thread
 import mimeparse
 from packaging.utils import canonicalize_name
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
+from starlette.types import Receive, Scope, Send
 
 from builder.publish.index.pages import root_pages
-from builder.publish.index.repository import ALL, WITHOUT_CUDA, is_variant
+from builder.publish.index.repository import ALL, VARIANTS, WITHOUT_CUDA, is_variant
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import refusal, unauthorized
 from builder.publish.server.replies import token_of as find_token
@@ -41,13 +44,27 @@ _FILE = re.compile(r"[0-9a-f]{2}/[0-9a-f]{62}/[A-Za-z0-9_][A-Za-z0-9_.+!-]{0,250
 _KEPT_SIZE, _KEPT_PAGES = 2**19, 128
 #: Installers ask again after this time, and get a 304 if nothing changed.
 _PAGE_SECONDS = 10
+#: A longer header `Accept` is ignored: the time to read it grows with its length. Browsers send about 150 characters.
+_LONGEST_ACCEPT = 400
 _FOREVER = "max-age=31536000, immutable"
+#: What a browser may show as text, by the end of the file name; it saves every other file.
+_SHOWN = {".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
+#: The pages for people name the hashes of their own style and script; other pages have none.
+_POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_PEOPLE_POLICY = f"{_POLICY}; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 class _Download(FileResponse):
     """A file; larger chunks need fewer threads."""
 
     chunk_size = 2**18
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the file. A range in another unit than bytes is ignored (RFC 9110, 14.2)."""
+        wanted = Headers(scope=scope).get("range", "")
+        if not wanted.strip().lower().startswith("bytes="):
+            scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"range"]}
+        await super().__call__(scope, receive, send)
 
 
 class Pages:
@@ -65,7 +82,7 @@ class Pages:
         self.allow(request)
         if not (self._root / "index.html").is_file():
             return RedirectResponse(f"{ALL}/", 302)
-        return await self._page(request, self._root, "index.html")
+        return await self._page(request, self._root, "index.html", policy=_PEOPLE_POLICY)
 
     async def people(self, request: Request) -> Response:
         """Answer `/projects/my-ext/` with the page for people."""
@@ -74,7 +91,7 @@ class Pages:
         normal = _normalized(project)
         if normal != project:
             return RedirectResponse(f"../{normal}/", 301)
-        return await self._page(request, self._root / FOLDER / project, "index.html")
+        return await self._page(request, self._root / FOLDER / project, "index.html", policy=_PEOPLE_POLICY)
 
     async def list_of_projects(self, request: Request) -> Response:
         """Answer `/simple/`, `/cu130/`."""
@@ -116,18 +133,20 @@ class Pages:
     async def file(self, request: Request) -> Response:
         """Answer `/files/AB/CDEF…/WHEEL` and the files beside a wheel."""
         self.allow(request)
-        name = request.path_params["file"]
+        name = unquote(request.path_params["file"])  # simple-repository-server quotes a URL twice
         if not _FILE.fullmatch(name):
             raise refusal(404, "the index has no such file")
         path = self._root / "files" / name
-        found = await anyio.to_thread.run_sync(_stat, path)
+        found = await anyio.to_thread.run_sync(_stat, self._root, path)
         if found is None:
             raise refusal(404, "the index has no such file")
         headers = {"cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}"}
         if name.endswith((".whl", ".whl.metadata")):  # what these hold never changes, and the path has the hash
             headers["cache-control"] = f"{self._cache}, {_FOREVER}"
             headers["etag"] = f'"{name[:2]}{name[3:65]}{".metadata" * name.endswith(".metadata")}"'
-        response = _Download(path, headers=headers, media_type="application/octet-stream", stat_result=found)
+        headers |= _secured(_POLICY)
+        kind = _SHOWN.get(path.suffix, "application/octet-stream")
+        response = _Download(path, headers=headers, media_type=kind, stat_result=found)
         return self._or_not_modified(request, response)
 
     def allow(self, request: Request) -> None:
@@ -137,21 +156,22 @@ class Pages:
 
     def _public(self, request: Request) -> str:
         path = str(request.path_params["path"])
-        if path not in {ALL, WITHOUT_CUDA} and not is_variant(path):
+        if path not in {ALL, WITHOUT_CUDA, VARIANTS} and not is_variant(path):
             raise refusal(404, "the index has no such path")
         return path
 
-    async def _page(self, request: Request, folder: Path, name: str = "") -> Response:
+    async def _page(self, request: Request, folder: Path, name: str = "", *, policy: str = _POLICY) -> Response:
         """A page in the form that the client accepts, or the named file."""
         name, media_type = (name, _FILE_NAMES[name]) if name else _negotiated(request)
         path = folder / name
-        found = _stat(path)
+        found = _stat(self._root, path)
         if found is None:
             raise refusal(404, "the index has no such project")
         headers = {
             "content-type": f"{media_type}; charset=utf-8" if media_type.startswith("text/") else media_type,
             "cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}",
             "vary": "Accept",
+            **_secured(policy),
         }
         if found.st_size > _KEPT_SIZE:
             return self._or_not_modified(request, _Download(path, headers=headers, stat_result=found))
@@ -179,13 +199,23 @@ def _read(path: Path, modified: int, _size: int, _inode: int) -> _Page:
     return _Page(data, f'"{hashlib.sha256(data).hexdigest()[:32]}"', formatdate(modified / 1e9, usegmt=True))
 
 
-def _stat(path: Path) -> os.stat_result | None:
-    """Facts about a regular file; None for anything else."""
+def _stat(root: Path, path: Path) -> os.stat_result | None:
+    """Facts about a regular file below a folder; None for anything else, also behind a symbolic link."""
+    place = str(root)
     try:
-        found = path.stat()
+        for part in path.relative_to(root).parts:
+            place = f"{place}/{part}"
+            found = os.lstat(place)
+            if stat.S_ISLNK(found.st_mode):  # it may lead to a file that is no part of the index
+                return None
     except (FileNotFoundError, NotADirectoryError):
         return None
     return found if stat.S_ISREG(found.st_mode) else None
+
+
+def _secured(policy: str) -> dict[str, str]:
+    """Headers that keep a browser from running, or guessing at, what others uploaded."""
+    return {"content-security-policy": policy, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
 
 
 def _normalized(project: str) -> str:
@@ -196,7 +226,8 @@ def _normalized(project: str) -> str:
 
 def _negotiated(request: Request) -> tuple[str, str]:
     """The file name of a page and its media type, by what the client accepts (PEP 691); without a wish, HTML."""
-    media_type = _best((request.headers.get("accept") or "*/*").lower())
+    accepted = (request.headers.get("accept") or "*/*").lower()
+    media_type = _best(accepted if len(accepted) <= _LONGEST_ACCEPT else "*/*")
     if not media_type:
         raise refusal(
             406,

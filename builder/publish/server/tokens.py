@@ -12,6 +12,7 @@ import json
 import re
 import secrets
 import time
+from collections.abc import Set
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import UsageError
 from builder.publish.index.objects import Folder
+from builder.untrusted.json_data import JsonError, parse_json, texts
 
 FOLDER = ".tokens"
 #: Programs that search texts for leaked secrets know a token by its prefix.
@@ -37,7 +39,8 @@ class Token:
     Attributes:
         name: who uses it, such as `ci`; the access log has this name.
         sha256: of the token, hex.
-        scopes: `read`, `upload`, or `upload:PROJECT` with a normalized name. Every token may read.
+        scopes: `read`, `upload`, `prove`, or `upload:PROJECT` and `prove:PROJECT` with a normalized name. Every token
+            may read. `prove` allows uploads too.
         created: UTC time, ISO 8601.
         expires: UTC time, ISO 8601; "" for a token that does not expire.
 
@@ -51,9 +54,15 @@ class Token:
 
     def may_upload(self, project: str = "") -> bool:
         """Whether the token allows uploads of a project, or without a name, of any."""
-        if not project:
-            return any(scope.partition(":")[0] == "upload" for scope in self.scopes)
-        return "upload" in self.scopes or f"upload:{project}" in self.scopes
+        return self._may({"upload", "prove"}, project)
+
+    def may_prove(self, project: str = "") -> bool:
+        """Whether the token vouches for proofs of a project, or without a name, of any."""
+        return self._may({"prove"}, project)
+
+    def _may(self, kinds: Set[str], project: str) -> bool:
+        scopes = [scope.partition(":") for scope in self.scopes]
+        return any(kind in kinds and (not project or named in {"", project}) for kind, _, named in scopes)
 
     def expired(self, now: datetime) -> bool:
         """Whether the token has expired."""
@@ -96,9 +105,8 @@ class Tokens:
         tokens = []
         for name, data in self._folder.read_all(".").items():
             try:
-                fields = json.loads(data)
-                tokens.append(Token(**fields | {"scopes": tuple(fields["scopes"])}))
-            except (ValueError, KeyError, TypeError) as error:
+                tokens.append(parse_json(data, lambda fields: Token(**fields | {"scopes": texts(fields["scopes"])})))
+            except JsonError as error:
                 raise UsageError(f"this token cannot be read: {error}", where=f"{FOLDER}/{name}") from None
         return tokens
 
@@ -132,11 +140,13 @@ class Tokens:
 def parse_scope(text: str) -> str:
     """A scope with a normalized project name; raises UsageError for an unknown scope."""
     kind, colon, project = text.partition(":")
-    if text in {"read", "upload"}:
+    if text in {"read", "upload", "prove"}:
         return text
-    if kind == "upload" and colon and _PROJECT.fullmatch(project):
-        return f"upload:{canonicalize_name(project)}"
-    raise UsageError(f"{text!r} is not a scope; write read, upload or upload:PROJECT", where="--scope")
+    if kind in {"upload", "prove"} and colon and _PROJECT.fullmatch(project):
+        return f"{kind}:{canonicalize_name(project)}"
+    raise UsageError(
+        f"{text!r} is not a scope; write read, upload, prove, upload:PROJECT or prove:PROJECT", where="--scope"
+    )
 
 
 def parse_lifetime(text: str) -> timedelta | None:

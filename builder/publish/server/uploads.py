@@ -1,18 +1,16 @@
-"""Uploads by twine and `uv publish`: receive the form, compare it with the wheel, and publish the wheel."""
+"""Uploads by twine, `uv publish` and `buildfarm publish`: receive the form, check it, and publish the wheel."""
 
 from __future__ import annotations
 
 import errno
-import os
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import TypeVar
-from uuid import uuid4
 
 import anyio
 import anyio.to_thread
@@ -20,27 +18,36 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from builder.errors import UsageError
+from builder.proof import Proof
 from builder.publish.index.bar import Level, shortfalls
-from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.entry import Entry
+from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
-from builder.publish.index.wheel_limits import check_limits
+from builder.publish.provenance import statement_path
+from builder.publish.remote.evidence import check_statement, earlier_proofs, nothing_new, vouched_proofs
+from builder.publish.remote.fields import PUBLISHED, UNCHANGED, UPDATED
 from builder.publish.server.metrics import Metrics
 from builder.publish.server.replies import refusal, token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens
-from builder.publish.server.upload_form import UploadForm, too_large
+from builder.publish.server.upload_folder import UploadFolder
+from builder.publish.server.upload_form import UploadForm, no_proofs, too_large
 from builder.store import Store
 
-FOLDER = ".uploads"
-#: An upload may take this time, seconds, and a second more for each so many bytes.
+#: The server waits this time for the bytes of an upload, seconds, and a second more for each so many bytes.
 _GRACE, _SLOWEST = 30.0, 10_000
 #: Threads that write uploads to disk and publish them; downloads have other threads.
 _THREADS = 8
 #: Uploads that are received at the same time.
 _AT_ONCE = 64
+#: Wheels with proofs whose file is checked at the same time; this takes memory.
+_CHECKED_AT_ONCE = 2
+
+_LONGEST_PROJECT = 200
+_NO_TOKEN = "an upload needs a valid token: user __token__, the token as password"  # noqa: S105 - not a secret
 
 T = TypeVar("T")
 
@@ -58,7 +65,7 @@ class Uploads:
         required: Sequence[Level] = (),
         store: Store | None = None,
     ) -> None:
-        self._folder = root / FOLDER
+        self._root = root
         self._repository = Repository(Folder(root))
         self._tokens = tokens
         self._metrics = metrics
@@ -68,6 +75,16 @@ class Uploads:
         self._running = 0
         self._threads = anyio.CapacityLimiter(_THREADS)
         self._locks: defaultdict[str, Lock] = defaultdict(Lock)
+        self._checking = BoundedSemaphore(_CHECKED_AT_ONCE)
+
+    async def rights(self, request: Request) -> Response:
+        """What the token of a request allows, for one project or without a name for any."""
+        token = token_of(request, self._tokens)
+        if token is None:
+            raise unauthorized(_NO_TOKEN)
+        project = canonicalize_name(request.query_params.get("project", "")[:_LONGEST_PROJECT])
+        rights = {"uploads": token.may_upload(project), "proofs": token.may_prove(project), "max_size": self._max_size}
+        return JSONResponse(rights, headers={"cache-control": "no-store"})
 
     async def upload(self, request: Request) -> Response:
         """Receive and publish one wheel. The answer to a wheel that is already published is 200."""
@@ -89,7 +106,7 @@ class Uploads:
     def _allowed(self, request: Request) -> Token:
         token = token_of(request, self._tokens)
         if token is None:
-            raise unauthorized("an upload needs a valid token: user __token__, the token as password")
+            raise unauthorized(_NO_TOKEN)
         if not token.may_upload():
             raise refusal(403, "this token does not allow uploads")
         if self._running >= _AT_ONCE:
@@ -101,10 +118,12 @@ class Uploads:
 
     async def _receive(self, request: Request, token: Token) -> str:
         """Write the form to disk as it arrives, then publish the wheel; what was written is deleted in any case."""
-        folder = self._folder / f"{uuid4().hex}.{os.getpid()}"
-        form = UploadForm(request.headers.get("content-type", ""), folder, self._max_size)
+        folder = UploadFolder(self._root)
+        form = UploadForm(
+            request.headers.get("content-type", ""), folder.path, self._max_size, may_prove=token.may_prove()
+        )
         try:
-            await self._in_thread(partial(folder.mkdir, parents=True))
+            await self._in_thread(folder.make)
             await self._read(request, form)
             return await self._in_thread(partial(self._publish, form, token))
         except OSError as error:
@@ -113,20 +132,23 @@ class Uploads:
             raise refusal(507, "the disk of the server is full") from None
         finally:
             with anyio.CancelScope(shield=True):
-                await self._in_thread(partial(_discard, form, folder))
+                await self._in_thread(form.close)
+                await self._in_thread(folder.delete)
 
     async def _read(self, request: Request, form: UploadForm) -> None:
-        started, received = time.monotonic(), 0
+        waited, received = 0.0, 0  # the server's own work is no delay of the client
         chunks = request.stream().__aiter__()
         try:
             while True:
-                left = started + _GRACE + received / _SLOWEST - time.monotonic()
-                if left <= 0:
+                asked = time.monotonic()
+                left = _GRACE + received / _SLOWEST - waited
+                if left < 0:  # bytes that are here already would be read without looking at the time
                     raise TimeoutError
                 with anyio.fail_after(left):
                     chunk = await anext(chunks, None)
                 if chunk is None:
                     break
+                waited += time.monotonic() - asked
                 received += len(chunk)
                 await self._in_thread(partial(form.write, chunk))
         except TimeoutError:
@@ -141,43 +163,57 @@ class Uploads:
             project = _check_form(form, wheel)
             if not token.may_upload(project):
                 raise refusal(403, f"this token does not allow uploads of {project}")
-            check_limits(wheel)
+            if form.evidence and not token.may_prove(project):
+                raise no_proofs(project)
+            sent = self._vouched(wheel, form.sha256.hexdigest()) if form.evidence else None
             with self._locks[project]:
-                return self._add(wheel, project, form.sha256.hexdigest())
+                return self._add(wheel, project, form.sha256.hexdigest(), sent)
         except ConflictError as error:
             raise refusal(409, error.sentence) from None
         except UsageError as error:
             raise refusal(400, error.sentence) from None
 
-    def _add(self, wheel: Path, project: str, sha256: str) -> str:
+    def _vouched(self, wheel: Path, sha256: str) -> list[Proof]:
+        with self._checking:
+            check_statement(wheel, sha256)
+            return vouched_proofs(wheel, sha256)
+
+    def _add(self, wheel: Path, project: str, sha256: str, sent: list[Proof] | None) -> str:
+        """Publish a wheel, or add what was sent to the proofs of a published one; `sent` None: the wheel alone."""
         published = self._repository.published(project, wheel.name)
-        if published and published.sha256 == sha256:
-            return "already published"
-        if other := _other_spelling(self._repository.objects.names(f"records/{project}"), wheel.name):
-            raise refusal(409, f"the index has this wheel under the name {other}; a published file never changes")
-        proofs = self._store.proofs(sha256) if self._store else []
-        new = new_wheel(wheel, proofs)
-        if reasons := [reason for level in self._required for reason in shortfalls(proofs, level)]:
+        same = published if published and published.sha256 == sha256 else None
+        if same and sent is None:
+            return UNCHANGED
+        self._repository.refuse_other_spelling(wheel.name)
+        known = self._store.proofs(sha256) if self._store else []
+        earlier = earlier_proofs(self._repository.objects, same) if same else []
+        proofs = merged(earlier, known, sent or [])
+        reasons = [reason for level in self._required for reason in shortfalls(proofs, level)]
+        if same and (reasons or (nothing_new(earlier, proofs) and not _new_statement(same, wheel))):
+            return UNCHANGED
+        if reasons:
             raise refusal(403, f"the proofs of this wheel do not show what the index requires: {reasons[0]}")
-        self._repository.add(new, update=False)
-        return "published"
+        if same:
+            self._repository.add(new_wheel(wheel, proofs, origin=self._keep_statement(same, wheel)))
+            return UPDATED
+        self._repository.add(new_wheel(wheel, proofs), update=False)
+        return PUBLISHED
+
+    def _keep_statement(self, published: Entry, wheel: Path) -> str:
+        """Put the statement of a published wheel beside its copy, unless one was sent; return where it came from."""
+        farm, path = published.farm, statement_path(wheel)
+        if farm and farm.statement and not path.is_file():
+            with suppress(FileNotFoundError):
+                path.write_bytes(self._repository.objects.read(farm.statement))
+        return farm.origin if farm and not path.is_file() else ""
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do blocking work; the other clients are served meanwhile."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
 
 
-def remove_leftovers(root: Path) -> None:
-    """Delete what uploads of servers left that no longer run; this process has not received an upload yet."""
-    for folder in (root / FOLDER).glob("*.*"):
-        pid = folder.name.rpartition(".")[2]
-        if pid == str(os.getpid()) or not Path("/proc", pid).exists():  # in a container, the pid is often the same
-            shutil.rmtree(folder, ignore_errors=True)
-
-
-def _discard(form: UploadForm, folder: Path) -> None:
-    form.close()
-    shutil.rmtree(folder, ignore_errors=True)
+def _new_statement(published: Entry, wheel: Path) -> bool:
+    return statement_path(wheel).is_file() and not (published.farm and published.farm.statement)
 
 
 def _check_form(form: UploadForm, wheel: Path) -> str:
@@ -201,10 +237,3 @@ def _check_form(form: UploadForm, wheel: Path) -> str:
     if not same:
         raise refusal(400, f"the form says that the version is {fields.get('version')!r}, but the file name differs")
     return project
-
-
-def _other_spelling(records: Sequence[str], filename: str) -> str:
-    """The published file name that means the same wheel as this one, such as `Foo_Bar-1.0-…` for `foo_bar-1.0.0-…`."""
-    wanted = parse_wheel_filename(filename)
-    names = (name.removesuffix(".json") for name in records if name.endswith(".whl.json"))
-    return next((name for name in names if name != filename and parse_wheel_filename(name) == wanted), "")

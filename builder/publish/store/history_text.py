@@ -49,8 +49,9 @@ def run_text(run: Run) -> str:
 
 
 def history_json(runs: Sequence[Run]) -> str:
-    """All runs as JSON, without their reports."""
-    data = [{k: v for k, v in run.to_json().items() if k != "report"} | {"builds": run.counts()} for run in runs]
+    """All runs as JSON, without their reports and timelines."""
+    large = ("report", "timeline")
+    data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in runs]
     return json.dumps(data, indent=1) + "\n"
 
 

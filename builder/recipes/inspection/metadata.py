@@ -25,6 +25,7 @@ class Metadata:
 
     Attributes:
         name, version, summary, licence, requires_python: as in the metadata of a wheel.
+        stated_version: the version, if it is a constant of the metadata; empty if only a line of a module has it.
         requires: run-time requirements.
         build_requires: requirements of the build, of pyproject.toml and `setup_requires`.
         backend: the build backend of pyproject.toml.
@@ -35,6 +36,7 @@ class Metadata:
 
     name: str = ""
     version: str = ""
+    stated_version: str = ""
     summary: str = ""
     licence: str = ""
     requires_python: str = ""
@@ -58,9 +60,11 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
     dynamic = any("setuptools_scm" in each.replace("-", "_") or "hatch-vcs" in each for each in build_requires)
     licence = project.get("license")
+    stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
     return Metadata(
         name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name")),
-        version=_version(tree, info, project, section, keywords, dynamic=dynamic),
+        version=_version(tree, stated, keywords, dynamic=dynamic),
+        stated_version=_public(stated),
         summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
         licence=_licence(tree, info, licence, keywords),
         requires_python=_first(
@@ -97,25 +101,20 @@ def _texts(value: object) -> list[str]:
     return [item.strip() for item in items if isinstance(item, str) and item.strip() and "*" not in item[:1]]
 
 
-def _version(
-    tree: Path,
-    info: Message,
-    project: dict[str, Any],
-    section: dict[str, str],
-    keywords: dict[str, object],
-    *,
-    dynamic: bool,
-) -> str:
+def _version(tree: Path, stated: str, keywords: dict[str, object], *, dynamic: bool) -> str:
     """The version without its local part. Where it is not a constant, the line `__version__ = "…"` of a file counts."""
-    stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
     candidates = [stated]
     if not stated and not dynamic and "use_scm_version" not in keywords:
         candidates += [
             found for path in _version_files(tree) for found in _VERSION_LINE.findall(path.read_text("utf-8"))
         ]
-    for text in candidates:
-        with suppress(InvalidVersion):
-            return Version(text).public
+    return next(filter(None, map(_public, candidates)), "")
+
+
+def _public(text: str) -> str:
+    """A version without its local part; empty if the text is no version."""
+    with suppress(InvalidVersion):
+        return Version(text).public
     return ""
 
 

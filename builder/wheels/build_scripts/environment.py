@@ -17,7 +17,7 @@ class BuildPaths:
 
     Attributes:
         job_dir: the folder mounted from the host: requirements.txt, these scripts, results.
-        packages: uv's cache, which all builds share; environments and bytecode are in it too.
+        packages: uv's cache; environments and bytecode are in it too.
         environment: the build's virtual environment, inside `packages`.
         prefix: the Python that cibuildwheel uses; becomes a link to `environment`.
         site: the build's site-packages.
@@ -25,6 +25,7 @@ class BuildPaths:
         torch_cuda: the CUDA version that torch must be built for (`13.0`), or empty.
         links_toolkit: whether the toolkit comes from the package index and needs links.
         keeps_environment: whether the environment is needed after the build, for the source's own tests.
+        shared: whether `packages` is read-only and `environment` exists, because `install.py` made it.
 
     """
 
@@ -37,6 +38,7 @@ class BuildPaths:
     torch_cuda: str = ""
     links_toolkit: bool = False
     keeps_environment: bool = False
+    shared: bool = False
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] = os.environ) -> BuildPaths:
@@ -51,12 +53,18 @@ class BuildPaths:
             torch_cuda=variables.get("BUILDFARM_TORCH_CUDA", ""),
             links_toolkit=bool(variables.get("BUILDFARM_LINK_TOOLKIT")),
             keeps_environment=bool(variables.get("BUILDFARM_KEEP_ENVIRONMENT")),
+            shared=bool(variables.get("BUILDFARM_SHARED_PACKAGES")),
         )
 
     @property
     def requirements(self) -> Path:
         """The locked packages of the build, one exact requirement in each line."""
         return self.job_dir / "requirements.txt"
+
+    @property
+    def complete(self) -> Path:
+        """Exists when a shared environment is complete."""
+        return self.environment / ".complete"
 
     @property
     def test_environment(self) -> Path:

@@ -24,13 +24,16 @@ def finish(paths: BuildPaths, cache: CacheSettings, wheel: Path, destination: Pa
     packages and the driver bring at run time: those would be loaded twice.
     """
     server.stop(cache)
-    (paths.site / PATH_FILE).unlink(missing_ok=True)  # the tests of the wheel run in a different environment
+    if not paths.shared:
+        (paths.site / PATH_FILE).unlink(missing_ok=True)  # the tests of the wheel run in a different environment
     _copy_metadata(paths.site, paths.job_dir / "site")
     for folder in (paths.job_dir / "site", cache.statistics_dir):
         _open_to_all(folder)
     excluded = [*(paths.job_dir / DRIVER_LIBRARIES).read_text(encoding="utf-8").split(), *_torch_libraries(paths.site)]
     options = [word for name in excluded for word in ("--exclude", name)]
     subprocess.run(["auditwheel", "repair", *options, "--wheel-dir", destination, wheel], check=True)
+    if paths.shared:
+        return
     with suppress(OSError):  # a wheel is worth more than a faster next build
         bytecode.keep(paths)
     if not paths.keeps_environment:

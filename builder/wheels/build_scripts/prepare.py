@@ -25,11 +25,28 @@ _PATH_LINE = (
 def prepare(paths: BuildPaths, cache: CacheSettings) -> None:
     """Make the build's environment and start the compiler cache; raises CalledProcessError, or SystemExit 1.
 
-    The environment is inside the mounted uv cache because hard links do not cross mounts: linking takes half a second,
-    copying torch and its CUDA packages into the container's layer takes fifty. Environments that killed runs left there
-    are deleted first.
+    A shared environment exists already. The environment of a source whose own commands may change it is in a volume of
+    its extension; environments that killed runs left there are deleted first.
     """
-    environment_lock.hold(paths.environment)
+    if paths.shared:
+        if not paths.complete.exists():
+            sys.exit("error: the volume of packages was deleted while the build started")
+        _replace_by_link(paths)
+    else:
+        environment_lock.hold(paths.environment)
+        make_environment(paths)
+        with suppress(OSError):  # Python compiles what is missing
+            bytecode.take(paths)
+        write_path_file(paths, cache)
+    server.start(cache)
+
+
+def make_environment(paths: BuildPaths) -> None:
+    """Install the locked packages into a new environment; raises CalledProcessError, or SystemExit 1.
+
+    The environment is inside the mounted uv cache because hard links do not cross mounts: linking takes half a second,
+    copying torch and its CUDA packages into the container's layer takes fifty.
+    """
     python = (paths.prefix / "bin" / "python").resolve()
     run_uv(paths, "venv", "--no-config", "--clear", "--python", python, paths.environment)
     _replace_by_link(paths)
@@ -38,10 +55,11 @@ def prepare(paths: BuildPaths, cache: CacheSettings) -> None:
         sys.exit(f"error: {problem}")
     if paths.links_toolkit:
         link_toolkit(paths.toolkit, paths.torch_cuda.split(".", maxsplit=1)[0])
-    with suppress(OSError):  # Python compiles what is missing
-        bytecode.take(paths)
+
+
+def write_path_file(paths: BuildPaths, cache: CacheSettings) -> None:
+    """Write PATH_FILE; raises OSError."""
     (paths.site / PATH_FILE).write_text(_PATH_LINE.format(link=cache.layout.site, site=paths.site), encoding="utf-8")
-    server.start(cache)
 
 
 def _replace_by_link(paths: BuildPaths) -> None:

@@ -1,4 +1,4 @@
-"""uv on the cache that all builds share."""
+"""uv on the cache in the volume of packages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def run_uv(paths: BuildPaths, *arguments: str | Path) -> None:
     """Run uv with its cache in `paths.packages`; raises CalledProcessError.
 
     In a container of root (for the before-all of a source) uv runs as the build's user all the same: that user could
-    neither link nor replace files of root in the cache.
+    neither link nor replace files of root in the cache. The cache that builds share belongs to root.
     """
-    user: dict[str, Any] = {"user": BUILD_USER, "group": BUILD_USER, "extra_groups": []} if os.geteuid() == 0 else {}
+    changed = os.geteuid() == 0 and not paths.shared
+    user: dict[str, Any] = {"user": BUILD_USER, "group": BUILD_USER, "extra_groups": []} if changed else {}
     variables = {**os.environ, "UV_CACHE_DIR": str(paths.packages)}
     subprocess.run(["uv", *arguments], env=variables, check=True, **user)
 

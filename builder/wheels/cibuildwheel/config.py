@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from builder.hashing import digest_of
-from builder.images.container import CONTAINER_DIR, OWNER_LABEL, USER
+from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
 from builder.images.image_build import ImageContents
 from builder.images.network import FIRST_INDEX, ca_bundle, ca_variables, index_variables
 from builder.images.specs import python_prefix
 from builder.matrix.config import PathSource
+from builder.resources import measure_resources
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheels.build_scripts.finish import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
 from builder.wheels.cibuildwheel.merge import constraints, merge_settings, overridden_variables
@@ -26,11 +27,16 @@ from builder.wheels.cibuildwheel.upstream import Upstream
 from builder.wheels.job import CompileJob
 from builder.wheels.sccache.configure import cache_variables, compiler_variables, reuse_variables
 from builder.wheels.scripts import copy_scripts, script_command
+from builder.wheels.toolchain.recorded_packages import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
 
 #: Engine volumes with uv's cache and the compiler cache. Containers do not use the host's caches: files that the
 #: container's user writes there would not belong to the host's user, and it cannot hard-link files of other users.
-PACKAGES_VOLUME, OBJECTS_VOLUME = "buildfarm-uv", "buildfarm-sccache"
+#: Where a build can write, each extension has a volume of its own, whose name goes on after a dot.
+PACKAGES_VOLUME, OBJECTS_VOLUME = "buildfarm-packages", "buildfarm-sccache"
+
+#: The capabilities of a build as root: package managers give files to users and run as users, as the scripts do.
+_ROOT_CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETFCAP", "SETGID", "SETUID")
 
 #: Directory that cibuildwheel 4.x copies the source to.
 SOURCE = "/project"
@@ -80,9 +86,40 @@ def environment_name(job: CompileJob) -> str:
 
 
 def volume_cleanup(job: CompileJob) -> tuple[str, dict[str, str]]:
-    """A shell script that deletes the environment of an unfinished build, and the volumes that it needs."""
+    """A shell script that deletes an unfinished build's own environment, and the volumes that it needs."""
     folder = f"{_PACKAGES}/{environment_name(job)}"
-    return f"rm -rf {folder} {folder}-test {folder}.lock", {PACKAGES_VOLUME: _PACKAGES}
+    return f"rm -rf {folder} {folder}-test {folder}.lock", {_volume(PACKAGES_VOLUME, job): _PACKAGES}
+
+
+def shared_environment(job: CompileJob, container: BuildContainer, variables: Mapping[str, str]) -> dict[str, str]:
+    """The variables of a build whose environment `install_spec` makes: it is named after everything in it."""
+    index = {**index_variables(), **variables}
+    parts = [container.image, variables["BUILDFARM_PREFIX"], variables["BUILDFARM_TOOLKIT"], *job.toolchain.packages]
+    name = digest_of([*parts, index.get(FIRST_INDEX, ""), index.get("UV_DEFAULT_INDEX", "")])[:32]
+    return {"BUILDFARM_ENVIRONMENT": f"{_PACKAGES}/env-{name}", "BUILDFARM_SHARED_PACKAGES": "1"}
+
+
+def install_spec(
+    job: CompileJob, container: BuildContainer, mounted: Path, torch_index: Sequence[str]
+) -> tuple[ContainerSpec, list[str]]:
+    """The container in which root installs the packages of a build, and its program; no code of a source runs there."""
+    variables = container_variables(job, container, torch_index)
+    variables |= shared_environment(job, container, variables)
+    spec = ContainerSpec(
+        image=container.image,
+        labels={OWNER_LABEL: job.owner},
+        environment={**index_variables(), **variables, "NVIDIA_VISIBLE_DEVICES": "void"},
+        bind_mounts={mounted: _JOB, ca_bundle(): _CA},
+        volumes={PACKAGES_VOLUME: _PACKAGES},
+        memory=measure_resources().memory,
+        user=0,
+        capabilities=("DAC_OVERRIDE",),  # the image's folders belong to the build's user
+    )
+    return spec, script_command(_TOOLS_PYTHON, PurePosixPath(_JOB), "install-packages")
+
+
+def _volume(kind: str, job: CompileJob) -> str:
+    return f"{kind}.{job.recipe.name}"
 
 
 def write_inputs(
@@ -100,7 +137,8 @@ def write_inputs(
     write_entry_point(mounted)
     (mounted / DRIVER_LIBRARIES_FILE).write_text("\n".join(sorted(DRIVER_LIBRARIES)) + "\n")
     packages = job.toolchain.packages
-    (mounted / "requirements.txt").write_text("\n".join(packages) + "\n")
+    options = [] if job.reuse else wheels_only(packages, job.recipe.build_requires)
+    (mounted / "requirements.txt").write_text("\n".join([*options, *packages]) + "\n")
     (mounted / "constraints.txt").write_text(constraints(packages))
     if upstream.tests and isinstance(job.recipe.source, PathSource):
         tests = job.recipe.source.path / "tests"  # `prepare_source` does not copy the tests
@@ -140,6 +178,9 @@ def configuration(
             "BUILDFARM_HEADERS_DIGEST": digest_of([container.image, list(job.toolchain.parts().items())])[:16],
             "BUILDFARM_SOURCE": SOURCE,
         }
+    if not upstream.has_commands:
+        # uv needs a cache for the build as well.
+        variables |= shared_environment(job, container, variables) | {"UV_CACHE_DIR": f"{CONTAINER_DIR}/own-uv"}
     if upstream.needs_root:
         variables["UV_CACHE_DIR"] = "/root/.cache/uv"  # the shared cache must not get files of root; see shared_uv.py
     create = _create_arguments(job, upstream, mounted, variables)
@@ -168,16 +209,21 @@ def configuration(
 
 
 def _create_arguments(job: CompileJob, upstream: Upstream, mounted: Path, variables: Mapping[str, str]) -> list[str]:
-    """Arguments of `docker create`: label, mounts, user and environment variables."""
+    """Arguments of `docker create`: label, limits, mounts, user and environment variables."""
+    packages = _volume(PACKAGES_VOLUME, job) if upstream.has_commands else PACKAGES_VOLUME
     create = [
         f"--label={OWNER_LABEL}={job.owner}",
         f"--entrypoint={_JOB}/{ENTRY_POINT}",
         # A compile needs no GPU. NVIDIA's container runtime would refuse the image if the driver is too old for it.
         "--env=NVIDIA_VISIBLE_DEVICES=void",
+        "--cap-drop=ALL",
+        "--security-opt=no-new-privileges",
+        f"--memory={measure_resources().memory}",
+        f"--pids-limit={PROCESSES}",
         _mount("bind", mounted, _JOB),
-        _mount("volume", PACKAGES_VOLUME, _PACKAGES),
+        _mount("volume", packages, _PACKAGES, readonly=not upstream.has_commands),
         # The build's user cannot replace cache entries of root, so root has a volume of its own.
-        _mount("volume", f"{OBJECTS_VOLUME}{'-root' * upstream.needs_root}", _CACHE),
+        _mount("volume", f"{_volume(OBJECTS_VOLUME, job)}{'.root' * upstream.needs_root}", _CACHE),
         _mount("bind", ca_bundle(), _CA, readonly=True),
         # In memory: compilers, uv and Python look up every file below this directory, and storage drivers are slow.
         f"--tmpfs={CONTAINER_DIR}:exec,mode=755,uid={USER},gid={USER}",
@@ -185,7 +231,7 @@ def _create_arguments(job: CompileJob, upstream: Upstream, mounted: Path, variab
     if job.recipe.assume_cuda:
         create.append(_mount("bind", Path(__file__).parents[1] / "assume_cuda", _SHIM, readonly=True))
     if upstream.needs_root:
-        create.append("--user=0:0")
+        create += ["--user=0:0", *(f"--cap-add={name}" for name in _ROOT_CAPABILITIES)]
     if upstream.tests:
         create.append("--env=BUILDFARM_KEEP_ENVIRONMENT=1")  # the environment of the tests uses its Python
     create += [f"--env={name}={value}" for name, value in sorted(variables.items()) if name != FIRST_INDEX]

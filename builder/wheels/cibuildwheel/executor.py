@@ -29,6 +29,7 @@ from builder.wheels.cibuildwheel.config import (
     BuildContainer,
     identifier,
     ignored_settings,
+    install_spec,
     statistics_dir,
     volume_cleanup,
     write_inputs,
@@ -145,7 +146,8 @@ class DockerExecutor:
         _check_platform(build)
         image = self._chooser.build_image(build)
         tag, contents = inspect_image(self._engine, self._store, image, log=log)
-        return self._toolchain(image, tag, contents, self._packages.resolve(build, recipe, image, log), build)
+        packages = self._packages.recorded(build, recipe, image) or self._packages.resolve(build, recipe, image, log)
+        return self._toolchain(image, tag, contents, packages, build)
 
     def _toolchain(
         self, image: BuildImage, tag: str, contents: ImageContents, packages: Sequence[str], build: Build
@@ -183,7 +185,7 @@ class DockerExecutor:
         torch_index = self._packages.torch_index(job.build)
         upstream = read_upstream(job.source, identifier(job), job.recipe.cibuildwheel_skip)
         self._note(job, ignored_settings(job, container, upstream))
-        settings, _ = write_inputs(job, container, upstream, torch_index=torch_index)
+        settings, mounted = write_inputs(job, container, upstream, torch_index=torch_index)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
         argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
         argv += ["--output-dir", str(raw), "--config-file", str(settings), str(job.source)]
@@ -195,6 +197,8 @@ class DockerExecutor:
         variables |= {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
         if FIRST_INDEX in job.recipe.env:  # the recipe takes precedence, as for every variable
             variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
+        if not upstream.has_commands:
+            self._install_packages(job, container, mounted, image)
         start = log_size(job.log)
         status: int | None = None
         try:
@@ -202,7 +206,7 @@ class DockerExecutor:
                 status = run(argv, log=job.log, owner=job.owner, cwd=job.source, env=variables)
         finally:
             # Also after an interrupt, which kills cibuildwheel but not its container.
-            self._clean_up(job, container.image, unfinished=status != 0)
+            self._clean_up(job, container.image, unfinished=upstream.has_commands and status != 0)
         if status != 0:
             raise self._failure(job, start, status, image)
         wheels = sorted(raw.glob("*.whl"))
@@ -210,8 +214,17 @@ class DockerExecutor:
             raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
         return wheels[0]
 
+    def _install_packages(self, job: CompileJob, container: BuildContainer, mounted: Path, image: BuildImage) -> None:
+        """Install a build's packages in a container of their own, in which no code of the source runs."""
+        start = log_size(job.log)
+        spec, argv = install_spec(job, container, mounted, self._packages.torch_index(job.build))
+        with self._engine.container(spec) as installer:
+            result = installer.run(argv, log=job.log)
+        if result.status != 0:
+            raise self._failure(job, start, 1, image)  # other statuses of uv and cibuildwheel differ in meaning
+
     def _clean_up(self, job: CompileJob, image: str, *, unfinished: bool) -> None:
-        """Remove a job's container and, if unfinished, its environment; the next run retries what fails."""
+        """Remove a job's container and, if unfinished, its own environment; the next run retries what fails."""
         try:
             self._engine.remove_containers(job.owner)
             if unfinished:

@@ -157,7 +157,7 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
         stage, sentence = _STATUSES[status]
         return error(f"{sentence}: {last_error(lines)}", stage=stage)
     if step.stage == "compile":
-        return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines])
+        return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines], tree=job.source)
     if disk_is_full(lines):
         return error(f"the disk is full ({step.stage} stage); unfinished files were deleted", DISK_HINT)
     if was_killed(lines):

@@ -17,6 +17,7 @@ from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import Store, write_atomic
 from builder.wheels.toolchain.environments import Environments, build_requirements
+from builder.wheels.toolchain.recorded_packages import check_needed, wheels_only
 from builder.wheels.toolchain.uv import compile_requirements
 
 #: Newest glibc 2.x that uv supports (uv 0.13: `--python-platform` in `uv pip compile --help`).
@@ -73,20 +74,19 @@ class PackageResolver:
 
     def resolve(self, build: Build, recipe: Recipe, image: BuildImage, log: Path) -> list[str]:
         """The exact packages of a build; raises the errors of `uv_error` when they cannot be resolved."""
-        if self._exact:
-            return list(self._exact)
         wanted = self.requirements(build, recipe, image)
+        arguments = _uv_arguments(recipe, image, wanted)
+        if self._exact:
+            options = [*arguments, *wheels_only(self._exact, recipe.build_requires)]
+            check_needed(self._exact, wanted.requirements, options, index=wanted.index, store=self._store)
+            return list(self._exact)
         record = self._record(wanted, image)
         with self._store.lock(f"env-{record.stem}"):
             if not record.exists():
-                # uv needs an interpreter, and this machine may not have the image's Python.
-                arguments = ["--no-config", "--no-annotate", "--python", sys.executable]
-                arguments += ["--python-version", str(image.pythons.python), "--python-platform", wanted.platform]
-                arguments += [word for name in _excluded_packages(recipe) for word in ("--no-emit-package", name)]
                 with tempfile.TemporaryDirectory(prefix="buildfarm-lock-") as folder:
                     locked = compile_requirements(
                         wanted.requirements,
-                        arguments,
+                        ["--no-config", "--no-annotate", *arguments],
                         folder=Path(folder),
                         index=wanted.index,
                         log=log,
@@ -100,6 +100,13 @@ class PackageResolver:
         """File with the exact packages for these requirements."""
         key = digest_of([wanted.requirements, wanted.index, wanted.platform, str(image.pythons.python)])[:16]
         return self._store.root / "envs" / f"docker-{key}.txt"
+
+
+def _uv_arguments(recipe: Recipe, image: BuildImage, wanted: BuildRequirements) -> list[str]:
+    # uv needs an interpreter, and this machine may not have the image's Python.
+    arguments = ["--python", sys.executable]
+    arguments += ["--python-version", str(image.pythons.python), "--python-platform", wanted.platform]
+    return arguments + [word for name in _excluded_packages(recipe) for word in ("--no-emit-package", name)]
 
 
 def _excluded_packages(recipe: Recipe) -> list[str]:

@@ -84,6 +84,11 @@ class Upstream:
     notes: tuple[str, ...] = ()
 
     @property
+    def has_commands(self) -> bool:
+        """Whether commands of the source, which may install packages, run besides the build."""
+        return bool(self.before_all or self.before_build or self.tests)
+
+    @property
     def needs_root(self) -> bool:
         """Whether the commands expect to run as root, as they do in cibuildwheel's default images."""
         before_test = self.tests.before if self.tests else ""

@@ -14,13 +14,16 @@ import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from builder.untrusted.json_data import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.torch_range import narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
 _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
@@ -32,7 +35,9 @@ class Label:
 
     Attributes:
         local_version: PEP 440 local version that is appended, e.g. `cu130.torch211`.
-        torch: the torch releases that the wheel works with, e.g. `torch==2.11.*`.
+        torch: the torch releases that the wheel works with, e.g. `torch==2.11.*`; empty: METADATA keeps the requirement
+            of the source.
+        built_with: the torch release that the wheel was compiled with, or empty.
         requires: further requirements.
         made_by: how it was made, as plain data, for `.dist-info/buildfarm.json`; empty: no such file.
         sbom: makes, from the wheel's project, version and file name, the bytes of `.dist-info/sboms/buildfarm.cdx.json`
@@ -43,6 +48,7 @@ class Label:
     local_version: str
     torch: str
     requires: tuple[str, ...] = ()
+    built_with: str = ""
     made_by: Mapping[str, object] = field(default_factory=dict)
     sbom: Callable[[str, str, str], bytes] | None = None
 
@@ -80,20 +86,23 @@ def relabel_metadata(metadata: str, label: Label) -> tuple[str, str]:
     """METADATA with the new version and requirements, and that version; all other lines are kept.
 
     One line replaces all lines that require torch, at the position of the first: no marker, no extra and none of
-    `label.requires` can allow other releases than the tested ones. Extras of torch itself are kept.
+    `label.requires` can allow other releases than the tested ones. Extras of torch itself are kept, and so is a range
+    that is narrower than `label.torch` (`narrowed`).
     Raises ValueError when the version or a requirement of the label is malformed.
     """
     head, gap, body = _split(metadata)
     headers = _fields(head)
     version = ""
     kept: list[tuple[str, str]] = []
-    torch = Requirement(label.torch)
+    theirs = [text.partition(":")[2].strip() for name, text in headers if name == "requires-dist"]
+    theirs = [line for line in theirs if _project(line) == "torch"]
+    torch = narrowed(label.torch, theirs, label.built_with) if label.torch else None
     place: int | None = None
     for name, text in headers:
         if name == "version":
             version = relabelled_version(text.partition(":")[2].strip(), label.local_version)
             kept.append((name, f"Version: {version}"))
-        elif name == "requires-dist" and _project(text) == "torch":
+        elif torch and name == "requires-dist" and _project(text) == "torch":
             torch.extras |= _unconditional_extras(text)
             if place is None:
                 place = len(kept)
@@ -102,10 +111,11 @@ def relabel_metadata(metadata: str, label: Label) -> tuple[str, str]:
             kept.append((name, text))
     if not version:
         raise ValueError("no Version")
-    if place is None:
-        place = _after_requirements(kept)
-        kept.insert(place, ("requires-dist", ""))
-    kept[place] = ("requires-dist", f"Requires-Dist: {torch}")
+    if torch:
+        if place is None:
+            place = _after_requirements(kept)
+            kept.insert(place, ("requires-dist", ""))
+        kept[place] = ("requires-dist", f"Requires-Dist: {torch}")
     present = {_canonical(text.partition(":")[2]) for name, text in kept if name == "requires-dist"}
     new = [wish for wish in label.requires if _canonical(wish) not in present and _project(wish) != "torch"]
     end = _after_requirements(kept)
@@ -196,22 +206,29 @@ def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str
     moved += [Member(path, data, executable=False) for path, data in ours.items()]
     # .dist-info comes last, as the wheel format recommends, and RECORD at the very end.
     moved.sort(key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
-    return new_name, [*moved, _record(moved, f"{stem}.dist-info/RECORD")]
+    return new_name, [*moved, record_of(moved, f"{stem}.dist-info/RECORD")]
 
 
 def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:
     """auditwheel's SBOM of the grafted libraries names the wheel by its old name; replace it by the new name."""
     if not re.fullmatch(r"[^/]+\.dist-info/sboms/auditwheel\.cdx\.json", member.path):
         return member
-    sbom = json.loads(member.data)
-    old_ref = str(sbom["metadata"]["component"]["purl"])
-    project = old_ref.removeprefix("pkg:pypi/").partition("@")[0]
-    new_ref = f"pkg:pypi/{project}@{quote(version, safe='')}?file_name={quote(new_name, safe='')}"
-    sbom["metadata"]["component"]["version"] = sbom["components"][0]["version"] = version
-    return replace(member, data=json.dumps(sbom).replace(json.dumps(old_ref)[1:-1], new_ref).encode())
+
+    def renamed(sbom: dict[str, Any]) -> bytes:
+        old_ref = str(sbom["metadata"]["component"]["purl"])
+        project = old_ref.removeprefix("pkg:pypi/").partition("@")[0]
+        new_ref = f"pkg:pypi/{project}@{quote(version, safe='')}?file_name={quote(new_name, safe='')}"
+        sbom["metadata"]["component"]["version"] = sbom["components"][0]["version"] = version
+        return json.dumps(sbom).replace(json.dumps(old_ref)[1:-1], new_ref).encode()
+
+    try:
+        return replace(member, data=parse_json(member.data, renamed))
+    except JsonError:  # auditwheel did not write it: a source that ships such a file keeps it
+        return member
 
 
-def _record(members: Sequence[Member], path: str) -> Member:
+def record_of(members: Sequence[Member], path: str) -> Member:
+    """The RECORD of these files under a path."""
     text = io.StringIO(newline="")
     rows = csv.writer(text, lineterminator="\n")
     for member in members:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import os
 import posixpath
@@ -18,21 +17,18 @@ from dataclasses import replace
 from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.dynamic import DynamicSection
-from elftools.elf.elffile import ELFFile
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.build_log import log_size, text_since
-from builder.errors import BuildError
+from builder.errors import BuildError, UsageError
 from builder.process import run
 from builder.records.record import Record
 from builder.records.toolchain import Part, Toolchain
 from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.driver import DRIVER_LIBRARIES
-from builder.wheelfile.elf import read_elf
+from builder.wheelfile.elf import Elf, read_elf
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
 
 _LIBRARY = re.compile(r"(?:torch|nvidia/.+)/lib/[^/]+\.so(?:\.[0-9.]+)?")
@@ -100,6 +96,7 @@ def repair(
     provided: frozenset[str],
     local_version: str,
     torch_requirement: str,
+    built_with: str = "",
     requires: Sequence[str] = (),
     record: Record | None = None,
     log: Path,
@@ -108,15 +105,15 @@ def repair(
     """Turn a raw wheel into a portable wheel in the folder `out`; returns its path.
 
     auditwheel finds the manylinux tag and grafts the libraries that are neither `provided` nor on every Linux. Then
-    the version gets `local_version`, `torch_requirement` replaces the requirement of torch, `requires` are added,
-    `record` and its SBOM are added, run paths that lead out of the wheel are removed, and a reproducible zip is
-    written. The file is audited before it is renamed into `out`. Repairing a repaired wheel gives the same bytes.
+    the version gets `local_version`, METADATA gets `torch_requirement` (`relabel_metadata`) and `requires`, `record`
+    and its SBOM are added, run paths that lead out of the wheel are removed, and a reproducible zip is written. The
+    file is audited before it is renamed into `out`. Repairing a repaired wheel gives the same bytes.
     Output is appended to `log`; programs carry `owner` (see `builder.process.run`).
 
     Raises BuildError (stage `repair`) when the wheel contains no library, needs a library that is not found, or has
     a platform tag that the audit does not confirm.
     """
-    label = Label(local_version, torch_requirement, tuple(requires))
+    label = Label(local_version, torch_requirement, tuple(requires), built_with)
     members = _members(raw, log)
     if not any(_is_elf(member) for member in members):
         raise _failure(
@@ -131,7 +128,7 @@ def repair(
         grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, owner=owner)
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
         if record:
-            label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside))
+            label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside, log))
         try:
             name, final = relabel(kept, grafted.name, label)
         except ValueError as error:
@@ -209,15 +206,15 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     An absolute entry names a folder of the build machine; on other machines that folder may contain anything.
     `$ORIGIN/../torch/lib` stays, because torch is installed next to the wheel.
     """
-    if not _is_elf(member) or not (paths := _run_paths(member)):
+    if not _is_elf(member) or not (elf := _read_library(member, scratch, log)):
         return member
+    paths = [*elf.rpath, *elf.runpath]
     # Files under NAME.data/platlib/ are installed at the top level of site-packages.
     top = re.sub(r"^[^/]+\.data/(?:platlib|purelib)/", "", member.path)
     good = [path for path in paths if _stays_inside(path, posixpath.dirname(top))]
     if good == paths:
         return member
     file = scratch / "library.so"
-    file.write_bytes(member.data)
     change = ["--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
     done = subprocess.run(["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False)
     if done.returncode:
@@ -228,17 +225,16 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
 
 
 def _sbom(
-    record: Record, members: Sequence[Member], provided: frozenset[str], scratch: Path
+    record: Record, members: Sequence[Member], provided: frozenset[str], scratch: Path, log: Path
 ) -> Callable[[str, str, str], bytes]:
     """A function that makes the SBOM once the wheel's name is known; the libraries are read now."""
     from builder.wheels.repair.sbom import Linked, make_sbom  # noqa: PLC0415 - see there
 
-    libraries = []
-    for member in filter(_is_elf, members):
-        file = scratch / "linked.so"
-        file.write_bytes(member.data)
-        if elf := read_elf(file):
-            libraries.append(Linked.of(member.path, member.data, elf))
+    libraries = [
+        Linked.of(member.path, member.data, elf)
+        for member in filter(_is_elf, members)
+        if (elf := _read_library(member, scratch, log))
+    ]
 
     def make(project: str, version: str, filename: str) -> bytes:
         return make_sbom(project, version, filename, record, libraries, provided)
@@ -246,15 +242,13 @@ def _sbom(
     return make
 
 
-def _run_paths(member: Member) -> list[str]:
+def _read_library(member: Member, scratch: Path, log: Path) -> Elf | None:
+    file = scratch / "library.so"
+    file.write_bytes(member.data)
     try:
-        dynamic = ELFFile(io.BytesIO(member.data)).get_section_by_name(".dynamic")
-    except ELFError:
-        return []
-    tags = dynamic.iter_tags() if isinstance(dynamic, DynamicSection) else ()
-    names = {"DT_RPATH": "rpath", "DT_RUNPATH": "runpath"}
-    texts = [getattr(tag, names[tag.entry.d_tag]) for tag in tags if tag.entry.d_tag in names]
-    return [path for text in texts for path in text.split(":")]
+        return read_elf(file)
+    except UsageError as error:
+        raise _failure(Path(member.path), log, error.sentence) from error
 
 
 def _stays_inside(path: str, folder: str) -> bool:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import re
+from contextlib import suppress
 from functools import cache
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from builder.log import print_warning
 from builder.records.cache_statistics import CacheOutcome, CacheStatistics, SourceFile
+from builder.untrusted.json_data import JsonError, read_json, text
 from builder.wheels.sccache.server_log import KNOWN_RELEASE, LANGUAGES, Compile, ServerLog, read_server_log
 
 #: Sources that CMake and buildfarm compile to try a compiler; their objects are not part of the wheel.
@@ -19,8 +21,11 @@ def read_statistics(statistics_dir: Path, source: str) -> CacheStatistics | None
     """Read what a build's launchers left in their folder; None when the build had none.
 
     `source` is the path of the source tree as the compilers got it. When sccache prints a log in an unknown form, a
-    warning is printed once in a run.
+    warning is printed once in a run, and so it is when the shared cache was not used.
     """
+    with suppress(FileNotFoundError):
+        reason = (statistics_dir / "unshared").read_text(encoding="utf-8").strip()
+        _warn_once(f"the shared compiler cache is not used, and objects stay on this machine: {reason}")
     try:
         reason = (statistics_dir / "refused").read_text(encoding="utf-8").strip()
         return CacheStatistics(refused=reason or "sccache did not start")
@@ -31,7 +36,7 @@ def read_statistics(statistics_dir: Path, source: str) -> CacheStatistics | None
     except FileNotFoundError:
         return None
     if reason := _unreadable(log, statistics_dir / "stats.json"):
-        _warn_once(reason)
+        _warn_once(f"reuse of objects is not reported: {reason}")
         return CacheStatistics(unreadable=reason)
     return CacheStatistics(_files(log, source))
 
@@ -39,21 +44,24 @@ def read_statistics(statistics_dir: Path, source: str) -> CacheStatistics | None
 def _unreadable(log: ServerLog, server_statistics: Path) -> str:
     """Why the log cannot be trusted: the server counted compiles, and the log has no known line of them. Or empty."""
     try:
-        data = json.loads(server_statistics.read_bytes())
-        release, counts = str(data["version"]), data["stats"]
-        executed, refused = int(counts["requests_executed"]), int(counts["requests_not_cacheable"])
+        release, executed, refused = read_json(server_statistics, _counts)
     except FileNotFoundError:  # the server ended early; what it logged counts
         return ""
-    except (ValueError, KeyError, TypeError):
+    except JsonError:
         release, executed, refused = "of this build", 1, 0
     if (executed and not (log.begins and log.results)) or (refused and not log.refusals):
         return f"buildfarm cannot read the log of sccache {release}, only that of {KNOWN_RELEASE}"
     return ""
 
 
+def _counts(data: dict[str, Any]) -> tuple[str, int, int]:
+    counts = data["stats"]
+    return text(data["version"]), int(counts["requests_executed"]), int(counts["requests_not_cacheable"])
+
+
 @cache
-def _warn_once(reason: str) -> None:
-    print_warning(f"reuse of objects is not reported: {reason}")
+def _warn_once(sentence: str) -> None:
+    print_warning(sentence)
 
 
 def _files(log: ServerLog, source: str) -> tuple[SourceFile, ...]:

@@ -1,24 +1,27 @@
-"""Unpack downloaded archives without trust: every member is checked before it is written."""
+"""Unpack downloaded archives without trust: every member is checked before anything is written."""
 
 from __future__ import annotations
 
+import bz2
+import errno
+import gzip
+import lzma
 import shutil
 import stat
 import tarfile
 import zipfile
-import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from lzma import LZMAError
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, BinaryIO, cast
 
 from builder.errors import UsageError
+from builder.wheelfile import limits
+from builder.wheelfile.archive import DAMAGE
 
-# Far larger than any known source distribution, far smaller than a disk.
-MAX_BYTES = 4 * 2**30
-MAX_MEMBERS = 200_000
+_Parts = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -36,18 +39,20 @@ class _Member:
 def unpack(archive: Path, target: Path) -> None:
     """Unpack a .tar.* or .zip source distribution into the empty folder `target`, without its top folder.
 
-    Files get mode 0644 or 0755. Raises UsageError that names the member when a member has an absolute path or `..`, is
-    a link that leads out, a device, or set-user-id, or occurs twice; also when there is no single top folder, when
-    the archive exceeds MAX_BYTES or MAX_MEMBERS, and when it is not an archive.
+    Files get mode 0644 or 0755. Nothing is written before every member is checked. Raises UsageError that names the
+    member when a member has an absolute path or `..`, lies below a link, is a link that leads out, a device, or
+    set-user-id, or occurs twice; also when there is no single top folder, when the archive exceeds a limit of
+    `builder.wheelfile.limits`, and when it is not an archive.
     """
     with _refusals(archive):
         if zipfile.is_zipfile(archive):
+            limits.check_file_list(archive)
             with zipfile.ZipFile(archive) as zipped:
                 infos = zipped.infolist()
                 _write([_of_zip(archive, i) for i in infos], (zipped.open(i) for i in infos), archive, target)
         else:
-            with tarfile.open(archive) as tar:
-                found = list(_judged(archive, tar))
+            with _tar(archive) as tar:
+                found = list(_limited(archive, tar))
                 streams = (tar.extractfile(i) if i.isreg() else None for i in found)
                 _write([_of_tar(archive, i) for i in found], streams, archive, target)
 
@@ -56,20 +61,49 @@ def unpack(archive: Path, target: Path) -> None:
 def _refusals(archive: Path) -> Iterator[None]:
     try:
         yield
-    except (
-        tarfile.TarError,
-        zipfile.BadZipFile,
-        EOFError,
-        LZMAError,
-        zlib.error,
-        NotImplementedError,
-    ) as error:
+    except (tarfile.TarError, *DAMAGE) as error:
         raise UsageError(f"this is not a readable archive: {error}", where=archive.name) from None
-    except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise UsageError(
-            f"two members of the archive have conflicting paths: {Path(str(error.filename2 or error.filename)).name}",
-            where=archive.name,
-        ) from None
+    except OSError as error:
+        if error.errno not in (None, errno.EINVAL):  # a full disk, for example
+            raise
+        # bz2 and gzip raise it without a number; EINVAL: a header leads before the start of the file
+        raise UsageError(f"this is not a readable archive: {error}", where=archive.name) from None
+
+
+class _Bounded:
+    """The uncompressed tar stream. tarfile reads an extended header at once, so a large read means a large header."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self.seek, self.tell = stream.seek, stream.tell
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= limits.MAX_TAR_HEADERS:
+            raise tarfile.ReadError(f"a header of more than {limits.MAX_TAR_HEADERS} bytes")
+        return self._stream.read(size)
+
+
+@contextmanager
+def _tar(archive: Path) -> Iterator[tarfile.TarFile]:
+    with (
+        archive.open("rb") as raw,
+        _uncompressed(raw) as stream,
+        tarfile.TarFile(fileobj=cast("IO[bytes]", _Bounded(stream))) as tar,
+    ):
+        yield tar
+
+
+def _uncompressed(raw: BinaryIO) -> IO[bytes]:
+    start = raw.read(2)
+    raw.seek(0)
+    match start:
+        case b"\x1f\x8b":
+            return cast("IO[bytes]", gzip.GzipFile(fileobj=raw))
+        case b"BZ":
+            return bz2.open(raw)
+        case b"\xfd7":
+            return lzma.open(raw)
+    return raw
 
 
 def _refused(archive: Path, member: str, why: str) -> UsageError:
@@ -80,19 +114,22 @@ def _refused(archive: Path, member: str, why: str) -> UsageError:
     )
 
 
-def _judged(archive: Path, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def _limited(archive: Path, tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """The members one by one, so that an archive bomb is found before its list fills the memory."""
-    total = 0
+    total = headers = 0
     for count, info in enumerate(tar, start=1):
         total += info.size
-        if count > MAX_MEMBERS or total > MAX_BYTES:
+        headers += sum(len(key) + len(value) for key, value in info.pax_headers.items())
+        if count > limits.MAX_MEMBERS or total > limits.MAX_SOURCE_BYTES or headers > limits.MAX_TAR_HEADERS:
             raise _bomb(archive)
         yield info
 
 
 def _bomb(archive: Path) -> UsageError:
     return UsageError(
-        f"the archive unpacks to more than {MAX_BYTES // 2**30} GiB or {MAX_MEMBERS} members", where=archive.name
+        f"the archive unpacks to more than {limits.MAX_SOURCE_BYTES // 2**30} GiB or {limits.MAX_MEMBERS} members, or"
+        f" its headers are larger than {limits.MAX_TAR_HEADERS // 2**20} MiB",
+        where=archive.name,
     )
 
 
@@ -125,54 +162,83 @@ def _of_zip(archive: Path, info: zipfile.ZipInfo) -> _Member:
     )
 
 
-def _parts(archive: Path, name: str) -> tuple[str, ...]:
+def _parts(archive: Path, name: str) -> _Parts:
     """The path components of a member's name, checked."""
     if name.startswith("/") or ".." in PurePosixPath(name).parts:
         raise _refused(archive, name, "would be written outside of the target folder")
+    if fault := limits.path_fault(name):
+        raise _refused(archive, name[: limits.MAX_NAME], fault)
     return PurePosixPath(name).parts
 
 
 def _write(members: list[_Member], streams: Iterator[IO[bytes] | None], archive: Path, target: Path) -> None:
-    if len(members) > MAX_MEMBERS or sum(member.size for member in members) > MAX_BYTES:
+    if len(members) > limits.MAX_MEMBERS or sum(member.size for member in members) > limits.MAX_SOURCE_BYTES:
         raise _bomb(archive)
     paths = [_parts(archive, member.name) for member in members]
     tops = {parts[0] for parts in paths if parts}
-    if len(tops) != 1 or any(len(p) == 1 and not m.folder for p, m in zip(paths, members, strict=True)):
+    if len(tops) != 1 or any(len(p) <= 1 and not m.folder for p, m in zip(paths, members, strict=True)):
         raise UsageError(
-            "a source distribution must contain exactly one top folder and nothing else",
-            where=archive.name,
+            "a source distribution must contain exactly one top folder and nothing else", where=archive.name
         )
-    files: dict[tuple[str, ...], Path] = {}
+    _check(members, paths, archive)
     for member, parts, stream in zip(members, paths, streams, strict=True):
         place = target.joinpath(*parts[1:])
+        place.parent.mkdir(parents=True, exist_ok=True)
         if member.folder:
-            place.mkdir(parents=True, exist_ok=True)
-        elif member.link is None:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            if member.copy_of is None:
-                with place.open("xb") as out:
-                    assert stream is not None  # noqa: S101 - regular files have one, by tarfile's contract
-                    shutil.copyfileobj(stream, out)
-                place.chmod(0o755 if member.executable else 0o644)
-            elif original := files.get(_parts(archive, member.copy_of)):
-                place.hardlink_to(original)  # copies would let a small archive fill the disk
-            else:
+            place.mkdir(exist_ok=True)
+        elif member.link is not None:
+            place.symlink_to(member.link)
+        elif member.copy_of is not None:  # a copy would let a small archive fill the disk
+            place.hardlink_to(target.joinpath(*_parts(archive, member.copy_of)[1:]))
+        else:
+            with place.open("xb") as out:
+                assert stream is not None  # noqa: S101 - regular files have one, by tarfile's contract
+                shutil.copyfileobj(stream, out)
+            place.chmod(0o755 if member.executable else 0o644)
+
+
+def _check(members: Sequence[_Member], paths: Sequence[_Parts], archive: Path) -> None:
+    """Check the members against each other, from their names alone: no link exists yet that could be followed."""
+    links = {p: str(m.link) for m, p in zip(members, paths, strict=True) if m.link is not None}
+    files = {p for m, p in zip(members, paths, strict=True) if not m.folder}
+    seen: set[_Parts] = set()
+    copies: Counter[_Parts] = Counter()
+    for member, parts in zip(members, paths, strict=True):
+        below = next((parts[:end] for end in range(1, len(parts)) if parts[:end] in files), None)
+        if below or (parts in files and (member.folder or parts in seen)):
+            name = "/".join(below or parts)
+            raise UsageError(f"two members of the archive have conflicting paths: {name}", where=archive.name)
+        if member.copy_of is not None:
+            original = _parts(archive, member.copy_of)
+            copies[original] += 1
+            if original not in seen or original in links:
                 why = f"is a hard link to {member.copy_of!r}, which is not an earlier file"
                 raise _refused(archive, member.name, why)
-            files[parts] = place
-    # Links are created last, so that no member is written through a link; then each link is resolved.
-    links = [(m, target.joinpath(*p[1:])) for m, p in zip(members, paths, strict=True) if m.link is not None]
-    for member, place in links:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(str(member.link))
-    for member, place in links:
-        if PurePosixPath(str(member.link)).is_absolute() or not _inside(place, target):
-            why = f"is a link that leads out of the archive, to {member.link!r}"
-            raise _refused(archive, member.name, why)
+            if copies[original] > limits.MAX_HARD_LINKS:
+                raise _refused(archive, member.name, f"is hard link {copies[original]} to {member.copy_of!r}")
+        if member.link is not None and not _stays_inside(parts, links):
+            raise _refused(archive, member.name, f"is a link that leads out of the archive, to {member.link!r}")
+        if not member.folder:
+            seen.add(parts)
 
 
-def _inside(link: Path, target: Path) -> bool:
-    try:
-        return link.resolve().is_relative_to(target.resolve())
-    except (OSError, RuntimeError):  # a cycle of links
-        return False
+def _stays_inside(link: _Parts, links: Mapping[_Parts, str]) -> bool:
+    """Whether a link, and every link on its way, ends below the top folder of the archive."""
+    left, passed = list(reversed(link)), 0
+    place: list[str] = []
+    while left:
+        part = left.pop()
+        if part == "..":
+            if len(place) <= 1:
+                return False
+            place.pop()
+            continue
+        place.append(part)
+        to = links.get(tuple(place))
+        if to is not None:
+            passed += 1
+            if passed > limits.MAX_LINK_DEPTH or to.startswith("/") or limits.path_fault(to):
+                return False
+            place.pop()
+            left += reversed(PurePosixPath(to).parts)
+    return len(place) >= 1

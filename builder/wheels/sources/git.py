@@ -9,12 +9,19 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
 from builder.errors import BuildfarmError, MissingToolError, UsageError
 from builder.matrix.config import GitSource
-from builder.process import mask_credentials
+from builder.untrusted.masking import mask_credentials
+
+#: A credential helper of git: gives user and password for the host of the source alone; a submodule may be elsewhere.
+_HELPER = """!f() {
+  while read -r line; do [ "$line" != "host=$BUILDFARM_GIT_HOST" ] || host=yes; done
+  [ "$1$host" != getyes ] || printf 'username=%s\\npassword=%s\\n' "$BUILDFARM_GIT_USER" "$BUILDFARM_GIT_PASSWORD"
+}; f"""
 
 
 def checkout(source: GitSource, *, cache: Path) -> Path:
@@ -27,10 +34,10 @@ def checkout(source: GitSource, *, cache: Path) -> Path:
     if not re.fullmatch(r"[0-9a-f]{40}", source.revision):
         raise UsageError(
             f"{source.revision!r} is not a full commit hash (40 hexadecimal digits); branches and tags can move",
-            where=source.url,
+            where=mask_credentials(source.url),
         )
     if not shutil.which("git"):
-        raise MissingToolError("git is not on PATH", where=source.url, hints=("install git",))
+        raise MissingToolError("git is not on PATH", where=mask_credentials(source.url), hints=("install git",))
     # The URL is part of the name, because relative URLs of submodules depend on it.
     name = f"{source.revision[:12]}-{hashlib.sha256(source.url.encode()).hexdigest()[:12]}"
     tree, aside = cache / "git" / name, cache / "git" / f".{name}"
@@ -60,7 +67,7 @@ def resolve_revision(url: str, revision: str) -> str:
         raise MissingToolError("git is not on PATH", where=mask_credentials(url), hints=("install git",))
     source = GitSource(url, revision)
     with tempfile.TemporaryDirectory() as empty:
-        listed = _git(source, Path(empty), "ls-remote", "--", url, check=True).stdout
+        listed = _git(source, Path(empty), "ls-remote", "--", without_credentials(url), check=True).stdout
     commits = {name: commit for commit, _, name in (line.partition("\t") for line in listed.splitlines())}
     # An annotated tag has a hash of its own; `^{}` is the commit that it names.
     names = [f"refs/heads/{revision}", f"refs/tags/{revision}^{{}}", f"refs/tags/{revision}"] if revision else ["HEAD"]
@@ -85,7 +92,7 @@ def _untouched(tree: Path, source: GitSource) -> bool:
 def _fetch(source: GitSource, aside: Path) -> None:
     aside.mkdir()
     _git(source, aside, "init", "--quiet", check=True)
-    _git(source, aside, "remote", "add", "--", "origin", source.url, check=True)
+    _git(source, aside, "remote", "add", "--", "origin", without_credentials(source.url), check=True)
     # Not every server serves a commit by its hash; then fetch all branches and tags.
     if _git(source, aside, "fetch", "--quiet", "--depth=1", "origin", source.revision).returncode:
         everything = ("+refs/heads/*:refs/remotes/origin/*", "+refs/tags/*:refs/tags/*")
@@ -93,7 +100,7 @@ def _fetch(source: GitSource, aside: Path) -> None:
         if _git(source, aside, "cat-file", "-e", f"{source.revision}^{{commit}}").returncode:
             raise UsageError(
                 f"the repository has no commit {source.revision}",
-                where=source.url,
+                where=mask_credentials(source.url),
                 hints=(
                     "correct `revision` in the recipe",
                     "if the commit exists only in a fork, set `git` in the recipe to the URL of the fork",
@@ -111,7 +118,7 @@ def _fetch(source: GitSource, aside: Path) -> None:
     if not _untouched(aside, source):
         raise MissingToolError(
             f"the checked-out files differ from those of {source.revision} in the repository",
-            where=source.url,
+            where=mask_credentials(source.url),
             hints=(
                 "a filter (for example git-lfs) or a gitattributes file of this machine changes files on checkout;"
                 " remove the setting `filter.*` or `core.attributesFile` that `git config --list` prints",
@@ -131,6 +138,9 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
         "LC_ALL": "C",
         "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
     }
+    if secret := _credentials(source.url):
+        environment |= secret
+        settings += ["credential.helper=", f"credential.helper={_HELPER}"]  # no helper of the user stores them
     options = [part for setting in settings for part in ("-c", setting)]
     done = subprocess.run(
         ["git", *options, *words],
@@ -145,6 +155,25 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
     if check and done.returncode:
         raise _failure(source, words[0], done.stderr)
     return done
+
+
+def without_credentials(url: str) -> str:
+    """The URL without user and password. `_HELPER` gives them to git, so neither arguments nor files have them."""
+    parts = urlsplit(url) if url.startswith(("http://", "https://")) else None
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts else url
+
+
+def _credentials(url: str) -> dict[str, str]:
+    """The variables for `_HELPER`; none for a URL without user and password."""
+    bare = without_credentials(url)
+    if bare == url:
+        return {}
+    parts = urlsplit(url)
+    return {
+        "BUILDFARM_GIT_HOST": urlsplit(bare).netloc,
+        "BUILDFARM_GIT_USER": unquote(parts.username or ""),
+        "BUILDFARM_GIT_PASSWORD": unquote(parts.password or ""),
+    }
 
 
 def _failure(source: GitSource, verb: str, output: str) -> BuildfarmError:

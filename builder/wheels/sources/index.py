@@ -20,11 +20,11 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.errors import MissingToolError, UsageError
-from builder.process import mask_credentials
-from builder.wheels.toolchain.uv import cause_of, compile_pylock, has_no_solution, index_setting, uv_variables
+from builder.untrusted.masking import mask_credentials
+from builder.wheels.toolchain.uv import cause_of, compile_captured, has_no_solution, index_setting, uv_variables
 
 _ATTEMPTS = 3
-_TIMEOUT = 60.0  # seconds without a byte
+TIMEOUT = 60.0  # seconds without a byte
 _CHUNK = 1 << 20
 
 
@@ -54,7 +54,8 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
             "this is not a project name with a version, such as torch-scatter 2.1.2", where=where
         ) from error
     with tempfile.TemporaryDirectory() as empty:
-        done = compile_pylock(str(wanted), arguments, folder=Path(empty), index=index)
+        options = ["--no-deps", "--format=pylock.toml", *arguments]
+        done = compile_captured(str(wanted), options, folder=Path(empty), index=index)
         if done.returncode:
             raise _explain(kind, where, done.stderr)
         listed = tomllib.loads(done.stdout)["packages"][0]
@@ -78,11 +79,15 @@ def _location(entry: dict[str, Any], empty: str) -> Location:
 def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolError:
     detail = cause_of(output) or (output.strip().splitlines() or ["uv printed no reason"])[-1]
     if has_no_solution(output) and "network was disabled" not in output:
+        only_source = kind == "wheel" and "has no usable wheels" in detail
+        if only_source:
+            detail = "it has none for this Python and platform"
+        build = f"if the index has its source, `buildfarm build {where.replace(' ', '==')}` builds a wheel"
         return UsageError(
             f"the index has no such {kind}: {detail}",
             where=where,
             hints=(
-                "correct the project or the version",
+                build if only_source else "correct the project or the version",
                 f"the index is {index_setting()}",
             ),
         )
@@ -117,7 +122,8 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
     raise AssertionError("unreachable")
 
 
-def _stream(url: str, aside: Path) -> str:
+def request_for(url: str) -> urllib.request.Request:
+    """A request with the credentials of the URL or of the index setting. The caller checks the scheme."""
     parts = urlsplit(url)
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     request = urllib.request.Request(bare)  # noqa: S310 - the schemes are checked by the caller
@@ -125,8 +131,13 @@ def _stream(url: str, aside: Path) -> str:
         # urllib does not pass this header on when the index redirects to another server.
         token = base64.b64encode(secret.encode()).decode()
         request.add_unredirected_header("Authorization", f"Basic {token}")
+    return request
+
+
+def _stream(url: str, aside: Path) -> str:
+    request = request_for(url)
     digest, size = hashlib.sha256(), 0
-    with urllib.request.urlopen(request, timeout=_TIMEOUT) as answer, aside.open("wb") as out:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer, aside.open("wb") as out:  # noqa: S310
         while chunk := answer.read(_CHUNK):
             out.write(chunk)
             digest.update(chunk)

@@ -1,61 +1,101 @@
-"""Official wheels from a package index: the file that pip would choose for a cell, kept by its sha256."""
+"""Wheels of others, from a package index or a URL: kept by their sha256, nothing in them is executed."""
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from builder.errors import MissingToolError
+from packaging.requirements import InvalidRequirement, Requirement
+
+from builder.errors import MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.axes import Python
-from builder.process import mask_credentials
+from builder.untrusted.masking import mask_credentials
 from builder.wheelfile.compatibility import is_compatible
+from builder.wheelfile.limits import MAX_NAME
 from builder.wheels.sources.index import Location, download, locate
 from builder.wheels.toolchain.uv import index_setting
 
 _KIND = "wheel"
 
 
-def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, index: Sequence[str] = ()) -> Path:
+@dataclass(frozen=True)
+class FetchedWheel:
+    """A downloaded wheel, and the URL that it came from, which may contain credentials."""
+
+    path: Path
+    url: str
+
+
+class NoFittingWheelError(MissingToolError):
+    """The index has this version, but no wheel for this Python on this machine."""
+
+
+def fetch_wheel(project: str, version: str, python: Python, *, cache: Path, index: Sequence[str] = ()) -> FetchedWheel:
     """The wheel of this project and version for this Python on this machine, downloaded the first time.
 
     It is kept as `<cache>/wheels/<sha256>/<file name>`; `index` are URLs of indexes that are asked first.
-    Raises UsageError when the index has no such wheel and MissingToolError when it cannot be reached.
+    Raises UsageError when the index has no such version, NoFittingWheelError when it has no wheel for this Python, and
+    MissingToolError when it cannot be reached.
     """
     where = f"{project} {version}"
     asked = ("--only-binary=:all:", f"--python-version={python.major}.{python.minor}")
     location = _fitting(locate(f"{project}=={version}", _KIND, *asked, index=index), python, where)
+    return _fetch(location, "the index lists", cache=cache, where=where)
+
+
+def exact_version(text: str) -> tuple[str, str]:
+    """The project and the version of NAME==VERSION; raises UsageError."""
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement:
+        raise UsageError("this names no wheel; pass a file, a URL or NAME==VERSION", where=text) from None
+    exact = re.fullmatch(r"==([^*]+)", str(requirement.specifier))
+    if exact is None:
+        raise UsageError(
+            "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel", where=text
+        )
+    return requirement.name, exact[1]
+
+
+def download_wheel(url: str, *, cache: Path) -> FetchedWheel:
+    """The wheel at a URL, kept by its sha256.
+
+    Raises UsageError for a URL that is not valid, MissingToolError when the wheel cannot be downloaded, and when it
+    differs from `#sha256=…` at the end of the URL.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"this is not a valid URL: {error}", where=mask_credentials(url)) from None
+    name = Path(unquote(parts.path)).name.replace("\0", "")[-MAX_NAME:]
+    hashed = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})(?:&|$)", parts.fragment)
+    sha256 = hashed[1].lower() if hashed else ""
+    location = Location(parts._replace(fragment="").geturl(), name or "unnamed", sha256)
+    return _fetch(location, "the URL names", cache=cache, where=mask_credentials(url))
+
+
+def _fetch(location: Location, who: str, *, cache: Path, where: str) -> FetchedWheel:
+    """Download a wheel, compare it with its hash if there is one, and keep it; a kept wheel is not downloaded again."""
     folder = cache / "wheels"
-    if location.sha256:
-        kept = folder / location.sha256 / location.name
-        if kept.is_file() and sha256_of(kept) == location.sha256:
-            return kept
+    kept = folder / location.sha256 / location.name
+    if location.sha256 and kept.is_file() and sha256_of(kept) == location.sha256:
+        return FetchedWheel(kept, location.url)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
         aside = Path(scratch, location.name)
         found = download(location, aside, kind=_KIND, where=where)
         if location.sha256 and found != location.sha256:
             raise MissingToolError(
-                f"the downloaded {location.name} has sha256 {found}, but the index lists {location.sha256}",
+                f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}",
                 where=where,
-                hints=(f"the index is {index_setting()}",),
             )
         (folder / found).mkdir(exist_ok=True)
-        return aside.rename(folder / found / location.name)
-
-
-def download_wheel(url: str, *, cache: Path) -> Path:
-    """The wheel at a URL, kept by its sha256; raises MissingToolError when it cannot be downloaded."""
-    folder = cache / "wheels"
-    folder.mkdir(parents=True, exist_ok=True)
-    name = Path(unquote(urlsplit(url).path)).name
-    with tempfile.TemporaryDirectory(prefix=".fetch-", dir=folder) as scratch:
-        aside = Path(scratch, name or "unnamed")
-        found = download(Location(url, aside.name, ""), aside, kind=_KIND, where=mask_credentials(url))
-        (folder / found).mkdir(exist_ok=True)
-        return aside.rename(folder / found / aside.name)
+        return FetchedWheel(aside.rename(folder / found / location.name), location.url)
 
 
 def _fitting(locations: Sequence[Location], python: Python, where: str) -> Location:
@@ -63,7 +103,7 @@ def _fitting(locations: Sequence[Location], python: Python, where: str) -> Locat
         if is_compatible(location.name, python):
             return location
     names = ", ".join(location.name for location in locations[:3])
-    raise MissingToolError(
+    raise NoFittingWheelError(
         f"the index has no wheel for Python {python} on this machine; it has {names}",
         where=where,
         hints=("select a different Python with `--python X.Y`", f"the index is {index_setting()}"),

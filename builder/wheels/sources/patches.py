@@ -1,4 +1,8 @@
-"""Apply a recipe's patches in order with git or patch; a patch that does not fit exactly is an error."""
+"""Apply a recipe's patches in order with git or patch; a patch that does not fit exactly is an error.
+
+Each line of a hunk's context must be in the file: fuzz is refused. The hunk may be at a different line (an offset).
+That is reported, because the patch was made for a different version of the file.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from builder.errors import MissingToolError, UsageError
+from builder.log import print_warning
+
+#: What both programs print about a hunk that fits at a different line, and about the file of the next hunks.
+_OFFSET = re.compile(
+    r"(?:Checking patch (?P<checked>.+)\.\.\.|patching file '?(?P<patched>[^\n']+)'?"
+    r"|Hunk #(?P<hunk>\d+) succeeded at (?P<line>\d+).*\(offset -?\d+ lines?\)\.?)"
+)
+_OLD_FILE = re.compile(r"--- (?:[^/\t\n]+/)?(?P<file>[^\t\n]+)")
+_HUNK = re.compile(r"@@ -(?P<line>\d+)")
 
 
 def apply_patches(patches: Sequence[Path], tree: Path) -> None:
-    """Apply each patch to `tree` with `-p1` and without fuzz.
+    """Apply each patch to `tree` with `-p1` and without fuzz; warn about hunks that fit at a different line.
 
-    Raises UsageError with the patch, the file and the line of the first hunk that does not fit, and
+    Raises UsageError with the patch, the file, the hunk and its line for the first hunk that does not fit, and
     MissingToolError when there are patches and neither git nor patch is on PATH.
     """
     for patch in patches:
@@ -27,23 +40,54 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             "LC_ALL": "C",
             # Inside a git repository, `git apply` would silently skip every file, so it must not find one.
             "GIT_CEILING_DIRECTORIES": str(tree.resolve().parent),
+            # The user's own settings may ignore differences of white space.
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            "GIT_CONFIG_NOSYSTEM": "1",
         }
         done = subprocess.run(
             command, cwd=tree, env=environment, capture_output=True, text=True, errors="replace", check=False
         )
         if done.returncode:
-            output = (done.stdout + done.stderr).strip() or "no reason printed"
+            output = (done.stderr + done.stdout).strip() or "no reason printed"
             position = re.search(complaint, output)
-            detail = f"{position['file']} at line {position['line']}" if position else output.splitlines()[0]
+            detail = _place(patch, position) if position else output.splitlines()[0]
             raise UsageError(
                 f"the patch does not apply: {detail}",
                 where=str(patch),
                 hints=("make a new patch for exactly the version in the recipe",),
             )
+        _report_offsets(patch, done.stdout + done.stderr)
+
+
+def _place(patch: Path, position: re.Match[str]) -> str:
+    """`setup.py, hunk 2, at line 22`: the hunk that does not fit; its line in the file that the patch was made for."""
+    file, line = position["file"], int(position["line"])
+    hunk, current, count = position.groupdict().get("hunk"), "", 0
+    for text in patch.read_text(encoding="utf-8", errors="replace").splitlines():
+        if found := _OLD_FILE.match(text):
+            current, count = found["file"], 0
+        elif found := _HUNK.match(text):
+            count += 1
+            if not hunk and current == file and int(found["line"]) == line:
+                hunk = str(count)
+    return f"{file}{f', hunk {hunk},' if hunk else ''} at line {line}"
+
+
+def _report_offsets(patch: Path, output: str) -> None:
+    """Warn about each file with a hunk that is at a different line than the patch says."""
+    file, moved = "", dict[str, list[str]]()
+    for found in _OFFSET.finditer(output):
+        file = found["checked"] or found["patched"] or file
+        if found["hunk"]:
+            moved.setdefault(file, []).append(f"hunk {found['hunk']} at line {found['line']}")
+    for name, hunks in moved.items():
+        print_warning(
+            f"{patch}: was made for a different version of {name}; it fits, at different lines ({', '.join(hunks)})"
+        )
 
 
 def _git(patch: Path, tree: Path) -> tuple[list[str], str]:  # noqa: ARG001 - same signature as _patch
-    git = ["git", "-c", "core.autocrlf=false", "apply", "-p1", "--whitespace=nowarn"]
+    git = ["git", "-c", "core.autocrlf=false", "apply", "-p1", "--verbose", "--whitespace=nowarn"]
     return [*git, str(patch.resolve())], r"patch failed: (?P<file>.+):(?P<line>\d+)"
 
 
@@ -58,5 +102,5 @@ def _patch(patch: Path, tree: Path) -> tuple[list[str], str]:
     return (
         ["patch", "-p1", *strict, "--directory", str(tree), "--input", str(patch.resolve())],
         r"(?s)patching file '?(?P<file>[^\n']+)'?\n"
-        r"(?:(?!patching file).)*?Hunk #\d+ (?:FAILED|ignored) at (?P<line>\d+)",
+        r"(?:(?!patching file).)*?Hunk #(?P<hunk>\d+) (?:FAILED|ignored) at (?P<line>\d+)",
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from builder.errors import UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
+from builder.untrusted.masking import mask_credentials
 from builder.wheels.sources.archive import unpack
 from builder.wheels.sources.folder import source_files
 from builder.wheels.sources.git import checkout
@@ -58,8 +59,14 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
                 if not (top := root / source.subdirectory).is_dir():
                     raise UsageError(
                         f"the repository has no folder {source.subdirectory!r} at {source.revision}",
-                        where=source.url,
+                        where=mask_credentials(source.url),
                         hints=("correct `subdirectory` in the recipe",),
+                    )
+                if not top.resolve().is_relative_to(root.resolve()):
+                    raise UsageError(
+                        f"the folder {source.subdirectory!r} is a link that leads out of the repository",
+                        where=mask_credentials(source.url),
+                        hints=("name a folder of the repository in `subdirectory`",),
                     )
                 _copy(_tracked_files(top), target, root=root, top=top)
             case WheelSource():

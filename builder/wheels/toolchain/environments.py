@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,17 @@ from builder.hashing import digest_of
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.process import kill_orphans
-from builder.store import Store, write_atomic
+from builder.store import Store, sync_file_system, write_atomic
+from builder.untrusted.folders import remove_tree
+from builder.untrusted.json_data import JsonError, read_json, texts
+from builder.wheels.toolchain.bytecode import import_once
 from builder.wheels.toolchain.python_downloads import Pythons
 from builder.wheels.toolchain.pythons import Interpreter
 from builder.wheels.toolchain.uv import compile_requirements, run_uv
+
+#: What most builds and most checks of ops import; `import_once` says why they are named.
+BUILD_MODULES = ("torch.utils.cpp_extension", "setuptools.build_meta", "setuptools.command.bdist_wheel")
+CELL_MODULES = ("torch._dynamo",)
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,16 @@ class Environments:
             return []
         return [self._torch_index.replace("{variant}", cuda.variant)]
 
-    def ensure(self, python: Python, requirements: Sequence[str], *, index: Sequence[str], log: Path) -> Environment:
-        """An environment with these requirements.
+    def ensure(
+        self,
+        python: Python,
+        requirements: Sequence[str],
+        *,
+        index: Sequence[str],
+        log: Path,
+        options: Sequence[str] = (),
+    ) -> Environment:
+        """An environment with these requirements; `options` are further options of `uv pip install`.
 
         Raises MissingToolError when the Python, a package or the index is not available.
         """
@@ -84,15 +98,19 @@ class Environments:
             locked = self._read(record)
             if locked is None or not marker.exists():
                 kill_orphans(self._store.owner(job))
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
                 wanted, owner = locked or requirements, self._store.owner(job)
-                self.create(folder, interpreter, wanted, index=index, log=log, owner=owner)
+                self.create(folder, interpreter, wanted, index=index, log=log, owner=owner, options=options)
+                import_once(folder / "bin" / "python", BUILD_MODULES, log=log, owner=owner)
                 locked = _freeze(folder, python)
                 write_atomic(
                     record,
                     json.dumps({"requirements": list(requirements), "packages": locked}, indent=1).encode(),
                 )
-                marker.touch()
+                sync_file_system(
+                    folder
+                )  # an environment has thousands of files; after a power cut, a marked one is complete
+                write_atomic(marker, b"")
         return Environment(folder, python, tuple(locked))
 
     def locked(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> tuple[str, ...] | None:
@@ -136,24 +154,32 @@ class Environments:
         index: Sequence[str],
         log: Path,
         owner: str,
+        options: Sequence[str] = (),
     ) -> None:
         """Create a virtual environment and install into it; raises MissingToolError or BuildError with uv's reason."""
         venv = ["venv", "--no-project", "--python", str(interpreter.path), str(folder)]
         run_uv(venv, requirements, index=index, log=log, owner=owner)
-        Environments.install(folder, requirements, index=index, log=log, owner=owner)
+        Environments.install(folder, requirements, index=index, log=log, owner=owner, options=options)
 
     @staticmethod
-    def install(folder: Path, requirements: Sequence[str], *, index: Sequence[str], log: Path, owner: str) -> None:
+    def install(
+        folder: Path,
+        requirements: Sequence[str],
+        *,
+        index: Sequence[str],
+        log: Path,
+        owner: str,
+        options: Sequence[str] = (),
+    ) -> None:
         """Install into an environment; raises as `create` does, UnsatisfiableError when the packages conflict."""
-        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *requirements]
+        argv = ["pip", "install", "--python", str(folder / "bin" / "python"), *options, *requirements]
         run_uv(argv, requirements, index=index, log=log, owner=owner)
 
     @staticmethod
     def _read(record: Path) -> list[str] | None:
         try:
-            packages = json.loads(record.read_bytes())["packages"]
-            return [str(package) for package in packages]
-        except (OSError, ValueError, KeyError, TypeError):  # no record, or an unreadable one: resolve again
+            return read_json(record, lambda data: list(texts(data["packages"])))
+        except (OSError, JsonError):  # no record, or an unreadable one: resolve again
             return None
 
 

@@ -13,8 +13,9 @@ from builder.build_log import log_size, text_since
 from builder.errors import MissingToolError
 from builder.log import print_line
 from builder.matrix.axes import Python
-from builder.process import mask_credentials, run
+from builder.process import run
 from builder.store import Store
+from builder.untrusted.masking import mask_credentials
 from builder.wheels.toolchain.pythons import Interpreter, find_python, header_hint
 from builder.wheels.toolchain.uv import UNREACHABLE, find_uv, uv_command, uv_variables
 

@@ -17,7 +17,8 @@ import uv
 from builder.build_log import log_size, text_since
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
 from builder.images.network import prepend_index
-from builder.process import mask_credentials, run
+from builder.process import run
+from builder.untrusted.masking import mask_credentials
 
 #: Variables that name the default package index, in uv's order of precedence; pip's counts when uv's are not set.
 INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
@@ -116,19 +117,18 @@ def compile_requirements(
     return target.read_text()
 
 
-def compile_pylock(
-    requirement: str, arguments: Sequence[str], *, folder: Path, index: Sequence[str]
+def compile_captured(
+    requirements: str, arguments: Sequence[str], *, folder: Path, index: Sequence[str]
 ) -> subprocess.CompletedProcess[str]:
-    """Ask for the files of one exact version with `uv pip compile`; stdout is a pylock.toml when the status is 0.
+    """Resolve requirements, one per line, with `uv pip compile`; stdout and stderr are captured.
 
     `folder` is the working directory; it should be empty, because uv reads the pyproject.toml there.
     """
-    options = ("--color=never", "--no-deps", "--format=pylock.toml", f"--python={sys.executable}")
     return subprocess.run(
-        [find_uv(), *_COMPILE, *options, *arguments, "-"],
+        [find_uv(), *_COMPILE, "--color=never", f"--python={sys.executable}", *arguments, "-"],
         cwd=folder,
         env=uv_variables(index),
-        input=requirement,
+        input=requirements,
         capture_output=True,
         text=True,
         check=False,

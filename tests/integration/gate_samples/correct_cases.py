@@ -123,6 +123,14 @@ CASES = [
         mixed_devices=(1,),
         edge="empty",
     ),
+    Case("sample_correct::line", lambda make: [make.randn(3, 4), 1.0, 0.5], reference=lambda x, a, b: a * x + b),
+    Case(
+        "sample_correct::line",
+        lambda make: [make.randn(0, 4), 1.0, 0.5],
+        "empty",
+        reference=lambda x, a, b: a * x + b,
+        edge="empty",
+    ),
     Case("sample_correct::squared", lambda make: [make.randn(3, 4, grad=True)], reference=lambda x: x * x),
     Case(
         "sample_correct::squared",

@@ -7,16 +7,19 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.__main__ import _run
+from builder.__main__ import run_command
 from builder.commands.add.add import AddOptions, run_add
 from builder.commands.add.new_axes import new_axes
 from builder.errors import Exit, UsageError
+from builder.matrix.axes import Arch
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
+from builder.recipes.added import next_steps
 from tests.unit import loopback
 from tests.unit.small_project import MODULE, PYTHON, SmallProject, small_project
 
@@ -62,6 +65,13 @@ def test_newest_version_of_a_project(tmp_path: Path, index: loopback.PackageInde
     assert (again.recipe, again.draft) == (added.recipe, None)
     with pytest.raises(UsageError, match=r"a recipe for small_ops 1.2 already exists"):
         run_add(options(tmp_path, "small-ops==1.1"))
+
+
+def test_architectures_of_a_new_matrix(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "small")
+    added = run_add(replace(options(tmp_path, str(source)), archs=(Arch.parse("9.0"),)))
+    assert "\narchs: [9.0]\n" in added.matrix.read_text()
+    assert "--arch" not in next_steps(added)
 
 
 @pytest.mark.parametrize("revision", ["main", "v1", ""])
@@ -151,10 +161,10 @@ def test_build_source_adds_and_builds(
     monkeypatch.chdir(project.root)
     argv = ["build", "small_ops/src", "--executor", "local", "--store", str(project.store)]
     monkeypatch.setattr(sys, "argv", ["buildfarm", *argv, "--arch", "bad"])
-    assert _run() == Exit.USAGE
+    assert run_command() == Exit.USAGE
     assert not (package / "extension.yaml").exists(), "a recipe is written only for a valid command line"
     monkeypatch.setattr(sys, "argv", ["buildfarm", *argv])
-    code = _run()
+    code = run_command()
     out, err = capfd.readouterr()
     assert "wrote small_ops/src/extension.yaml" in err
     assert "no CUDA file" in err

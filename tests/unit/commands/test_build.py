@@ -16,10 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
-from builder.commands.building.build import BuildOptions, hint_of, run_build
+from builder.commands.building.build import dry_run, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
+from builder.commands.building.options import BuildOptions
 from builder.commands.folders import open_store
+from builder.commands.index.publish import publish_wheels
 from builder.commands.smoke.failed_builds import failed_build
 from builder.commands.smoke.smoke import SmokeOptions, run_smoke
 from builder.errors import (
@@ -33,10 +36,14 @@ from builder.errors import (
 )
 from builder.log import console
 from builder.matrix.config import Selection
-from builder.matrix.load import read_plan
+from builder.matrix.load import load_recipe, read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
 from builder.publish.build_text import build_text
+from builder.publish.index.bar import Level
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.runs.view import report_of
 from builder.publish.store.history_text import history_text, run_text
 from builder.result import BuildResult
 from builder.storage.runs import runs as history
@@ -44,6 +51,7 @@ from builder.store import Store
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import find_uv
+from builder.wheels.wheel_checks import has_version
 from tests.unit.canned_gate import VERDICTS
 from tests.unit.small_project import MODULE, SmallProject, small_project
 
@@ -103,6 +111,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         project.recipe("hollow", cuda="required")
         project.matrix("tiny", "broken", "hollow")
         first, warm = one_run(project), one_run(project)
+        index, wheels = Repository(Folder(root / "published")), sorted((root / "dist").glob("*.whl"))
+        publish_wheels(index, wheels, Store(project.store), [Level.NONE])
         (tiny / "_C.c").write_text(MODULE.format(answer=43))
         (broken / "_C.c").write_text(MODULE.format(answer=1))
         yield Runs(project, first, warm, one_run(project))
@@ -189,6 +199,13 @@ def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
     assert failed_build(runs.project.root, ["broken"], [cell]) is None, "there is no report"
 
 
+def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:
+    said = "tiny 1.0 is already published; raise the version in"
+    assert said in " ".join(runs.edited.messages.split())
+    assert said not in " ".join(runs.first.messages.split())
+    assert "broken 1.0 is already published" not in " ".join(runs.edited.messages.split())
+
+
 def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:
     first = min(history(Store(runs.project.store)), key=lambda run: run.started)
     broken, hollow = runs.first.results["broken"], runs.first.results["hollow"]
@@ -200,6 +217,27 @@ def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:
     assert f"  log: {kept}\n" in run_text(first)
     hints = next(each["hints"] for each in first.report["builds"] if each["build"] == str(broken.build))
     assert f"the full output is in {kept}" in hints
+
+
+def test_the_report_of_a_run(runs: Runs) -> None:
+    warm, first = sorted(history(Store(runs.project.store)), key=lambda run: run.started)[1::-1]
+    assert first.timeline
+    tiny, cell = str(runs.first.results["tiny"].build), runs.first.results["tiny"].build.serves[0]
+    stages = {stage.stage for stage in first.timeline.stages if stage.build == tiny}
+    assert {"compile", "repair", f"prove in {cell}"} <= stages
+    assert all(0 <= each.start < each.end <= first.seconds + 1 for each in first.timeline.stages)
+    assert set(warm.reused) == {tiny, str(runs.first.results["hollow"].build)}
+    found = {build.extension: build for build in report_of([first]).builds}
+    assert {name: build.result for name, build in found.items()} == {
+        "broken": "failed",
+        "hollow": "refused",
+        "tiny": "built",
+    }
+    assert found["tiny"].cells[0].level == "cpu"
+    excerpt = found["broken"].excerpt
+    assert excerpt
+    assert excerpt.error[excerpt.here].startswith("broken/_C.c:1:"), "the real error of gcc"
+    assert {build.extension: build.result for build in report_of([warm]).builds}["tiny"] == "already built"
 
 
 def test_a_refused_wheel_never_reaches_dist(runs: Runs) -> None:
@@ -235,6 +273,9 @@ def test_only_an_edited_source_is_built_again(runs: Runs) -> None:
     assert runs.edited.results["broken"].exit == Exit.OK
     assert {name.split("-")[0] for name in runs.edited.dist} == {"tiny", "broken"}
     digests = [run.results["tiny"].stored for run in (runs.first, runs.edited)]
+    why = "compiled again, because these files changed since the last wheel: tiny/_C.c"
+    assert " ".join(runs.edited.messages.split()).count(why) == 1, "broken had no wheel before"
+    assert "compiled again" not in runs.first.messages + runs.warm.messages
     assert digests[0] is not None
     assert digests[1] is not None
     assert digests[0].digest != digests[1].digest
@@ -285,12 +326,13 @@ def test_the_wheel_installs_from_the_index(runs: Runs, tmp_path: Path) -> None:
 WARM = """
 import sys
 from builder import __main__
+from builder.process import handle_signals
 from builder import resources
 from builder.wheels import local
 local.find_sccache = lambda: None
 resources.ENVIRONMENT_BYTES = resources.WORK_BYTES = 0
-__main__.handle_signals()
-status = __main__._run()
+handle_signals()
+status = __main__.run_command()
 print(status, *sorted(name for name in sys.modules if "." not in name), file=sys.stderr)
 """
 
@@ -413,6 +455,29 @@ def test_cases_that_python_cannot_parse_stop_the_run_before_the_compile(
         assert caught.value.where == f"{cases}:1"
     finally:
         cases.unlink()
+
+
+def test_a_version_that_the_source_does_not_have_stops_the_run_before_the_compile(
+    options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = next(options.matrix.parent.rglob("extension.yaml")).parent / "src" / "setup.py"
+    monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
+    script.write_text('from setuptools import setup\nsetup(version="1.1")\n')
+    try:
+        with pytest.raises(UsageError, match=r"the recipe has version 1.0, and setup.py or pyproject.toml has 1.1"):
+            run_build(replace(options, store=tmp_path / "empty"))
+        with pytest.raises(UsageError, match=r"the recipe has version 1\.0"):
+            dry_run(replace(options, store=tmp_path / "empty"))
+    finally:
+        script.unlink()
+
+
+def test_a_version_with_another_number_of_zeros_is_the_same(options: BuildOptions) -> None:
+    recipe = load_recipe(next(options.matrix.parent.rglob("extension.yaml")).parent)
+    assert recipe.version == "1.0"
+    assert has_version(recipe, Version("1.0.0"))
+    assert has_version(recipe, Version("1.0+local"))
+    assert not has_version(recipe, Version("1.0.1"))
 
 
 def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(

@@ -92,6 +92,13 @@ def test_what_existing_cases_lack_is_valid_code_too() -> None:
     assert "NOT_CLAIMED |= {" in text
 
 
+def test_an_op_with_a_cpu_kernel_whose_cases_say_cuda_is_named() -> None:
+    drafts = Drafts({}, covered=["toy::add"], stale=["toy::add"])
+    cell = Cell.parse("torch2.11.0-cu130-cp312")
+    text = summary_text([CasesResult("toy", "toy.whl", cell, drafts, None, "", Path("cases.py"))])
+    assert 'in cases.py, remove `devices=["cuda"]` from the cases of toy::add: the op has a CPU kernel' in text
+
+
 def test_the_summary_counts_calls_and_gives_every_reason() -> None:
     cell = Cell.parse("torch2.11.0-cu130-cp312")
     text = summary_text([CasesResult("toy", "toy.whl", cell, DRAFTS, Path("cases.py"), "", Path("cases.py"))])
@@ -100,7 +107,10 @@ def test_the_summary_counts_calls_and_gives_every_reason() -> None:
     assert "wrote cases.py" in text
     assert "replace each GAP in this file by a reference, then run" in text
     draft = CasesResult("toy", "toy.whl", cell, DRAFTS, Path("draft.py"), "", Path("toy/cases.py"))
-    assert "a reference, move the text of this file to toy/cases.py, then run `buildfarm smoke" in summary_text([draft])
+    assert (
+        "a reference, move the text of this file to toy/cases.py, then run your `buildfarm build` command"
+        in summary_text([draft])
+    )
     empty = summary_text([CasesResult("toy", "toy.whl", cell, Drafts({}), None, "", Path("cases.py"))])
     assert "no op and no function" in empty
 

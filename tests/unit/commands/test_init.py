@@ -45,7 +45,7 @@ def test_empty_folder_gets_the_extension_of_the_tutorial(tmp_path: Path) -> None
     for path in ("csrc/axpby.cpp", "csrc/axpby_cuda.cu"):
         assert without_comments((tmp_path / "new folder" / path).read_text()) == shown[path]
     assert shown["cases.py"] in (tmp_path / "new folder" / "cases.py").read_text()
-    assert "register_autograd" in (tmp_path / "new folder" / "axpby" / "__init__.py").read_text()
+    assert "register_autograd" in (tmp_path / "new folder" / "src" / "axpby" / "__init__.py").read_text()
     _, recipes, plan = read_plan(tmp_path / "new folder" / "matrix.yaml", Selection())
     assert [str(build) for build in plan.builds] == ["axpby-0.1.0-cpython-torch2.11.0-cu130-cp312"]
     assert recipes["axpby"].cases
@@ -72,10 +72,16 @@ def test_cuda_file_of_the_user_is_wrapped_and_not_changed(tmp_path: Path, code: 
     (tmp_path / "mine.cu").write_text(code)
     assert start(tmp_path)[0] == note
     assert (tmp_path / "mine.cu").read_text() == code
-    compile((tmp_path / "mine" / "__init__.py").read_text(), "mine", "exec")
+    compile((tmp_path / "src" / "mine" / "__init__.py").read_text(), "mine", "exec")
     compile((tmp_path / "setup.py").read_text(), "setup.py", "exec")
     _, _, plan = read_plan(tmp_path / "matrix.yaml", Selection())
     assert len(plan.builds) == 1
+
+
+@pytest.mark.parametrize(("body", "gaps"), [("TORCH_CHECK(x.is_cuda());", 1), ("if (!x.is_cuda()) { return x; }", 0)])
+def test_pybind_functions_for_the_gpu_only_are_a_gap(tmp_path: Path, body: str, gaps: int) -> None:
+    code = f"at::Tensor f(at::Tensor x) {{ {body} return x; }}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{}}"
+    assert " ".join(printed(tmp_path, code).split()).count("add a branch for CPU tensors to each") == gaps
 
 
 KERNELS = """\
@@ -132,8 +138,8 @@ def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatc
         folder.mkdir()
         (folder / "mine.cu").write_text(code)
         start(folder)
-        (folder / "mine" / "_C.cpython-312.so").touch()
-        fakes = imported(folder / "mine", monkeypatch)
+        (folder / "src" / "mine" / "_C.cpython-312.so").touch()
+        fakes = imported(folder / "src" / "mine", monkeypatch)
         assert list(fakes) == [op]
         more = () if op == "mine::same" else (4,)
         assert fakes[op](cuda, cuda, *more) == result
@@ -144,18 +150,21 @@ def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatc
 def test_what_init_could_not_derive_is_a_step_before_the_build(tmp_path: Path) -> None:
     text = printed(tmp_path, FUNCTIONS)
     assert "no op for two: it returns `std::vector<at::Tensor>`" in text
+    assert "to use one of these, write a function with `torch::Tensor` parameters in mine.cu that calls it" in text
     step = text.partition("Before the build, complete these files:")[2].partition("buildfarm build")[0]
     assert "If you change one of these files after the build, buildfarm compiles the extension again." in step
-    assert "mine/__init__.py: for torch.compile, complete the fake kernel of other at GAP" in step
+    assert "src/mine/__init__.py: for torch.compile, complete the fake kernel of other at GAP" in step
     assert "fake kernel of same" not in text
-    text = (tmp_path / "mine" / "__init__.py").read_text()
+    text = (tmp_path / "src" / "mine" / "__init__.py").read_text()
     assert '# @torch.library.register_fake("mine::other")\n# def _fake_other(x, y):\n' in text
 
 
 def test_function_that_writes_to_a_tensor_becomes_an_op_and_no_kernel_is_wrapped(tmp_path: Path) -> None:
     text = printed(tmp_path, WRITES)
     assert "op torch.ops.mine.norm(Tensor(a!) out, Tensor x, float eps) -> ()" in text
-    assert text.count("no op for") == text.count("no op for the kernels of mine.cu: its functions become ops") == 1
+    assert "no op for" not in text
+    assert 'these ops have no CPU kernel: on a machine without a GPU their checks are "not run"' in text
+    assert '//   m.impl("norm", &norm_cpu);' in (tmp_path / "csrc" / "mine_cpu.cpp").read_text()
     assert "Before the build" not in text
     binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
     assert 'm.def("norm(Tensor(a!) out, Tensor x, float eps) -> ()");' in binding
@@ -163,6 +172,25 @@ def test_function_that_writes_to_a_tensor_becomes_an_op_and_no_kernel_is_wrapped
     assert "_kernel" not in binding
     assert "QUESTION" not in binding
     assert "\nmemory_per_job: 3GiB" in (tmp_path / "extension.yaml").read_text()
+
+
+def test_defaults_of_a_function_are_those_of_the_op(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    function = (
+        "at::Tensor f(at::Tensor x, double a, int64_t n = -1, bool b = true, double c = 1e-5f) { return x.clone(); }"
+    )
+    text = printed(tmp_path, function)
+    schema = "f(Tensor x, float a, int n=-1, bool b=True, float c=1e-05) -> Tensor"
+    assert f"op torch.ops.mine.{schema}" in text
+    assert f'm.def("{schema}");' in (tmp_path / "csrc" / "mine_ops.cu").read_text()
+    assert "has no default" not in text
+    (tmp_path / "src" / "mine" / "_C.cpython-312.so").touch()
+    assert imported(tmp_path / "src" / "mine", monkeypatch)["mine::f"](SimpleNamespace(device="cpu"), 2.0) == "like cpu"
+
+
+def test_a_default_that_no_schema_can_have_is_a_step_before_the_build(tmp_path: Path) -> None:
+    text = printed(tmp_path, "at::Tensor f(at::Tensor x, int64_t n = 2, double eps = EPS) { return x.clone(); }")
+    assert "op torch.ops.mine.f(Tensor x, int n, float eps) -> Tensor" in text
+    assert "csrc/mine_ops.cu: the schema of f has no default for n, eps: write it there and in the fake kernel" in text
 
 
 def test_several_written_tensors_are_a_question(tmp_path: Path) -> None:
@@ -179,6 +207,63 @@ def test_a_kernel_is_not_wrapped_if_the_file_launches_it(tmp_path: Path) -> None
     assert "no op for norm_kernel: the file launches it" in text
     assert "csrc/mine_ops.cu: it launches other_kernel with one thread for each element of y, which is a guess" in text
     assert "norm_kernel" not in (tmp_path / "csrc" / "mine_ops.cu").read_text()
+
+
+NORM = "at::Tensor {0}(at::Tensor x, double eps) {{ {1} }}\n"
+HELPERS = NORM.format("norm_cuda", "return at::empty_like(x);") + NORM.format("norm_cpu", "return x * eps;")
+
+
+@pytest.mark.parametrize(
+    ("code", "kernels"),
+    [
+        (HELPERS, ("norm_cuda", "norm_cpu")),
+        (NORM.format("norm", "return at::empty_like(x);") + NORM.format("norm_cpu", "return x;"), ("norm", "norm_cpu")),
+        (
+            HELPERS + NORM.format("norm", "if (x.is_cuda()) { return norm_cuda(x, eps); } return norm_cpu(x, eps);"),
+            ("norm", "norm"),
+        ),
+        (HELPERS + NORM.format("norm", "return x.is_cuda() ? norm_cuda(x, eps) : norm_cpu(x, eps);"), ("norm", "norm")),
+    ],
+    ids=["pair", "fallback", "branch", "choice"],
+)
+def test_a_function_for_the_cpu_is_the_cpu_kernel_of_its_op(
+    tmp_path: Path, code: str, kernels: tuple[str, str]
+) -> None:
+    text = printed(tmp_path, code)
+    assert re.findall(r"^  op (.*)", text, re.M) == ["torch.ops.mine.norm(Tensor x, float eps) -> Tensor"]
+    assert "no CPU kernel" not in text
+    binding = (tmp_path / "csrc" / "mine_ops.cu").read_text()
+    assert re.findall(r"m\.def\(.*", binding) == ['m.def("norm(Tensor x, float eps) -> Tensor");']
+    assert f'm.impl("norm", &{kernels[0]});' in binding
+    assert 'm.impl("norm", [](at::Tensor x, double eps) {\n    at::AutoDispatchBelowADInplaceOrView guard;' in binding
+    assert f"return {kernels[1]}(x, eps);" in binding
+    assert not (tmp_path / "csrc" / "mine_cpu.cpp").exists()
+    assert '["csrc/mine_ops.cu"]' in (tmp_path / "setup.py").read_text()
+    assert "for torch.compile, complete the fake kernel" not in text
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        'if (!x.is_cuda()) { throw std::runtime_error("CUDA only"); } return x.clone();',
+        'if (!x.is_cuda()) AT_ERROR("CUDA only"); return x.clone();',
+        'if (x.is_cuda()) { return x.clone(); } else { TORCH_CHECK(false, "CUDA only"); }',
+        'TORCH_CHECK(x.is_cuda(), "CUDA only"); return x.clone();',
+    ],
+)
+def test_a_check_of_the_device_is_no_cpu_kernel(tmp_path: Path, body: str) -> None:
+    assert "these ops have no CPU kernel" in printed(tmp_path, NORM.format("norm", body))
+    assert "CPU" not in (tmp_path / "csrc" / "mine_ops.cu").read_text()
+
+
+def test_ops_without_a_cpu_kernel_are_named(tmp_path: Path) -> None:
+    text = printed(tmp_path, HELPERS + "at::Tensor other_cpu(at::Tensor x) { return x; }\n" + FUNCTIONS)
+    assert "norm_cpu is the CPU kernel of norm" in text
+    assert "\n  no CPU kernel for other_cpu, same, other: on a machine" in text
+    assert "other_cpu is the CPU kernel of other" not in text  # its parameters differ
+    place = (tmp_path / "csrc" / "mine_cpu.cpp").read_text()
+    assert '//   m.impl("same", &same_cpu);' in place
+    assert "norm" not in place
 
 
 def test_architectures_of_the_new_matrix(tmp_path: Path) -> None:
@@ -204,14 +289,12 @@ def test_host_functions_beside_kernels_are_named_too(tmp_path: Path) -> None:
     [None, KERNELS, "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "TORCH_LIBRARY(space, m) {}"],
     ids=["small", "kernels", "pybind", "library"],
 )
-def test_import_in_the_folder_of_the_project_names_the_cure(tmp_path: Path, code: str | None) -> None:
+def test_the_project_folder_does_not_hide_the_installed_wheel(tmp_path: Path, code: str | None) -> None:
     if code is not None:
         (tmp_path / "mine.cu").write_text(code)
     start(tmp_path, "mine")
-    (tmp_path / "torch.py").touch()
     done = run(sys.executable, "-c", "import mine", cwd=tmp_path)
-    assert f"ImportError: {tmp_path / 'mine'} has no compiled" in done.err
-    assert "Install the wheel, and start Python in another folder" in done.err
+    assert "ModuleNotFoundError: No module named 'mine'" in done.err
 
 
 def test_no_file_is_replaced(tmp_path: Path) -> None:

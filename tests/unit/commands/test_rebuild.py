@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -26,6 +28,7 @@ from builder.wheels.job import CompileJob, code_version
 from builder.wheels.local import LocalExecutor
 from builder.wheels.make import make_wheel
 from builder.wheels.toolchain import cuda_toolkit
+from tests.unit.loopback import pure_wheel
 from tests.unit.small_project import MODULE, SmallProject, small_project
 
 pytestmark = pytest.mark.usefixtures("headers")
@@ -184,16 +187,102 @@ def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(
     assert compiler_cache == [False]
 
 
-def test_a_missing_package_is_an_error_that_names_it(built: Built, tmp_path: Path) -> None:
+def with_record(built: Built, folder: Path, old: str, new: str) -> RebuildOptions:
+    """The options for a copy of the wheel `steady` in whose record a text is replaced; the store is empty."""
     record = "steady-1.0+cu130.torch211.dist-info/buildfarm.json"
-    wheel = tmp_path / built.wheels["steady"].name
-    with zipfile.ZipFile(built.wheels["steady"]) as old, zipfile.ZipFile(wheel, "w") as new:
-        for name in old.namelist():
-            data = old.read(name)
-            new.writestr(name, data.replace(b"ninja==80.0", b"ninja==79.0") if name == record else data)
-    error = refused(replace(built.options("steady"), wheel=wheel))
+    wheel = folder / built.wheels["steady"].name
+    with zipfile.ZipFile(built.wheels["steady"]) as before, zipfile.ZipFile(wheel, "w") as after:
+        for name in before.namelist():
+            data = before.read(name)
+            assert name != record or old.encode() in data
+            after.writestr(name, data.replace(old.encode(), new.encode()) if name == record else data)
+    return replace(built.options("steady"), wheel=wheel, store=folder / "store")
+
+
+def test_a_missing_package_is_an_error_that_names_it(built: Built, tmp_path: Path) -> None:
+    error = refused(with_record(built, tmp_path, "ninja==80.0", "ninja==79.0"))
     assert error.exit_code == Exit.TOOL_MISSING
     assert "ninja" in error.sentence
+
+
+@pytest.fixture
+def hostile_sdist(built: Built, tmp_path: Path) -> Callable[[str], Path]:
+    """Puts a source distribution on the index whose build backend writes a file, and returns the path of that file."""
+
+    def put(name: str) -> Path:
+        marker = tmp_path / "backend-ran"
+        backend = f"open({str(marker)!r}, 'w').close()\nraise SystemExit(1)\n"
+        project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        top = name.removesuffix(".tar.gz")
+        archive = built.project.index.root / "default" / name
+        with tarfile.open(archive, "w:gz") as tar:
+            files = {"PKG-INFO": "Metadata-Version: 2.1\n", "pyproject.toml": project, "backend.py": backend}
+            for path, text in files.items():
+                info = tarfile.TarInfo(f"{top}/{path}")
+                info.size = len(text)
+                tar.addfile(info, io.BytesIO(text.encode()))
+        return marker
+
+    return put
+
+
+def test_no_build_backend_of_a_recorded_package_runs(
+    built: Built, tmp_path: Path, hostile_sdist: Callable[[str], Path]
+) -> None:
+    marker = hostile_sdist("ninja-79.0.tar.gz")
+    error = refused(with_record(built, tmp_path, "ninja==80.0", "ninja==79.0"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "evil@{url}/default/evil-1.0.tar.gz",
+        "ninja==80.0;python_version>'3'",
+        "ninja>=80.0",
+        "ninja==80.*",
+        "ninja===80.0",
+        "ninja[all]==80.0",
+        "--index-url={url}",
+        "-r/etc/passwd",
+        "./evil",
+        "/tmp/evil.whl",
+        "==1.0",
+    ],
+)
+def test_recorded_packages_are_exact_versions(
+    built: Built, tmp_path: Path, hostile_sdist: Callable[[str], Path], package: str
+) -> None:
+    marker = hostile_sdist("evil-1.0.tar.gz")
+    asked = list(built.project.index.requested)
+    package = package.format(url=built.project.index.url)
+    error = refused(with_record(built, tmp_path, "ninja==80.0", package))
+    assert error.exit_code == Exit.USAGE
+    assert "names a package that is not an exact version" in error.sentence
+    assert not marker.exists()
+    assert built.project.index.requested == asked
+
+
+def test_a_package_that_the_recipe_does_not_need_is_refused(built: Built, tmp_path: Path) -> None:
+    """A file *.pth in it would run in every Python of the build's environment."""
+    marker = tmp_path / "ran"
+    files = {"evil.pth": f"import os; open({str(marker)!r}, 'w').close()\n"}
+    pure_wheel(built.project.index.root / "default", "evil", "1.0", files)
+    error = refused(with_record(built, tmp_path, "ninja==80.0", "evil==1.0 ninja==80.0"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "names packages that the recipe does not need: evil==1.0" in error.sentence
+    assert not marker.exists()
+
+
+def test_a_different_toolchain_is_noticed_before_the_index_is_asked(
+    built: Built, tmp_path: Path, other_compiler: Callable[[str], None]
+) -> None:
+    options = with_record(built, tmp_path, "ninja==80.0", "ninja==79.0")
+    other_compiler("11.99.0")
+    asked = list(built.project.index.requested)
+    assert "c++: g++ " in refused(options).sentence
+    assert built.project.index.requested == asked
 
 
 def test_an_extension_that_is_not_in_the_matrix_is_an_error(built: Built, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli.app import app
+from builder.cli.index.serve import host_of
 from builder.errors import MissingToolError, UsageError
 from builder.publish.server.run import open_socket
 from builder.publish.server.tokens import Tokens
@@ -67,3 +68,11 @@ def test_answers_do_not_wait_for_the_client() -> None:
         accepted, _ = listening.accept()
         with accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [("127.0.0.1", "127.0.0.1"), ("::1", "[::1]"), ("0.0.0.0", socket.gethostname()), ("::", socket.gethostname())],
+)
+def test_the_printed_url_works_on_other_machines(address: str, host: str) -> None:
+    assert host_of(address) == host

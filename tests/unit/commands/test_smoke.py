@@ -22,6 +22,7 @@ from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
 from builder.publish.index.new_wheel import proofs_beside, proofs_json, proofs_path
+from builder.storage.runs import runs
 from builder.store import Store
 from tests.unit import loopback
 from tests.unit.canned_gate import answer, can_gate
@@ -347,3 +348,22 @@ def test_here_refuses_a_cpu_build_of_torch_before_the_gate_runs(workspace: Works
     error = error_of(workspace.smoke("--here"))
     assert isinstance(error, UsageError)
     assert "CPU build" in str(error)
+
+
+def test_the_run_is_recorded_and_appended_to_the_summary(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.recipe()
+    wheel = workspace.wheel()
+    store = Store(workspace.store)
+    store.save_proofs([Proof(sha256_of(wheel), None, Check.TAGS, Verdict.PASSED)])
+    assert workspace.smoke("--python", str(PYTHON), "--summary", tmp_path / "summary.md").exit_code == Exit.OK
+    (run,) = runs(store)
+    (entry,) = run.report["builds"]
+    assert (entry["build"], entry["status"], entry["version"]) == (wheel.name, "tested", "1.0")
+    checks = {proof["check"] for proof in entry["proofs"]}
+    assert {"tags", "import", "values"} <= checks, "with those of the file, which smoke does not check"
+    assert run.timeline
+    (cell,) = entry["serves"]
+    assert "prove" in {each.stage for each in run.timeline.stages}, "the canned gate is too fast to be seen"
+    assert {each.build for each in run.timeline.stages} == {f"{wheel.name} in {cell}"}
+    summary = (tmp_path / "summary.md").read_text()
+    assert f"| `{wheel.name}` | tested |" in summary

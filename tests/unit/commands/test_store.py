@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.__main__ import _run
+from builder.__main__ import run_command
 from builder.commands.building.build import dry_run, run_build
 from builder.commands.store.prune import Pruned, prune
 from builder.errors import Exit
@@ -133,7 +133,7 @@ def test_the_commands_work_without_docker(
 
     def buildfarm(*words: str) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", ["buildfarm", "store", *words, "--store", str(tmp_path / "store")])
-        return _run(), capsys.readouterr().out
+        return run_command(), capsys.readouterr().out
 
     status, used = buildfarm("du", "--json")
     assert status == 0

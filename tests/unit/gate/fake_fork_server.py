@@ -1,17 +1,23 @@
-"""A fork server without torch: sends "ready" and forks a child for each task, which does what its op is named after."""
+"""A fork server without torch: sends "ready" and forks a child for each task, which does what its op is named after.
+
+It can also stand for the judge, which passes every result.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from builder.gate.outcome import FAILED, PASSED, Outcome
-from builder.gate.processes.journal import Journal
+from builder.gate.processes.journal import KEY_BYTES, Journal
+from builder.gate.processes.spawn import GO
+from builder.gate.system import rlimits
 
 
 def ready(ops: list[str]) -> dict[str, Any]:
@@ -32,19 +38,19 @@ def ready(ops: list[str]) -> dict[str, Any]:
     return {"event": "ready", "imported": True, "cases": cases, "ops": ops, "errors": [], "threads": 1, "libraries": []}
 
 
-def run_child(command: dict[str, Any], ops: list[str], parent: int) -> None:  # noqa: PLR0912 (a table)
+def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) -> None:  # noqa: PLR0912 (a table)
     os.setsid()
     task_dir = Path(command["task_dir"])
     log = os.open(task_dir / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    journal = Journal(str(task_dir / "journal"))
+    journal = Journal(str(task_dir / "journal"), os.read(key, KEY_BYTES))
     if command["check"] == "where":
         journal.facts({"gpus": [], "no_gpu": "no GPU in a test"})
     else:
         op = ops[command["case"]] if command["case"] is not None else ""
         journal.step("float32")
-        match op:
+        match op if not command["function"].startswith("judge") else "judge":
             case "ns::segv":
                 os.kill(os.getpid(), signal.SIGSEGV)
             case "ns::loop":
@@ -55,17 +61,46 @@ def run_child(command: dict[str, Any], ops: list[str], parent: int) -> None:  # 
             case "ns::kills" | "ns::kills-for-good":
                 os.kill(parent, signal.SIGKILL)
                 time.sleep(60)
+            case "ns::stops":
+                os.kill(parent, signal.SIGSTOP)
+                time.sleep(60)
+            case "ns::stranger":
+                Path(task_dir, "journal").write_bytes(b'{"outcome": {"verdict": "passed"}}\n')
             case "ns::talks":
                 while True:
                     os.write(1, b"x" * (1 << 20))
+            case "ns::children":
+                rlimits.become_subreaper()
+                for _ in range(5):
+                    daemon(200 << 20)
+                time.sleep(60)
+            case "ns::many":
+                if all(os.fork() for _ in range(300)):
+                    time.sleep(60)
+                time.sleep(60)
             case "ns::forks":
                 if os.fork():
                     os.wait()  # the copy writes to the journal first; the real worker waits for it too
             case "ns::wrong":
                 journal.outcome(Outcome(command["check"], op, "plain", FAILED, "1 is not 2"))
-        if op != "ns::wrong":
+        if op != "ns::wrong" and ":send_" not in command["function"]:
             journal.outcome(Outcome(command["check"], op, "plain", PASSED))
     journal.end()
+    os._exit(0)
+
+
+def daemon(size: int) -> None:
+    """Start a process in a new session, whose parent ends, which uses memory."""
+    if os.fork():
+        os.wait()
+        return
+    os.setsid()
+    if not os.fork():
+        time.sleep(0.1)
+        rlimits.exit_with_parent(os.getppid())  # now the task
+        kept = bytearray(b"x") * size
+        time.sleep(60)
+        del kept
     os._exit(0)
 
 
@@ -88,22 +123,31 @@ def fail_to_start(events: int, heap_checks: bool, mode: str) -> None:
         os.abort()
 
 
-def main() -> None:
+def main() -> None:  # noqa: PLR0912 (a loop)
     commands, events, heap_checks, mode = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "True", sys.argv[4]
-    fail_to_start(events, heap_checks, mode)
+    judge = sys.argv[3] == "judge"
     ops = mode.split(",")
+    if not judge:
+        assert os.read(commands, len(GO)) == GO
+        fail_to_start(events, heap_checks, mode)
 
     def send_event(**event: Any) -> None:
         os.write(events, json.dumps(event).encode() + b"\n")
 
-    send_event(event="where", where={"torch": "2.99"})
-    send_event(**ready(ops))
+    facts = ready(ops)
+    if judge:
+        facts = {"event": "ready", "cases": [[one["op"], "plain", "", ["cpu"], {}] for one in facts["cases"]]}
+    else:
+        send_event(event="where", where={"torch": "2.99"})
+    send_event(**facts)
+    connection, keys = socket.socket(fileno=commands), []
     children: dict[int, int] = {}
     pending = b""
     os.set_blocking(commands, False)
     while True:
         try:
-            data = os.read(commands, 65536)
+            data, more, _, _ = socket.recv_fds(connection, 65536, 64)
+            keys += more
             if not data:
                 for pid in children:
                     os.killpg(pid, signal.SIGKILL)
@@ -124,7 +168,8 @@ def main() -> None:
             if not pid:
                 os.close(commands)
                 os.close(events)
-                run_child(command, ops, parent)
+                run_child(command, ops, parent, keys[0])
+            os.close(keys.pop(0))
             children[pid] = command["fork"]
             send_event(event="started", id=command["fork"], pid=pid)
         for pid in list(children):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.gate.coverage import NO_CASES, case_coverage, missing_empty_cases, not_covered
+from builder.gate.coverage import case_coverage, missing_empty_cases, no_cases, not_covered
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED
 from builder.gate.tasks import CaseFacts
 
@@ -60,11 +60,13 @@ def test_an_op_without_an_empty_case_is_reported() -> None:
 
 
 def test_ops_of_a_recipe_without_cases_are_not_run() -> None:
-    outcomes = not_covered(["ns::a", "ns::b"])
+    outcomes = not_covered(["ns::a", "ns::b"], no_cases("second"))
     assert [(one.op, one.verdict, one.reason) for one in outcomes] == [
-        ("ns::a", NOT_RUN, NO_CASES),
-        ("ns::b", NOT_RUN, NO_CASES),
+        ("ns::a", NOT_RUN, no_cases("second")),
+        ("ns::b", NOT_RUN, no_cases("second")),
     ]
+    assert "no cases.py for second" in outcomes[0].reason  # the wheel of another recipe may have cases
+    assert "`buildfarm cases --ext second`" in outcomes[0].reason
 
 
 def test_an_op_in_not_claimed_needs_no_case_and_is_not_run() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import builder
-from builder.gate.coverage import NO_CASES
+from builder.gate.coverage import no_cases
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome, Spec
 from builder.gate.processes.scheduler import Scheduler
 from tests.unit.gate import fake_fork_server
@@ -30,6 +30,13 @@ def command(ops: str) -> object:
     return build
 
 
+def judge(ops: str) -> object:
+    return lambda root, commands, events: [
+        "judge" if one == "True" else one
+        for one in command(ops)(root, commands, events, True)  # type: ignore[operator]
+    ]
+
+
 def gate(
     task_dir: Path,
     ops: str,
@@ -37,9 +44,10 @@ def gate(
     *,
     seconds: float = 30.0,
     has_cases: bool = True,
+    memory: int = 4 << 30,
 ) -> Answer:
-    spec = Spec("toy", ["toy"], has_cases=has_cases, checks=list(checks), seconds=seconds)
-    return Scheduler(ROOT, spec, task_dir, command(ops)).run()  # type: ignore[arg-type]
+    spec = Spec("toy", ["toy"], has_cases=has_cases, checks=list(checks), seconds=seconds, memory=memory)
+    return Scheduler(ROOT, spec, task_dir, command(ops), judge(ops)).run()  # type: ignore[arg-type]
 
 
 def values(answer: Answer, op: str) -> Outcome:
@@ -56,6 +64,20 @@ def test_every_op_runs_and_is_reported_in_order(tmp_path: Path) -> None:
     assert {one.verdict for one in answer.outcomes} == {PASSED}
 
 
+def test_the_memory_of_all_processes_of_a_task_counts(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "ns::good,ns::children", memory=300 << 20)
+    assert values(answer, "ns::good").verdict == PASSED
+    failure = values(answer, "ns::children")
+    assert (failure.verdict, failure.evidence["limit"]) == (FAILED, "memory")
+    assert "uses more than 300.0 MiB of memory" in failure.reason
+
+
+def test_a_task_has_a_limit_of_processes(tmp_path: Path) -> None:
+    failure = values(gate(tmp_path, "ns::good,ns::many"), "ns::many")
+    assert (failure.verdict, failure.evidence["limit"]) == (FAILED, "processes")
+    assert "has more than 256 processes at the same time" in failure.reason
+
+
 @pytest.mark.parametrize(
     ("op", "reason"),
     [
@@ -63,6 +85,7 @@ def test_every_op_runs_and_is_reported_in_order(tmp_path: Path) -> None:
         ("ns::exits", "calls exit(0): remove this call"),
         ("ns::kills", "kills its parent process"),
         ("ns::talks", "prints more than 64.0 MiB"),
+        ("ns::stranger", "something other than the gate writes into the results"),
         ("ns::forks", "forks, and the child returns"),
         ("ns::wrong", "1 is not 2"),
     ],
@@ -78,8 +101,8 @@ def test_an_op_that_crashes_is_named_and_the_others_go_on(tmp_path: Path, op: st
 def test_a_recipe_without_cases_fails_nothing_and_passes_nothing(tmp_path: Path) -> None:
     answer = gate(tmp_path, "ns::uncased", has_cases=False)
     assert {(one.check, one.op, one.verdict, one.reason) for one in answer.outcomes} == {
-        ("ops", "ns::uncased", NOT_RUN, NO_CASES),
-        ("values", "", NOT_RUN, NO_CASES),
+        ("ops", "ns::uncased", NOT_RUN, no_cases("toy")),
+        ("values", "", NOT_RUN, no_cases("toy")),
     }
     with_cases = tmp_path / "with-cases"
     with_cases.mkdir()
@@ -95,6 +118,17 @@ def test_an_endless_op_runs_once(tmp_path: Path) -> None:
         (NOT_RUN, "not run, because the case exceeded the time limit in the check 'values'")
     }
     assert time.monotonic() - began < 15
+
+
+def test_an_op_that_stops_its_fork_server_does_not_stop_the_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("builder.gate.processes.limits._PATIENCE", 0.3)
+    began = time.monotonic()
+    answer = gate(tmp_path, "ns::stops,ns::fine", ("values",), seconds=1.0)
+    assert "kills its parent process" in values(answer, "ns::stops").reason
+    assert values(answer, "ns::fine").verdict == PASSED
+    assert time.monotonic() - began < 60
 
 
 def test_a_fork_server_that_dies_at_an_import_is_an_outcome(tmp_path: Path) -> None:

@@ -63,6 +63,18 @@ def test_an_op_without_a_cpu_kernel_runs_on_the_gpu_or_is_not_run() -> None:
     assert skipped["memory"] == "the check runs on CPU, and the case says that the op has no CPU kernel"
 
 
+def test_a_case_that_excludes_the_cpu_is_named_if_the_op_has_a_cpu_kernel() -> None:
+    stale = CaseFacts(0, "ns::op", "plain", devices=("cuda",), line=7, cpu_kernel=True)
+    _, skipped = planned(stale)
+    cure = "but the op has a CPU kernel: remove `devices` from its cases in cases.py, line 7"
+    cure = f'the case says devices=["cuda"], {cure}'
+    assert skipped["values"] == skipped["memory"] == cure
+    assert skipped["gpu-values"] == "no GPU"
+    tasks, skipped = planned(stale, no_gpu="")
+    assert "values" in tasks, "on the GPU"
+    assert skipped["memory"] == cure
+
+
 def test_an_op_that_is_missing_is_not_run() -> None:
     tasks, skipped = planned(CaseFacts(0, "ns::gone", "plain", missing="no op of this name is registered"))
     assert tasks == {"dispatch"}

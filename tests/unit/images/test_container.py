@@ -11,7 +11,7 @@ import pytest
 
 from builder import process
 from builder.errors import Exit, MissingToolError
-from builder.images.container import GPU_REQUESTS, OWNER_LABEL, ContainerSpec, NoGpuError, RunResult
+from builder.images.container import GPU_REQUESTS, OWNER_LABEL, PROCESSES, ContainerSpec, NoGpuError, RunResult
 from builder.images.engine import Engine
 from builder.store import Store
 from tests.unit.images.fake_engine import FakeEngine, FakeRun, running_engine
@@ -55,6 +55,7 @@ def test_the_request_that_creates_a_container(fake: FakeEngine) -> None:
         ("volume", "packages", "/buildfarm/uv", False),
     ]
     assert (host["Memory"], host["CapDrop"], host["SecurityOpt"]) == (2**30, ["ALL"], ["no-new-privileges"])
+    assert host["PidsLimit"] == PROCESSES
     assert "DeviceRequests" not in host or not host["DeviceRequests"]
     assert fake.removed == ["probe"]
 
@@ -162,8 +163,10 @@ def test_a_copied_directory_belongs_to_the_containers_user(fake: FakeEngine, tmp
 def test_a_file_is_copied_out(fake: FakeEngine) -> None:
     fake.files["/buildfarm/answer"] = "42"
     with Engine().container(SPEC) as container:
-        assert container.get("answer") == b"42"
-        assert container.get("nothing") is None
+        assert container.get("answer", 100) == b"42"
+        assert container.get("nothing", 100) is None
+        fake.files["/buildfarm/answer"] = "4" * (1 << 20)
+        assert container.get("answer", 100) == b"4" * 101
 
 
 def test_a_stopped_engine_is_reported_as_such(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:

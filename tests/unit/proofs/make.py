@@ -12,7 +12,7 @@ from typing import Any
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
 from builder.proofs.static.claim import WheelClaim
-from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolTable
+from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolNames, SymbolTable
 from builder.wheelfile.facts import Library, WheelFacts
 from tests.conftest import lacking
 
@@ -88,7 +88,7 @@ def table(
     }
     parts = plain | dict(libraries or {})
     return SymbolTable(
-        {n: ProvidedLibrary(n, needed, frozenset(defined)) for n, (needed, defined) in parts.items()}, cxx11
+        {n: ProvidedLibrary(n, needed, SymbolNames.of(defined)) for n, (needed, defined) in parts.items()}, cxx11
     )
 
 
@@ -103,10 +103,11 @@ def compiled(folder: Path, source: str, *flags: str, name: str = "lib.so", langu
     return out
 
 
-def fat_binary(*entries: tuple[int, int, int]) -> bytes:
-    """A container of GPU code: each entry is (kind: 1 PTX, 2 machine code; architecture; flags)."""
+def fat_binary(*entries: tuple[int, int, int], isa: tuple[int, int] = (0, 0)) -> bytes:
+    """A container of GPU code: each entry is (kind: 1 PTX, 2 machine code; architecture; flags); `isa` of the PTX."""
     body = b"".join(
-        struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, 8, 0, 0, 0, 0, number, 0, 0, flags, 0, 0) + b"\x7fELF\0\0\0\0"
+        struct.pack("<HHIQIIHHIIIQQQ", kind, 0x101, 64, 8, 0, 0, isa[1], isa[0], number, 0, 0, flags, 0, 0)
+        + b"\x7fELF\0\0\0\0"
         for kind, number, flags in entries
     )
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,20 +28,29 @@ from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments, in_container
 from builder.proofs.cells.driver import Gpu, gpu_for
 from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
-from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
+from builder.proofs.static.symbol_table import SymbolNames, SymbolTable, collect_symbols
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, UnsatisfiableError
 from tests.conftest import ROOT
-from tests.unit.canned_gate import answer
+from tests.unit.canned_gate import answer, signed
 from tests.unit.matrix import make
 from tests.unit.proofs.test_system_symbols import environment
 
+NO_VARIABLES: Mapping[str, str] = {}
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
 OTHER = Cell.parse("torch2.2.2-cu118-cp312")
-SYMBOLS = json.dumps({"libraries": [["libtorch_cpu.so", [], ["at_foo"]]], "cxx11": True}).encode()
-IMPORTED = 'buildfarm imported {"torch": "2.11.0", "gpus": 0}\n'
+SYMBOLS = json.dumps(
+    {"libraries": [["libtorch_cpu.so", [], SymbolNames.of(["at_foo"]).to_text()]], "cxx11": True}
+).encode()
+SECRET = "5ec2e7"
+IMPORTED = SECRET + ' imported {"torch": "2.11.0", "gpus": 0}\n'
 GONE = MissingToolError("the Docker engine stopped answering while a program ran in a container: refused")
+
+
+@pytest.fixture(autouse=True)
+def _secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.proofs.cells.import_check.secrets.token_hex", lambda _: SECRET)
 
 
 @dataclass
@@ -52,19 +62,29 @@ class FakeContainer:
     files: dict[str, bytes] = field(default_factory=dict)
     did: list[str] = field(default_factory=list)
     ran: list[list[str]] = field(default_factory=list)
+    variables: list[dict[str, str]] = field(default_factory=list)
 
     def put(self, source: Path, target: str) -> None:
         assert source.exists()
         self.did.append(f"put {target}")
 
-    def get(self, name: str) -> bytes | None:
-        return self.files.get(name)
+    def get(self, name: str, most: int) -> bytes | None:
+        content = self.files.get(name)
+        return None if content is None else content[: most + 1]
 
     def go_offline(self) -> None:
         self.did.append("offline")
 
-    def run(self, argv: Sequence[str], *, log: Path, timeout: float | None = None) -> RunResult:
+    def run(
+        self,
+        argv: Sequence[str],
+        *,
+        log: Path,
+        timeout: float | None = None,
+        variables: Mapping[str, str] = NO_VARIABLES,
+    ) -> RunResult:
         del timeout
+        self.variables.append(dict(variables))
         self.ran.append(list(argv))
         self.did.append("gate" if "--answer" in argv[-1] else Path(argv[0]).name)
         with log.open("a") as stream:
@@ -203,7 +223,7 @@ def test_engine_without_gpu_support_runs_the_other_checks_and_gives_the_reason(
         assert requests_of(engine) == [*GPU_REQUESTS, None]
         assert engine.removed == 2
         written = replace(answer(), where={**answer().where, "no_gpu": "no GPU on this machine"})
-        engine.made[-1].files["gate/answer.json"] = json.dumps(written.to_json()).encode()
+        engine.made[-1].files["gate/answer.json"] = signed(monkeypatch, written)
         found = cell.run_gate(recipe)
     assert isinstance(found, Answer)
     on_gpu = [one for one in found.outcomes if Check(one.check).on_gpu]
@@ -228,7 +248,7 @@ def test_answer_of_a_run_with_a_gpu_is_unchanged() -> None:
     assert (found.outcomes, found.where) == (ran.outcomes, {**ran.where, "image": "run:1"})
 
 
-def test_container_uses_the_indexes_of_this_machine_through_its_environment(
+def test_installation_uses_the_indexes_of_this_machine_through_its_environment(
     cells: Callable[[FakeEngine], ContainerEnvironments],
     tmp_path: Path,
     wheel: Path,
@@ -241,9 +261,10 @@ def test_container_uses_the_indexes_of_this_machine_through_its_environment(
     with cells(engine).open(OTHER, tmp_path, owner="j", log=tmp_path / "log") as cell:
         cell.install(wheel, ["numpy"])
     made = engine.made[0]
-    assert made.spec.environment["UV_DEFAULT_INDEX"] == "https://me:hush@index.invalid/simple"
-    assert made.spec.environment["UV_INDEX"] == "https://torch.invalid/cu118 https://team.invalid/simple"
-    assert made.spec.environment["SSL_CERT_FILE"] in made.spec.bind_mounts.values()
+    (variables,) = made.variables
+    assert variables["UV_DEFAULT_INDEX"] == "https://me:hush@index.invalid/simple"
+    assert variables["UV_INDEX"] == "https://torch.invalid/cu118 https://team.invalid/simple"
+    assert variables["SSL_CERT_FILE"] in made.spec.bind_mounts.values()
     (argv,) = made.ran
     assert argv[-4:] == ["torch==2.2.2+cu118", "numpy<2", f"/buildfarm/wheels/{wheel.name}", "numpy"]
     assert "hush" not in " ".join(argv)
@@ -294,6 +315,26 @@ def test_import(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
         cell.try_import(["ops"])
 
 
+def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
+    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@index.invalid/simple")
+    engine = FakeEngine()
+    with cells(engine).open(CELL, tmp_path, owner="j", log=tmp_path / "log") as cell:
+        cell.install(wheel)
+        cell.try_import(["ops"])
+        cell.install(wheel, ["torchvision"])
+        cell.run_gate(make.recipe())
+    first, second = engine.made
+    assert [one for one in first.did if not one.startswith("put")] == ["uv", "offline", "python", "python"]
+    assert [one for one in second.did if not one.startswith("put")] == ["uv", "offline", "gate"]
+    for made in engine.made:
+        installed, *others = made.variables
+        assert "hush" in str(installed)
+        assert "hush" not in str([made.spec.environment, others])
+    assert engine.removed == 2
+
+
 def test_gate_runs_without_a_network(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
     cell, engine = opened
     container = engine.made[0]
@@ -306,19 +347,42 @@ def test_gate_runs_without_a_network(opened: tuple[ContainerEnvironment, FakeEng
     ("end", "message"),
     [
         (RunResult(-9, "", "", out_of_memory=True), "ran out of memory"),
-        (GONE, "stopped answering"),
         (RunResult(2, "", ""), "status 2 and wrote no results"),
     ],
-    ids=["no memory", "engine gone", "no results"],
+    ids=["no memory", "no results"],
 )
-def test_unfinished_gate_means_not_run(
-    opened: tuple[ContainerEnvironment, FakeEngine], end: RunResult | MissingToolError, message: str
+def test_unfinished_gate_has_no_answer(
+    opened: tuple[ContainerEnvironment, FakeEngine], end: RunResult, message: str
 ) -> None:
     cell, engine = opened
     engine.made[0].script["--answer"] = end
     reason = cell.run_gate(make.recipe())
     assert isinstance(reason, str)
     assert message in reason
+
+
+def test_gate_whose_engine_is_gone_says_nothing_about_the_wheel(
+    opened: tuple[ContainerEnvironment, FakeEngine],
+) -> None:
+    cell, engine = opened
+    engine.made[0].script["--answer"] = GONE
+    with pytest.raises(MissingToolError, match="stopped answering"):
+        cell.run_gate(make.recipe())
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_answer_that_the_gate_did_not_write_is_refused(
+    opened: tuple[ContainerEnvironment, FakeEngine], status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, engine = opened
+    engine.made[0].script["--answer"] = RunResult(status, "", "")
+    good = signed(monkeypatch, answer())
+    for written in (json.dumps(answer().to_json()).encode(), good.replace(b"tiny::op", b"tiny::on")):
+        engine.made[0].files["gate/answer.json"] = written
+        assert isinstance(cell.run_gate(make.recipe()), str)
+        shutil.rmtree(cell._folder / "gate")
+    engine.made[0].files["gate/answer.json"] = good
+    assert isinstance(cell.run_gate(make.recipe()), Answer if status == 0 else str)
 
 
 def test_answer_after_out_of_memory_is_discarded(
@@ -373,14 +437,17 @@ def test_failed_image_build_means_not_run(
 
 
 def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(
-    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path
+    cells: Callable[[FakeEngine], ContainerEnvironments],
+    tmp_path: Path,
+    wheel: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    written = json.dumps(answer().to_json()).encode()
+    written = signed(monkeypatch, answer())
     engine = FakeEngine({"importlib": RunResult(0, IMPORTED, "")}, files={"gate/answer.json": written})
     runner = CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log")
     cell_run = runner.run(CELL, wheel, "0" * 64, make.recipe())
     assert cell_run.symbols is not None
-    assert cell_run.symbols.libraries["libtorch_cpu.so"].defined == {"at_foo"}
+    assert cell_run.symbols.libraries["libtorch_cpu.so"].defined == SymbolNames.of(["at_foo"])
     verdicts = {proof.check: proof.verdict for proof in cell_run.proofs}
     assert verdicts[Check.IMPORT] is verdicts[Check.VALUES] is Verdict.PASSED
     assert verdicts[Check.GPU_VALUES] is Verdict.NOT_RUN

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
+import threading
 import time
 import venv
 from collections.abc import Callable
@@ -11,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from builder import process
 from builder.process import Interrupted
 from builder.proof import Verdict
 from builder.proofs.cells import import_check
-from builder.proofs.cells.import_check import try_import
+from builder.proofs.cells.import_check import ImportOutcome
 
 TORCH = """\
 __version__ = "2.11.0+cu130"
@@ -44,6 +47,11 @@ def site(folder: Path) -> Path:
 @pytest.fixture
 def interpreter(folder: Path) -> Path:
     return folder / "bin" / "python"
+
+
+def try_import(interpreter: Path, modules: list[str], log: Path | None = None) -> ImportOutcome:
+    """Import modules; the owner differs in each worker of pytest: one ends all processes of its owner."""
+    return import_check.try_import(interpreter, modules, owner=str(interpreter), log=log)
 
 
 @pytest.fixture
@@ -155,6 +163,7 @@ def test_hanging_import_is_killed_with_its_children(
     interpreter: Path, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(import_check, "IMPORT_SECONDS", 2)
+    monkeypatch.setattr(import_check, "confined", lambda argv, _: argv)  # the test's pipe is not in its own folder
     fifo = tmp_path / "alive"  # its reader reaches end of file when the last writer has exited
     os.mkfifo(fifo)
     reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
@@ -176,16 +185,63 @@ def test_hanging_import_is_killed_with_its_children(
 
 
 def test_interrupt_kills_the_import(interpreter: Path, put: Put, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_stopping", threading.Event())
     put("hang", "import time; time.sleep(600)")
-    asked = iter([None, Interrupted])
-
-    def ending() -> None:
-        if error := next(asked):
-            raise error
-
-    monkeypatch.setattr(import_check, "raise_if_interrupted", ending)
+    stop = threading.Timer(1, process.kill_all)
+    stop.start()
     with pytest.raises(Interrupted):
         try_import(interpreter, ["hang"])
+    stop.join()
+
+
+DAEMON = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execve(sys.executable, [sys.executable, "-c", "import time; time.sleep(600.125)"], {})
+    os._exit(0)
+time.sleep(1)
+"""
+
+
+def test_a_daemon_that_an_import_starts_ends_with_it(interpreter: Path, put: Put) -> None:
+    put("daemon", DAEMON)
+    assert try_import(interpreter, ["daemon"]).verdict is Verdict.PASSED
+    lines = [file.read_bytes() for file in Path("/proc").glob("[0-9]*/cmdline") if file.exists()]
+    assert not any(b"sleep(600.125)" in line for line in lines)
+
+
+def test_an_import_gets_no_secret_of_the_shell(
+    interpreter: Path, put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GITHUB_TOKEN", "AWS_SECRET_ACCESS_KEY", "UV_INDEX_URL", "PIP_INDEX_URL", "NVIDIA_API_KEY"):
+        monkeypatch.setenv(name, "hunter2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    put("thief", "import os, sys\nprint(os.environ, file=sys.stderr)\nraise ImportError('shown')")
+    try_import(interpreter, ["thief"], tmp_path / "log")
+    shown = (tmp_path / "log").read_text()
+    assert "CUDA_VISIBLE_DEVICES" in shown
+    assert "hunter2" not in shown
+
+
+def test_an_output_of_any_size_is_not_read_into_memory(interpreter: Path, put: Put) -> None:
+    put("loud", "for _ in range(300): print('x' * (1 << 20))\nraise SystemExit(3)")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert try_import(interpreter, ["loud"]).verdict is Verdict.FAILED
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10  # KiB
+
+
+def test_an_import_that_starts_too_many_processes_fails(
+    interpreter: Path, put: Put, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_check, "WHEEL_LIMITS", process.Limits(processes=20))
+    put("many", "import os, time\n[os.fork() or time.sleep(600) for _ in range(40)]\ntime.sleep(600)")
+    outcome = try_import(interpreter, ["many"])
+    assert (outcome.verdict, outcome.reason) == (
+        Verdict.FAILED,
+        "import of many had more than 20 processes at the same time",
+    )
 
 
 def test_modules_may_print(interpreter: Path, put: Put) -> None:
@@ -197,6 +253,26 @@ def test_modules_may_print(interpreter: Path, put: Put) -> None:
     outcome = try_import(interpreter, ["chatty"])
     assert outcome.verdict is Verdict.PASSED, outcome
     assert outcome.evidence["torch"] == "2.11.0+cu130"
+
+
+@pytest.mark.parametrize(
+    "cheat",
+    [
+        'print(\'\\nbuildfarm imported {"torch": "2.11.0"}\')\nimport os; os._exit(0)',
+        "import os\nfor fd in range(1, 20):\n"
+        "    try: os.write(fd, b'\\n' + b'0' * 64 + b' imported {\"torch\": \"2.11.0\"}\\n')\n"
+        "    except OSError: pass\nos._exit(0)",
+        "import sys\nsys.exit(0)",
+        "import atexit, os\natexit.register(os._exit, 0)\nraise SystemExit(0)",
+        "import sys\nassert not [word for word in sys.argv if 'secret' in word or len(word) == 64]\nraise SystemExit",
+    ],
+    ids=["print", "descriptors", "exit", "exit handler", "arguments"],
+)
+def test_a_module_cannot_give_the_answer_itself(interpreter: Path, put: Put, cheat: str) -> None:
+    put("cheating", cheat)
+    outcome = try_import(interpreter, ["cheating"])
+    assert outcome.verdict is Verdict.FAILED, outcome
+    assert "ended the process" in outcome.reason
 
 
 def test_pythonpath_is_not_passed_on(interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,3 +290,12 @@ def test_loader_variables_are_not_passed_on(
     put("module", "import os\nassert 'PATH' in os.environ\nassert not [n for n in os.environ if n.startswith('LD_')]")
     outcome = try_import(interpreter, ["module"])
     assert outcome.verdict is Verdict.PASSED, outcome
+
+
+@pytest.mark.parametrize(
+    "printed", ["", "{", "[]", "[" * 100_000, "{}", '{"module": 1, "chain": []}', '{"module": "m", "chain": [1]}']
+)
+@pytest.mark.parametrize("mark", [import_check._MARK, import_check._RAISED])
+def test_lines_that_the_wheel_prints_are_no_answer(mark: str, printed: str) -> None:
+    outcome = import_check.judge_import(["ops"], "key", 1, f"key{mark}{printed}\n", "ImportError: no\n")
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "import of ops failed: ImportError: no")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells import op_gate
-from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis, gate_not_run, gate_proofs, run_gate
+from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis, gate_failed, gate_not_run, gate_proofs, run_gate
 from builder.publish.proof_lines import failed_lines
 from tests.unit.canned_gate import NO_GPU, WHERE, answer
 from tests.unit.matrix import make
@@ -119,7 +121,9 @@ def test_basis_changes_with_the_cases_and_their_imports(recipe: Recipe) -> None:
 
 def test_missing_answer_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(argv: list[str], **_: Any) -> int:
-        assert Path(argv[4]).joinpath("spec.json").is_file()
+        folder = Path(argv[argv.index("--answer") - 1])
+        assert argv[argv.index("--write") + 1] == str(folder), "the one folder that it can change"
+        assert (folder / "spec.json").is_file()
         return -9
 
     monkeypatch.setattr(op_gate, "run", run)
@@ -127,6 +131,59 @@ def test_missing_answer_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatc
     assert isinstance(reason, str)
     assert "status -9" in reason
     assert str(tmp_path / "log") in reason
+
+
+def script(folder: Path, text: str) -> Path:
+    """A program that takes the place of the cell's Python."""
+    path, code = folder / "python", folder / "python.py"
+    code.write_text(f"import os, sys\n{text}")
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{code}" "$@"\n')  # a #! line takes no path with a space
+    path.chmod(0o755)
+    return path
+
+
+def test_an_answer_of_any_size_is_not_read(tmp_path: Path) -> None:
+    python = script(tmp_path, "open(sys.argv[sys.argv.index('--answer') + 1], 'wb').truncate(3 << 30)")
+    said = run_gate(python, make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", owner="large")
+    assert said == f"the op gate wrote results of more than 32.0 MiB; the full output is in {tmp_path / 'log'}"
+
+
+def test_the_gate_gets_no_secret_and_has_a_time_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hunter2")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://me:hunter2@index.example/simple")
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.setattr(op_gate, "gate_seconds", lambda _: 1)
+    python = script(tmp_path, "import time; print(os.environ, flush=True); time.sleep(600)")
+    run_gate(python, make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", owner="secret")
+    log = (tmp_path / "log").read_text()
+    assert "OMP_NUM_THREADS" in log
+    assert "hunter2" not in log
+    assert log.endswith("buildfarm ended the program: it did not finish within 1 s\n")
+
+
+def test_a_gate_without_an_answer_fails_and_is_tried_again() -> None:
+    proofs = gate_failed("the op gate exited with status -9", "ab", CELL)
+    assert [proof.check for proof in proofs] == list(GATE_CHECKS)
+    for proof in proofs:
+        assert proof.verdict is (Verdict.NOT_RUN if proof.check.on_gpu else Verdict.FAILED)
+        assert proof.evidence["limit"] == "time"
+
+
+def test_a_gate_that_an_op_has_stopped_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
+    monkeypatch.setattr(op_gate, "gate_arguments", lambda *_: ["-c", stopped])
+    monkeypatch.setattr(op_gate, "gate_seconds", lambda _: 1)
+    began = time.monotonic()
+    answer = run_gate(
+        Path(sys.executable), make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", owner="stopped"
+    )
+    assert isinstance(answer, str)
+    assert time.monotonic() - began < 60
+
+
+def test_time_limit_follows_the_limit_of_a_case() -> None:
+    short, long = (op_gate.gate_seconds(replace(make.recipe(), seconds_per_case=one)) for one in (60, 120))
+    assert long - short == 240 * 60
 
 
 def test_basis_covers_data_of_the_cases(tmp_path: Path) -> None:

@@ -31,6 +31,13 @@ def uses(*undefined: str, **facts: Any) -> Library:
             r"needs torch 2\.11 for torch_from_blob, but a wheel of the class `stable` must work with torch 2\.10",
             id="too new",
         ),
+        pytest.param((uses("aoti_torch_aten_subtract_Tensor"),), "2.10", "", id="a name with a capital"),
+        pytest.param(
+            (uses("torch_call_dispatcher", "aoti_torch_cpu_Unknown"),),
+            "2.10",
+            "which no torch release",
+            id="an unknown capital",
+        ),
         pytest.param(
             (uses("torch_call_dispatcher", "torch_sorted"),),
             "2.10",

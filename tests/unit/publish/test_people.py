@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from builder.matrix.axes import AbiClass, Cuda, Python
+from builder.matrix.compat import Compat
+from builder.matrix.config import Exclude, Selection
+from builder.matrix.plan import make_plan
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
+from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 from builder.publish.people.coverage import coverage
 from builder.publish.people.people_pages import home_page, project_page
+from builder.publish.people.project_plan import ProjectPlan, project_plans
+from tests.unit.matrix.make import matrix, recipe
 from tests.unit.publish.index.make import ready
 
 CELLS = {"torch2.11.0-cu130-cp311": "cpu", "torch2.11.0-cu130-cp312": "gpu", "torch2.12.0-cu132-cp312": "static"}
@@ -23,26 +32,49 @@ def entry(version: str, cells: dict[str, str], *, yanked: str | None = None) -> 
     return Entry(name, f"files/ab/{name}", "0", 2048, "2026-11-22T20:30:00.000000Z", "", "0", yanked, farm=farm)
 
 
-class Page(HTMLParser):
-    """Tags that are not closed, and links."""
+PLAN = project_plans(
+    make_plan(
+        matrix(
+            ["2.9", "2.11", "2.12"],
+            ["13.0", "13.2"],
+            ["3.10", "3.13"],
+            exclude=[
+                Exclude("torch 2.12 has one CUDA here", "2.12", Cuda.parse("13.2")),
+                Exclude("python 3.13 is excluded", "2.9", None, Python.parse("3.13"), "my_ext"),
+            ],
+        ),
+        [recipe("my_ext", (AbiClass.ABI3, "")), recipe("other")],
+        Selection(),
+        Compat.load(),
+    )
+)["my-ext"]
 
-    VOID = frozenset({"meta", "input", "br"})
+
+class Page(HTMLParser):
+    """Tags that are not closed, links, and texts."""
+
+    VOID = frozenset({"meta", "input", "br", "link"})
 
     def __init__(self, data: bytes) -> None:
         super().__init__()
         self.open: list[str] = []
         self.links: list[str] = []
         self.external: list[str] = []
+        self.texts: list[str] = []
         self.feed(data.decode())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag not in self.VOID:
             self.open.append(tag)
         for name, value in attrs:
-            if name == "href":
+            if name == "href" and value != "data:,":
                 self.links.append(value or "")
             if name in {"src", "href"} and "//" in (value or ""):
                 self.external.append(value or "")
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -53,20 +85,106 @@ def test_coverage_has_the_best_level_of_each_cell() -> None:
     worse, bad = entry("2.0+cu13.a", {"torch2.11.0-cu130-cp312": "none"}), entry("2.0+cu13.b", {}, yanked="slow")
     new, first = coverage([old, worse, entry("2.0+cu13", CELLS), bad])
     assert (new.version, first.version) == ("2.0", "1.0")
-    assert new.pythons == ("3.11", "3.12")
-    assert [(row.torch, row.cuda, row.levels) for row in new.rows] == [
+    assert new.grid.pythons == ("3.11", "3.12")
+    assert [(row.torch, row.cuda, tuple(field.state for field in row.fields)) for row in new.grid.rows] == [
         ("2.12.0", "13.2", ("", "static")),
         ("2.11.0", "13.0", ("cpu", "gpu")),
     ]
     assert [wheel.yanked for wheel in new.wheels] == [None, None, "slow"]
-    assert ("cu130", "2.0+cu13") in new.installs
-    assert not [version for _, version in new.installs if version.endswith("b")]
+    assert new.grid.rows[1].fields[0].proofs == "files/p"
+    assert [(one.target, one.path, one.version) for one in new.installs][:2] == [
+        ("CUDA 13.2 with torch 2.12.0", "cu132", "2.0+cu13"),
+        ("CUDA 13.0 with torch 2.11.0", "cu130", "2.0+cu13.a"),
+    ]
+    assert not [one for one in new.installs if one.version.endswith("b")]
 
 
 def test_yanked_wheels_prove_nothing() -> None:
     (version,) = coverage([entry("1.0+cu13", CELLS, yanked="")])
-    assert version.rows == ()
+    assert version.grid.rows == ()
     assert version.installs == ()
+    assert version.all_yanked
+
+
+def test_a_plan_adds_missing_cells_and_the_reasons_of_others() -> None:
+    there = entry("1.0+cu130.torch211", {"torch2.11.0-cu130-cp310": "cpu"})
+    (version,) = coverage([there], PLAN)
+    # The wheel has the tag cp310-abi3, so it serves the other Pythons too, although nothing was proven there.
+    assert [(row.torch, [field.state for field in row.fields]) for row in version.grid.rows] == [
+        ("2.12.1", ["missing", "missing"]),
+        ("2.11.0", ["cpu", "none"]),
+        ("2.9.1", ["missing", "skipped"]),
+    ]
+    first = version.reasons[version.grid.rows[2].fields[1].reason - 1]
+    assert first.sentence == "python 3.13 is excluded"
+    assert first.combinations == (("torch 2.9.1, CUDA 13.0", "3.13"),)
+    assert "torch 2.11 was never built for CUDA 13.2; it has 12.6, 12.8 and 13.0" in {
+        reason.sentence for reason in version.reasons
+    }
+
+
+def test_a_yanked_wheel_is_missing() -> None:
+    wheel = entry("1.0+cu130.torch211", {"torch2.11.0-cu130-cp310": "cpu"}, yanked="")
+    (version,) = coverage([wheel], PLAN)
+    assert {field.state for row in version.grid.rows for field in row.fields} == {"missing", "skipped"}
+
+
+def test_the_plan_is_of_one_version() -> None:
+    old = entry("0.9+cu130.torch211", {"torch2.11.0-cu130-cp310": "cpu"})
+    new, before = coverage([old], PLAN)
+    assert (new.version, new.planned, new.wheels) == ("1.0", True, ())
+    assert (before.version, before.planned, len(before.grid.rows)) == ("0.9", False, 1)
+
+
+def test_a_plan_is_kept_as_it_is() -> None:
+    assert ProjectPlan.from_json(PLAN.to_json()) == PLAN
+
+
+def test_pages_show_plans_until_the_matrix_loses_the_project(tmp_path: Path) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.set_plans({"my-ext": PLAN, "other": PLAN})
+    home = tmp_path / "index" / "index.html"
+    page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
+    assert {"my-ext", "2 missing"} <= set(Page(home.read_bytes()).texts)
+    assert "missing" in Page(page.read_bytes()).texts
+    repository.add(ready(tmp_path, version="1.0+cu130.torch211"))
+    assert "1 CPU" in Page(home.read_bytes()).texts
+    assert check_index(repository).faults == ()
+    repository.set_plans({"unrelated": replace(PLAN, projects=("unrelated",))})
+    assert {"my-ext", "other", "unrelated"} <= set(Page(home.read_bytes()).texts)
+    repository.set_plans({"other": PLAN})
+    assert "other" in Page(home.read_bytes()).texts
+    assert "missing" not in Page(page.read_bytes()).texts
+    repository.set_plans({"my-ext": PLAN})
+    assert not (tmp_path / "index" / "projects" / "other").exists()
+    assert check_index(repository).faults == ()
+
+
+def test_an_archived_project_lacks_nothing(tmp_path: Path) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.set_plans({"my-ext": PLAN})
+    repository.add(ready(tmp_path, version="1.0+cu130.torch211"))
+    page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
+    assert "missing" in Page(page.read_bytes()).texts
+    repository.set_status("my-ext", Status("archived", "use other_ext"))
+    texts = Page(page.read_bytes()).texts
+    assert "missing" not in texts
+    assert {"This project is archived.", "use other_ext"} <= set(texts)
+
+
+def test_check_names_a_damaged_plan_and_a_missing_page(tmp_path: Path) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.set_plans({"my-ext": PLAN, "other": PLAN})
+    (tmp_path / "index" / "plans" / "my-ext").write_text("{}")
+    (tmp_path / "index" / "projects" / "other" / "index.html").unlink()
+    (tmp_path / "index" / "projects" / "other").rmdir()
+    assert [fault.partition(";")[0] for fault in check_index(repository).faults] == [
+        "plans/my-ext: the plan cannot be read",
+        "projects/other: the page for people is missing",
+    ]
+    repository.set_plans({"my-ext": PLAN, "other": PLAN})
+    repository.write_all_pages()
+    assert check_index(repository).faults == ()
 
 
 def test_the_pages_are_well_formed_and_need_no_other_host() -> None:

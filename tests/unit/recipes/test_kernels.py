@@ -78,7 +78,7 @@ def test_functions_of_tensors() -> None:
     )
     functions, refused = read_functions(code)
     assert [each.schema for each in functions] == [
-        "f(Tensor x, int n, float a) -> Tensor",
+        "f(Tensor x, int n, float a=1.0) -> Tensor",
         "g(Tensor in_, bool b) -> Tensor",
     ]
     assert refused == []
@@ -89,7 +89,7 @@ def test_functions_of_tensors() -> None:
     [
         (
             "void f(torch::Tensor& out, const torch::Tensor& x, at::Tensor w, double eps = 1e-6)",
-            "f(Tensor(a!) out, Tensor x, Tensor w, float eps) -> ()",
+            "f(Tensor(a!) out, Tensor x, Tensor w, float eps=1e-06) -> ()",
             ("out",),
         ),
         (

@@ -45,7 +45,11 @@ def test_everything_in_the_store_is_listed(store: Store, tmp_path: Path) -> None
     write(stored.wheel.with_name("facts-0.json"), json.dumps({"sha256": "a" * 64}).encode())
     write(store.root / "builds" / ("e" * 64) / "build.json", b"{}")
     write(store.root / "envs" / "key.json", json.dumps({"packages": ["ninja==1", "torch==2.11.0"]}).encode())
+    write(store.root / "remote" / "1f.json", json.dumps({"digest": "d" * 64}).encode())
     for path in (
+        "remote/use-demo-cu130.json",
+        f"received/{'b' * 64}/other-1.0-py3-none-any.whl",
+        f"received/{'b' * 64}/.other-1.0-py3-none-any.whl.partial",
         "envs/key/lib/torch.so",
         "sources/sdists/s/demo-1.0.tar.gz",
         "sources/seen/marker",
@@ -65,11 +69,14 @@ def test_everything_in_the_store_is_listed(store: Store, tmp_path: Path) -> None
         "objects": (Kind.OBJECTS, "compiler cache of local builds"),
         f"proofs/{'a' * 64}.json": (Kind.PROOFS, "a" * 16),
         f"logs/{name}.log": (Kind.LOGS, name),
+        "remote/1f.json": (Kind.REMOTE, "1f"),
+        "remote/use-demo-cu130.json": (Kind.REMOTE, "use-demo-cu130"),
+        f"received/{'b' * 64}": (Kind.RECEIVED, "other-1.0-py3-none-any.whl"),
         "runs/20261122.json": (Kind.RUNS, "20261122"),
         "work/job": (Kind.SCRATCH, "job"),
     }
     build = items[f"builds/{'d' * 64}"]
-    assert build.owns == {f"logs/{name}.log", f"proofs/{'a' * 64}.json"}
+    assert build.owns == {f"logs/{name}.log", f"proofs/{'a' * 64}.json", "remote/1f.json"}
     assert build.size > len(BLOCK)
 
 

@@ -51,3 +51,89 @@ def test_missing_metadata_is_an_error(tmp_path: Path, files: dict[str, str], say
     with WheelFile(path) as opened, pytest.raises(DamagedWheelError, match=says) as caught:
         opened.read_dist_info("METADATA")
     assert caught.value.where == str(path)
+
+
+def test_a_byte_that_is_not_utf_8(tmp_path: Path) -> None:
+    path = tmp_path / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{INFO}/METADATA", b"Name: ops\nVersion: 1.0\nAuthor: M\xfcller\n")
+    with WheelFile(path) as opened:
+        assert opened.metadata["Author"] == "M\ufffdller"
+        str(opened.metadata["Author"]).encode()
+
+
+def bomb(folder: Path, files: dict[str, bytes]) -> Path:
+    path = folder / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        pytest.param({f"{INFO}/METADATA": bytes(2**23)}, "METADATA unpacks to 8388608 bytes; the limit", id="METADATA"),
+        pytest.param({f"{INFO}/x.json": bytes(2**26)}, "x.json unpacks to 67108864 bytes; the limit", id="dist-info"),
+        pytest.param({"ops/x.so": bytes(2**25)}, "ops/x.so unpacks from .* to 33554432 bytes", id="library"),
+        pytest.param({"ops/" + "n" * 256: b""}, "a name of more than 255 bytes", id="long name"),
+        pytest.param({"d/" * 600 + "f": b""}, "a path of more than 1024 bytes", id="deep"),
+        pytest.param({f"{INFO}/WHEEL": b"Tag: " + b"a." * 200 + b"-b-c\n"}, "a Tag of more than 255", id="tags"),
+    ],
+)
+def test_a_wheel_beyond_the_limits_is_refused(tmp_path: Path, files: dict[str, bytes], says: str) -> None:
+    metadata = {f"{INFO}/METADATA": b"Name: ops\nVersion: 1.0\n", f"{INFO}/WHEEL": b"Tag: py3-none-any\n"}
+    path = bomb(tmp_path, metadata | files)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(DamagedWheelError, match=says), WheelFile(path) as opened:
+        assert opened.tags
+
+
+def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = bomb(tmp_path, {"a": b"", f"{INFO}/METADATA": b""})
+    data = path.read_bytes()
+    start = data.index(b"PK\x01\x02")  # the first entry of the list of files: its name becomes its extra field
+    path.write_bytes(data[: start + 28] + b"\0\0\x01\0" + data[start + 32 :])
+    with pytest.raises(DamagedWheelError, match="cannot be read"):
+        WheelFile(path)
+
+
+def test_no_name_has_a_nul_byte(tmp_path: Path) -> None:
+    path = bomb(tmp_path, {"ops/aXb": b"", f"{INFO}/METADATA": b""})
+    path.write_bytes(path.read_bytes().replace(b"ops/aXb", b"ops/a\0b"))
+    with WheelFile(path) as opened:
+        assert opened.names == ("ops/a", f"{INFO}/METADATA")
+
+
+def test_only_some_of_many_duplicates_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for number in range(2000):
+            archive.NameToInfo.clear()  # so that zipfile warns of no duplicate
+            archive.writestr(f"x{number % 1000:03}", b"")
+    with pytest.raises(DamagedWheelError, match=r"two files of the same name: x000, x001, x002, x003, x004$"):
+        WheelFile(path)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_damaged_members_of_every_method(tmp_path: Path, method: int) -> None:
+    path = tmp_path / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr(f"{INFO}/METADATA", b"Name: ops\nVersion: 1.0\n" * 50)
+    data = bytearray(path.read_bytes())
+    start = data.index(b"METADATA") + 8
+    data[start : start + 30] = b"\xff" * 30
+    path.write_bytes(data)
+    with pytest.raises(DamagedWheelError), WheelFile(path) as opened:
+        assert opened.metadata
+
+
+def test_a_file_that_claims_to_be_larger_than_the_wheel_is_refused(tmp_path: Path) -> None:
+    """zipfile reads as many bytes at once as the list of files says."""
+    path = wheel(tmp_path, FILES)
+    data = bytearray(path.read_bytes())
+    entry = data.rindex(b"PK\x01\x02")  # WHEEL in the list of files
+    data[entry + 20 : entry + 28] = (2**31).to_bytes(4, "little") * 2
+    path.write_bytes(data)
+    with pytest.raises(DamagedWheelError, match="WHEEL is larger than the wheel that contains it"):
+        WheelFile(path)

@@ -21,6 +21,8 @@ from builder.wheelfile.compatibility import is_compatible
         ("ops-1.0-cp312-cp312-win_amd64.whl", "3.12", False),
         ("ops-1.0-py3-none-manylinux_2_17_x86_64.whl", "3.12", True),
         ("ops-1.0-py3-none-manylinux_2_99_x86_64.whl", "3.12", False),
+        ("ops-1.0-py39-none-manylinux_2_17_x86_64.whl", "3.12", True),
+        ("ops-1.0-py313-none-manylinux_2_17_x86_64.whl", "3.12", False),
         ("ops-1.0.tar.gz", "3.12", False),
     ],
 )

@@ -198,3 +198,9 @@ def test_missing_metadata_is_named(tmp_path: Path, members: dict[str, str], says
 def test_text_file_is_not_elf(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("int")
     assert read_elf(tmp_path / "x") is None
+
+
+def test_a_requirement_with_a_number_of_many_digits_is_refused(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, {"ops/__init__.py": b""}, metadata=f"Requires-Dist: torch=={'9' * 5400}\n")
+    with pytest.raises(UsageError, match="a Requires-Dist of more than 2048 characters"):
+        read_facts(path)

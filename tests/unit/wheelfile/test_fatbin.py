@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import pytest
 
 from builder.errors import UsageError
-from builder.wheelfile.fatbin import measure_device_code
+from builder.wheelfile.fatbin import read_device_code
 from tests.unit.proofs.make import compiled, fat_binary, with_gpu_code
 
 
@@ -34,23 +35,24 @@ from tests.unit.proofs.make import compiled, fat_binary, with_gpu_code
         ),
         pytest.param(fat_binary((8, 90, 0x11)), (), (), id="neither of both"),
         pytest.param(b"\0" * 16, (), (), id="empty"),
+        pytest.param(b"\0" * (3 * 2**20 + 8) + fat_binary((2, 90, 0x11)), ("sm_90",), (), id="much padding"),
     ],
 )
 def test_architectures_listed(tmp_path: Path, section: bytes, sass: tuple[str, ...], ptx: tuple[str, ...]) -> None:
-    found = measure_device_code(with_gpu_code(tmp_path, section))
+    found = read_device_code(with_gpu_code(tmp_path, section)).sizes
     assert tuple(code for code in found if code.startswith("sm_")) == sass
     assert tuple(code for code in found if code.startswith("compute_")) == ptx
 
 
 def test_the_bytes_of_all_sources_are_added(tmp_path: Path) -> None:
     one = fat_binary((2, 90, 0x11), (2, 80, 0x11))
-    single = measure_device_code(with_gpu_code(tmp_path, one))
-    assert measure_device_code(with_gpu_code(tmp_path, one * 3)) == {code: 3 * size for code, size in single.items()}
+    single = read_device_code(with_gpu_code(tmp_path, one)).sizes
+    assert read_device_code(with_gpu_code(tmp_path, one * 3)).sizes == {code: 3 * size for code, size in single.items()}
     assert min(single.values()) > 0
 
 
 def test_library_without_gpu_code(tmp_path: Path) -> None:
-    assert measure_device_code(compiled(tmp_path, "int f() { return 1; }")) == {}
+    assert read_device_code(compiled(tmp_path, "int f() { return 1; }")).sizes == {}
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,10 @@ def test_library_without_gpu_code(tmp_path: Path) -> None:
             fat_binary((2, 90, 0x11)).replace(b"\x40\0\0\0\x08\0", b"\x08\0\0\0\x08\0", 1),
             id="a header too short",
         ),
+        pytest.param(b"\x50\xed\x55\xba\x01\x00" + bytes(58), id="a container of no bytes"),
+        pytest.param(struct.pack("<IHHQ", 0xBA55ED50, 1, 16, 0) * 200_001, id="too many containers"),
     ],
 )
 def test_unknown_layout_is_an_error(tmp_path: Path, section: bytes) -> None:
     with pytest.raises(UsageError, match="architectures cannot be read"):
-        measure_device_code(with_gpu_code(tmp_path, section))
+        read_device_code(with_gpu_code(tmp_path, section))

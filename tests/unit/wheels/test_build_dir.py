@@ -43,11 +43,10 @@ def test_what_a_killed_farm_left_is_cleared(root: Path, tmp_path: Path) -> None:
 
 
 def test_two_farms_take_turns(tmp_path: Path) -> None:
-    inside, order = threading.Event(), []
+    waits, order = threading.Event(), []
 
     def second() -> None:
-        inside.set()
-        with fixed_folder("ops", tmp_path / "b") as folder:
+        with fixed_folder("ops", tmp_path / "b", waits.set) as folder:
             order.append("second")
             assert list(folder.iterdir()) == []
 
@@ -55,11 +54,13 @@ def test_two_farms_take_turns(tmp_path: Path) -> None:
         (folder / "src").touch()
         thread = threading.Thread(target=second)
         thread.start()
-        assert inside.wait(10)
-        with fixed_folder("another", tmp_path / "c"):  # who makes something else does not wait
+        assert waits.wait(60)
+        waits.clear()
+        with fixed_folder("another", tmp_path / "c", waits.set):  # who makes something else does not wait
             pass
+        assert not waits.is_set()
         order.append("first")
-    thread.join(30)
+    thread.join(60)
     assert order == ["first", "second"]
 
 
@@ -94,13 +95,16 @@ def test_only_what_nobody_holds_is_abandoned(root: Path, tmp_path: Path) -> None
     assert others.is_dir()
 
 
-def test_a_compiler_calls_the_folders_as_it_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hashed", [True, False], ids=["source", "store"])
+def test_a_compiler_calls_the_folders_as_it_is_told(tmp_path: Path, *, hashed: bool) -> None:
     texts = []
     for name in ("one", "another place".replace(" ", "-")):
         folder = tmp_path / name
         folder.mkdir()
         (folder / "a.c").write_text("const char *where(void) { return __FILE__; }\n")
-        flags = prefix_map_flags({folder: "."}, "12.2.0")["CPPFLAGS"].split()
+        named = {folder: "."}
+        maps = prefix_map_flags(named if hashed else {}, "12.2.0", stores={} if hashed else named)
+        flags = maps["CPPFLAGS"].split()
         subprocess.run(["gcc", "-c", "-g", *flags, folder / "a.c", "-o", folder / "a.o"], check=True, cwd=folder)
         texts.append((folder / "a.o").read_bytes())
     assert texts[0] == texts[1]
@@ -108,12 +112,14 @@ def test_a_compiler_calls_the_folders_as_it_is_told(tmp_path: Path) -> None:
 
 
 def test_flags_go_to_nvcc_as_well_and_not_to_what_cannot_read_them() -> None:
-    flags = prefix_map_flags({Path("/a"): ".", Path("/b,c"): "x", Path("/d=e"): "y"}, "12.2.0")
+    folders = {Path("/a"): ".", Path("/b,c"): "x", Path("/d=e"): "y"}
+    flags = prefix_map_flags(folders, "12.2.0", stores={Path("/s"): "z", Path("/t,u"): "z"})
     assert flags == {
-        "CPPFLAGS": "-ffile-prefix-map=/a=.",
-        "NVCC_PREPEND_FLAGS": "-Xcompiler -ffile-prefix-map=/a=.",
+        "CPPFLAGS": "-ffile-prefix-map=/a=. -Wp,-ffile-prefix-map=/s=z",
+        "NVCC_PREPEND_FLAGS": "-Xcompiler -ffile-prefix-map=/a=. -Xcompiler -Xpreprocessor"
+        " -Xcompiler -ffile-prefix-map=/s=z",
     }
-    assert prefix_map_flags({Path("/a"): "."}, "7.5.0") == {}
+    assert prefix_map_flags({Path("/a"): "."}, "7.5.0", stores={}) == {}
 
 
 def test_flags_are_joined_and_the_rest_is_replaced() -> None:

@@ -28,6 +28,7 @@ from builder.wheels.cibuildwheel.config import (
     container_variables,
     environment_name,
     ignored_settings,
+    install_spec,
     write_inputs,
 )
 from builder.wheels.cibuildwheel.executor import DockerExecutor
@@ -232,8 +233,36 @@ def test_direct_mode_is_off_with_commands_of_the_source(job: CompileJob) -> None
 
 def test_caches_are_volumes_of_the_engine(job: CompileJob) -> None:
     text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
-    assert "--mount=type=volume,src=buildfarm-uv,dst=/buildfarm/uv" in text
-    assert "--mount=type=volume,src=buildfarm-sccache,dst=/buildfarm/sccache" in text
+    assert "--mount=type=volume,src=buildfarm-packages,dst=/buildfarm/uv,readonly" in text
+    assert f"--mount=type=volume,src=buildfarm-sccache.{job.recipe.name},dst=/buildfarm/sccache" in text
+    assert "--env=UV_CACHE_DIR=/buildfarm/own-uv" in text, "uv can write nothing into the volume"
+
+
+def test_a_container_of_a_build_has_limits_and_no_capabilities(job: CompileJob) -> None:
+    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    limits = r'"--cap-drop=ALL", "--security-opt=no-new-privileges", "--memory=\d{8,}", "--pids-limit=\d{4,}"'
+    assert re.search(limits, text)
+    assert "--cap-add" not in text
+
+
+def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) -> None:
+    spec, argv = install_spec(job, CONTAINER, job.work, [])
+    assert argv[-1] == "install-packages"
+    options = spec.options()
+    assert (options["user"], options["cap_drop"], options["cap_add"]) == ("0:0", ["ALL"], ["DAC_OVERRIDE"])
+    assert spec.volumes == {"buildfarm-packages": "/buildfarm/uv"}
+    environment = spec.environment["BUILDFARM_ENVIRONMENT"]
+    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    assert f"--env=BUILDFARM_ENVIRONMENT={environment}" in text
+    other = dataclasses.replace(job, owner="another/mark")
+    assert install_spec(other, CONTAINER, job.work, [])[0].environment["BUILDFARM_ENVIRONMENT"] == environment
+    newer = dataclasses.replace(job, toolchain=dataclasses.replace(job.toolchain, packages=("torch==2.12.0",)))
+    for changed, container, index in (
+        (newer, CONTAINER, []),
+        (job, dataclasses.replace(CONTAINER, image="another"), []),
+        (job, CONTAINER, ["https://another.invalid"]),
+    ):
+        assert install_spec(changed, container, job.work, index)[0].environment["BUILDFARM_ENVIRONMENT"] != environment
 
 
 def test_two_stores_building_the_same_wheel_share_no_environment(job: CompileJob) -> None:
@@ -482,8 +511,9 @@ def test_the_sources_own_settings_are_merged(job: CompileJob) -> None:
     assert options.test_command.endswith("\npytest {project}/tests")  # type: ignore[attr-defined]
     assert options.before_test.endswith("/build_scripts before-test || exit")  # type: ignore[attr-defined]
     assert {"--user=0:0", "--env=WITH_Y=ours", "--env=BUILDFARM_KEEP_ENVIRONMENT=1"} <= set(create)
-    assert "--mount=type=volume,src=buildfarm-uv,dst=/buildfarm/uv" in create
-    assert "--mount=type=volume,src=buildfarm-sccache-root,dst=/buildfarm/sccache" in create
+    assert f"--mount=type=volume,src=buildfarm-packages.{job.recipe.name},dst=/buildfarm/uv" in create
+    assert f"--mount=type=volume,src=buildfarm-sccache.{job.recipe.name}.root,dst=/buildfarm/sccache" in create
+    assert {"--cap-drop=ALL", "--cap-add=SETUID", "--security-opt=no-new-privileges"} <= set(create)
     assert {"--env=UV_CACHE_DIR=/root/.cache/uv", "--env=BUILDFARM_PACKAGES=/buildfarm/uv"} <= set(create)
     assert (mounted / "constraints.txt").read_text() == "torch==2.11.0\n"
     assert (mounted / "tests/test_it.py").is_file()

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
-from builder.matrix.config import Recipe
+from builder.matrix.config import AbiRule, Recipe
 from builder.matrix.plan import Build
 from builder.records.toolchain import Toolchain
 from builder.wheels import job as room
-from builder.wheels.job import build_digest, torch_floor, torch_window
+from builder.wheels.job import build_digest, required_torch, torch_floor, torch_window
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
 
@@ -58,6 +58,7 @@ def test_what_is_built_is_an_input(change: dict[str, Any]) -> None:
         {"requires": ("numpy>=1.26",)},
         {"assume_cuda": True},
         {"override_architectures": True},
+        {"requires_torch": "source"},
         {"cibuildwheel_skip": ("test",)},
     ],
     ids=lambda change: next(iter(change)),
@@ -106,5 +107,16 @@ def test_who_is_served_and_how_it_is_proven_is_none() -> None:
     ],
 )
 def test_the_torch_a_wheel_may_stand_beside(abi: AbiClass, window: str, floor: Torch) -> None:
-    build = replace(BUILD, abi=abi)
-    assert (torch_window(build), torch_floor(build)) == (window, floor)
+    build, recipe = replace(BUILD, abi=abi), replace(make.recipe("ops"), abi=(AbiRule(abi),))
+    assert (torch_window(build, recipe), torch_floor(build, recipe)) == (window, floor)
+    assert required_torch(build, recipe) == window
+    assert required_torch(build, replace(recipe, requires_torch="source")) == ""
+
+
+@pytest.mark.parametrize(
+    ("specifier", "window"), [(">=2.10", "torch>=2.10"), (">=2.12", "torch>=2.12"), (">=2.8", "torch>=2.10")]
+)
+def test_the_oldest_torch_of_a_stable_wheel_is_that_of_its_rule(specifier: str, window: str) -> None:
+    rules = (AbiRule(AbiClass.STABLE, specifier), AbiRule(AbiClass.CPYTHON))
+    build, recipe = replace(BUILD, abi=AbiClass.STABLE), replace(make.recipe("ops"), abi=rules)
+    assert torch_window(build, recipe) == window

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import tempfile
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -274,20 +275,19 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
         monkeypatch.setenv(name, "of the shell")
     harmless = (
         "LC_MESSAGES",
-        "TMPDIR",
         "UV_HTTP_TIMEOUT",
         "PIP_TRUSTED_HOST",
         "https_proxy",
         "NO_PROXY",
         "SSL_CERT_FILE",
     )
-    kept = {name: os.environ.get(name, "/tmp") for name in (*harmless, "HOME", "SCCACHE_DIR")}
+    kept = {name: os.environ.get(name, "/tmp") for name in (*harmless, "HOME")}
     told: list[dict[str, str]] = []
 
     def record(argv: list[str], *, env: dict[str, str], **_: object) -> int:
         told.append(env)
         assert {"with-compiler-cache", "build", "--wheel"} <= set(argv), "compilers run through the launchers"
-        assert argv[-1] == str(root / f"buildfarm.build.{BUILD}" / "src")
+        assert argv[-1] == str(root / f"buildfarm.build.{BUILD.source_folder}" / "src")
         assert Path(argv[-1]).is_dir()
         return 1
 
@@ -301,13 +301,15 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
         executor.toolchain(BUILD, recipe, log=work.log)
         with monkeypatch.context() as patched:
             patched.setattr(local, "run", record)
-            for name, value in kept.items():
+            for name, value in {**kept, "SCCACHE_DIR": str(tmp_path / "kept")}.items():
                 patched.setenv(name, value)
             with pytest.raises(BuildError):
                 executor.compile(work, lambda _: None)
     plain, assumed = told
     assert "of the shell" not in plain.values()
     assert kept.items() <= plain.items()
+    assert plain["SCCACHE_DIR"] == str(tmp_path / "kept" / "ops" / "kept"), "a folder for each extension"
+    assert Path(plain["UV_CACHE_DIR"]).parent == Path(plain["TMPDIR"]) != Path(tempfile.gettempdir())
     assert plain["WITH_X"] == "1"
     assert plain["MAX_JOBS"] == "1"  # the recipe has the last word
     site, _, shim = assumed["PYTHONPATH"].partition(":")
@@ -317,8 +319,9 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     assert plain["BUILDFARM_CACHE_DISABLED"]
     assert f"-ffile-prefix-map={root}" in plain["CPPFLAGS"]
     assert plain["CPPFLAGS"].endswith(" -g0 -g"), "the recipe's wish comes last"
-    assert f"-ffile-prefix-map={tmp_path / 'store' / 'envs'}" in plain["CPPFLAGS"]
-    assert re.fullmatch(r"(-Xcompiler -ffile-prefix-map=\S+ ){2}-objtemp -G", plain["NVCC_PREPEND_FLAGS"])
+    assert f"-Wp,-ffile-prefix-map={tmp_path / 'store' / 'envs'}" in plain["CPPFLAGS"]
+    maps = r"-Xcompiler -ffile-prefix-map=\S+ -Xcompiler -Xpreprocessor -Xcompiler -ffile-prefix-map=\S+"
+    assert re.fullmatch(rf"{maps} -objtemp -G", plain["NVCC_PREPEND_FLAGS"])
     assert "CFLAGS" not in plain  # it would replace Python's own flags
     assert list(root.iterdir()) == []
 
@@ -349,7 +352,6 @@ def test_one_wheel_is_due(
     executor.toolchain(BUILD, work.recipe, log=work.log)
 
     def make_wheels(*_: object, **__: object) -> int:
-        (tmp_path / "raw").mkdir()
         for n in range(count):
             (tmp_path / "raw" / f"{n}.whl").touch()
         return 0

@@ -20,7 +20,7 @@ import pytest
 
 from builder.errors import BuildfarmError, MissingToolError, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
-from builder.wheels.sources import archive as unpack_module
+from builder.wheelfile import limits
 from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
 from tests.conftest import lacking
 from tests.unit.loopback import serving
@@ -293,8 +293,8 @@ def test_a_target_inside_a_repository_is_patched_all_the_same(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        pytest.param(BAD, r"does not apply: setup\.py at line 1$", id="first hunk"),
-        pytest.param(BAD_SECOND, r"does not apply: src/op\.cpp at line 1$", id="second file"),
+        pytest.param(BAD, r"does not apply: setup\.py, hunk 1, at line 1$", id="first hunk"),
+        pytest.param(BAD_SECOND, r"does not apply: src/op\.cpp, hunk 1, at line 1$", id="second file"),
         pytest.param("no patch at all\n", "does not apply: ", id="no patch"),
     ],
 )
@@ -320,7 +320,67 @@ def test_a_patch_needs_its_exact_context(folder: Path, target: Path, cache: Path
     write(folder, {"long.txt": "".join(f"{n}\n" for n in range(9))})
     fuzzy = "--- a/long.txt\n+++ b/long.txt\n@@ -1,7 +1,7 @@\n x\n 1\n 2\n-3\n+three\n 4\n 5\n 6\n"
     write(tmp_path, {"fix.patch": fuzzy})
-    with pytest.raises(UsageError, match=r"does not apply: long\.txt at line 1"):
+    with pytest.raises(UsageError, match=r"does not apply: long\.txt, hunk 1, at line 1"):
+        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
+
+
+#: What `diff -u` wrote for a file of the lines 1 to 30, of which 15 and 25 changed.
+TWO_HUNKS = """\
+--- a/long.txt
++++ b/long.txt
+@@ -12,7 +12,7 @@
+ 12
+ 13
+ 14
+-15
++fifteen
+ 16
+ 17
+ 18
+@@ -22,7 +22,7 @@
+ 22
+ 23
+ 24
+-25
++twenty-five
+ 26
+ 27
+ 28
+"""
+
+
+@pytest.mark.usefixtures("tool")
+def test_the_hunk_that_does_not_fit_is_named(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
+    write(folder, {"long.txt": "".join(f"{n}\n" for n in range(1, 31)).replace("\n27\n", "\ntwenty-seven\n")})
+    write(tmp_path, {"fix.patch": TWO_HUNKS})
+    with pytest.raises(UsageError, match=r"^\S+/fix\.patch: the patch does not apply: long\.txt, hunk 2, at line 22$"):
+        prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
+
+
+@pytest.mark.usefixtures("tool")
+def test_a_patch_with_all_of_its_context_at_different_lines_is_applied_with_a_warning(
+    folder: Path, target: Path, cache: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lines = [*range(100, 105), *range(1, 31)]
+    write(folder, {"long.txt": "".join(f"{n}\n" for n in lines)})
+    write(tmp_path, {"1.patch": GOOD, "fix.patch": TWO_HUNKS})
+    prepare_source(recipe(PathSource(folder), tmp_path / "1.patch", tmp_path / "fix.patch"), target, cache=cache)
+    assert (target / "long.txt").read_text().split()[19:20] == ["fifteen"]
+    [warning] = capfd.readouterr().err.splitlines()
+    assert warning.endswith(
+        "fix.patch: was made for a different version of long.txt; it fits, at different lines"
+        " (hunk 1 at line 17, hunk 2 at line 27)"
+    )
+
+
+def test_gits_own_settings_do_not_loosen_the_context(
+    folder: Path, target: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaced = "--- a/f.c\n+++ b/f.c\n@@ -1,3 +1,3 @@\n int f() {\n-  b;\n+  c;\n }\n"
+    write(tmp_path, {"home/.gitconfig": "[apply]\n\tignoreWhitespace = change\n", "fix.patch": spaced})
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    write(folder, {"f.c": "int  f() {\n  b;\n}\n"})
+    with pytest.raises(UsageError, match=r"f\.c, hunk 1, at line 1$"):
         prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
 
 
@@ -565,7 +625,7 @@ HOSTILE = [
     ),
     pytest.param(
         hostile_tar(("e-1/l", SYM | {"linkname": "."}), ("e-1/l/f", {})),
-        "conflicting paths: l",
+        "conflicting paths: e-1/l",
         id="file through a link",
     ),
     pytest.param(hostile_tar(("e-1/l", SYM | {"linkname": "l"})), "'e-1/l' is a link", id="ring"),
@@ -576,10 +636,31 @@ HOSTILE = [
     pytest.param(hostile_tar(("e-1/c", {"type": tarfile.CHRTYPE})), "'e-1/c' is a device", id="device"),
     pytest.param(hostile_tar(("e-1/p", {"type": tarfile.FIFOTYPE})), "'e-1/p' is a device or a pipe", id="pipe"),
     pytest.param(hostile_tar(("e-1/s", {"mode": 0o4755})), "'e-1/s' is set-user-id", id="setuid"),
-    pytest.param(hostile_tar(("e-1/ok", {})), "conflicting paths: ok", id="twice"),
+    pytest.param(hostile_tar(("e-1/ok", {})), "conflicting paths: e-1/ok", id="twice"),
     pytest.param(hostile_tar(("e-1/ok/below", {})), "conflicting paths", id="file under a file"),
+    pytest.param(
+        hostile_tar(("e-1/l", SYM | {"linkname": "../.."}), ("e-1/l/f", SYM | {"linkname": "x"})),
+        "'e-1/l' is a link",
+        id="link through a link that leads out",
+    ),
+    pytest.param(
+        hostile_tar(("e-1/l", SYM | {"linkname": "l2"}), ("e-1/l2", SYM | {"linkname": ".."})),
+        "'e-1/l' is a link",
+        id="chain",
+    ),
+    pytest.param(hostile_tar(("e-1/" + "n" * 256, {})), "a name of more than 255 bytes", id="long name"),
+    pytest.param(hostile_tar(("e-1/" + "d/" * 600 + "f", {})), "a path of more than 1024 bytes", id="deep"),
+    pytest.param(
+        hostile_tar(*((f"e-1/{n}", HARD | {"linkname": "e-1/ok"}) for n in range(3))),
+        "is hard link 3 to 'e-1/ok'",
+        id="many hard links",
+    ),
+    pytest.param(
+        hostile_tar(("e-1/x", {"pax_headers": {"comment": "x" * 2**25}})), "header of more than", id="large header"
+    ),
     pytest.param(hostile_tar(("other/f", {})), "exactly one top folder", id="two tops"),
     pytest.param(hostile_tar(("f", {})), "exactly one top folder", id="file at the top"),
+    pytest.param(hostile_tar(("e-1/f", {}), (".", {})), "exactly one top folder", id="file that is the folder itself"),
     pytest.param(hostile_tar(("e-1/big", {"size": 3000})), "more than", id="too big"),
     pytest.param(hostile_tar(*((f"e-1/{n}", {}) for n in range(10))), "or 8 members", id="too many"),
     pytest.param(hostile_zip("/tmp/evil"), "'/tmp/evil' would be written outside", id="zip absolute"),
@@ -605,8 +686,9 @@ def keep(data: bytes, cache: Path, name: str = "e-1.tar.gz") -> SdistSource:
 def test_hostile_archives_are_refused_and_leave_nothing(
     target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, says: str
 ) -> None:
-    monkeypatch.setattr(unpack_module, "MAX_BYTES", 2048)
-    monkeypatch.setattr(unpack_module, "MAX_MEMBERS", 8)
+    monkeypatch.setattr(limits, "MAX_SOURCE_BYTES", 2048)
+    monkeypatch.setattr(limits, "MAX_MEMBERS", 8)
+    monkeypatch.setattr(limits, "MAX_HARD_LINKS", 2)
     tmp_path = target.parent
     around = {p for p in tmp_path.iterdir() if p != cache}
     with pytest.raises(UsageError, match=says) as caught:
@@ -708,6 +790,26 @@ def test_a_subdirectory_is_taken_alone_and_links_out_of_it_become_files(
     assert tree(target) == {"op.py": "op\n", "own": "op\n", "LICENSE": "setup\n"}
     assert (target / "own").is_symlink()
     assert not (target / "LICENSE").is_symlink()
+
+
+@pytest.mark.parametrize("to", ["outside", "."])
+def test_a_subdirectory_that_is_a_link_out_of_the_repository_is_refused(
+    repository: tuple[Path, str], target: Path, cache: Path, tmp_path: Path, to: str
+) -> None:
+    ours, _ = repository
+    write(tmp_path / "outside", {"secret": "x"})
+    (ours / "sub").symlink_to(tmp_path / "outside" if to == "outside" else "py")
+    for words in (["add", "sub"], ["-c", "user.name=x", "-c", "user.email=x", "commit", "-qm", "link"]):
+        subprocess.run(["git", *words], cwd=ours, check=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ours, check=True, capture_output=True, text=True)
+    source = recipe(GitSource(ours.as_uri(), commit.stdout.strip(), "sub"))
+    if to == ".":
+        prepare_source(source, target, cache=cache)
+        assert "op.py" in tree(target)
+        return
+    with pytest.raises(UsageError, match="is a link that leads out of the repository"):
+        prepare_source(source, target, cache=cache)
+    assert tree(target) == {}
 
 
 @pytest.mark.parametrize("harm", ["edited", "added", "submodule edited", "other commit"])

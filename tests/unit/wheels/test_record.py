@@ -90,6 +90,9 @@ def test_every_setting_of_the_digest_is_in_the_record() -> None:
     }
     used = replace(make_record.record().settings, override_architectures=True)
     assert used.to_json()["override_architectures"] is True, "in the record only where it is used"
+    assert "requires_torch" not in used.to_json()
+    source = replace(used, requires_torch="source")
+    assert RecipeSettings.from_json(source.to_json()) == source
     assert RecipeSettings.from_json(used.to_json()) == used
     assert Record.from_json(make_record.record().to_json()).to_json() == make_record.record().to_json()
 

@@ -431,6 +431,16 @@ def test_the_list_of_grafted_libraries_names_this_wheel(tmp_path: Path) -> None:
     assert found["components"][0]["purl"] == f"pkg:pypi/my_ext@1.0%2Bcu13?file_name={name.replace('+', '%2B')}"
 
 
+@pytest.mark.parametrize(
+    "text", [b"", b"no JSON", b"[" * 100_000, b"[]", b'{"metadata": 1}', b'{"metadata": {"component": {"purl": "x"}}}']
+)
+def test_a_malformed_sbom_of_the_source_stays_as_it_is(tmp_path: Path, text: bytes) -> None:
+    path = "my_ext-1.0.dist-info/sboms/auditwheel.cdx.json"
+    raw = make_wheel(tmp_path, {"my_ext/C.so": "code", path: text})
+    _, members = relabel.relabel(relabel.read_members(raw), raw.name, LABEL)
+    assert [member.data for member in members if member.path.endswith(".cdx.json")] == [text]
+
+
 # --- what must not pass
 
 
@@ -597,6 +607,33 @@ LABEL = Label("cu13", "torch==2.11.*")
 def test_metadata(before: str, after: str) -> None:
     assert relabel_metadata(before, LABEL) == (after, "1.0+cu13")
     assert relabel_metadata(after, LABEL) == (after, "1.0+cu13")
+
+
+@pytest.mark.parametrize(
+    ("window", "source", "result"),
+    [
+        ("torch==2.11.*", "torch", "torch==2.11.*"),
+        ("torch==2.11.*", "torch>=2.4,!=2.5.0", "torch==2.11.*"),
+        ("torch==2.11.*", "torch==2.11.0", "torch==2.11.0"),
+        ("torch==2.11.*", "torch>=2.11.0,!=2.11.1", "torch!=2.11.1,==2.11.*"),
+        ("torch==2.11.*", "torch==2.4.*", "torch==2.11.*"),  # nothing of the window is left
+        ("torch==2.11.*", "torch==2.11.1", "torch==2.11.*"),  # excludes the torch that it was built with
+        ("torch==2.11.*", "torch==2.11.0; python_version < '3.12'", "torch==2.11.*"),
+        ("torch==2.11.*", "torch @ https://example.org/torch.whl", "torch==2.11.*"),
+        ("torch==2.11.*", "torch==2.11.0+cu130", "torch==2.11.*"),
+        ("torch>=2.10", "torch>=2.4", "torch>=2.10"),
+        ("torch>=2.10", "torch>=2.11,<3", "torch<3,>=2.11"),
+        ("torch>=2.10", "torch==" + "9" * 5000, "torch>=2.10"),
+        ("", "torch>=2.4", "torch>=2.4"),
+        ("", "torch (>=2.0.*)", "torch (>=2.0.*)"),
+        ("", "numpy", "numpy"),
+    ],
+)
+def test_narrower_requirement_of_the_source_is_kept(window: str, source: str, result: str) -> None:
+    label = Label("cu13", window, built_with="2.11.0")
+    text, _ = relabel_metadata(HEAD + f"Requires-Dist: {source}\n", label)
+    assert text == NEW + f"Requires-Dist: {result}\n"
+    assert relabel_metadata(text, label)[0] == text
 
 
 def test_requirements_are_added_once_and_torch_only_by_its_window() -> None:

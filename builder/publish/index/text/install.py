@@ -3,7 +3,47 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+
+from builder.matrix.axes import Cell
+from builder.matrix.compat import Compat
+from builder.matrix.config import TORCH_INDEX
+from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.uv import uv_command
+
+
+def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]:
+    """What to run to install wheels that serve these cells: a new environment, then one of the commands.
+
+    The environment has the newest Python of the cells that this machine has, by the path at which buildfarm finds it:
+    uv alone finds no Python of pyenv. Without such a Python, uv gets the newest version, and downloads it.
+    """
+    pythons = sorted({cell.python for cell in cells})
+    found = next(filter(None, map(find_python, reversed(pythons))), None)
+    versions = ", ".join(map(str, pythons))
+    python, uv = shlex.quote(str(found.path if found else pythons[-1])), uv_command()
+    return [
+        f"To install in Python {versions}, make a new environment (first line) or use an existing one, then pip or uv:",
+        f"  {uv} venv --seed --python {python} env && . env/bin/activate",
+        *(
+            f"  {uv}{command.removeprefix('uv')}" if command.startswith("uv ") else f"  {command}"
+            for command in commands
+        ),
+    ]
+
+
+def commands_of_cells(
+    index: str, name: str, version: str, cells: Collection[Cell], torch_index: str = TORCH_INDEX
+) -> list[str]:
+    """The commands of pip and of uv for the newest torch and CUDA of the cells.
+
+    `torch_index` is the index of torch's CUDA variants, as in matrix.yaml.
+    """
+    compat = Compat.load()
+    torch, cuda = max((cell.torch, cell.cuda) for cell in cells)
+    variants = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
+    wanted = [text for text in compat.cell_requirements(torch, cuda) if text != "numpy"]
+    return install_commands(index, name, version, wanted, variants)
 
 
 def install_commands(index: str, name: str, version: str, torch: Sequence[str], torch_index: str = "") -> list[str]:

@@ -7,6 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+#: The variable that names the variables of the shared compiler cache, with spaces between them.
+SHARED = "BUILDFARM_SHARED_CACHE"
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -75,6 +78,7 @@ class CacheSettings:
         disabled: why the compiler cache is turned off, or empty.
         refused: why objects of this source must not be cached, or empty.
         reads: whether objects of earlier builds may be used.
+        shared: names of the variables of the compiler cache that machines share; empty without one.
 
     """
 
@@ -92,6 +96,7 @@ class CacheSettings:
     disabled: str
     refused: str
     reads: bool
+    shared: tuple[str, ...] = ()
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] = os.environ) -> CacheSettings:
@@ -111,12 +116,22 @@ class CacheSettings:
             disabled=variables.get("BUILDFARM_CACHE_DISABLED", ""),
             refused=variables.get("BUILDFARM_CACHE_REFUSED", ""),
             reads=not {"SCCACHE_NO_CACHE", "SCCACHE_RECACHE"} & variables.keys(),
+            shared=tuple(variables.get(SHARED, "").split()),
         )
 
     @property
     def refusal_file(self) -> Path:
         """Holds the reason when the compiler cache is not used."""
         return self.statistics_dir / "refused"
+
+    @property
+    def unshared_file(self) -> Path:
+        """Holds the reason when the shared compiler cache is not used."""
+        return self.statistics_dir / "unshared"
+
+    def without_shared(self, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
+        """Variables without those of the shared compiler cache, among which are its passwords."""
+        return {name: value for name, value in variables.items() if name not in {*self.shared, SHARED}}
 
     @property
     def host_launcher(self) -> Path:

@@ -6,11 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.sccache.launchers.layout import lay_out
+from builder.wheels.sccache.launchers.remote import redis_problem, without_secrets
 from builder.wheels.sccache.launchers.self_test import SelfTestError, cache_problem
 
 #: The lines that `builder.wheels.sccache.stats` reads.
@@ -18,10 +19,13 @@ _LOG_LEVELS = "sccache::server=debug,sccache::compiler::compiler=debug"
 
 
 def run_behind_cache(settings: CacheSettings, argv: Sequence[str]) -> int:
-    """Run a command with the compiler cache; returns its status. Ends by the same signal as the command."""
+    """Run a command with the compiler cache; returns its status. Ends by the same signal as the command.
+
+    The command does not get the variables of a shared cache: only sccache's server uses them.
+    """
     start(settings)
     try:
-        status = subprocess.run(argv, check=False).returncode
+        status = subprocess.run(argv, check=False, env=settings.without_shared()).returncode
     finally:
         stop(settings)
     if status < 0:
@@ -45,7 +49,7 @@ def start(settings: CacheSettings) -> None:
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
     if settings.disabled:
         return
-    if reason := _start_server(settings) or _self_test(settings):
+    if reason := _start_with_shared(settings) or _self_test(settings):
         settings.refusal_file.write_text(f"{reason}\n", encoding="utf-8")
         _stop_server(settings)
         sys.stdout.write(f"note: the compiler cache is not used: {reason}\n")
@@ -67,14 +71,27 @@ def _make_folders(settings: CacheSettings) -> None:
         settings.statistics_dir.chmod(0o777)  # buildfarm deletes it, and may be a different user
 
 
-def _start_server(settings: CacheSettings) -> str:
+def _start_with_shared(settings: CacheSettings) -> str:
+    """Start the server, without the shared cache if that cannot be used; returns why it did not start, or empty."""
+    if settings.shared and settings.reads:
+        reason = redis_problem(os.environ) or _start_server(settings, os.environ)
+        if not reason:
+            return ""
+        reason = without_secrets(reason, os.environ)
+        settings.unshared_file.write_text(f"{reason}\n", encoding="utf-8")
+        sys.stdout.write(f"note: the shared compiler cache is not used: {reason}\n")
+        sys.stdout.flush()
+    return _start_server(settings, settings.without_shared())
+
+
+def _start_server(settings: CacheSettings, environment: Mapping[str, str]) -> str:
     """Start the server; returns why it did not start, or empty.
 
     It stays in this session and process group, so that it ends with them. It holds none of this process's streams.
     """
     log = settings.statistics_dir / "start.log"
     variables = {
-        **os.environ,
+        **environment,
         "SCCACHE_DIRECT": "true",
         "SCCACHE_NO_DAEMON": "1",
         "SCCACHE_LOG": _LOG_LEVELS,

@@ -179,6 +179,14 @@ def _shifted(x: Tensor, amount: Tensor) -> Tensor:
 
 op("shifted(Tensor x, Tensor amount) -> Tensor", _shifted, empty_as)
 
+
+# line: two numbers without defaults.
+def _line(x: Tensor, slope: float, intercept: float) -> Tensor:
+    return (slope * x + intercept).contiguous()
+
+
+op("line(Tensor x, float slope, float intercept) -> Tensor", _line, lambda x, *_: empty_as(x))
+
 # squared: one implementation for all devices, in terms of other ops.
 LIBRARY.define("squared(Tensor x) -> Tensor")
 LIBRARY.impl("squared", lambda x: x * x, "CompositeImplicitAutograd")

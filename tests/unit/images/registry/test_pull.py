@@ -14,6 +14,7 @@ from typing import Any
 import docker
 import pytest
 
+from builder import process
 from builder.errors import Exit, MissingToolError
 from builder.images.base_images import pull_missing
 from builder.images.engine import Engine
@@ -24,6 +25,7 @@ from builder.images.registry.pull import pull_error, pull_image
 from builder.images.registry.reference import Mirrors
 from builder.log import console
 from builder.matrix.axes import Platform
+from builder.process import Interrupted
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.images.registry.stand_in_registry import Registry, running_registry
 
@@ -209,6 +211,38 @@ def test_an_engine_that_is_silent_for_too_long(
         thread.join(5)
         client.close()
         assert not thread.is_alive(), "the connection is closed, so the engine stops the download"
+
+
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"], ids=["none", "begun"]
+)
+def test_an_interrupt_does_not_wait_for_a_silent_engine(
+    fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    del fake
+    monkeypatch.setattr(pull, "SILENCE_TIMEOUT", 20)
+    monkeypatch.setattr(process, "_stopping", threading.Event())
+    address = str(tmp_path / "s")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(address)
+        server.listen()
+        client = docker.DockerClient(base_url=f"unix://{address}", version="1.41")
+
+        def interrupt() -> None:
+            connection, _ = server.accept()
+            connection.recv(1 << 16)
+            connection.sendall(answer)
+            process.kill_all()
+            ended.wait(60)
+            connection.close()
+
+        ended, thread = threading.Event(), threading.Thread(target=interrupt)
+        thread.start()
+        with pytest.raises(Interrupted):
+            pull_image(client, "a:1", "a:1", None)
+        ended.set()
+        thread.join()
+        client.close()
 
 
 def test_the_progress_counts_the_bytes_of_all_layers() -> None:

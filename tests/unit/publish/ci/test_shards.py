@@ -75,6 +75,16 @@ def test_the_newest_cell_of_each_extension() -> None:
     assert len(done.stdout.splitlines()) == 1, "a line of GITHUB_OUTPUT"
 
 
+def test_the_jobs_compile_for_the_architectures_of_the_plan() -> None:
+    words = ["--ext", "diffrast", "--torch", "2.11", "--cuda", "13.0", "--arch", "9.0,12.0+PTX"]
+    done = CliRunner().invoke(app, ["plan", "--matrix", str(SHIPPED), *words, "--github", "newest"])
+    assert done.exit_code == 0, done.output
+    (shard,) = json.loads(done.stdout)
+    (job,) = shard["include"]
+    assert job["select"] == "--ext diffrast --torch 2.11.0 --cuda 13.0 --python 3.14"
+    assert job["archs"] == "--arch 9.0 --arch 12.0+PTX"
+
+
 def test_names_of_jobs_are_names_of_artifacts() -> None:
     _, _, plan = read_plan(SHIPPED, Selection())
     names = [job["name"] for scope in Scope for shard in jobs_of(plan, scope) for job in shard]

@@ -19,6 +19,8 @@ from builder.publish.ci.workflows import ACTIONS, workflows
 from tests.conftest import ROOT, lacking
 
 WORKFLOWS = ROOT / ".github" / "workflows"
+ACTION = ROOT / "action.yml"
+VERIFY = ROOT / ".github" / "actions" / "verify" / "action.yml"
 MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\nextensions: [ops]\n"
 RECIPE = "name: ops\nversion: 1.0\nabi: cpython\nsource: {path: .}\nimports: [ops]\n"
 SAME_REPOSITORY = "github.event.pull_request.head.repo.full_name == github.repository"
@@ -61,17 +63,26 @@ def schema(*paths: Path) -> str:
     return findings("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *paths)
 
 
+def actionlint(folder: Path, *paths: Path) -> str:
+    config = folder / "actionlint.yaml"
+    config.write_text("self-hosted-runner:\n  labels: [gpu, arc-gpu]\n")
+    return findings("actionlint", "-config-file", config, *paths)
+
+
 def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
-    for path, text in workflows(WorkflowOptions(".")).items():
-        assert (ROOT / path).read_text() == text, "run `buildfarm ci --install .`"
+    for path, text in workflows(WorkflowOptions(".[cache]")).items():
+        assert (ROOT / path).read_text() == text, "run `buildfarm ci --install '.[cache]'`"
 
 
 def test_every_action_of_this_repository_is_a_pinned_one() -> None:
-    for path in WORKFLOWS.iterdir():
+    for path in (*WORKFLOWS.iterdir(), ACTION):
         used = re.findall(r"uses: ([^.\s].*)", path.read_text())
         assert used, path
         assert set(used) <= set(ACTIONS.values()), path
-    assert all(re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+", action) for action in ACTIONS.values())
+    others = set(re.findall(r"uses: ([^.\s].*)", VERIFY.read_text())) - set(ACTIONS.values())
+    assert {action.partition("@")[0] for action in others} == {"github/codeql-action/upload-sarif"}
+    pinned = re.compile(r"(?:actions|github)/[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
+    assert all(pinned.fullmatch(action) for action in [*ACTIONS.values(), *others])
 
 
 @pytest.mark.parametrize(
@@ -80,15 +91,18 @@ def test_every_action_of_this_repository_is_a_pinned_one() -> None:
 def test_linters_accept_the_workflows(project: Path, arguments: tuple[str, ...]) -> None:
     written(project, *arguments)
     paths = sorted((project / ".github" / "workflows").iterdir())
-    assert len(paths) == 2
+    assert len(paths) == 3
     assert schema(*paths) == ""
     assert zizmor(*paths) == ""
+    assert actionlint(project, *paths) == ""
 
 
-def test_linters_accept_the_workflows_of_this_repository() -> None:
+def test_linters_accept_the_workflows_of_this_repository(tmp_path: Path) -> None:
     paths = sorted(WORKFLOWS.iterdir())
     assert schema(*paths) == ""
-    assert zizmor(*paths) == ""
+    assert findings("check-jsonschema", "--builtin-schema", "vendor.github-actions", ACTION, VERIFY) == ""
+    assert zizmor(*paths, ACTION, VERIFY) == ""
+    assert actionlint(tmp_path, *paths) == ""
 
 
 @pytest.mark.parametrize(
@@ -99,6 +113,7 @@ def test_linters_accept_the_workflows_of_this_repository() -> None:
         ("  pull_request:\n", "  pull_request_target:\n", "dangerous-triggers"),
         ("contents: read", "contents: write", "excessive-permissions"),
         ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ github.head_ref }}", "template-injection"),
+        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ inputs.select }}", "template-injection"),
     ],
 )
 def test_zizmor_reports_each_defect(project: Path, old: str, new: str, finding: str) -> None:
@@ -107,6 +122,13 @@ def test_zizmor_reports_each_defect(project: Path, old: str, new: str, finding: 
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
     assert finding in zizmor(path)
+
+
+def test_actionlint_reports_an_output_that_does_not_exist(project: Path) -> None:
+    written(project)
+    path = project / ".github" / "workflows" / "buildfarm.yml"
+    path.write_text(path.read_text().replace("needs.plan.outputs.shards", "needs.plan.outputs.shard"))
+    assert 'property "shard" is not defined' in actionlint(project, path)
 
 
 def test_the_schema_reports_a_wrong_key(project: Path) -> None:
@@ -130,11 +152,17 @@ def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:
     ]
 
 
-def test_no_job_sees_a_secret_or_a_token_that_can_write(project: Path) -> None:
-    for workflow in written(project).values():
+def test_no_job_sees_a_secret_and_only_the_job_that_opens_issues_can_write(project: Path) -> None:
+    made = written(project)
+    torch = made.pop("buildfarm-torch")
+    for workflow in made.values():
         assert workflow["permissions"] == {"contents": "read"}
         assert not any("permissions" in job for job in workflow["jobs"].values())
-        assert "secrets" not in yaml.safe_dump(workflow)
+        assert "token" not in yaml.safe_dump(workflow["jobs"])
+    assert not any("secrets" in yaml.safe_dump(workflow) for workflow in (*made.values(), torch))
+    assert torch["permissions"] == {}
+    assert torch["jobs"]["torch"]["permissions"] == {"contents": "read", "issues": "write"}
+    assert set(torch[True]) == {"schedule", "workflow_dispatch"}
 
 
 def test_each_job_needs_the_one_before(project: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from builder.__main__ import _run
+from builder.__main__ import run_command
 
 #: Runs buildfarm with these words; returns the exit code, stdout and stderr.
 Run = Callable[..., tuple[int, str, str]]
@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
     def call(*words: object) -> tuple[int, str, str]:
         monkeypatch.setattr("sys.argv", ["buildfarm", *map(str, words)])
-        code = _run()
+        code = run_command()
         captured = capsys.readouterr()
         return code, captured.out, captured.err
 

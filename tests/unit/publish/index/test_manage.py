@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from builder.check import Check
+from builder.hashing import sha256_of
+from builder.matrix.axes import Cell
+from builder.proof import Proof, Verdict
 from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from tests.unit.publish.index.conftest import Run
-from tests.unit.publish.index.make import ready
+from tests.unit.publish.index.make import CELL, ready
 
 
 @pytest.fixture
@@ -50,7 +55,7 @@ def test_unknown_wheels_are_refused(index: Path, run: Run, what: str, said: str)
 def test_a_folder_without_an_index_is_refused(tmp_path: Path, run: Run) -> None:
     code, _, err = run("index", "check", tmp_path)
     assert code == 2
-    assert "this folder contains no index" in " ".join(err.split())
+    assert "this place contains no index" in " ".join(err.split())
 
 
 def test_check_finds_each_damage(index: Path, run: Run) -> None:
@@ -114,7 +119,10 @@ def test_the_status_of_a_project(index: Path, run: Run) -> None:
     assert run("index", "status", index, "none", "deprecated")[0] == 2
 
 
-def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(tmp_path: Path, run: Run) -> None:
+def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # a folder without a matrix
     wheel = ready(tmp_path, version="1.0+cu130").wheel
     words = ("publish", wheel, "--to", tmp_path / "index", "--store", tmp_path / "store", "--require", "none")
     assert run(*words)[0] == 0
@@ -124,3 +132,123 @@ def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(tmp_path: Path,
     code, _, err = run(*words[:3], tmp_path / "file" / "index", *words[4:])
     assert code == 2
     assert "name a different folder with `--to DIR`" in " ".join(err.split())
+
+
+def test_a_refused_publish_creates_nothing(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wheel = ready(tmp_path, version="1.0+cu130.torch211", proven=False).wheel
+    (tmp_path / "ext").mkdir()
+    (tmp_path / "ext" / "extension.yaml").write_text(
+        "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
+    )
+    (tmp_path / "matrix.yaml").write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [ext]\n")
+    words = ("publish", wheel, "--store", tmp_path / "store", "--require", "gpu", "--to")
+    assert run(*words, Path("new", "index"))[0] == 1
+    assert not Path("new").exists()
+    unreadable = tmp_path / "bad-1.0-py3-none-any.whl"
+    unreadable.write_text("no archive")
+    assert run("publish", unreadable, *words[2:], "index")[0] == 2
+    assert not Path("index").exists()
+    Path("mine").mkdir()  # a folder of the user stays
+    assert run(*words, "mine")[0] == 1
+    assert list(Path("mine").iterdir()) == []
+
+
+def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Run) -> None:
+    dist = tmp_path / "dist"
+    refused = ready(tmp_path / "refused", version="2.0").wheel
+    entry = {"build": "my_ext-2.0-torch2.11", "status": "failed", "hints": ["do this"], "wheel": refused.name}
+    proofs = [Proof(sha256_of(refused), Cell.parse(CELL), Check.VALUES, Verdict.FAILED, "wrong result").to_json()]
+    other = {"build": "other-1.0-torch2.11", "status": "failed", "hints": [], "error": "other-1.0-torch2.11: no nvcc"}
+    dist.mkdir()
+    (dist / "report.json").write_text(json.dumps({"builds": [entry | {"proofs": proofs}, other]}))
+    words = ("publish", "--to", tmp_path / "index", "--store", tmp_path / "store", "--dist", dist, "--require", "none")
+    code, out, err = run(*words)
+    assert (code, out) == (1, "")
+    said = " ".join(err.split())
+    assert (
+        "my_ext-2.0-torch2.11: there is no wheel of this build to publish, because the last `buildfarm build`" in said
+    )
+    assert "refused the wheel: values: wrong result" in said
+    assert "hint: do this" in said
+    assert "the last `buildfarm build` failed: no nvcc" in said
+    earlier = ready(dist).wheel
+    code, out, err = run(*words)
+    assert (code, out.splitlines()[0].split()[:2]) == (1, ["published", earlier.name])
+    assert "refused the wheel: values: wrong result" in " ".join(err.split())
+    assert run(*words, earlier)[0] == 0, "the user named the wheel"
+    shutil.copy(refused, dist)  # only its cases.py was wrong: `publish` itself judges the wheel
+    (dist / "report.json").write_text(json.dumps({"builds": [entry | {"proofs": proofs}]}))
+    assert run(*words)[0] == 0
+    (dist / "report.json").write_text("{}")
+    assert run(*words)[0] == 0
+
+
+def test_publish_keeps_the_plan_of_the_matrix(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = ready(tmp_path, version="1.0+cu130.torch211").wheel
+    (tmp_path / "ext").mkdir()
+    (tmp_path / "ext" / "extension.yaml").write_text(
+        "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
+    )
+    axes = "torch: [2.11]\ncuda: [13.0]\npython: [3.12, 3.13]\nextensions: [ext]\n"
+    (tmp_path / "matrix.yaml").write_text(axes)
+    words = ("publish", wheel, "--to", tmp_path / "index", "--store", tmp_path / "store", "--require", "none")
+    page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert run(*words)[0] == 0
+    assert ">unproven</td>" not in page.read_text()
+    monkeypatch.chdir(tmp_path)
+    assert run(*words)[0] == 0
+    assert page.read_text().count('<td class="state none">unproven</td>') == 2  # the wheel serves every Python
+    (tmp_path / "matrix.yaml").write_text(axes.replace("2.11", "2.11, 2.12"))
+    assert run(*words)[0] == 0
+    assert page.read_text().count('<td class="state missing">missing</td>') == 2
+    code, _, err = run(*words, "--matrix", "none.yaml")
+    assert code == 2
+    assert "none.yaml" in err
+
+
+def test_prune_survives_files_that_vanish(index: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    unused = index / "files/ab/cd/x-1.0-py3-none-any.whl"
+    unused.parent.mkdir(parents=True)
+    unused.write_bytes(b"x")
+    age = Folder.age
+
+    def vanishing(self: Folder, name: str) -> float:
+        (self.root / name).unlink()
+        return age(self, name)
+
+    monkeypatch.setattr(Folder, "age", vanishing)
+    code, _, err = run("index", "prune", index, "--keep", 9)
+    assert (code, err) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "{}", '{"filename": 1}', '{"size": "x"}'])
+def test_a_damaged_record_is_a_fault(index: Path, run: Run, text: str) -> None:
+    (index / "records/my-ext/my_ext-3.0-py3-none-any.whl.json").write_text(text)
+    code, out, _ = run("index", "check", index)
+    assert code == 1
+    assert "records/my-ext/my_ext-3.0-py3-none-any.whl.json: this record of the index cannot be read" in out
+    code, _, err = run("index", "prune", index, "--keep", 1)
+    assert code == 2
+    assert "this record of the index cannot be read" in " ".join(err.split())
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("adopt", "{wheel}", "--to", "https://wheels.example/simple/"),
+        ("index", "mirror", "{index}", "https://wheels.example/", "--all"),
+        ("yank", "my_ext==1.0", "--index", "http://wheels.example:8080/"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_an_index_behind_a_url_is_not_changed(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
+    new = ready(tmp_path, version="1.0")
+    Repository(Folder(tmp_path / "index")).add(new)
+    code, _, err = run(*(word.format(wheel=new.wheel, index=tmp_path / "index") for word in words))
+    text = " ".join(err.split())
+    assert code == 2
+    assert "of all commands, only `buildfarm publish --to URL` changes an index through its server" in text
+    assert "with the folder that `buildfarm serve` serves" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,16 +11,19 @@ from builder.check import Check
 from builder.commands.index.publish import publish_wheels
 from builder.errors import UsageError
 from builder.proof import Proof, Verdict
-from builder.publish.index.bar import Level, levels, shortfalls
+from builder.publish.index.bar import OF_VERIFY, Level, levels, shortfalls
 from builder.publish.index.new_wheel import merged, proofs_json, proofs_path
 from builder.publish.index.objects import Folder
+from builder.publish.index.objects.place import url_of
 from builder.publish.index.repository import Repository
 from builder.publish.index.text.publish_text import publish_text
 from builder.result import PublishOutcome
 from builder.store import Store
+from builder.wheels.toolchain.uv import uv_command
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import CELL, ON_CPU, proofs_of
 
+TORCH = "torch==2.11.0"
 OTHER = "torch2.12.0-cu130-cp312"
 ON_GPU = (*ON_CPU, Check.GPU_VALUES)
 
@@ -49,6 +53,7 @@ def test_each_needed_check_is_needed(wheel: Path, check: Check, verdict: Verdict
 def test_a_failed_check_is_refused_at_every_level(wheel: Path) -> None:
     proofs = proofs_of(wheel, ON_GPU)
     failed = Proof(proofs[0].wheel, proofs[1].cell, Check.COMPILE, Verdict.FAILED, "because")
+    proofs += [Proof(proofs[0].wheel, None, check, Verdict.PASSED) for check in OF_VERIFY]
     for level in Level:
         assert not shortfalls(proofs, level)
         assert shortfalls([*proofs, failed], level) == [f"{CELL}: compile: failed: because"]
@@ -129,10 +134,18 @@ def test_a_published_wheel_stays_published_when_a_new_case_fails(wheel: Path, tm
 def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path: Path) -> None:
     repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     refused = publish_wheels(repository, [wheel], store, [Level.CPU])
-    assert "Each cell must reach cpu; --require sets a lower level" in publish_text(refused, tmp_path, [Level.CPU])
+    text = publish_text(refused, "file:///index/", [Level.CPU])
+    assert "Each cell must reach cpu; --require sets a lower level" in text
+    assert "After a change of cases.py, run the same `buildfarm build` command again" in text
+    conflict = [replace(result, below_level=False) for result in refused]
+    assert "Each cell must reach" not in publish_text(conflict, "file:///index/", [Level.CPU])
+    cuda_only = [replace(result, reasons=("values: not run: no GPU on this machine",)) for result in refused]
+    assert "publish without results of these ops with `--require static`" in publish_text(
+        cuda_only, "file:///index/", [Level.CPU]
+    )
     store.save_proofs(proofs_of(wheel))
     published = publish_wheels(repository, [wheel], store, [Level.CPU])
-    text = publish_text(published, tmp_path / "index", [Level.CPU])
+    text = publish_text(published, url_of(str(tmp_path / "index")), [Level.CPU])
     pages = (tmp_path / "index" / "cu130").as_uri()
-    assert f"  pip install --extra-index-url {pages}/ my_ext==1.0+cu130" in text.splitlines()
-    assert f"  uv pip install --index {pages}/ my_ext==1.0+cu130" in text.splitlines()
+    assert f"  pip install --extra-index-url {pages}/ my_ext==1.0+cu130 {TORCH}" in text.splitlines()
+    assert f"  {uv_command()} pip install --index {pages}/ my_ext==1.0+cu130 {TORCH}" in text.splitlines()

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
-import random
-import signal
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -169,34 +165,6 @@ def test_of_two_different_files_of_one_name_one_is_published(repository: Reposit
     assert sorted(codes, key=str) == [0] + [7] * 7
     (entry,) = repository.entries("my-ext")
     assert entry.sha256 == news[codes.index(0)].entry.sha256
-
-
-def test_a_killed_publisher_leaves_nothing_half_seen(repository: Repository, tmp_path: Path) -> None:
-    seed = random.Random(14)
-    news = [ready(tmp_path / "wheels", version=f"1.{index}") for index in range(3)]
-
-    def publish(number: int) -> None:
-        for index, new in enumerate(news):
-            repository.add(ready(tmp_path / "copy", new.wheel.name.split("-")[0], f"{number + 2}.{index}"))
-
-    started = time.monotonic()
-    publish(0)
-    duration = time.monotonic() - started
-    context = multiprocessing.get_context("fork")
-    for number in range(1, 21):
-        process = context.Process(target=publish, args=(number,))
-        process.start()
-        time.sleep(seed.random() * duration)
-        assert process.pid
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
-        for path in repository.paths():  # every link that a page has leads to a whole file
-            for file in listed(repository, path):
-                (entry,) = [one for one in repository.entries("my-ext") if one.filename == file]
-                assert len(repository.objects.read(entry.path)) == entry.size
-    repository.finish_interrupted()
-    assert sorted(listed(repository, "simple")) == sorted(entry.filename for entry in repository.entries("my-ext"))
-    assert sorted(listed(repository, "cu130")) == sorted(listed(repository, "simple"))
 
 
 def test_a_folder_that_disappears_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.index.resolve import gpu_named
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.compat import Compat
+from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.index.resolve import Target, misfit, resolve, runs_on
+from builder.publish.index.resolve import Target, misfit, resolve
+from builder.wheelfile.compatibility import runs_on
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
+from builder.publish.server.app import Settings, make_app
 from tests.unit.publish.server.client import Client
 
 JSON, HTML = "application/vnd.pypi.simple.v1+json", "application/vnd.pypi.simple.v1+html"
@@ -50,12 +54,35 @@ def test_a_form_that_the_server_lacks(client: Client, accept: str) -> None:
     assert JSON in response.text
 
 
+def test_a_very_long_accept_is_ignored(client: Client) -> None:
+    response = client.get("/simple/my-ext/", headers={"accept": "image/png," * 1500})
+    assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
+
+
 def test_pages_for_people(client: Client) -> None:
-    for path, text in (("/", "projects/my-ext/"), ("/projects/my-ext/", "Tested combinations")):
+    for path, text in (("/", "projects/my-ext/"), ("/projects/my-ext/", "Coverage of 1.0")):
         response = client.get(path, headers={"accept": "text/html"})
         assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
         assert text in response.text
     assert client.get("/projects/other/").status_code == 404
+
+
+def test_a_browser_runs_nothing_that_was_uploaded(client: Client) -> None:
+    page = client.get("/simple/my-ext/", headers={"accept": JSON}).json()
+    wheel = page["files"][0]["url"].removeprefix("../..")
+    kinds = {
+        "/simple/": "text/html; charset=utf-8",
+        "/": "text/html; charset=utf-8",
+        wheel: "application/octet-stream",
+        f"{wheel}.metadata": "text/plain; charset=utf-8",
+        f"{wheel}.proofs.json": "application/json",
+    }
+    for path, kind in kinds.items():
+        headers = client.get(path, headers={"accept": "text/html"}).headers
+        assert (headers["content-type"], headers["x-content-type-options"]) == (kind, "nosniff")
+        policy = headers["content-security-policy"].split("; ")
+        assert {"default-src 'none'", "frame-ancestors 'none'"} <= set(policy)
+        assert ("script-src 'unsafe-inline'" in policy) == (path == "/")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +146,32 @@ def test_a_folder_is_no_file(client: Client) -> None:
     assert client.get(f"/files/ab/{'c' * 62}/x.whl").status_code == 404
 
 
+def test_a_symbolic_link_leads_to_nothing(client: Client, tmp_path: Path) -> None:
+    path = client.publish(tmp_path, version="2.0+cu130")
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "index.html").write_text("sha256 of another index")
+    wheel = client.root / path
+    moved = wheel.rename(secret / wheel.name)
+    (client.root / "simple" / "linked").symlink_to(secret)
+    (client.root / "cu124").symlink_to(secret)
+    (client.root / "projects" / "linked").symlink_to(secret)
+    (client.root / "index.html").unlink()
+    (client.root / "index.html").symlink_to(secret / "index.html")
+    for target in (moved, wheel.with_name("missing"), wheel):
+        wheel.unlink(missing_ok=True)
+        wheel.symlink_to(target)
+        assert client.get(f"/{path}").status_code == 404
+    for url in ("/", "/simple/linked/", "/simple/linked/index.html", "/cu124/", "/projects/linked/"):
+        answer = client.get(url)
+        assert answer.status_code == 404, url
+        assert "another index" not in answer.text
+    linked = tmp_path / "link-to-the-index"
+    linked.symlink_to(client.root)
+    other = TestClient(make_app(Settings(linked), lambda _: None))
+    assert other.get("/simple/my-ext/").status_code == 200, "the folder of the index may be a link"
+
+
 def test_a_long_path_is_refused(client: Client) -> None:
     assert client.get("/simple/" + "x" * 1000).status_code == 414
 
@@ -150,6 +203,9 @@ def test_files(client: Client, tmp_path: Path) -> None:
     assert (part.status_code, part.content) == (206, whole.content[2:6])
     assert part.headers["content-range"] == f"bytes 2-5/{len(whole.content)}"
     assert client.get(path, headers={"range": f"bytes={len(whole.content)}-"}).status_code == 416
+    for unknown in ("items=0-5", "seconds=1-", "bytes", ""):
+        ignored = client.get(path, headers={"range": unknown})
+        assert (ignored.status_code, ignored.content) == (200, whole.content), unknown
     head = client.head(path)
     assert (head.headers["content-length"], head.content) == (str(len(whole.content)), b"")
     metadata = client.get(f"{path}.metadata")
@@ -202,6 +258,9 @@ def test_a_prefix_of_the_proxy(client: Client) -> None:
         assert behind.get(path).status_code == 200
     assert behind.get("/wheels/simple").headers["location"] == "simple/"
     assert behind.get("/wheelsx/simple/").status_code == 404
+    assert behind.get("/wheels/simple/", auth=client.token("read", name="reader")).status_code == 200
+    assert behind.log[-1].split()[3] == "/wheels/simple/"
+    assert behind.log[-1].split()[-1] == "reader"
 
 
 def test_the_log_and_the_metrics(client: Client) -> None:
@@ -220,6 +279,18 @@ def test_the_log_and_the_metrics(client: Client) -> None:
     assert 'buildfarm_requests_total{method="GET",status="200"} 1.0' in metrics
     assert 'buildfarm_requests_total{method="other",status="405"} 1.0' in metrics
     assert "buildfarm_request_seconds_bucket" in metrics
+
+
+def test_a_client_cannot_forge_lines_of_the_log(client: Client) -> None:
+    log: list[str] = []
+    app: Any = make_app(Settings(client.root), log.append)
+    behind: Any = ProxyHeadersMiddleware(app, "*")
+    forger = TestClient(behind)
+    forger.get("/simple/", headers={"x-forwarded-for": "\x1b[2J\x1b[31m 192.0.2.7 GET /ok 200"})
+    forger.request("X" * 10_000, "/simple/")
+    first, second = log
+    assert first.split()[1:5] == ["?[2J?[31m?192.0.2.7?GET?/ok?200", "GET", "/simple/", "200"]
+    assert len(second) < 500
 
 
 def test_the_log_as_json(client: Client) -> None:

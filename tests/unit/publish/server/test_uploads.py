@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import os
+import fcntl
+import multiprocessing
+import random
+import time
 import zipfile
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from builder.publish.index import wheel_limits
 from builder.publish.index.bar import Level
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server import upload_form, uploads
+from builder.publish.server.upload_folder import UploadFolder, remove_leftovers
+from builder.wheelfile import limits
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import CELL, proofs_of, ready
 from tests.unit.publish.server.client import Client, form_of
@@ -150,9 +155,79 @@ def test_wheels_that_unpack_to_too_much(client: Client, tmp_path: Path, monkeypa
     assert wheel.stat().st_size < 100_000
     refused = client.upload(wheel, auth)
     assert (refused.status_code, "METADATA unpacks to" in refused.text) == (400, True)
-    monkeypatch.setattr(wheel_limits, "_LIST", 200)
+    monkeypatch.setattr(limits, "MAX_FILE_LIST", 200)
     assert "list of files" in client.upload(pure_wheel(tmp_path, "many", "1.0"), auth).text
     assert nothing_published(client)
+
+
+def wheel_with(folder: Path, filename: str, metadata: bytes) -> Path:
+    """A wheel with this METADATA."""
+    folder.mkdir(exist_ok=True)
+    project, version = filename.split("-")[:2]
+    with zipfile.ZipFile(folder / filename, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(f"{project}-{version}.dist-info/METADATA", metadata)
+    return folder / filename
+
+
+@pytest.mark.parametrize(
+    ("project", "name", "more", "sentence"),
+    [
+        ("my_ext", b"my_\xff", b"", "name is invalid"),
+        ("my_ext", b"my_ext\nVersion: 1.0\xff", b"", "Invalid version"),
+        ("_", b"_", b"", "name is invalid"),
+        ("my_", b"my_", b"", "name is invalid"),
+        ("my_ext", b"my_ext", b"Requires-Python: three", "Requires-Python of METADATA is not valid"),
+        ("my_ext", b"my_ext", b"Requires-Python: >=3\xff", "Requires-Python of METADATA is not valid"),
+        ("my_ext", b"my_ext", b"Requires-Python: " + b">=3," * 200, "Requires-Python of METADATA is not valid"),
+        ("my_ext", b"my_ext", b"a:\n" * 1_400_000, "METADATA unpacks to"),
+    ],
+)
+def test_metadata_that_would_damage_the_pages(
+    client: Client, tmp_path: Path, project: str, name: bytes, more: bytes, sentence: str
+) -> None:
+    metadata = b"Metadata-Version: 2.1\nName: %s\nVersion: 1.0\n%s\n" % (name, more)
+    refused = client.upload(wheel_with(tmp_path / "w", f"{project}-1.0-py3-none-any.whl", metadata), client.token())
+    assert (refused.status_code, sentence in refused.text) == (400, True), refused.text
+    assert nothing_published(client)
+
+
+def test_damage_at_any_place_is_never_an_error_of_the_server(client: Client, tmp_path: Path) -> None:
+    """One byte of a wheel is changed at many places: the server accepts the file or refuses it."""
+    seed = random.Random(5)
+    data = pure_wheel(tmp_path, "my_ext", "1.0").read_bytes()
+    auth = client.token()
+    codes = set()
+    for _ in range(60):
+        place = seed.randrange(len(data))
+        wheel = tmp_path / "my_ext-1.0-py3-none-any.whl"
+        wheel.write_bytes(data[:place] + seed.randbytes(1) + data[place + 1 :])
+        codes.add(client.upload(wheel, auth).status_code)
+    assert codes <= {200, 400, 409}
+    assert 400 in codes
+
+
+def test_the_same_bytes_under_two_names(client: Client, tmp_path: Path) -> None:
+    auth = client.token()
+    one = pure_wheel(tmp_path, "my_ext", "1.0")
+    other = one.with_name("my_ext-1.0-py2.py3-none-any.whl")
+    other.write_bytes(one.read_bytes())
+    for wheel in (one, other):
+        assert client.upload(wheel, auth).status_code == 200
+    repository = Repository(Folder(client.root))
+    repository.remove(other.name)
+    (entry,) = repository.entries("my-ext")
+    assert client.get("/" + entry.path).content == one.read_bytes()
+    repository.remove(one.name)
+    assert not list(client.root.rglob("my_ext*"))
+
+
+def test_forms_with_too_many_fields(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upload_form, "_MOST_PARTS", 8)
+    auth = client.token()
+    wheel = pure_wheel(tmp_path, "my_ext", "1.0")
+    refused = client.upload(wheel, auth, {"classifiers": "x"})
+    assert (refused.status_code, refused.text) == (400, "the form has more than 8 fields\n")
+    assert client.upload(wheel, auth).status_code == 200
 
 
 def test_large_files(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,8 +314,44 @@ def test_a_full_disk(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), auth).status_code == 507
 
 
-def test_leftovers_of_killed_servers_are_removed(tmp_path: Path) -> None:
-    for name in ("a.999999999", f"b.{os.getpid()}", "c.1"):
-        (tmp_path / ".uploads" / name).mkdir(parents=True)
-    uploads.remove_leftovers(tmp_path)
-    assert [path.name for path in (tmp_path / ".uploads").iterdir()] == ["c.1"]
+def _hold(root: Path, ready: Event) -> None:
+    UploadFolder(root).make()
+    ready.set()
+    time.sleep(600)
+
+
+def test_a_starting_server_removes_uploads_of_killed_servers_and_keeps_those_that_run(tmp_path: Path) -> None:
+    (tmp_path / ".uploads" / "left").mkdir(parents=True)
+    context = multiprocessing.get_context("spawn")
+    started = context.Event()
+    other = context.Process(target=_hold, args=(tmp_path, started))
+    other.start()
+    try:
+        assert started.wait(60)
+        uploads = {path.name for path in (tmp_path / ".uploads").iterdir()}
+        remove_leftovers(tmp_path)
+        assert {path.name for path in (tmp_path / ".uploads").iterdir()} == uploads - {"left"}
+    finally:
+        other.kill()
+        other.join()
+    remove_leftovers(tmp_path)
+    assert not list((tmp_path / ".uploads").iterdir())
+
+
+def test_an_upload_makes_its_folder_again_if_a_starting_server_deletes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, lock = UploadFolder(tmp_path), fcntl.flock
+
+    def late_lock(descriptor: int, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", lock)
+        remove_leftovers(tmp_path)
+        assert not folder.path.exists()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", late_lock)
+    folder.make()
+    remove_leftovers(tmp_path)
+    assert folder.path.is_dir()
+    folder.delete()
+    assert not folder.path.exists()

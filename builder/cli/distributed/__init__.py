@@ -1,0 +1,1 @@
+"""The command `buildfarm worker`, and the options of commands that can use workers."""

@@ -1,0 +1,1 @@
+"""The commands that judge wheels of others, and the commands of symbol inventories."""

@@ -1,0 +1,1 @@
+"""`buildfarm build --scheduler`: sends builds and proofs to workers, and collects what they made."""

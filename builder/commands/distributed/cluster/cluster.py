@@ -1,0 +1,298 @@
+"""The connection to a Dask scheduler: it survives a scheduler that ends and comes back, and names what is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, cast
+
+from distributed import Client, Future
+from distributed.client import FutureCancelledError
+from distributed.scheduler import KilledWorker
+
+from builder.commands.distributed.cluster.deaths import DEATHS, Deaths
+from builder.commands.distributed.cluster.made import find, note
+from builder.commands.distributed.cluster.need import DEADLY, Need, missing, nobody, other_version
+from builder.commands.distributed.cluster.window import Window
+from builder.commands.distributed.protocol import MANY, TOPIC, Answer, BuildTask, Task, version_resource, version_text
+from builder.commands.distributed.reach import CONNECT_SECONDS, UnreachableError, connect, quiet_dask
+from builder.commands.distributed.security import security_for
+from builder.commands.distributed.worker.service import keep, run_task
+from builder.hashing import digest_of
+from builder.log import print_line, print_warning
+
+#: Seconds between two looks at the workers.
+LOOK_SECONDS = 2.0
+#: Seconds that the workers get to come back after their scheduler.
+SECONDS_TO_RETURN = 15.0
+#: Seconds to wait for a worker of this version, if workers of other versions are connected.
+SECONDS_FOR_VERSION = 5.0
+
+
+class Cluster:
+    """The workers of one scheduler that have the same version of buildfarm as this process."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        patience: float,
+        on_stage: Callable[[str, str, str], None],
+        function: Callable[..., Answer] = run_task,
+    ) -> None:
+        """Connect to nothing yet.
+
+        `patience` is how many seconds to wait for a scheduler that ended, and for a worker that can run a task.
+        `on_stage` gets the title of a task, the name of a machine and the stage; an
+        empty stage is the end of the task. `function` runs a task on a worker.
+        """
+        self.address = address
+        self._patience = patience
+        self._on_stage = on_stage
+        self._function = function
+        self._security = security_for(address)
+        self._parts: dict[str, Future[bytes]] = {}
+        self._deaths = Deaths()
+        self._suspects: dict[str, int] = {}  # by the key of a task that was stopped: how many workers it ended
+        self._alone: set[str] = set()  # keys of tasks that run with no other task beside them
+        self._foreign: list[str] = []  # what is to say about workers of other versions
+        self._restoring = asyncio.Lock()
+        self._warned: set[str] = set()
+        self._workers: dict[str, dict[str, Any]] = {}
+        self._window = Window()
+        self._seen = 0  # the largest number of workers so far
+        self._pending: dict[str, _Pending] = {}
+        self._stuck: set[str] = set()  # keys of tasks that no worker could run for too long
+
+    async def __aenter__(self) -> Cluster:
+        quiet_dask()
+        self._client = await self._connect()
+        await self.refresh()
+        self._looking = asyncio.create_task(self._look())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Give up every task that still runs: the workers end their processes."""
+        self._looking.cancel()
+        with suppress(Exception):
+            await asyncio.wait_for(self._client.close(), CONNECT_SECONDS)  # type: ignore[no-untyped-call]
+
+    @property
+    def dashboard(self) -> str:
+        """The URL of Dask's dashboard."""
+        return str(self._client.dashboard_link or "")
+
+    @property
+    def _scheduler(self) -> Any:  # noqa: ANN401 - Dask makes its methods from the names of remote ones
+        return self._client.scheduler
+
+    async def _connect(self) -> Client:
+        """Raises UnreachableError."""
+        client = await connect(self.address, self._security)
+        client.subscribe_topic(TOPIC, self._event)  # type: ignore[no-untyped-call]
+        return client
+
+    async def _event(self, event: tuple[float, Any]) -> None:
+        """Take a report of a worker."""
+        about = event[1]
+        if about["stage"] == "start":
+            await self._started(about["key"], about["run"])
+        elif about["stage"] == "end":
+            self._deaths.ended(about["key"], about["run"])
+        elif about["key"] in self._pending:  # another client's tasks are reported too
+            self._on_stage(about["title"], about["machine"], about["stage"])
+
+    async def _started(self, key: str, run: str) -> None:
+        """Count a start; stop a task that ended too many workers, or ended some and runs beside others."""
+        deaths, pending = self._deaths.started(key, run), self._pending.get(key)
+        if pending and (deaths >= DEATHS or (deaths == DEATHS - 1 and key not in self._alone)):
+            self._deaths.ended(key, run)
+            self._suspects[key] = deaths
+            await pending.future.cancel()  # type: ignore[no-untyped-call]
+
+    async def refresh(self) -> Mapping[str, Mapping[str, Any]]:
+        """What Dask and buildfarm say about each worker of the same version, by its address; asks the scheduler."""
+        identity = await self._scheduler.identity(n_workers=-1)
+        found: dict[str, dict[str, Any]] = identity["workers"]
+        self._workers = {a: worker for a, worker in found.items() if version_resource() in worker["resources"]}
+        self._foreign = sorted({other_version(found[address]) for address in found.keys() - self._workers.keys()})
+        for words in self._foreign:
+            if words not in self._warned:
+                self._warned.add(words)
+                print_warning(f"{words}, and this is buildfarm {version_text()}; it gets no task")
+        self._seen = max(self._seen, len(self._workers))
+        self._window.look(self._workers)
+        return self._workers
+
+    async def call(self, address: str, function: Callable[..., Any], *arguments: object) -> Any:  # noqa: ANN401
+        """Call a function on one worker now. Raises OSError when the worker is gone, and what the function raises."""
+        answers = await self._client.run(function, *arguments, workers=[address], on_error="return")
+        answer = answers.get(address, OSError("the worker is gone"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def ask_all(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
+        """Call a function on every worker of the same version; without the answers of those that fail."""
+        addresses = list(self._workers)
+        if not addresses:
+            return []
+        answers = await self._client.run(function, *arguments, workers=addresses, on_error="return")
+        return [answer for answer in answers.values() if not isinstance(answer, Exception)]
+
+    async def compute(
+        self,
+        task: Task,
+        parts: Mapping[str, bytes],
+        need: Need,
+        lost: Callable[[], Awaitable[Answer | None]] | None = None,
+    ) -> Answer:
+        """Let a worker run a task.
+
+        The answer says why if no worker can. A worker that cannot run the task, for example because its disk is full,
+        is left out, and the next one tries. `lost` is asked for the answer after the scheduler ended. Raises
+        UnreachableError if it does not come back.
+        """
+        if not need.waits and not self._able(need):
+            return missing(task, need, self._workers, self._foreign)
+        async with self._window.place(need):
+            if self._restoring.locked():
+                async with self._restoring:  # the client is closed until the scheduler is back
+                    pass
+            if isinstance(task, BuildTask) and (answer := await find(self._client, self.call, task)):
+                return answer
+            return await self._computed(task, parts, need, lost)
+
+    async def _computed(
+        self, task: Task, parts: Mapping[str, bytes], need: Need, lost: Callable[[], Awaitable[Answer | None]] | None
+    ) -> Answer:
+        """The same for a task that may be submitted now."""
+        tried: dict[str, Answer] = {}
+        while True:
+            able = [address for address in self._able(need) if address not in tried] if tried else None
+            if able == []:
+                return nobody(task, tried)
+            try:
+                answer = await self._submitted(task, parts, need, able)
+            except FutureCancelledError:
+                if task.key in self._stuck:
+                    return missing(task, need, self._workers, self._foreign)
+                if task.key in self._suspects:
+                    if self._suspects.pop(task.key) >= DEATHS:
+                        return DEADLY
+                    self._alone.add(task.key)
+                    continue
+                await self._restored()
+                if lost and (known := await lost()):
+                    return known
+                continue
+            except KilledWorker:
+                if (deaths := self._deaths.of(task.key)) >= DEATHS:
+                    return DEADLY
+                if deaths == DEATHS - 1:
+                    self._alone.add(task.key)
+                await asyncio.sleep(0.1)  # Dask forgets the failed future in a turn of the loop
+                continue
+            if answer.failure is None or not answer.failure.machine or not answer.worker:
+                return answer
+            print_warning(f"{answer.machine}: {task.title}: {answer.failure.error()}; another worker gets it")
+            tried[answer.worker] = answer
+
+    async def _submitted(
+        self, task: Task, parts: Mapping[str, bytes], need: Need, workers: Sequence[str] | None
+    ) -> Answer:
+        """Submit a task once, to one of these workers or to any, and wait for its answer."""
+        key = task.key if workers is None else f"{task.key}-{digest_of(sorted(workers))[:8]}"
+        alone = task.key in self._alone
+        future = self._client.submit(
+            self._function,
+            task,
+            *(self._part(name, data) for name, data in parts.items()),
+            key=f"{key}-alone" if alone else key,  # a worker may still end the run that was stopped
+            resources={**need.resources, version_resource(): MANY if alone else 1},
+            priority=need.priority,
+            workers=list(workers) if workers is not None else None,
+        )
+        self._pending[task.key] = _Pending(future, need)
+        try:
+            answer = cast("Answer", await future)
+            if isinstance(task, BuildTask):
+                await note(self._client, task, answer)  # before Dask forgets the task
+            return answer
+        finally:
+            self._pending.pop(task.key, None)
+            self._on_stage(task.title, "", "")
+            future.release()  # type: ignore[no-untyped-call]
+
+    def _part(self, name: str, data: bytes) -> Future[bytes]:
+        """The future of one part of a recipe; all tasks share it."""
+        found = self._parts.get(name)
+        if found is None or found.status in ("cancelled", "lost", "error"):
+            found = self._client.submit(keep, data, key=name, resources={version_resource(): 1}, priority=1e9)
+            self._parts[name] = found
+        return found
+
+    def _able(self, need: Need) -> list[str]:
+        """The workers that offered what a task needs at the last look."""
+        return [
+            address
+            for address, worker in self._workers.items()
+            if all(worker["resources"].get(name, 0) >= amount for name, amount in need.resources.items())
+        ]
+
+    async def _look(self) -> None:
+        """Look at the workers again and again; give up the tasks that no worker could run for too long."""
+        since: dict[str, float] = {}  # by the key of a task: when nobody could run it for the first time
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            with suppress(OSError):
+                await self.refresh()
+            only_foreign = self._foreign and not self._workers
+            patience = min(self._patience, SECONDS_FOR_VERSION) if only_foreign else self._patience
+            able: dict[tuple[tuple[str, float], ...], bool] = {}
+            for key, pending in list(self._pending.items()):
+                resources = tuple(sorted(pending.need.resources.items()))
+                if resources not in able:
+                    able[resources] = bool(self._able(pending.need))
+                if able[resources]:
+                    since.pop(key, None)
+                elif time.monotonic() - since.setdefault(key, time.monotonic()) >= patience:
+                    self._stuck.add(key)
+                    await pending.future.cancel()  # type: ignore[no-untyped-call]
+
+    async def _restored(self) -> None:
+        """Wait until the scheduler answers again, and its workers are back. Raises UnreachableError."""
+        async with self._restoring:
+            with suppress(OSError, asyncio.TimeoutError):
+                await asyncio.wait_for(self._scheduler.identity(n_workers=0), LOOK_SECONDS)
+                return
+            print_warning(f"lost the scheduler at {self.address}; waiting until it comes back")
+            with suppress(Exception):
+                await asyncio.wait_for(self._client.close(), CONNECT_SECONDS)  # type: ignore[no-untyped-call]
+            self._parts = {}
+            self._deaths.clear()
+            deadline = time.monotonic() + self._patience
+            while True:
+                try:
+                    self._client = await self._connect()
+                    break
+                except UnreachableError:
+                    if time.monotonic() > deadline:
+                        raise
+                    await asyncio.sleep(1)
+            print_line(f"connected to {self.address} again")
+            back = time.monotonic() + min(self._patience, SECONDS_TO_RETURN)
+            while len(self._workers) < self._seen and time.monotonic() < back:
+                await asyncio.sleep(0.5)
+                await self.refresh()
+
+
+@dataclass(frozen=True)
+class _Pending:
+    """A task that was submitted."""
+
+    future: Future[Answer]
+    need: Need

@@ -1,0 +1,99 @@
+"""The files of a recipe as one compressed archive: a client sends them to workers, which have no access to its disk."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from builder.gate.pack import REFERENCES
+from builder.matrix.config import PathSource, Recipe
+from builder.store import write_atomic
+from builder.wheels.sources.folder import source_files
+
+#: Bytes of one part. Dask keeps a part in the memory of a worker, and of the scheduler until the run ends.
+PART = 8 << 20
+#: The image lock file in the archive, beside the recipe's files.
+LOCK = "buildfarm.lock"
+#: The folder with lock records of environments in the archive.
+LOCKS = "locks"
+
+
+def files_of(recipe: Recipe, *, source: bool = True) -> dict[str, Path]:
+    """What a worker needs of the recipe's folder, by relative path: cases with their references, patches, the source.
+
+    `source` is whether the worker needs the source. Raises UsageError for a source folder that does not exist.
+    """
+    wanted = [*recipe.patches, *([recipe.cases] if recipe.cases else [])]
+    wanted += [path for path in (recipe.folder / REFERENCES).rglob("*") if path.is_file()]
+    if source and isinstance(recipe.source, PathSource):
+        wanted += [path for _, path in source_files(recipe.source.path)]
+    return {path.relative_to(recipe.folder).as_posix(): path for path in wanted if "__pycache__" not in path.parts}
+
+
+def pack(recipe: Recipe, lock: Path, locks: Mapping[str, str], *, source: bool = True) -> list[bytes]:
+    """The archive in parts of at most PART bytes: the recipe's files, buildfarm.lock, and records of environments.
+
+    `lock` is the path of buildfarm.lock, which may be missing. `locks` are the lock records of environments, as text by
+    file name. `source` is whether the worker needs the recipe's source. Equal files give equal bytes.
+    """
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:xz", preset=1) as archive:
+        for name, path in sorted(files_of(recipe, source=source).items()):
+            archive.add(path, f"recipe/{name}", recursive=False, filter=_plain)
+        if lock.is_file():
+            archive.add(lock, LOCK, recursive=False, filter=_plain)
+        for name, text in sorted(locks.items()):
+            member = tarfile.TarInfo(f"{LOCKS}/{name}")
+            member.size = len(data := text.encode())
+            archive.addfile(member, io.BytesIO(data))
+    data = stream.getvalue()
+    return [data[start : start + PART] for start in range(0, len(data), PART)]
+
+
+def unpack(parts: Sequence[bytes], folder: Path) -> Path:
+    """Write the files below an empty folder; return the folder of the recipe."""
+    with tarfile.open(fileobj=io.BytesIO(b"".join(parts)), mode="r:xz") as archive:
+        archive.extractall(folder, filter="data")
+    (folder / "recipe").mkdir(parents=True, exist_ok=True)
+    return folder / "recipe"
+
+
+def named(parts: Sequence[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Each part with the name of its content."""
+    for part in parts:
+        yield f"parcel-{hashlib.sha256(part).hexdigest()[:32]}", part
+
+
+def moved(recipe: Recipe, folder: Path) -> Recipe:
+    """The recipe with its folder at another place."""
+
+    def there(path: Path) -> Path:
+        return folder / path.relative_to(recipe.folder)
+
+    source = PathSource(there(recipe.source.path)) if isinstance(recipe.source, PathSource) else recipe.source
+    return replace(recipe, folder=folder, source=source, patches=tuple(map(there, recipe.patches)))
+
+
+def locks_in(envs: Path, names: Sequence[str] | None = None) -> dict[str, str]:
+    """The lock records in the store's folder `envs`, as text by file name."""
+    return {path.name: path.read_text() for path in sorted(envs.glob("*.json")) if names is None or path.name in names}
+
+
+def keep_locks(envs: Path, locks: Mapping[str, str]) -> None:
+    """Write the lock records that the store's folder `envs` lacks."""
+    for name, record in locks.items():
+        path = envs / Path(name).name
+        if not path.exists():
+            write_atomic(path, record.encode())
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Without what differs between machines: owner and time."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    return member

@@ -1,0 +1,250 @@
+"""What client and workers send each other, and the version that both must have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+
+from builder import __version__
+from builder.code_digest import BUILD, OP_PROOFS, STATIC_PROOFS, code_digest
+from builder.commands.distributed.failure import Failure
+from builder.gate.outcome import Answer as GateAnswer
+from builder.hashing import digest_of
+from builder.matrix.axes import Cell
+from builder.matrix.config import Matrix, Recipe
+from builder.matrix.plan import Build
+from builder.proof import Proof
+from builder.records.build_record import BuildRecord
+from builder.store import StoredBuild
+
+#: Changes whenever a class of this module changes.
+PROTOCOL = 1
+#: The topic of Dask's events in which workers report the stages of their tasks.
+TOPIC = "buildfarm"
+#: The name of buildfarm's plugin on a worker.
+PLUGIN = "buildfarm"
+
+#: Dask resources. A task asks for one of `BUILDS` or `PROOFS`, of `MEMORY` in bytes, and for what the worker must have.
+BUILDS, PROOFS, MEMORY = "builds", "proofs", "memory"
+#: Bytes of memory that the checks of a cell are assumed to need.
+PROOF_MEMORY = 2 << 30
+#: Stands for the digest of a build where a wheel has none.
+NO_BUILD = "no-build"
+#: How much a worker offers of a resource that many tasks use at the same time, such as Docker.
+MANY = 1_000_000
+
+
+@cache
+def code() -> str:
+    """Digest of the code that client and worker must have in common."""
+    return code_digest(("commands/distributed", *BUILD, *OP_PROOFS, *STATIC_PROOFS))[:12]
+
+
+def version_text() -> str:
+    """The version in messages: `0.1.0 (protocol 1, code 0123456789ab)`."""
+    return f"{__version__} (protocol {PROTOCOL}, code {code()})"
+
+
+def version_resource() -> str:
+    """The Dask resource that only workers with the same protocol and code offer."""
+    return f"buildfarm-{PROTOCOL}-{code()}"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of a run that change what a worker does.
+
+    Attributes:
+        matrix: its images, registries and torch index; its path is the client's.
+        executor: `auto`, `local` or `docker`.
+        stand_in, compiler_cache, pull, python_downloads: as in `BuildOptions`.
+
+    """
+
+    matrix: Matrix
+    executor: str = "auto"
+    stand_in: bool = False
+    compiler_cache: bool = True
+    pull: bool = True
+    python_downloads: bool = True
+
+
+@dataclass(frozen=True)
+class BuildTask:
+    """One build to make.
+
+    Attributes:
+        digest: of everything that the client knows about the build; it names the task.
+        build, recipe: what to build; the recipe's paths are the client's.
+        settings: the options of the run.
+
+    """
+
+    digest: str
+    build: Build
+    recipe: Recipe
+    settings: Settings
+
+    @property
+    def key(self) -> str:
+        """The Dask key. Dask averages durations over the part before the digest."""
+        return f"build_{self.build.extension}_{self.build.cuda.variant}-{self.digest[:32]}"
+
+    @property
+    def title(self) -> str:
+        """The name in messages."""
+        return str(self.build)
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """A wheel of any origin that a worker gets from another worker, or from the client.
+
+    Attributes:
+        digest: of the build, the wheel's name in the store; NO_BUILD for a wheel that is in no store.
+        filename, sha256, size: of the file; the size in bytes.
+        holders: addresses of workers that have it.
+
+    """
+
+    digest: str
+    filename: str
+    sha256: str
+    size: int
+    holders: tuple[str, ...] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class WheelRef(WheelFile):
+    """A wheel that a worker built.
+
+    Attributes:
+        record: how it was built.
+
+    """
+
+    record: BuildRecord
+
+    @classmethod
+    def of(cls, stored: StoredBuild, holders: tuple[str, ...] = ()) -> WheelRef:
+        """A wheel of a store; raises OSError if the file is gone."""
+        size = stored.wheel.stat().st_size
+        return cls(stored.digest, stored.wheel.name, stored.sha256, size, stored.record, holders=holders)
+
+
+@dataclass(frozen=True)
+class ProofTask:
+    """The checks of one wheel in one cell.
+
+    Attributes:
+        wheel: the wheel.
+        build, recipe: what it was built from.
+        cell: where it is tested.
+        settings: the options of the run.
+        basis: digest of what the verdicts depend on besides the wheel.
+        gpu: the GPU model that the worker must have, `sm_90`; empty: any worker.
+        again: whether checks that are decided run again.
+
+    """
+
+    wheel: WheelRef
+    build: Build
+    recipe: Recipe
+    cell: Cell
+    settings: Settings
+    basis: str
+    gpu: str = ""
+    again: bool = False
+
+    @property
+    def key(self) -> str:
+        """The Dask key. Dask averages durations over the part before the cell: they differ by extension."""
+        name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.gpu, self.again])[:32]
+        return f"prove_{self.build.extension}{self.gpu and '_'}{self.gpu}-{self.cell}-{name}"
+
+    @property
+    def title(self) -> str:
+        """The name in messages."""
+        return f"{self.build} in {self.cell}{self.gpu and ' on '}{self.gpu}"
+
+    @property
+    def in_docker(self) -> bool:
+        """Whether the checks run in a container: the wheel may need a newer glibc than the worker has."""
+        return self.wheel.record.record.toolchain.executor == "docker"
+
+
+@dataclass(frozen=True)
+class SmokeTask:
+    """The checks of `smoke`: one wheel file in one cell.
+
+    Attributes:
+        wheel: the wheel.
+        recipe: its cases are run.
+        cell: where it is tested.
+        settings: the options of the run; the executor is `local` or `docker`.
+        basis: digest of what the verdicts depend on besides the wheel.
+        gpu: the GPU model that the worker must have, `sm_90`; empty: any worker.
+
+    """
+
+    wheel: WheelFile
+    recipe: Recipe
+    cell: Cell
+    settings: Settings
+    basis: str
+    gpu: str = ""
+
+    @property
+    def key(self) -> str:
+        """The Dask key."""
+        settings = [self.settings.executor, self.settings.pull, self.settings.python_downloads]
+        name = digest_of([self.wheel.sha256, str(self.cell), self.basis, self.gpu, settings])[:32]
+        return f"smoke_{self.cell}{self.gpu and '_'}{self.gpu}-{name}"
+
+    @property
+    def title(self) -> str:
+        """The name in messages."""
+        return f"{self.wheel.filename} in {self.cell}{self.gpu and ' on '}{self.gpu}"
+
+    @property
+    def in_docker(self) -> bool:
+        """Whether the checks run in a container."""
+        return self.settings.executor == "docker"
+
+
+Task = BuildTask | ProofTask | SmokeTask
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a worker made of a task.
+
+    Attributes:
+        worker: its address.
+        machine: its name in messages.
+        failure: why the task failed, or None.
+        no_wheel: whether the worker could not get the wheel of a proof.
+        wheel: what a build made.
+        reused: whether the worker had the wheel already.
+        proofs: what a proof made.
+        gate: every outcome of the op gate.
+        log: name of the log file in the worker's store, and its size in bytes.
+        locks: the lock records of environments that the build used.
+        seconds: wall time.
+        memory: most bytes that the programs of the build had allocated at the same time; 0: not measured.
+
+    """
+
+    worker: str = ""
+    machine: str = ""
+    failure: Failure | None = None
+    no_wheel: bool = False
+    wheel: WheelRef | None = None
+    reused: bool = False
+    proofs: tuple[Proof, ...] = ()
+    gate: GateAnswer | None = None
+    log: tuple[str, int] = ("", 0)
+    locks: Mapping[str, str] = field(default_factory=dict)
+    seconds: float = 0.0
+    memory: int = 0

@@ -1,0 +1,187 @@
+"""What a worker has, measured: it becomes Dask resources, and is shown to clients."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.commands.distributed.protocol import (
+    BUILDS,
+    MANY,
+    MEMORY,
+    PROOF_MEMORY,
+    PROOFS,
+    version_resource,
+    version_text,
+)
+from builder.errors import MissingToolError
+from builder.gate.system.nvidia import smi
+from builder.images.engine import Engine
+from builder.images.engine_errors import SDK_ERRORS
+from builder.matrix.axes import Cuda, Python
+from builder.matrix.compat import Compat
+from builder.resources import SPARE_MEMORY, measure_resources
+from builder.store import Store
+from builder.wheels.toolchain.cuda_toolkit import find_host_compiler, find_toolkit
+from builder.wheels.toolchain.pythons import find_python
+
+#: Cores for each build that runs at the same time, unless the worker is told another number.
+CORES_PER_BUILD = 4
+
+
+@dataclass(frozen=True)
+class Offer:
+    """One of the Dask workers of a machine.
+
+    Attributes:
+        kind: of the tasks that it runs: BUILDS or PROOFS.
+        threads: how many of them run at the same time.
+        resources: Dask resources, the amount of each.
+
+    """
+
+    kind: str
+    threads: int
+    resources: dict[str, float]
+
+
+@dataclass(frozen=True)
+class WorkerFacts:
+    """What a worker announces.
+
+    Attributes:
+        name: of the machine, for messages.
+        version: of buildfarm; see `version_text`.
+        cores: cores that this process may use.
+        memory: bytes of memory that builds may use.
+        free_disk: free bytes on the disk of the store.
+        builds: how many builds run at the same time.
+        jobs: how many compilers each of them may start.
+        gpus: the model of each GPU: {"sm": "sm_90", "name": "NVIDIA H200"}.
+        driver: the version of NVIDIA's driver, or empty.
+        docker: the version of the Docker engine; empty if there is none that buildfarm can use.
+        images: names of the engine's images.
+        pythons: versions of the Pythons on this machine, `3.12`.
+        toolkits: CUDA versions that this machine compiles for without a container.
+        stand_ins: CUDA versions that it compiles for with `--stand-in`.
+
+    """
+
+    name: str
+    version: str
+    cores: int
+    memory: int
+    free_disk: int
+    builds: int
+    jobs: int
+    gpus: tuple[dict[str, str], ...] = ()
+    driver: str = ""
+    docker: str = ""
+    images: tuple[str, ...] = ()
+    pythons: tuple[str, ...] = ()
+    toolkits: tuple[str, ...] = ()
+    stand_ins: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, which Dask sends to clients."""
+        return asdict(self)
+
+    def offers(self) -> tuple[Offer, Offer]:
+        """A Dask worker for builds, and another one for proofs: Dask counts its workers' threads, not their resources.
+
+        The memory of the machine is offered to both. Builds leave enough for a usual proof, if the machine has twice as
+        much.
+        """
+        common = {version_resource(): MANY, **({"docker": MANY} if self.docker else {})}
+        for_builds = self.memory - PROOF_MEMORY if self.memory >= 2 * PROOF_MEMORY else self.memory
+        compilers: dict[str, int] = {}
+        for cuda in Compat.load().cudas:
+            here = {"": str(cuda) in self.toolkits, "-stand-in": str(cuda) in self.stand_ins}
+            for suffix, found in here.items():
+                if found:
+                    compilers[f"local-{cuda.variant}{suffix}"] = MANY
+                if found or self.docker:
+                    compilers[f"any-{cuda.variant}{suffix}"] = MANY
+        gpus = {f"gpu-{sm}": count for sm, count in Counter(gpu["sm"] for gpu in self.gpus).items()}
+        return (
+            Offer(BUILDS, self.builds, {**common, BUILDS: self.builds, MEMORY: for_builds, **compilers}),
+            Offer(PROOFS, 1, {**common, PROOFS: 1, MEMORY: self.memory, **gpus}),  # the op gate uses every core
+        )
+
+
+def compile_resource(executor: str, cuda: Cuda, *, stand_in: bool) -> str:
+    """The resource that a build for this CUDA asks for."""
+    if executor == "docker":
+        return "docker"
+    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}{'-stand-in' if stand_in else ''}"
+
+
+def measure(store: Store, name: str, *, builds: int | None = None) -> WorkerFacts:
+    """Look at this machine. `builds`: how many builds run at the same time; None: by the number of cores."""
+    resources = measure_resources()
+    parallel = builds or max(1, resources.cores // CORES_PER_BUILD)
+    rows = [row for row in smi(["name", "compute_cap", "driver_version"]) if "compute_cap" in row]
+    docker, images = _docker()
+    cudas = Compat.load().cudas
+    return WorkerFacts(
+        name=name,
+        version=version_text(),
+        cores=resources.cores,
+        memory=max(resources.memory - SPARE_MEMORY, 0),
+        free_disk=shutil.disk_usage(store.root).free,
+        builds=parallel,
+        jobs=max(1, resources.cores // parallel),
+        gpus=tuple({"sm": f"sm_{row['compute_cap'].replace('.', '')}", "name": row.get("name", "")} for row in rows),
+        driver=rows[0].get("driver_version", "") if rows else "",
+        docker=docker,
+        images=images,
+        pythons=tuple(str(python) for python in _pythons()),
+        toolkits=tuple(str(cuda) for cuda in cudas if _compiles(cuda, stand_in=False)),
+        stand_ins=tuple(str(cuda) for cuda in cudas if _compiles(cuda, stand_in=True)),
+    )
+
+
+def _docker() -> tuple[str, tuple[str, ...]]:
+    engine = Engine(may_pull=False)
+    if engine.problem():
+        return "", ()
+    try:
+        with engine.client(20) as client:
+            return engine.version()[0], tuple(sorted(tag for image in client.images.list() for tag in image.tags))
+    except SDK_ERRORS:
+        return "", ()
+
+
+def _pythons() -> list[Python]:
+    versions = [Python(3, minor) for minor in range(8, max(15, sys.version_info.minor + 1))]
+    return [python for python in versions if find_python(python)]
+
+
+def _compiles(cuda: Cuda, *, stand_in: bool) -> bool:
+    try:
+        toolkit = find_toolkit(cuda, stand_in=stand_in)
+        version = Cuda.parse(".".join(toolkit.version.split(".")[:2]))
+        find_host_compiler(version if toolkit.home else cuda)
+    except MissingToolError:
+        return False
+    return True
+
+
+def lines(facts: WorkerFacts, store: Path) -> list[str]:
+    """What `buildfarm worker` prints at its start."""
+    gib = 2**30
+    gpus = ", ".join(f"{gpu['name']} ({gpu['sm']})" for gpu in facts.gpus) or "no GPU"
+    return [
+        f"worker {facts.name}: buildfarm {facts.version}",
+        f"  {facts.cores} cores, {facts.memory / gib:.0f} GiB of memory for builds, {gpus}"
+        + (f", driver {facts.driver}" if facts.driver else ""),
+        f"  {facts.builds} builds at the same time, {facts.jobs} compilers each",
+        f"  Docker {facts.docker}" if facts.docker else "  no Docker",
+        f"  CUDA toolkits without a container: {', '.join(facts.toolkits) or 'none'}",
+        f"  Pythons: {', '.join(facts.pythons)}",
+        f"  store {store}: {facts.free_disk / gib:.0f} GiB free",
+    ]

@@ -1,0 +1,135 @@
+"""`buildfarm worker`: Dask workers with buildfarm's plugin; they connect again when their scheduler comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from distributed import Nanny
+from distributed.security import Security
+
+from builder.commands.distributed.reach import RefusedError, UnreachableError, quiet_dask, reach
+from builder.commands.distributed.security import check_address, is_loopback, security_for
+from builder.commands.distributed.worker.facts import lines, measure
+from builder.commands.distributed.worker.service import Service
+from builder.commands.folders import open_store
+from builder.log import print_line, print_warning
+from builder.store import Store
+
+#: Seconds between two attempts to reach the scheduler.
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """The options of one `buildfarm worker`.
+
+    Attributes:
+        scheduler: its address.
+        name: of the machine, for messages; empty: its host name.
+        store: the folder of the worker's own store, or None for the user's default store.
+        builds: how many builds run at the same time, or None for a number that fits the cores.
+        host: the address on which the worker listens; empty: the one that reaches the scheduler.
+        wait: seconds to wait for the scheduler at the start, and after it ended.
+        plain_tcp: whether connections to other machines may be without TLS.
+
+    """
+
+    scheduler: str
+    name: str = ""
+    store: Path | None = None
+    builds: int | None = None
+    host: str = ""
+    wait: float = 3600.0
+    plain_tcp: bool = False
+
+
+def run_worker(options: WorkerOptions) -> None:
+    """Run until a signal ends the worker.
+
+    Raises UsageError for the options, and MissingToolError when the scheduler does not answer in time.
+    """
+    check_address(options.scheduler, plain_tcp=options.plain_tcp, option="SCHEDULER")
+    quiet_dask()
+    asyncio.run(_run(options))
+
+
+async def _run(options: WorkerOptions) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop.set)
+    store = open_store(options.store, run=False)
+    # The lock of this folder keeps it from `clear_abandoned`, while this process lives.
+    with store.work(f"dask-{os.getpid()}") as scratch:
+        await _serve(options, stop, store, scratch)
+
+
+async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scratch: Path) -> None:
+    """Be a worker, again and again when the scheduler ends, until `stop`; `scratch` is a folder for Dask."""
+    security = security_for(options.scheduler, "worker")
+    name = options.name or socket.gethostname()
+    first = True
+    while not stop.is_set():
+        await _reach(options.scheduler, security, options.wait, stop)
+        if stop.is_set():
+            break
+        facts = await asyncio.to_thread(measure, store, name, builds=options.builds)
+        if first:
+            for line in lines(facts, store.root):
+                print_line(line)
+        first = False
+        host = options.host or ("127.0.0.1" if is_loopback(urlsplit(options.scheduler).hostname or "") else None)
+        nannies = [
+            Nanny(
+                options.scheduler,
+                nthreads=offer.threads,
+                name=f"{name}-{store.owner('')[:6]}-{offer.kind}",
+                host=host,
+                security=security,
+                resources=offer.resources,
+                memory_limit=0,  # a task's memory is that of its own process
+                local_directory=str(scratch),
+                plugins=(Service(store.root, facts),),
+                dashboard_address=":0" if host is None else f"{host}:0",
+                silence_logs=logging.ERROR,
+            )
+            for offer in facts.offers()
+        ]
+        async with AsyncExitStack() as stack:
+            await asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
+            print_line(f"connected to {options.scheduler}")
+            ended = [asyncio.create_task(nanny.finished()) for nanny in nannies]  # type: ignore[no-untyped-call]
+            await asyncio.wait([*ended, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
+        if not stop.is_set():
+            print_warning(f"lost the scheduler at {options.scheduler}; trying to reach it again")
+
+
+async def _reach(address: str, security: Security, seconds: float, stop: asyncio.Event) -> None:
+    """Wait until a scheduler answers at an address; raises MissingToolError after this time.
+
+    Certificates that do not fit are an error at once.
+    """
+    loop = asyncio.get_running_loop()
+    deadline, said = loop.time() + seconds, False
+    while not stop.is_set():
+        try:
+            await reach(address, security, "worker")
+            return
+        except RefusedError:
+            raise
+        except UnreachableError as error:
+            if loop.time() >= deadline:
+                raise
+            if not said:
+                print_line(f"waiting for the scheduler: {error}")
+                said = True
+            with suppress(TimeoutError):
+                await asyncio.wait_for(stop.wait(), min(RETRY_SECONDS, max(0.0, deadline - loop.time())))

@@ -1,0 +1,1 @@
+"""`buildfarm doctor`: judges an environment, and reads the description of another machine."""

@@ -1,0 +1,104 @@
+"""The wheels that `adopt` is given: files, folders, URLs and NAME==VERSION. Nothing in them is executed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from builder.errors import BuildfarmError, UsageError
+from builder.log import print_line
+from builder.matrix.axes import Python
+from builder.matrix.compat import Compat, and_list
+
+if TYPE_CHECKING:
+    from builder.wheels.sources.official_wheel import FetchedWheel
+
+_SDIST = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$")
+
+
+@dataclass(frozen=True)
+class ForeignWheel:
+    """A wheel that others built, and where it came from: a URL without credentials, or `a file`."""
+
+    path: Path
+    origin: str
+
+
+@dataclass(frozen=True)
+class ForeignWheels:
+    """Finds the wheels of the command line, and downloads them.
+
+    Attributes:
+        cache: folder for downloaded wheels.
+        index: URL of a package index to ask before the default one, or empty.
+        pythons: the Pythons for which wheels of NAME==VERSION are downloaded; empty: every Python with a wheel.
+
+    """
+
+    cache: Path
+    index: str
+    pythons: Sequence[Python]
+
+    def find(self, what: Sequence[str]) -> list[ForeignWheel]:
+        """The wheels, each once.
+
+        Raises UsageError for an argument that names no wheel, MissingToolError when a download fails.
+        """
+        return list(dict.fromkeys(wheel for text in what for wheel in self._named(text)))
+
+    def _named(self, text: str) -> Iterator[ForeignWheel]:
+        if _SDIST.search(urlsplit(text).path):
+            raise UsageError(
+                "this is a source distribution, and this command builds nothing",
+                where=text,
+                hints=["`buildfarm build SOURCE` builds a wheel of a source distribution"],
+            )
+        if re.match(r"https?://", text):
+            from builder.wheels.sources.official_wheel import download_wheel  # noqa: PLC0415 - takes long
+
+            yield _fetched(download_wheel(text, cache=self.cache))
+        elif Path(text).is_dir():
+            wheels = sorted(Path(text).glob("*.whl")) or sorted(Path(text).glob("files/*/*/*.whl"))  # or an index
+            if not wheels:
+                raise UsageError("this folder contains no wheel", where=text)
+            yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
+        elif text.endswith(".whl") or "/" in text:
+            if not Path(text).is_file():
+                raise UsageError("there is no such file", where=text)
+            yield ForeignWheel(Path(text), "a file")
+        else:
+            yield from self._of_index(text)
+
+    def _of_index(self, text: str) -> Iterator[ForeignWheel]:
+        """The wheels of NAME==VERSION, one for each Python; one wheel may serve several Pythons."""
+        from builder.wheels.sources.official_wheel import (  # noqa: PLC0415 - takes long
+            NoFittingWheelError,
+            exact_version,
+            fetch_wheel,
+        )
+
+        project, version = exact_version(text)
+        index = [self.index] if self.index else []
+        lacking: dict[Python, BuildfarmError] = {}
+        for python in self.pythons or Compat.load().pythons:
+            try:
+                yield _fetched(fetch_wheel(project, version, python, cache=self.cache, index=index))
+            except (NoFittingWheelError, UsageError) as error:  # UsageError: Requires-Python excludes this Python
+                lacking[python] = error
+        if len(lacking) == len(self.pythons or Compat.load().pythons):
+            raise lacking[max(lacking)]
+        if lacking:
+            print_line(f"the index has no wheel of {project} {version} for Python {and_list(lacking)}")
+
+
+def _fetched(wheel: FetchedWheel) -> ForeignWheel:
+    """The wheel with its URL, without user, password and query, which may contain secrets."""
+    parts = urlsplit(wheel.url)
+    if parts.scheme not in ("http", "https"):
+        return ForeignWheel(wheel.path, "a file")
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
+    return ForeignWheel(wheel.path, bare.geturl())

@@ -1,0 +1,124 @@
+"""The checks of `buildfarm verify` before a wheel is published, as far as no earlier check decided them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from builder.check import Check
+from builder.code_digest import STATIC_PROOFS, code_digest
+from builder.commands.smoke.wheel_recipe import empty_recipe, recipe_for
+from builder.hashing import digest_of, sha256_of
+from builder.matrix.config import Recipe, Selection
+from builder.proof import Proof, Verdict
+from builder.proofs.cells.acceptance import judge
+from builder.proofs.foreign.foreign_claim import uses_torch
+from builder.proofs.inventory.shelf import Shelf, shelf_of
+from builder.proofs.verify.judge import Judge
+from builder.publish.index.bar import OF_VERIFY
+from builder.store import Store
+from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
+from builder.wheelfile.record_file import record_fault
+
+_GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
+_CODE = (*STATIC_PROOFS, "proofs/foreign", "proofs/inventory", "proofs/verify")
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Verifies the wheels of one run, and keeps the proofs in the store.
+
+    Attributes:
+        store: its symbol inventories are those that the wheels are linked with.
+        recipes: their `accepts` hold for the checks of `verify` too.
+        select: the torch, CUDA and Python for which the wheels are published; empty: all that they claim.
+
+    """
+
+    store: Store
+    recipes: Sequence[Recipe] = ()
+    select: Selection = field(default_factory=Selection)
+
+    @cached_property
+    def _shelf(self) -> Shelf:
+        return shelf_of(self.store)
+
+    @cached_property
+    def basis(self) -> str:
+        """Digest of what the verdicts depend on besides the wheel: code, inventories, and the selection."""
+        known = [self._shelf.path(release).name for release in self._shelf.releases]
+        return digest_of([code_digest(_CODE), known, repr(self.select)])[:16]
+
+    def added(
+        self,
+        wheel: Path,
+        proofs: Sequence[Proof],
+        *,
+        facts: WheelFacts | None = None,
+        fault: str | None = None,
+        recipe: Recipe | None = None,
+    ) -> list[Proof]:
+        """The proofs of a wheel, and those of the checks of `verify` that are missing among them.
+
+        Those that `build` makes too are added only for a wheel that has none of them. A wheel without a library that
+        uses torch, such as a dependency, is only compared with its RECORD. `fault` is what `record_fault` said, or None
+        if the wheel was not compared yet; `recipe` is that of the wheel, or None: the one of its name. Raises
+        UsageError for a damaged wheel.
+        """
+        sha256 = facts.sha256 if facts else sha256_of(wheel)
+        stored = [one for one in self.store.proofs(sha256) if one.basis == self.basis]
+        kept = _merged(proofs, stored)
+        known = {one.check for one in kept if self._is_decided(one)}
+        if not known.issuperset(OF_VERIFY):
+            facts = facts or read_facts(wheel)
+            made = list(self._made(wheel, facts, known, fault, linked=any(map(_links, proofs))))
+            made = [replace(one, basis=self.basis) for one in made]
+            self.store.save_proofs(made)
+            kept = _merged(kept, made)
+        name = wheel.name.partition("-")[0]
+        recipe = recipe or recipe_for(name, self.recipes, Selection()) or empty_recipe(name)
+        mine = [one for one in kept if one.verdict is Verdict.FAILED and one.basis == self.basis]
+        return _merged(kept, judge(mine, recipe))
+
+    def _is_decided(self, proof: Proof) -> bool:
+        """Whether a check of the file need not run: a proof of `verify` holds for the same inventories."""
+        if proof.cell is not None:
+            return False
+        if proof.check in OF_VERIFY:
+            return proof.basis == self.basis or proof.verdict is Verdict.ACCEPTED
+        return proof.verdict is not Verdict.NOT_RUN
+
+    def _made(
+        self, wheel: Path, facts: WheelFacts, known: Collection[Check], fault: str | None, *, linked: bool
+    ) -> Iterator[Proof]:
+        with open_wheel(wheel) as archive:
+            if fault is None and Check.RECORD not in known:  # it reads every byte of the wheel
+                fault = record_fault(archive)
+            made = Judge(self._shelf, self.select).judge_read(archive, facts, fault or "", "").proofs
+        wanted = set(OF_VERIFY)
+        if not facts.libraries or not uses_torch(facts):
+            wanted = {Check.RECORD}
+        elif wanted.issuperset(known):
+            wanted = set(Check) - {Check.GPUS, Check.LINKAGE}
+        for one in made:
+            if one.check is Check.LINKAGE:
+                if one.verdict is Verdict.FAILED and not linked:
+                    yield one
+            elif one.check in wanted and one.check not in known:
+                yield one
+
+
+def _links(proof: Proof) -> bool:
+    return proof.check is Check.LINKAGE and proof.verdict in _GOOD
+
+
+def _merged(kept: Sequence[Proof], made: Sequence[Proof]) -> list[Proof]:
+    """The proofs, with the new ones in place of those of the same check; "not run" never replaces a verdict."""
+    found = {(one.cell, one.check): one for one in kept}
+    for one in sorted(made, key=lambda proof: list(Check).index(proof.check)):
+        earlier = found.get((one.cell, one.check))
+        if earlier is None or earlier.verdict is Verdict.NOT_RUN or one.verdict is not Verdict.NOT_RUN:
+            found[one.cell, one.check] = one
+    return list(found.values())

@@ -1,0 +1,64 @@
+"""What one `buildfarm smoke` has found so far; each result is saved at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from builder.commands.smoke.smoke_targets import SmokeTarget
+from builder.gate.outcome import Answer
+from builder.log import print_warning
+from builder.matrix.axes import Cell
+from builder.proof import Proof, Verdict
+from builder.proofs.cells.acceptance import judge, unused_accepts
+from builder.proofs.cells.prover import cell_basis
+from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
+from builder.publish.unchanged import write_if_changed
+from builder.result import SmokeResult
+from builder.store import Store
+from builder.timeline.recorder import Recorder
+
+
+class Kept:
+    """The results of one run; their proofs go into the store, and into the file beside a wheel that `build` wrote."""
+
+    def __init__(self, store: Store, recorder: Recorder, targets: Sequence[SmokeTarget]) -> None:
+        """Raises UsageError for an unusable file of proofs beside a wheel."""
+        self._store = store
+        self._recorder = recorder
+        self._beside = {target.wheel: proofs_beside(target.wheel, target.sha256) for target in targets}
+        #: the proofs of each wheel from this run and from earlier ones, by its file name
+        self.known: dict[str, list[Proof]] = {}
+        self.results: list[SmokeResult] = []
+
+    def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
+        """Judge and save the proofs of a wheel in a cell."""
+        basis = cell_basis(target.recipe)
+        proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
+        self._store.save_proofs(_to_save(self._store, target.sha256, proofs))
+        result = SmokeResult(target.wheel.name, cell, proofs, answer)
+        self._recorder.name_cells(result.subject, proofs)
+        self.results.append(result)
+        beside = self._beside[target.wheel]
+        known = self.known[result.subject] = merged(beside or self._store.proofs(target.sha256), proofs)
+        if beside:
+            self._beside[target.wheel] = known
+            write_if_changed(proofs_path(target.wheel), proofs_json(known))
+        return result
+
+    def warn_of_unused_accepts(self, target: SmokeTarget, result: SmokeResult) -> None:
+        """Print the acceptances of the recipe that no proof of a cell needed."""
+        for sentence in unused_accepts(target.recipe, result.proofs):
+            print_warning(f"{target.recipe.name} in {result.cell}: {sentence}")
+
+
+def outcome_of(result: SmokeResult) -> str:
+    """The end of a cell in the lines of the progress."""
+    failed = sum(proof.verdict is Verdict.FAILED for proof in result.proofs)
+    return f"{failed} failed" if failed else "tested"
+
+
+def _to_save(store: Store, wheel: str, proofs: Sequence[Proof]) -> list[Proof]:
+    """The proofs to save: "not run" never replaces an earlier "passed" or "failed" with the same basis."""
+    ran = {(p.cell, p.check, p.basis) for p in store.proofs(wheel) if p.verdict is not Verdict.NOT_RUN}
+    return [p for p in proofs if p.verdict is not Verdict.NOT_RUN or (p.cell, p.check, p.basis) not in ran]

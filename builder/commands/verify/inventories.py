@@ -1,0 +1,142 @@
+"""Makes symbol inventories of torch releases: from the index, from wheels, or from environments."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.log import print_line, print_warning
+from builder.matrix.axes import Cuda, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.config import TORCH_INDEX
+from builder.proofs.inventory.inventory import Inventory, Release
+from builder.proofs.inventory.shelf import Shelf, shelf_of
+from builder.proofs.inventory.torch_wheel import inventory_of_environment, inventory_of_wheel
+from builder.store import Store
+from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.compatibility import is_compatible
+from builder.wheels.sources.index import Location, locate
+from builder.wheels.sources.official_wheel import download_wheel
+from builder.wheels.sources.ranges import NoRangesError, open_remote
+
+
+@dataclass(frozen=True)
+class InventoryOptions:
+    """The options of one `buildfarm inventory add`.
+
+    Attributes:
+        what: torch releases or series, files, URLs, or folders of environments.
+        every: also the newest release of every torch series that buildfarm knows.
+        cuda: CUDA versions of the releases; empty: the CUDA of torch's wheel on the package index.
+
+    """
+
+    what: tuple[str, ...]
+    every: bool = False
+    cuda: tuple[str, ...] = ()
+
+
+def add_inventories(options: InventoryOptions, store: Store) -> list[Release]:
+    """Make the inventories that the store lacks; returns the releases that were added.
+
+    With `every`, a release that cannot be read is a warning. Raises BuildfarmError for each other one.
+    """
+    shelf, added = shelf_of(store), []
+    for text in options.what:
+        if _names_release(text):
+            for torch, cuda in _wanted([text], options.cuda):
+                if inventory := _of_index(torch, cuda, shelf, store):
+                    added.append(_keep(inventory, shelf))
+        else:
+            added.append(_keep(_of_file(text, store), shelf))
+    if options.every:
+        series = dict.fromkeys(torch.series for torch in Compat.load().torches)
+        wanted = list(_wanted(list(series), options.cuda, strict=False))[::-1]  # the newest first
+        for number, (torch, cuda) in enumerate(wanted, 1):
+            print_line(f"{number} of {len(wanted)}: torch {torch} for CUDA {cuda}")
+            try:
+                if inventory := _of_index(torch, cuda, shelf, store):
+                    added.append(_keep(inventory, shelf))
+            except BuildfarmError as error:
+                print_warning(f"torch {torch} for CUDA {cuda}: {error.sentence}")
+    return added
+
+
+def _names_release(text: str) -> bool:
+    return re.fullmatch(r"(?:torch==)?\d+\.\d+(?:\.\d+)?(?:\+cu\d+)?", text) is not None
+
+
+def _wanted(texts: Sequence[str], cudas: Sequence[str], *, strict: bool = True) -> Iterator[tuple[Torch, Cuda]]:
+    """The release and the CUDA of each text and CUDA. Raises UsageError for one that buildfarm does not know."""
+    compat = Compat.load()
+    for text in texts:
+        version, _, variant = text.removeprefix("torch==").partition("+")
+        torch = compat.resolve_torch(version)
+        named = [variant] if variant else cudas
+        for cuda in [compat.resolve_cuda(one) for one in named] or [compat.torch(torch).default]:
+            if why := compat.why_not_cuda(torch, cuda):
+                if strict and why.code != "no-toolkit":
+                    raise UsageError(why.reason)
+                if why.code != "no-toolkit":
+                    continue
+            yield torch, cuda
+
+
+def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory | None:
+    """The inventory of a release of the package index, or of PyTorch's index; None if the shelf has it."""
+    if any((one.torch, one.cuda) == (torch, cuda) for one in shelf.releases):
+        print_line(f"the inventory of torch {torch} for CUDA {cuda} exists")
+        return None
+    compat = Compat.load()
+    index = [] if compat.is_default_variant(torch, cuda) else [TORCH_INDEX.replace("{variant}", cuda.variant)]
+    python = [one for one in compat.torch(torch).pythons[torch] if not one.free_threaded][-1]
+    asked = ("--only-binary=:all:", f"--python-version={python}")
+    found = locate(compat.torch_requirement(torch, cuda), "wheel", *asked, index=index)
+    location = next((one for one in found if is_compatible(one.name, python, any_glibc=True)), None)
+    if location is None:
+        raise MissingToolError(f"the index has no wheel for Python {python} on this machine", where=f"torch {torch}")
+    inventory = _of_url(location, store)
+    if (inventory.release.torch, inventory.release.cuda) != (torch, cuda):
+        raise MissingToolError(
+            f"the wheel {location.name} of the index is {inventory.release}", where=f"torch {torch} for CUDA {cuda}"
+        )
+    return inventory
+
+
+def _of_file(text: str, store: Store) -> Inventory:
+    if re.match(r"https?://", text):
+        return _of_url(Location(text, unquote(Path(urlsplit(text).path).name), ""), store)
+    path = Path(text)
+    if path.is_dir():
+        for site in (path, *sorted(path.glob("lib/python3*/site-packages"))):
+            if (site / "torch").is_dir():
+                return inventory_of_environment(site)
+        raise UsageError("this folder has no torch; name an environment or its site-packages", where=text)
+    if not path.is_file():
+        raise UsageError("this is no torch release, file, folder or URL; write a release like 2.11", where=text)
+    with WheelFile(path) as wheel:
+        return inventory_of_wheel(wheel)
+
+
+def _of_url(location: Location, store: Store) -> Inventory:
+    """Read the needed members of a wheel with range requests, or download a wheel that its server sends only whole."""
+    if location.url.startswith("file:"):
+        return _of_file(unquote(urlsplit(location.url).path), store)
+    print_line(f"read the libraries of {location.name}")
+    try:
+        with open_remote(location.url) as stream, WheelFile(Path(location.name), stream) as wheel:
+            return inventory_of_wheel(wheel)
+    except NoRangesError:
+        hashed = f"#sha256={location.sha256}" if location.sha256 else ""
+        kept = download_wheel(f"{location.url}{hashed}", cache=store.root / "sources").path
+        with WheelFile(kept) as wheel:
+            return inventory_of_wheel(wheel)
+
+
+def _keep(inventory: Inventory, shelf: Shelf) -> Release:
+    shelf.add(inventory)
+    return inventory.release

@@ -1,0 +1,130 @@
+"""Reads known_errors.yaml: what is known about errors of compilers, with the source of each fact."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from builder.matrix.axes import Cuda, Torch
+from builder.matrix.facts.text_yaml import read_text_yaml
+
+_FILE = Path(__file__).with_name("known_errors.yaml")
+
+#: How gcc, clang and nvcc say that they do not know a name; every quote is written '.
+_UNKNOWN_NAME = (
+    r"'(?:\w+::)*(?P<name>{names})(?:\(.*\))?'"
+    r" (?:was not declared|has not been declared|does not name a type|is not a member of)"
+    r"|(?:identifier|unknown type name|has no member|has no member named|no member named|no type named)"
+    r" '(?:\w+::)*(?P<member>{names})'"
+)
+#: How they say that they do not find a header.
+_NO_HEADER = (
+    r"error: (?P<header>{headers}): No such file or directory|'(?P<clang>{headers})' file not found"
+    r"|cannot open source file '(?P<nvcc>{headers})'"
+)
+
+
+@dataclass(frozen=True)
+class KnownError:
+    """An error of compilers whose cause is known.
+
+    Attributes:
+        section: the key of the file that the row is below.
+        about: what the row is about, for people: names, headers, or the text of the file.
+        forms: expressions that find the error in a message whose quotes are all '.
+        torch: the release of torch that brought the error, or None.
+        cuda: the CUDA version that brought it, or None.
+        hint: what to do; known names in braces are replaced.
+        source: how the fact was checked.
+
+    """
+
+    section: str
+    about: str
+    forms: tuple[re.Pattern[str], ...]
+    torch: Torch | None
+    cuda: Cuda | None
+    hint: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Package:
+    """What has a header, a library or a CMake package.
+
+    Attributes:
+        headers: expression of the paths of its headers.
+        cmake, library: the names for `find_package` and `-l`, or "".
+        debian, dnf, pypi: the package that brings it, or "".
+        submodule: the name of a project that sources have as a git submodule, or "".
+
+    """
+
+    headers: str
+    cmake: str = ""
+    library: str = ""
+    debian: str = ""
+    dnf: str = ""
+    pypi: str = ""
+    submodule: str = ""
+
+    def has_header(self, path: str) -> bool:
+        """Whether a path in `#include` is one of its headers."""
+        return re.fullmatch(self.headers, path) is not None
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """The complete file.
+
+    Attributes:
+        errors: errors with known causes, in the order of the file.
+        packages: what has which headers, libraries and CMake packages.
+        modules: Python modules to requirements, where the names differ.
+        programs: programs to requirements of the package index.
+
+    """
+
+    errors: tuple[KnownError, ...]
+    packages: tuple[Package, ...]
+    modules: dict[str, str]
+    programs: dict[str, str]
+
+
+@cache
+def knowledge() -> Knowledge:
+    """The contents of known_errors.yaml. A mistake in it is a bug and raises KeyError, TypeError or ValueError."""
+    raw = read_text_yaml(_FILE)
+    sections = ("removed_from_torch", "missing_include", "removed_from_cuda", "compilers")
+    return Knowledge(
+        errors=tuple(_error(section, row) for section in sections for row in raw[section]),
+        packages=tuple(Package(**row) for row in raw["packages"]),
+        modules=dict(raw["modules"]),
+        programs=dict(raw["programs"]),
+    )
+
+
+def _error(section: str, row: dict[str, Any]) -> KnownError:
+    if unknown := set(row) - {"names", "headers", "message", *(field.name for field in fields(KnownError))}:
+        raise ValueError(f"{_FILE.name}: unknown keys {unknown}")
+    names = "|".join(row.get("names", ()))
+    headers = row.get("headers", "")
+    forms = [
+        _UNKNOWN_NAME.replace("{names}", names) if names else "",
+        _NO_HEADER.replace("{headers}", headers) if headers else "",
+        row.get("message", ""),
+    ]
+    readable = re.sub(r"\\(.)|\(\?:", r"\1", headers.split("|")[0]).replace(".*", "…").replace("w*", "…")
+    about = [*(f"`{name}`" for name in row.get("names", ())), *([f"`<{readable}>`"] if headers else ())]
+    return KnownError(
+        section=section,
+        about=row.get("about", ", ".join(about)),
+        forms=tuple(re.compile(form) for form in forms if form),
+        torch=Torch.parse(f"{row['torch']}.0") if "torch" in row else None,
+        cuda=Cuda.parse(row["cuda"]) if "cuda" in row else None,
+        hint=row["hint"],
+        source=row["source"],
+    )

@@ -1,0 +1,107 @@
+"""The judge from the scheduler's side: which tasks it judges, and what it knows about cases.py."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from builder.gate.check_table import CHECKS
+from builder.gate.outcome import Spec
+from builder.gate.processes.journal import Record
+from builder.gate.processes.running_task import RunningTask
+from builder.gate.processes.server_pool import ServerPool
+from builder.gate.processes.spawn import ForkServerProcess
+from builder.gate.system.exit_status import ProcessExit
+from builder.gate.tasks import INSIDE, JUDGE, SEND, CaseFacts, Step, Task
+
+
+@dataclass
+class Judging:
+    """The judge: a fork server that never imports the extension.
+
+    Attributes:
+        pool: its process.
+        next: steps that can start now, after an earlier step of the same task.
+        lost: why the judge has ended, or "".
+        answered: whether it has said which cases it can judge, or has ended.
+
+    """
+
+    pool: ServerPool
+    next: list[Step] = field(default_factory=list)
+    lost: str = ""
+    answered: bool = False
+    _facts: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def wanted(spec: Spec) -> bool:
+        """Whether a selected check is judged by the judge."""
+        return spec.has_cases and any(CHECKS[name].judged for name in spec.checks or CHECKS)
+
+    def ready(self, facts: Mapping[str, Any]) -> None:
+        """Store what the judge knows about cases.py."""
+        self._facts, self.answered = facts, True
+
+    def lose(self, server: ForkServerProcess) -> bool:
+        """The judge has ended; return whether it had not answered before."""
+        end = ProcessExit(self.pool.wait(server), log=server.log())
+        self.lost = f"the judge, which compares the results, {end.sentence()}"
+        answered, self.answered = self.answered, True
+        return not answered
+
+    def poll(self) -> Iterator[tuple[None, ForkServerProcess, list[dict[str, Any]] | None]]:
+        """Yield its new events like `ServerPool.poll`, with None as its key."""
+        for _, server, events in self.pool.poll(0):
+            yield None, server, events
+
+    def importing(self) -> list[tuple[None, ForkServerProcess]]:
+        """Return its process while it is importing, with None as its key."""
+        return [(None, server) for _, server in self.pool.importing()]
+
+    @property
+    def server(self) -> ForkServerProcess | None:
+        """Its process while it accepts tasks."""
+        return dict(self.pool.ready()).get(False)
+
+    def take(self, plain: ForkServerProcess | None) -> tuple[ForkServerProcess, Step] | None:
+        """Remove and return a step that can start now, and its server; `plain` is that of the extension."""
+        for step in self.next:
+            server = self.server if step.phase == JUDGE else plain
+            if server is not None:
+                self.next.remove(step)
+                return server, step
+        return None
+
+    def take_lost(self) -> list[Step]:
+        """Remove and return the steps that wait for a judge that has ended."""
+        lost = [step for step in self.next if self.lost and step.phase == JUDGE]
+        self.next = [step for step in self.next if step not in lost]
+        return lost
+
+    def first_step(self, task: Task) -> Step:
+        """Return how a task starts: cases on a GPU, and a cases.py that needs the extension, are judged inside."""
+        judged = task.check.judged and task.device == "cpu" and self.answered and not self._facts.get("problem")
+        return Step(task, SEND if judged else INSIDE)
+
+    def after(self, running: RunningTask, status: int, record: Record) -> Step | None:
+        """Return the step that follows a process that has done its part, or None: it has decided, or has failed."""
+        step = running.step
+        whole = record.ended and not (record.foreign or record.forked or record.outcomes or status or running.limit)
+        if not whole or running.prints_too_much():
+            return None
+        if step.phase == SEND:
+            return Step(step.task, JUDGE, step.data)
+        return Step(step.task) if step.phase == JUDGE and record.facts.get(INSIDE) is True else None
+
+    def other_cases(self, cases: Sequence[CaseFacts]) -> str:
+        """Return a sentence if the process of the extension names other cases than the judge has read, or ""."""
+        if self._facts.get("problem") or not self._facts:
+            return ""
+        have = [[case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed)] for case in cases]
+        if have == self._facts["cases"]:
+            return ""
+        return (
+            "cases.py has other cases when the extension is imported than without it: "
+            "define the cases independently of the extension"
+        )

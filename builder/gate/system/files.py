@@ -1,0 +1,24 @@
+"""Reads files that a process of the extension may have replaced: only regular files, and no more than a limit."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+def read_regular(path: Path, most: int, *, end: bool = False) -> bytes:
+    """Return the content of a file, at most `most` bytes; with `end` the last bytes instead of the first.
+
+    Raises OSError for a link, a device or a pipe, which could block the reader for ever.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is not a regular file")
+        with os.fdopen(os.dup(descriptor), "rb") as file:
+            file.seek(max(0, status.st_size - most) if end else 0)
+            return file.read(min(most, status.st_size))  # Python allocates as much as it is asked for
+    finally:
+        os.close(descriptor)

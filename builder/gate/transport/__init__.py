@@ -1,0 +1,1 @@
+"""Data that goes from the process of the extension to the judge."""

@@ -1,0 +1,1 @@
+"""The checks of an environment: each takes its facts and returns findings."""

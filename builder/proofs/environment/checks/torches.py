@@ -1,0 +1,141 @@
+"""Torch itself: whether there is one, only one, complete, and installed by one installer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from builder.proofs.environment.cures import Cures
+from builder.proofs.environment.facts import TorchInstall
+from builder.proofs.environment.finding import Finding, Level
+from builder.proofs.environment.fit import fitting_torch
+
+
+def check_torch(cures: Cures) -> Iterator[Finding]:
+    """There is a torch, and Python imports the only one."""
+    environment = cures.environment
+    if environment.torch is None:
+        fit = fitting_torch(environment, cures.compat)
+        yield Finding(
+            "no-torch",
+            Level.FAULT,
+            f"no folder of sys.path has torch ({environment.interpreter.executable})",
+            "`import torch` fails with ModuleNotFoundError",
+            (cures.change_torch(*fit),) if fit else (),
+            "" if fit else "no torch release in buildfarm's version table fits this Python, driver and GPU",
+        )
+        return
+    yield from _several(cures, environment.torch)
+    yield from _two_records(cures)
+    yield from _conda_and_pip(cures)
+    yield from _requirements(cures)
+
+
+def _several(cures: Cures, first: TorchInstall) -> Iterator[Finding]:
+    """Two folders of sys.path with torch: the first hides the others."""
+    interpreter = cures.environment.interpreter
+    others = [one for one in cures.environment.torches[1:] if one.folder != first.folder]
+    if not others:
+        return
+    listed = "; ".join(f"{one.version} in {one.folder}" for one in (first, *others))
+    why = "Python imports the first; packages in the other folders were installed for another torch"
+    if first.folder in interpreter.own:
+        yield Finding("hidden-torch", Level.NOTE, f"sys.path has {1 + len(others)} torches: {listed}", why)
+        return
+    what = f"the torch of the environment is hidden by another one on sys.path: {listed}"
+    yield Finding("two-torches", Level.FAULT, what, why, *_unhide(cures, first))
+
+
+def _unhide(cures: Cures, first: TorchInstall) -> tuple[tuple[str, ...], str]:
+    """How to take the hiding folder off sys.path: the commands, and what a person must do besides."""
+    environment = cures.environment
+    if first.folder == environment.interpreter.user_site:
+        return ("export PYTHONNOUSERSITE=1",), "put the line into the file that starts your shell or service"
+    entries = environment.variables.get("PYTHONPATH", "").split(":")
+    if str(first.folder) in [entry.rstrip("/") for entry in entries]:
+        rest = ":".join(entry for entry in entries if entry and entry.rstrip("/") != str(first.folder))
+        line = f"export PYTHONPATH={rest}" if rest else "unset PYTHONPATH"
+        return (line,), "remove the folder from the file that sets PYTHONPATH"
+    return (), f"remove {first.folder} from sys.path: a .pth file in {environment.interpreter.own[0]} may name it"
+
+
+def _two_records(cures: Cures) -> Iterator[Finding]:
+    """One folder with two dist-info folders of torch: an interrupted update left one."""
+    torch = cures.environment.torch
+    found = [p for p in cures.environment.packages if p.name == "torch" and torch and p.folder == torch.folder]
+    if len(found) < 2 or torch is None:
+        return
+    versions = ", ".join(sorted((package.version for package in found), key=Version))
+    requirement = f"torch=={torch.package.version}" if torch.package else "torch"
+    yield Finding(
+        "two-records-of-torch",
+        Level.FAULT,
+        f"{torch.folder} has metadata of torch {versions}, but only the files of {torch.version}",
+        "an installation was interrupted; installers read the wrong version and do not replace the files",
+        (cures.remove("torch"), cures.remove("torch"), cures.install(requirement, index=cures.index_of(torch))),
+    )
+
+
+def _conda_and_pip(cures: Cures) -> Iterator[Finding]:
+    """A torch of conda and a torch of pip in one environment overwrite each other's files."""
+    torch, conda = cures.environment.torch, cures.environment.conda
+    names = [name for name in ("pytorch", "libtorch") if name in conda]
+    if not names or torch is None or torch.package is None or torch.package.installer == "conda":
+        return
+    installer = torch.package.installer or "pip"
+    yield Finding(
+        "torch-of-conda-and-pip",
+        Level.FAULT,
+        f"conda installed {names[0]} {conda[names[0]]}, and {installer} installed torch {torch.package.version}",
+        "both have files of the same names, and the linker may load those of the other torch",
+        (
+            f"conda remove --yes --force --prefix {cures.environment.interpreter.prefix} {' '.join(names)}",
+            cures.restore([torch.package], cures.index_of(torch)),
+        ),
+        "or remove the torch of pip, and install PyTorch by conda only",
+    )
+
+
+def _requirements(cures: Cures) -> Iterator[Finding]:
+    """Every package of CUDA that torch requires is installed."""
+    environment = cures.environment
+    torch = environment.torch
+    if torch is None or torch.package is None:
+        return
+    visible = environment.visible
+    wanted = [
+        one
+        for one in torch.package.requirements(environment.interpreter.markers)
+        if canonicalize_name(one.name).startswith(("nvidia-", "cuda-", "triton"))
+    ]
+    index = cures.index_of(torch)
+    if missing := [one for one in wanted if canonicalize_name(one.name) not in visible]:
+        names = ", ".join(one.name for one in missing)
+        yield Finding(
+            "missing-requirement-of-torch",
+            Level.FAULT,
+            f"torch {torch.version} requires {names}, which the environment does not have",
+            "`import torch` fails with `cannot open shared object file`",
+            (cures.install(*(_text(one) for one in missing), index=index),),
+        )
+    differing = [
+        (one, visible[name].version)
+        for one in wanted
+        if (name := canonicalize_name(one.name)) in visible
+        and not one.specifier.contains(visible[name].version, prereleases=True)
+    ]
+    if differing:
+        listed = ", ".join(f"{one.name}{one.specifier} (installed: {version})" for one, version in differing)
+        yield Finding(
+            "other-requirement-of-torch",
+            Level.NOTE,
+            f"torch {torch.version} was tested with {listed}",
+            "another version may lack a function, or be slower",
+            (cures.install(*(_text(one) for one, _ in differing), index=index),),
+        )
+
+
+def _text(requirement: object) -> str:
+    return str(requirement).partition(";")[0].strip()

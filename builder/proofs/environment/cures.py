@@ -1,0 +1,130 @@
+"""The commands that mend an environment; compat.yaml decides which versions they name."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from builder.matrix.axes import Arch, Cuda, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.config import TORCH_INDEX
+from builder.proofs.environment.facts import Environment, Package, TorchInstall
+from builder.wheels.toolchain.uv import uv_command
+
+
+@dataclass(frozen=True)
+class Cures:
+    """Makes commands for one environment.
+
+    Attributes:
+        environment: the environment.
+        compat: the facts about torch and CUDA.
+        torch_index: URL of PyTorch's index, with `{variant}`.
+
+    """
+
+    environment: Environment
+    compat: Compat
+    torch_index: str = TORCH_INDEX
+
+    @property
+    def _python(self) -> str:
+        return str(self.environment.interpreter.executable)
+
+    @property
+    def _uses_uv(self) -> bool:
+        """uv, unless the environment has pip and this machine has no uv on PATH."""
+        return "pip" not in self.environment.visible or shutil.which("uv") is not None
+
+    def _command(self, verb: str, *words: str) -> str:
+        if self._uses_uv:
+            return f"{uv_command()} {shlex.join(['pip', verb, '--python', self._python, *words])}"
+        return shlex.join([self._python, "-m", "pip", verb, *words])
+
+    def install(self, *requirements: str, index: str = "") -> str:
+        """Install or replace packages; `index` is asked before the default index."""
+        option = ["--index" if self._uses_uv else "--extra-index-url", index] if index else []
+        return self._command("install", *option, *requirements)
+
+    def upgrade(self, name: str, *keep: str) -> str:
+        """Install the newest release of a package that fits what is kept."""
+        option = ["--upgrade-package", name] if self._uses_uv else ["--upgrade"]
+        return self._command("install", *option, name, *keep)
+
+    def remove(self, *names: str) -> str:
+        """Remove packages."""
+        return self._command("uninstall", *([] if self._uses_uv else ["-y"]), *names)
+
+    def restore(self, packages: Sequence[Package], index: str = "") -> str:
+        """Install the files of packages again, without their requirements."""
+        pins = [
+            f"{package.name} @ {package.source}" if package.source else f"{package.name}=={package.version}"
+            for package in packages
+        ]
+        option = ["--index" if self._uses_uv else "--extra-index-url", index] if index else []
+        if self._uses_uv:
+            again = [word for package in packages for word in ("--reinstall-package", package.name)]
+        else:
+            again = ["--force-reinstall"]
+        return self._command("install", "--no-deps", *again, *option, *pins)
+
+    @property
+    def archs(self) -> list[Arch]:
+        """The architectures of the GPUs that the compiler of torch's CUDA knows."""
+        torch = self.environment.torch
+        gpus = sorted({gpu.arch for gpu in self.environment.machine.gpus})
+        if torch is None or torch.cuda not in self.compat.cudas or torch.cuda is None:
+            return gpus
+        return [gpu for gpu in gpus if not self.compat.why_not_arch(torch.cuda, gpu)]
+
+    def compile(self, package: Package) -> tuple[str, ...]:
+        """Compile a package from its source for the torch and the GPUs of the environment."""
+        gpus = ";".join(map(str, self.archs))
+        archs = f"TORCH_CUDA_ARCH_LIST={shlex.quote(gpus)} " if gpus else ""
+        source = f"{package.name} @ {package.source}" if package.source else f"{package.name}=={package.public}"
+        tools = [name for name in ("setuptools", "wheel", "ninja") if name not in self.environment.visible]
+        words = ["--no-deps", "--no-binary", package.name, "--no-build-isolation"]
+        words += ["--reinstall-package", package.name] if self._uses_uv else ["--force-reinstall", "--no-cache-dir"]
+        first = (self.install(*tools),) if tools else ()
+        return (*first, f"{archs}{self._command('install', *words, source)}")
+
+    def index_of(self, torch: TorchInstall) -> str:
+        """The index that has an installed torch and its companions; empty for the default index."""
+        local = torch.package.local if torch.package else ""
+        if re.fullmatch(r"cu\d+|cpu", local):
+            return self.variant_index(local)
+        release, cuda = torch.release, torch.cuda
+        if release not in self.compat.torches or release is None or cuda is None:
+            return ""
+        return "" if self.compat.is_default_variant(release, cuda) else self.variant_index(cuda.variant)
+
+    def variant_index(self, variant: str) -> str:
+        """PyTorch's index of a variant, such as `cu128` or `cpu`."""
+        return self.torch_index.replace("{variant}", variant)
+
+    def companion(self, name: str, torch: Torch, local: str) -> str:
+        """The requirement of torchvision or torchaudio for this torch; empty if compat.yaml does not know it.
+
+        A release that belongs to several torch releases is not pinned to the CUDA variant `local`.
+        """
+        versions = self.compat.companions[name]
+        version = versions.get(torch, "")
+        if not version:
+            return ""
+        shared = sum(other == version for other in versions.values()) > 1
+        return f"{name}=={version}+{local}" if local and not shared else f"{name}=={version}"
+
+    def change_torch(self, torch: Torch, cuda: Cuda) -> str:
+        """Install a torch, and the companions that belong to it.
+
+        `torch==2.11.0` admits every CUDA variant, also the installed one. Therefore the command names the variant, and
+        PyTorch's index, which has all variants.
+        """
+        present = [name for name in self.compat.companions if name in self.environment.visible]
+        pins = [self.companion(name, torch, cuda.variant) for name in present]
+        return self.install(
+            f"torch=={torch}+{cuda.variant}", *filter(None, pins), index=self.variant_index(cuda.variant)
+        )

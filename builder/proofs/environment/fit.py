@@ -1,0 +1,88 @@
+"""Which torch an environment's Python, driver and GPUs can use, by compat.yaml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from packaging.version import InvalidVersion, Version
+
+from builder.errors import UsageError
+from builder.matrix.axes import Arch, Cuda, Torch
+from builder.matrix.compat import Compat
+from builder.proofs.environment.facts import Environment, Gpu
+from builder.wheelfile.compatibility import runs_on
+
+
+def driver_floor(cuda: Cuda, compat: Compat) -> str:
+    """The oldest driver for programs of a CUDA; empty if compat.yaml does not know the CUDA."""
+    try:
+        return compat.toolkit(cuda).driver_floor
+    except UsageError:
+        return ""
+
+
+def driver_runs(driver: str, cuda: Cuda, compat: Compat) -> bool:
+    """Whether a driver is new enough for a CUDA; an unknown driver or CUDA counts as new enough."""
+    try:
+        return Version(driver) >= Version(driver_floor(cuda, compat))
+    except InvalidVersion:
+        return True
+
+
+def nvrtc_knows(cuda: Cuda, gpu: Arch, compat: Compat) -> bool:
+    """Whether the runtime compiler (NVRTC) of a CUDA compiles for a GPU; an unknown CUDA counts as able."""
+    try:
+        return gpu in compat.toolkit(cuda).archs
+    except UsageError:
+        return True
+
+
+def fitting_torch(environment: Environment, compat: Compat) -> tuple[Torch, Cuda] | None:
+    """The torch nearest to the installed one that this Python, driver and these GPUs can use, and its CUDA.
+
+    The same release with another CUDA comes first, then the next newer release, then older ones.
+    """
+    installed = environment.torch
+    now = installed.release if installed else None
+    cuda = installed.cuda if installed else None
+
+    def distance(found: tuple[Torch, Cuda]) -> tuple[object, ...]:
+        torch, its_cuda = found
+        return (
+            torch != now,
+            now is not None and torch < now,
+            abs(100 * torch.major + torch.minor - 100 * now.major - now.minor) if now else 0,
+            cuda is None or its_cuda.major != cuda.major,
+            not compat.is_default_variant(torch, its_cuda),
+            (-its_cuda.major, -its_cuda.minor),
+            (-torch.major, -torch.minor, -torch.patch),
+        )
+
+    return min(_usable(environment, compat), key=distance, default=None)
+
+
+def _usable(environment: Environment, compat: Compat) -> Iterator[tuple[Torch, Cuda]]:
+    """Every torch and CUDA that has a wheel for this Python, and that the driver and the GPUs can use."""
+    python, platform, machine = environment.interpreter.python, environment.platform, environment.machine
+    for torch in compat.torches:
+        for cuda in compat.torch(torch).variants:
+            if compat.why_not(torch, cuda, python, platform) or not driver_runs(machine.driver, cuda, compat):
+                continue
+            if all(_supports(torch, cuda, gpu, environment, compat) for gpu in machine.gpus):
+                yield torch, cuda
+
+
+def unsupported_gpus(environment: Environment, compat: Compat) -> list[Gpu]:
+    """The GPUs that no torch of compat.yaml supports, whatever the Python and the driver."""
+    every = [(torch, cuda) for torch in compat.torches for cuda in compat.torch(torch).variants]
+    return [
+        gpu
+        for gpu in dict.fromkeys(environment.machine.gpus)
+        if not any(_supports(torch, cuda, gpu, environment, compat) for torch, cuda in every)
+    ]
+
+
+def _supports(torch: Torch, cuda: Cuda, gpu: Gpu, environment: Environment, compat: Compat) -> bool:
+    """Whether a GPU runs the code of a torch's wheel, and the CUDA compiles for it at run time."""
+    codes = [arch.sm for arch in compat.official_archs(torch, cuda, environment.platform)]
+    return runs_on(codes, gpu.arch) and nvrtc_knows(cuda, gpu.arch, compat)

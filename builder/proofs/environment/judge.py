@@ -1,0 +1,31 @@
+"""All checks of an environment, in the order in which a person should mend what they find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from builder.proofs.environment.checks.companions import check_companions
+from builder.proofs.environment.checks.extensions import check_extensions
+from builder.proofs.environment.checks.gpus import check_gpus
+from builder.proofs.environment.checks.library_path import check_library_path
+from builder.proofs.environment.checks.nvidia import check_nvidia
+from builder.proofs.environment.checks.tools import check_tools
+from builder.proofs.environment.checks.torches import check_torch
+from builder.proofs.environment.cures import Cures
+from builder.proofs.environment.finding import Finding, Level
+
+_CHECKS: tuple[Callable[[Cures], Iterator[Finding]], ...] = (
+    check_torch,
+    check_gpus,
+    check_companions,
+    check_nvidia,
+    check_library_path,
+    check_extensions,
+    check_tools,
+)
+
+
+def judge(cures: Cures) -> tuple[Finding, ...]:
+    """The findings about an environment: faults first, then notes; both in the order of the checks."""
+    found = [finding for check in _CHECKS for finding in check(cures)]
+    return tuple(sorted(found, key=lambda finding: finding.level is Level.NOTE))

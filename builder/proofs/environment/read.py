@@ -1,0 +1,212 @@
+"""Reads the facts about an environment: asks its Python for its folders, then reads metadata and other files."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+from typing import Any
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from builder.errors import UsageError
+from builder.gate.system import nvidia
+from builder.matrix.axes import Arch, Cuda, Platform, Python
+from builder.proofs.cells.driver import driver_version
+from builder.proofs.environment.facts import (
+    Environment,
+    Gpu,
+    Interpreter,
+    Machine,
+    Package,
+    Tools,
+    TorchInstall,
+)
+from builder.proofs.environment.probe import PROBE
+from builder.untrusted.json_data import JsonError, parse_json
+from builder.wheels.build_scripts.cuda_packages import torch_cuda
+from builder.wheels.toolchain.cuda_toolkit import nvcc_version
+
+#: Environment variables that are read, and that a bug report may show. Others are never shown.
+VARIABLES = (
+    "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
+    "CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "PYTORCH_NVRTC", "PYTHONPATH",
+    "PYTHONNOUSERSITE", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CC", "CXX",
+)  # fmt: skip
+_SECONDS = 60
+_MOST = 300  # characters of a message
+_LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
+
+
+def read_environment(python: Path, machine: Machine | None = None) -> Environment:
+    """Read the environment of a Python. `machine` stands for another machine than this one.
+
+    Raises UsageError if the program is not a Python that runs.
+    """
+    interpreter = read_interpreter(python)
+    packages = tuple(_packages(interpreter.path))
+    return Environment(
+        interpreter=interpreter,
+        packages=packages,
+        torches=tuple(_torches(interpreter.path, packages)),
+        machine=machine or own_machine(),
+        tools=_tools(interpreter),
+        variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
+        conda=dict(_conda(interpreter.prefix)),
+        platform=_platform(interpreter.markers),
+    )
+
+
+def read_interpreter(python: Path) -> Interpreter:
+    """Ask a Python for its version and folders; raises UsageError if it does not run."""
+    program = Path(shutil.which(str(python)) or python)
+    if program.is_dir():
+        program = program / "bin" / "python"
+    reason = ""
+    try:
+        ran = subprocess.run([program, "-c", PROBE], capture_output=True, text=True, timeout=_SECONDS, check=False)
+        lines = ran.stdout.splitlines() if ran.returncode == 0 else []
+        reason = (ran.stderr.splitlines() or [""])[-1].strip()[:_MOST]
+        return parse_json(lines[-1] if lines else "", lambda data: _interpreter(data, program))
+    except OSError as error:
+        reason = error.strerror or ""
+    except subprocess.TimeoutExpired:
+        reason = f"it did not answer within {_SECONDS} seconds"
+    except (JsonError, UnicodeDecodeError):
+        pass
+    raise UsageError(
+        f"this is not a Python that runs{f': {reason}' if reason else ''}",
+        where=str(python),
+        hints=["name one: --python .venv/bin/python"],
+    )
+
+
+def _interpreter(data: dict[str, Any], program: Path) -> Interpreter:
+    return Interpreter(
+        executable=Path(data["executable"] or program),
+        prefix=Path(data["prefix"]),
+        python=Python.parse(data["python"]),
+        own=tuple(dict.fromkeys(map(Path, data["own"]))),
+        path=tuple(dict.fromkeys(map(Path, data["path"]))),
+        user_site=Path(data["user_site"]) if data["user_site"] else None,
+        headers=data["headers"],
+        markers=data["markers"],
+    )
+
+
+def own_machine() -> Machine:
+    """The driver and the GPUs of this machine, from nvidia-smi and the kernel module."""
+    rows = nvidia.smi(["index", "name", "compute_cap"])
+    gpus = tuple(Gpu(row.get("name", "GPU"), Arch.parse(row["compute_cap"])) for row in rows if "compute_cap" in row)
+    return Machine(driver_version(), gpus)
+
+
+def _platform(markers: Mapping[str, str]) -> Platform:
+    name = f"linux_{markers['platform_machine']}"
+    if markers["sys_platform"] != "linux" or name not in list(Platform):
+        raise UsageError(
+            f"doctor judges Python on Linux for x86_64 and aarch64, not {markers['platform_system']} on"
+            f" {markers['platform_machine']}"
+        )
+    return Platform(name)
+
+
+def _packages(path: Iterable[Path]) -> Iterator[Package]:
+    for folder in path:
+        for found in distributions(path=[str(folder)]):
+            if (package := _package(found, folder)) is not None:
+                yield package
+
+
+def _package(found: Distribution, folder: Path) -> Package | None:
+    """One distribution; None if its metadata is damaged, as an interrupted installation leaves it."""
+    try:
+        metadata = found.metadata
+        name, version = metadata["Name"], metadata["Version"]
+        Version(version)
+    # No METADATA, other bytes than UTF-8, no version. Once the package importlib_metadata is imported, as Dask does, it
+    # answers in place of the standard library, and raises KeyError for a missing key.
+    except (KeyError, OSError, TypeError, ValueError):
+        return None
+    if not name:
+        return None
+    files: dict[str, str] = {}
+    with suppress(OSError, TypeError, ValueError, csv.Error):  # a damaged RECORD
+        files = {
+            str(file): f"{file.hash.mode}={file.hash.value}" if file.hash else ""
+            for file in found.files or ()
+            if _LIBRARY.search(file.name)
+        }
+    return Package(
+        name=canonicalize_name(name),
+        version=version,
+        folder=folder,
+        requires=tuple(metadata.get_all("Requires-Dist") or ()),
+        installer=(found.read_text("INSTALLER") or "").strip(),
+        source=_source(found.read_text("direct_url.json")),
+        libraries=files,
+    )
+
+
+def _source(text: str | None) -> str:
+    """The requirement URL of a package that does not come from an index (PEP 610); empty for others."""
+
+    def url_of(data: dict[str, Any]) -> str:
+        vcs = data.get("vcs_info")
+        return f"{vcs['vcs']}+{data['url']}@{vcs['commit_id']}" if vcs else str(data.get("url", ""))
+
+    try:
+        return parse_json(text or "{}", url_of)
+    except JsonError:
+        return ""
+
+
+def _torches(path: Iterable[Path], packages: Iterable[Package]) -> Iterator[TorchInstall]:
+    for folder in path:
+        owners = [package for package in packages if package.name == "torch" and package.folder == folder]
+        if not (folder / "torch" / "__init__.py").is_file() and not owners:
+            continue
+        file, text = folder / "torch" / "version.py", ""
+        if file.is_file():
+            text = file.read_text(encoding="utf-8", errors="replace")
+        stated = re.search(r"^__version__ = '([^']+)'", text, re.MULTILINE)
+        version = stated[1] if stated else owners[0].version if owners else ""
+        owner = next((one for one in owners if one.public == version.partition("+")[0]), owners[0] if owners else None)
+        cuda = torch_cuda(folder) if text else ""
+        yield TorchInstall(folder, version, Cuda.parse(".".join(cuda.split(".")[:2])) if cuda else None, owner)
+
+
+def _tools(interpreter: Interpreter) -> Tools:
+    """What a build finds: PATH, and the programs beside the Python."""
+    search = os.pathsep.join([str(interpreter.executable.parent), os.environ.get("PATH", os.defpath)])
+    home, nvcc = "", ""
+    which = shutil.which("nvcc", path=search)
+    for folder in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), which and Path(which).resolve().parents[1],
+                   "/usr/local/cuda"):  # fmt: skip
+        if folder and (nvcc := nvcc_version(Path(folder))):
+            home = str(folder)
+            break
+    return Tools(ninja=shutil.which("ninja", path=search) or "", compiler=_compiler(search), nvcc=nvcc, home=home)
+
+
+def _compiler(search: str) -> str:
+    name = os.environ.get("CXX") or "g++"
+    program = shutil.which(name, path=search)
+    if program is None:
+        return ""
+    ran = subprocess.run([program, "-dumpfullversion", "-dumpversion"], capture_output=True, text=True, check=False)
+    return f"{name} {ran.stdout.strip()}" if ran.returncode == 0 else ""
+
+
+def _conda(prefix: Path) -> Iterator[tuple[str, str]]:
+    for file in sorted((prefix / "conda-meta").glob("*.json")):
+        name, _, version = file.stem.rpartition("-")[0].rpartition("-")
+        if name:
+            yield name, version

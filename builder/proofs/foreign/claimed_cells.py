@@ -1,0 +1,224 @@
+"""The cells that a wheel claims, by its tags, its METADATA, its version and its libraries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from builder.matrix.axes import Cell, Platform, Python
+from builder.matrix.compat import Compat, and_list
+from builder.proofs.static.metadata import read_requirement
+from builder.proofs.static.stable_abi import shims
+from builder.wheelfile.compatibility import admits
+from builder.wheelfile.facts import WheelFacts
+
+#: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
+_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
+_LOCAL = re.compile(r"\+[\w.]+")
+#: `cu121` or `cu13` in a local version.
+_VARIANT = re.compile(r"cu(\d{2,3})(?!\d)")
+#: `pt24`, `torch211` or `torch2.4` in a local version.
+_SERIES = re.compile(r"(?:pt|torch)(\d)\.?(\d+)")
+
+
+class WhyNotClaimed(NamedTuple):
+    """Why a wheel does not claim a cell: `torch`, `CUDA` or `Python`, the value in the cell, and the reason."""
+
+    axis: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ClaimedCells:
+    """The cells that a wheel claims, sorted, and a sentence for each reason why it does not claim the others."""
+
+    cells: tuple[Cell, ...]
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class CellClaims:
+    """What a wheel says about the cells that it is for."""
+
+    facts: WheelFacts
+
+    def why_not(self, cell: Cell) -> WhyNotClaimed | None:
+        """The first reason why the wheel does not claim the cell; None if it does."""
+        if reason := self._why_not_torch(cell):
+            return WhyNotClaimed("torch", cell.torch.series, reason)
+        if reason := self._why_not_cuda(cell):
+            return WhyNotClaimed("CUDA", str(cell.cuda), reason)
+        if reason := self._why_not_python(cell):
+            return WhyNotClaimed("Python", str(cell.python), reason)
+        return None
+
+    def why_not_stated(self, cell: Cell) -> str:
+        """Why METADATA or the version excludes the torch of a cell, whatever the libraries need; empty if not."""
+        for one in self._torch_requirements(cell):
+            # A pin such as ==2.11.0+cu130 admits this release for one CUDA only, which `_why_not_cuda` says.
+            if not SpecifierSet(_LOCAL.sub("", str(one.specifier))).contains(str(cell.torch)):
+                return f"METADATA requires torch{one.specifier}"
+        if self._series and self._series != cell.torch.series:
+            return f"the version {self.facts.version} names torch {self._series}"
+        return ""
+
+    def _why_not_torch(self, cell: Cell) -> str:
+        if reason := self.why_not_stated(cell):
+            return reason
+        if self.floor > (cell.torch.major, cell.torch.minor):
+            return f"the libraries call functions that torch has since {self.floor[0]}.{self.floor[1]}"
+        return ""
+
+    def _why_not_cuda(self, cell: Cell) -> str:
+        version = f"{cell.torch}+{cell.cuda.variant}"
+        for one in self._torch_requirements(cell):
+            if not (one.specifier.contains(str(cell.torch)) or one.specifier.contains(version)):
+                return f"METADATA requires torch{one.specifier}"
+        if "cpu" in self._local:
+            return f"the version {self.facts.version} names a build without CUDA, and every cell has CUDA"
+        if self.variant and self.variant not in (cell.cuda.variant, f"cu{cell.cuda.major}"):
+            return f"the version {self.facts.version} names {self.variant}"
+        if self.runtimes and cell.cuda.major not in self.runtimes:
+            return f"the libraries need the runtime of CUDA {and_list(sorted(self.runtimes))}"
+        return ""
+
+    def admits_python(self, python: Python, platform: Platform) -> bool:
+        """Whether a tag of the file name suits this Python on this platform."""
+        machine = str(platform).removeprefix("linux_")
+        return any(admits(tag, python, machine) for tag in parse_wheel_filename(self.facts.filename)[3])
+
+    def _why_not_python(self, cell: Cell) -> str:
+        if not self.admits_python(cell.python, cell.platform):
+            tags = parse_wheel_filename(self.facts.filename)[3]
+            return f"the tag is {and_list(sorted({f'{tag.interpreter}-{tag.abi}' for tag in tags}))}"
+        if not _contains(self.facts.requires_python, f"{cell.python.major}.{cell.python.minor}.99"):
+            return f"METADATA requires Python {self.facts.requires_python}"
+        return ""
+
+    def _torch_requirements(self, cell: Cell) -> Iterator[Requirement]:
+        """The requirements of torch that count in the cell; the check `metadata` reports unreadable ones."""
+        python = f"{cell.python.major}.{cell.python.minor}"
+        variables = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+        for one in self._torch_lines:
+            if one.marker is None or one.marker.evaluate({**variables}):
+                yield one
+
+    @cached_property
+    def _torch_lines(self) -> tuple[Requirement, ...]:
+        return tuple(one for one in _requirements(self.facts.requires_dist) if canonicalize_name(one.name) == "torch")
+
+    @property
+    def requires_torch(self) -> bool:
+        """Whether METADATA has a requirement of torch, not only for an extra."""
+        return any(one.marker is None or "extra" not in str(one.marker) for one in self._torch_lines)
+
+    @cached_property
+    def _local(self) -> str:
+        try:
+            return Version(self.facts.version).local or ""
+        except ValueError:  # InvalidVersion or a too long number; reported by the check `metadata`
+            return ""
+
+    @cached_property
+    def variant(self) -> str:
+        """The CUDA that the version names, such as `cu121` or `cu13`; empty without one."""
+        match = _VARIANT.search(self._local)
+        return match[0] if match else ""
+
+    @cached_property
+    def _series(self) -> str:
+        """The torch series that the version names: 2.4 for `pt24`, and 2.5 for `torch251`, which no series is."""
+        match = _SERIES.search(self._local)
+        if match is None:
+            return ""
+        known = {torch.series for torch in Compat.load().torches}
+        whole = f"{match[1]}.{match[2]}"
+        return whole if whole in known else f"{match[1]}.{match[2][0]}"
+
+    @cached_property
+    def floor(self) -> tuple[int, int]:
+        """The oldest torch series with every C function that the libraries call; (0, 0) if they call none."""
+        used = (symbol for library in self.facts.libraries for symbol in library.undefined if symbol in shims())
+        return max((shims()[symbol].since for symbol in used), default=(0, 0))
+
+    @cached_property
+    def runtimes(self) -> frozenset[int]:
+        """The CUDA major versions whose runtime the libraries need; several for one library of each."""
+        needed = (name for library in self.facts.libraries for name in library.needed)
+        return frozenset(int(match[1]) for name in needed if (match := _RUNTIME.match(name)))
+
+
+def claimed_cells(facts: WheelFacts, compat: Compat, platform: Platform) -> ClaimedCells:
+    """The cells of a platform that a wheel claims: for each torch series, the newest release that it admits."""
+    claims = CellClaims(facts)
+    newest: dict[tuple[str, object, object], Cell] = {}
+    reasons: dict[tuple[str, str], set[str]] = {}
+    for cell in every_cell(compat, platform):
+        if why := claims.why_not(cell):
+            reasons.setdefault((why.axis, why.reason), set()).add(why.value)
+        else:
+            newest[cell.torch.series, cell.cuda, cell.python] = cell  # the releases come in order
+    cells = tuple(sorted(newest.values()))
+    admitted = {
+        "torch": {cell.torch.series for cell in cells},
+        "CUDA": {str(cell.cuda) for cell in cells},
+        "Python": {str(cell.python) for cell in cells},
+    }
+    others = [
+        f"{axis} {_text(axis, values - admitted[axis], compat)}: {reason}"
+        for (axis, reason), values in reasons.items()
+        if values - admitted[axis]
+    ]
+    return ClaimedCells(cells, tuple(others))
+
+
+def every_cell(compat: Compat, platform: Platform) -> Iterator[Cell]:
+    """Every cell of a platform for which PyTorch has a wheel, the oldest torch first."""
+    for torch in compat.torches:
+        for cuda in sorted(compat.torch(torch).variants):
+            for python in compat.pythons:
+                if compat.why_not(torch, cuda, python, platform) is None:
+                    yield Cell(torch, cuda, python, platform)
+
+
+def _text(axis: str, values: Collection[str], compat: Compat) -> str:
+    """The values of an axis of compat.yaml, as `range_text` writes them."""
+    order: Sequence[str] = {
+        "torch": list(dict.fromkeys(torch.series for torch in compat.torches)),
+        "CUDA": [str(cuda) for cuda in compat.cudas],
+        "Python": [str(python) for python in compat.pythons],
+    }[axis]
+    return range_text(order, values)
+
+
+def range_text(order: Sequence[str], values: Collection[str]) -> str:
+    """The values, in their order, as `2.0 to 2.10 and 2.12`: at least three in a row become a range."""
+    runs: list[list[str]] = []
+    for before, value in zip(["", *order], order, strict=False):
+        if value in values:
+            if runs and runs[-1][-1] == before:
+                runs[-1].append(value)
+            else:
+                runs.append([value])
+    return and_list(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run))
+
+
+def _requirements(lines: Sequence[str]) -> Iterator[Requirement]:
+    """The readable ones; the check `metadata` reports the others."""
+    yield from (one for line in lines if (one := read_requirement(line)) is not None)
+
+
+def _contains(specifier: str, version: str) -> bool:
+    try:
+        return SpecifierSet(specifier).contains(version)
+    except ValueError:  # InvalidSpecifier or a too long number; reported by the check `metadata`
+        return True

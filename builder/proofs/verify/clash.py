@@ -1,0 +1,164 @@
+"""Whether a wheel clashes with packages beside it in one process, by the rules of glibc's dynamic loader.
+
+Python loads each extension module with RTLD_LOCAL, so equal names of functions in two packages are no clash. What two
+packages share nevertheless (glibc: elf/dl-load.c, elf/dl-lookup.c):
+
+- A library that another one needs by name is loaded once for each name (soname). The second package gets the first
+  one's library.
+- A symbol with the binding STB_GNU_UNIQUE, such as a static member of a C++ template, exists once in a process.
+- torch allows one TORCH_LIBRARY for each name of an op library, and refuses the second.
+- Installers put files of the same path over each other.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from builder.matrix.compat import and_list
+from builder.proof import Check, Proof
+from builder.proofs.static.claim import join_names, make_proof
+from builder.proofs.static.system_symbols import demangle
+from builder.wheelfile.exports import Exports
+from builder.wheelfile.facts import WheelFacts
+
+#: Symbols that every library has, and the entry points of Python modules, which Python finds in each library by itself.
+_OF_EVERY_LIBRARY = re.compile(r"PyInit_\w+|_init|_fini|__bss_start|_edata|_end|__odr_asan\w*")
+#: Objects of headers that many packages compile in, and that are made to be shared: C++ library, torch, pybind11,
+#: CUDA's C++ libraries.
+_OF_HEADERS = re.compile(
+    r"_Z(?:GV|T[VIST])?Z?N?[rVK]*[RO]?(?:S[tabsiod]|9__gnu_cxx|10__cxxabiv1|2at|3c10|5torch|6caffe2|8pybind11|4cuda|3cub|6thrust)"
+)
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A package beside the wheel: its project, its name with its version, and its libraries."""
+
+    project: str
+    name: str
+    exports: tuple[Exports, ...]
+
+
+def check_clash(facts: WheelFacts, own: Sequence[Exports], neighbours: Sequence[Neighbour]) -> Proof:
+    """No library, object or op library of the wheel stands for one of a neighbour that is different."""
+    errors: list[str] = []
+    remarks: list[str] = []
+    for other in neighbours:
+        errors += [*_paths(own, other), *_op_libraries(own, other)]
+        for text, fails in (*_names(own, other), *_objects(own, other)):
+            (errors if fails else remarks).append(text)
+        remarks += _functions(own, other)
+    names = [one.name for one in neighbours if one.exports]
+    good = f"beside {join_names(names)}" if names else "no package beside the wheel has libraries"
+    return make_proof(facts, Check.CLASH, errors, good=good, evidence={"remarks": remarks} if remarks else {})
+
+
+def _paths(own: Sequence[Exports], other: Neighbour) -> Iterator[str]:
+    """Libraries that the second installation overwrites."""
+    theirs = {one.library.path: one for one in other.exports}
+    both = [one.library.path for one in own if one.library.path in theirs and _differ(one, theirs[one.library.path])]
+    if both:
+        yield f"{other.name} also installs {join_names(both)}, with a different content: the later installation wins"
+
+
+def _op_libraries(own: Sequence[Exports], other: Neighbour) -> Iterator[str]:
+    """Op libraries that both register; torch raises an error at the second import."""
+    both = _registered(own) & _registered(other.exports)
+    if both:
+        yield (
+            f"{other.name} also registers the op library {and_list(sorted(both))} with TORCH_LIBRARY: the import of the"
+            " second fails; rename one, or use TORCH_LIBRARY_FRAGMENT in both"
+        )
+
+
+def _registered(exports: Iterable[Exports]) -> frozenset[str]:
+    return frozenset().union(*(one.op_libraries for one in exports))
+
+
+def _names(own: Sequence[Exports], other: Neighbour) -> Iterator[tuple[str, bool]]:
+    """Different libraries that the loader takes for one, because a library needs them by their name."""
+    needed = {name for one in (*own, *other.exports) for name in one.library.needed}
+    theirs = {one.name: one for one in other.exports}
+    for mine in own:
+        their = theirs.get(mine.name)
+        if their is None or mine.name not in needed or not _differ(mine, their):
+            continue
+        both = f"{mine.library.path} and {their.library.path} of {other.name} are both {mine.name}"
+        if mine.library.defined == their.library.defined:
+            yield f"{both} and define the same symbols, but differ: the loader takes the first for both", False
+            continue
+        lack = _lack(own, mine, their, other.name, "this wheel") or _lack(
+            other.exports, their, mine, "this wheel", other.name
+        )
+        yield (
+            (
+                f"{both}, but define different symbols: the loader takes the first for both"
+                f"{f', {lack}' if lack else ''}; give one a name of its own, as `auditwheel repair` does"
+            ),
+            True,
+        )
+
+
+def _lack(users: Sequence[Exports], wanted: Exports, given: Exports, first: str, second: str) -> str:
+    """What the users of a library miss if they get the other library of its name."""
+    used = {symbol for one in users if wanted.name in one.library.needed for symbol in one.library.undefined}
+    missing = sorted(used & set(wanted.library.defined) - set(given.library.defined))
+    if not missing:
+        return ""
+    return f"so after the import of {first}, {second} lacks {join_names([demangle(name) for name in missing])}"
+
+
+def _objects(own: Sequence[Exports], other: Neighbour) -> Iterator[tuple[str, bool]]:
+    """Objects that exist once in a process although both packages define them."""
+    theirs = {name: (size, one) for one in other.exports for name, size in one.unique.items()}
+    found = [
+        (name, size, theirs[name][0])
+        for one in own
+        for name, size in one.unique.items()
+        if name in theirs and _differ(one, theirs[name][1])
+    ]
+    unequal = [f"{demangle(name)} ({size} and {their} bytes)" for name, size, their in found if size != their]
+    if unequal:
+        yield (
+            (
+                f"{other.name} also defines {join_names(unequal)}, of which a process has one (STB_GNU_UNIQUE): the"
+                " second library uses the object of the first, which has another size; compile with -fno-gnu-unique or"
+                " -fvisibility=hidden"
+            ),
+            True,
+        )
+    equal = sorted({demangle(name) for name, size, their in found if size == their and not _OF_HEADERS.match(name)})
+    if equal:
+        yield (
+            (
+                f"the wheel shares {join_names(equal)} with {other.name} (STB_GNU_UNIQUE): both must be compiled from"
+                " the same headers"
+            ),
+            False,
+        )
+
+
+def _functions(own: Sequence[Exports], other: Neighbour) -> Iterator[str]:
+    """Functions and objects of one name, which are a clash only if somebody loads a library with RTLD_GLOBAL."""
+    theirs = [one for one in other.exports if not one.library.foreign]
+    names = {
+        name
+        for mine in own
+        if not mine.library.foreign
+        for their in theirs
+        if _differ(mine, their)
+        for name in mine.strong & their.strong
+        if not _OF_EVERY_LIBRARY.fullmatch(name)
+    }
+    if names:
+        shown = join_names(sorted(map(demangle, names)))
+        yield (
+            f"{other.name} exports {shown} too: harmless as Python loads modules, but with RTLD_GLOBAL both would call"
+            " the first; compile with -fvisibility=hidden"
+        )
+
+
+def _differ(one: Exports, other: Exports) -> bool:
+    return one.sha256 != other.sha256

@@ -1,0 +1,185 @@
+"""On which GPUs the GPU code of a wheel runs: as it is, compiled by the driver from PTX, or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from builder.errors import UsageError
+from builder.matrix.axes import Arch
+from builder.matrix.compat import Compat, and_list
+from builder.proof import Check, Proof
+from builder.proofs.static.claim import join_names, make_proof
+from builder.wheelfile.compatibility import codes_for
+from builder.wheelfile.facts import Library, WheelFacts
+
+#: GPUs that no torch of the version table serves any more are not listed.
+_OLDEST = (7, 0)
+
+
+class How(StrEnum):
+    """How a GPU runs the code of a wheel."""
+
+    NATIVE = "native"
+    PTX = "from PTX"
+    NOT = "cannot run"
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU that somebody asks about: the name for people, and its compute capability."""
+
+    name: str
+    arch: Arch
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.arch})" if self.name != str(self.arch) else self.name
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How one GPU runs a wheel.
+
+    Attributes:
+        gpu: the GPU.
+        how: native if every library with GPU code has machine code for it.
+        library: the library that decides, i.e. the worst one.
+        code: the machine code or PTX that runs, such as sm_80 or compute_90; empty if none does.
+        driver: the oldest Linux driver that runs the code; empty if unknown.
+
+    """
+
+    gpu: Gpu
+    how: How
+    library: str
+    code: str = ""
+    driver: str = ""
+
+
+def known_gpus(compat: Compat) -> list[Gpu]:
+    """The GPUs of the version table, one for each product."""
+    return [
+        Gpu(name, Arch(*capability)) for capability, names in sorted(compat.gpus.items()) for name in names
+        if capability >= _OLDEST
+    ]  # fmt: skip
+
+
+def gpu_named(text: str, compat: Compat) -> Arch:
+    """The compute capability of a GPU's name, such as `RTX 4090`, or of `8.9` or `sm_89`; raises UsageError."""
+    if re.fullmatch(r"\d+\.\d", text):
+        return Arch.parse(text)
+    if match := re.fullmatch(r"sm_(\d+)(\d)a?", text):
+        return Arch(int(match[1]), int(match[2]))
+    found = compat.gpu_named(text)
+    if found is None:
+        raise UsageError(
+            f"buildfarm knows no GPU {text!r}", where="--gpu", hints=["write its compute capability, such as --gpu 8.9"]
+        )
+    return found
+
+
+def answer(facts: WheelFacts, gpu: Gpu, compat: Compat, floor: str) -> Answer | None:
+    """How a GPU runs the wheel; None if no library has GPU code. `floor` is the oldest driver of the wheel's CUDA."""
+    order = list(How)
+    answers = [_of_library(one, gpu, compat, floor) for one in facts.libraries if _coded(one)]
+    return max(answers, key=lambda one: order.index(one.how), default=None)
+
+
+def check_gpus(facts: WheelFacts, asked: Sequence[Gpu], driver: str, compat: Compat, floor: str) -> Proof:
+    """Every GPU that is asked about runs the wheel, with this driver if it is not empty.
+
+    Without such a GPU, the check passes and says what each known GPU does.
+    """
+    found = [one for gpu in asked or known_gpus(compat) if (one := answer(facts, gpu, compat, floor))]
+    evidence: dict[str, Any] = {
+        "gpus": {str(one.gpu): {"how": str(one.how), "code": one.code, "driver": one.driver} for one in found},
+        "sizes": _sizes(facts),
+    }
+    if not found:
+        return make_proof(facts, Check.GPUS, [], good="the wheel has no GPU code", evidence=evidence)
+    errors = _too_old(found, driver, floor)
+    if asked:
+        errors += [_cannot(facts, one) for one in found if one.how is How.NOT]
+    return make_proof(facts, Check.GPUS, errors, good=_summary(found), evidence=evidence)
+
+
+def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> Answer:
+    if native := codes_for(library.sass, gpu.arch):
+        return Answer(gpu, How.NATIVE, library.path, native[-1], floor)
+    if ptx := codes_for(library.ptx, gpu.arch):
+        isa = library.ptx_isa.get(ptx[-1], "")
+        return Answer(gpu, How.PTX, library.path, ptx[-1], _driver_of(isa, compat))
+    return Answer(gpu, How.NOT, library.path)
+
+
+def _coded(library: Library) -> bool:
+    return bool(library.sass or library.ptx) and not library.foreign
+
+
+def _driver_of(isa: str, compat: Compat) -> str:
+    """The oldest driver that reads this version of PTX; empty if unknown."""
+    drivers = [one.driver for one in compat.toolkits if one.driver and one.ptx == isa]
+    return min(drivers, key=_version, default="")
+
+
+def _version(driver: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in driver.split(".") if part.isdecimal())
+
+
+def _is_older(driver: str, floor: str) -> bool:
+    """Whether a driver is older than a floor; `550` stands for the newest release of its branch."""
+    given = _version(driver)
+    return bool(floor) and given < _version(floor)[: len(given)]
+
+
+def _too_old(found: Sequence[Answer], driver: str, floor: str) -> list[str]:
+    if not driver:
+        return []
+    if _is_older(driver, floor):
+        return [f"driver {driver} is too old for the CUDA of the wheel, which needs driver {floor} or newer"]
+    late = [one for one in found if one.how is How.PTX and _is_older(driver, one.driver)]
+    by_driver: dict[tuple[str, str, str], list[str]] = {}
+    for one in late:
+        by_driver.setdefault((one.library, one.code, one.driver), []).append(str(one.gpu))
+    return [
+        f"driver {driver} cannot compile the PTX ({code}) of {library}, which {join_names(gpus)} would need: it takes"
+        f" driver {needed} or newer"
+        for (library, code, needed), gpus in by_driver.items()
+    ]
+
+
+def _cannot(facts: WheelFacts, one: Answer) -> str:
+    library = next(library for library in facts.libraries if library.path == one.library)
+    have = and_list([*library.sass, *library.ptx])
+    plain = f"{one.gpu.arch.major}.{one.gpu.arch.minor}"
+    return (
+        f"{one.gpu} cannot run {one.library}, which has {have}: build for {plain}, or with PTX of an older architecture"
+    )
+
+
+def _summary(found: Sequence[Answer]) -> str:
+    """`native on A100 (8.0) and H100 (9.0); from PTX on …; cannot run on …`."""
+    parts = []
+    for how in How:
+        names: dict[str, list[str]] = {}
+        for one in found:
+            if one.how is how:
+                names.setdefault(str(one.gpu.arch), []).append(one.gpu.name)
+        if names:
+            shown = ", ".join(f"{' '.join(gpus[:1])} ({arch})" for arch, gpus in names.items())
+            drivers = sorted({one.driver for one in found if one.how is how and one.driver}, key=_version)
+            text = f"{how} on {shown}" if how is not How.NOT else f"cannot run on {shown}"
+            parts.append(f"{text} with driver {drivers[-1]} or newer" if drivers else text)
+    return "; ".join(parts)
+
+
+def _sizes(facts: WheelFacts) -> dict[str, int]:
+    """Bytes of GPU code by architecture, over all libraries."""
+    sizes: Counter[str] = Counter()
+    for library in facts.libraries:
+        sizes.update(library.gpu_code)
+    return dict(sizes)

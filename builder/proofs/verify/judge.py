@@ -1,0 +1,178 @@
+"""All verdicts on a wheel that its file allows: the static checks of `build`, and the checks of `verify` alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from builder.matrix.compat import Compat
+from builder.matrix.config import Selection
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.foreign.claimed_cells import ClaimedCells, claimed_cells
+from builder.proofs.foreign.foreign_claim import foreign_claim, provided_by_torch, uses_torch
+from builder.proofs.inventory.shelf import Shelf
+from builder.proofs.static.claim import join_names, make_proof, not_run
+from builder.proofs.static.file_checks import static_proofs
+from builder.proofs.verify.clash import Neighbour, check_clash
+from builder.proofs.verify.gpus import Gpu, check_gpus
+from builder.proofs.verify.loader import check_loader
+from builder.proofs.verify.outside import Outside
+from builder.proofs.verify.variants import newest_with_gpu_code
+from builder.proofs.verify.window import Linker
+from builder.wheelfile.archive import WheelContents
+from builder.wheelfile.exports import read_exports
+from builder.wheelfile.facts import WheelFacts
+from builder.wheelfile.record_file import record_fault
+
+#: A CUDA or OpenMP runtime whose name has the hash that auditwheel or torchvision's own tool adds.
+_RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
+
+
+@dataclass(frozen=True)
+class WheelVerdict:
+    """Everything that `verify` found out about one wheel."""
+
+    facts: WheelFacts
+    origin: str
+    proofs: tuple[Proof, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether a check failed."""
+        return any(proof.verdict is Verdict.FAILED for proof in self.proofs)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What the wheels of one run share.
+
+    Attributes:
+        shelf: the symbol inventories.
+        select: the torch, CUDA and Python that the user asks about.
+        gpus: the GPUs that the user asks about.
+        driver: the version of the NVIDIA driver that the user asks about, or empty.
+        max_size: bytes that a wheel file may have; 0: any number.
+        beside: packages that are used together with the wheels.
+
+    """
+
+    shelf: Shelf
+    select: Selection
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    max_size: int = 0
+    beside: tuple[Neighbour, ...] = ()
+
+    def judge(self, wheel: WheelContents, facts: WheelFacts, origin: str) -> WheelVerdict:
+        """Every check of one wheel. Raises UsageError if it is damaged."""
+        return self.judge_read(wheel, facts, record_fault(wheel), origin)
+
+    def judge_read(self, wheel: WheelContents, facts: WheelFacts, fault: str, origin: str) -> WheelVerdict:
+        """Every check of a wheel that was read before; `fault` is what `record_fault` said.
+
+        `wheel` then needs its Python files and its metadata only.
+        """
+        proofs = sorted(self._proofs(wheel, facts, fault), key=lambda proof: list(Check).index(proof.check))
+        return WheelVerdict(facts, origin, tuple(proofs))
+
+    def _proofs(self, wheel: WheelContents, facts: WheelFacts, fault: str) -> Iterator[Proof]:
+        yield make_proof(facts, Check.RECORD, [fault] if fault else [], good=f"{len(facts.files)} files")
+        linker = Linker(facts, self.shelf, self.select)
+        outside = Outside(wheel, facts, provided_by_torch(facts) | linker.libraries)
+        provided = outside.provided.union(outside.others, outside.optional)
+        claimed = claimed_cells(facts, Compat.load(), linker.platform)
+        claim = replace(foreign_claim(facts, claimed.cells), max_size=self.max_size)
+        # Every cell of the claim would repeat the same verdict on the file.
+        for proof in static_proofs(facts, claim, provided, {}):
+            if proof.check is Check.METADATA and not claimed.cells and uses_torch(facts):
+                yield _no_cell(facts, proof, claimed)
+            elif proof.check is Check.TAGS:
+                yield _floor(facts, proof, list(outside.remarks()))
+            elif proof.check is Check.PAYLOAD and _is_pure(facts):
+                yield make_proof(
+                    facts, Check.PAYLOAD, [], good="pure Python, without a library", evidence=proof.evidence
+                )
+            elif proof.check is Check.GRAFTED:
+                yield _graft(facts, proof)
+            elif proof.check is not Check.LINKAGE:
+                yield proof
+        yield check_loader(facts)
+        if self.beside:
+            others = [one for one in self.beside if one.project != canonicalize_name(facts.name)]
+            yield check_clash(facts, read_exports(wheel, facts.libraries), others)
+        yield check_gpus(newest_with_gpu_code(facts), self.gpus, self.driver, Compat.load(), _driver_floor(linker))
+        if facts.libraries and uses_torch(facts):
+            yield from linker.linkage()
+            yield linker.window()
+        else:
+            yield not_run(facts, Check.LINKAGE, "no library of the wheel uses torch")
+
+
+def _is_pure(facts: WheelFacts) -> bool:
+    """Whether the wheel has no library and claims none: its tags suit every platform."""
+    return not facts.libraries and all(tag.endswith("-any") for tag in facts.tags)
+
+
+def _driver_floor(linker: Linker) -> str:
+    """The oldest driver of the CUDA that the libraries or the version name; empty if they name none."""
+    variant = re.match(r"cu(\d\d)", linker.claims.variant)
+    majors = linker.claims.runtimes or ({int(variant[1])} if variant else set())
+    floors = [one.driver_floor for one in Compat.load().toolkits if majors and one.cuda.major == max(majors)]
+    return floors[0] if floors else ""
+
+
+def _floor(facts: WheelFacts, proof: Proof, remarks: Sequence[str]) -> Proof:
+    """The check of the tags, with the platform that the libraries really need, and these remarks."""
+    evidence, reason = dict(proof.evidence), proof.reason
+    if proof.verdict is Verdict.PASSED and facts.libraries:
+        reason = f"{reason}; the libraries need {evidence['platform']}"
+    if facts.purelib and facts.libraries:
+        remarks = [
+            *remarks,
+            "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
+            " installs them into lib",
+        ]
+    if remarks:
+        evidence["remarks"] = list(remarks)
+    return replace(proof, reason=reason, evidence=evidence)
+
+
+def _graft(facts: WheelFacts, proof: Proof) -> Proof:
+    """The check of bundled libraries; a CUDA or OpenMP runtime under a name of its own works, as a linked one does."""
+    grafted = [str(path) for path in proof.evidence["grafted"]]
+    if not grafted or not all(_RENAMED_RUNTIME.search(path) for path in grafted):
+        return proof
+    remark = (
+        f"the wheel contains {join_names(grafted)}: a second runtime in the process, which an update of torch does"
+        " not replace"
+    )
+    return make_proof(
+        facts,
+        Check.GRAFTED,
+        [],
+        good="only a runtime of CUDA or OpenMP",
+        evidence={**proof.evidence, "remarks": [remark]},
+    )
+
+
+def _no_cell(facts: WheelFacts, proof: Proof, claimed: ClaimedCells) -> Proof:
+    """The check of METADATA for a wheel that suits no torch, CUDA and Python that go together."""
+    newest = Compat.load().torches[-1]
+    if any(_beyond(line, f"{newest.major}.{newest.minor + 1}.0") for line in facts.requires_dist):
+        return proof
+    reasons = [*([proof.reason] if proof.verdict is Verdict.FAILED else [])]
+    reasons.append(f"no torch, CUDA and Python suit the wheel together: not for {', nor for '.join(claimed.others)}")
+    return make_proof(facts, Check.METADATA, reasons, evidence=proof.evidence)
+
+
+def _beyond(line: str, version: str) -> bool:
+    """Whether a requirement is of a torch that is newer than buildfarm's version table."""
+    name, _, rest = line.partition("==")
+    try:
+        return name.strip() == "torch" and Version(rest.partition(";")[0].strip()) >= Version(version)
+    except ValueError:
+        return False

@@ -1,0 +1,60 @@
+"""What makes the dynamic loader refuse a library, or load a library of a stranger."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from builder.gate.system.sizes import size_text
+from builder.matrix.compat import and_list
+from builder.proof import Check, Proof
+from builder.proofs.foreign.claimed_cells import CellClaims
+from builder.proofs.static.claim import join_names, make_proof
+from builder.proofs.verify.variants import variants
+from builder.wheelfile.facts import Library, WheelFacts
+
+#: Folders that every user may write to.
+_SHARED = re.compile(r"/(?:tmp|var/tmp|dev/shm)(?:/|$)")
+#: Debug information that is worth a remark, in bytes.
+_MUCH_DEBUG = 5 * 2**20
+
+
+def check_loader(facts: WheelFacts) -> Proof:
+    """No library needs an executable stack, text relocations or two CUDA runtimes, or searches folders of others."""
+    errors = [error for library in facts.libraries for error in _errors(library)]
+    runtimes = min((sorted(CellClaims(one).runtimes) for one in variants(facts)), key=len)
+    if len(runtimes) > 1:
+        errors.append(
+            f"the libraries need the runtimes of CUDA {and_list(runtimes)}: two runtimes in one process, and torch has"
+            " one of them; build all libraries with one toolkit"
+        )
+    remarks = [remark for library in facts.libraries for remark in _remarks(library)]
+    return make_proof(
+        facts, Check.LOADER, errors, good="nothing unusual", evidence={"remarks": remarks} if remarks else {}
+    )
+
+
+def _errors(library: Library) -> Iterator[str]:
+    if library.execstack:
+        yield (
+            f"{library.path} needs an executable stack, so glibc 2.41 and newer refuse it: add"
+            " `.section .note.GNU-stack` to the assembler sources, or link with -z noexecstack"
+        )
+    if library.textrel:
+        yield f"{library.path} has text relocations, which hardened systems refuse: compile every source with -fPIC"
+    if relative := [folder for folder in library.search if not folder.startswith(("/", "$ORIGIN", "${ORIGIN}"))]:
+        shown = join_names(relative)
+        yield f"{library.path} searches the current folder for libraries (RPATH {shown}): anyone may put one there"
+    if shared := [folder for folder in library.search if _SHARED.match(folder)]:
+        yield (
+            f"{library.path} searches folders for libraries that every user may write to (RPATH {join_names(shared)}):"
+            " remove them with `patchelf --set-rpath`, or run `auditwheel repair`"
+        )
+
+
+def _remarks(library: Library) -> Iterator[str]:
+    if other := [folder for folder in library.search if folder.startswith("/") and not _SHARED.match(folder)]:
+        yield f"{library.path} also searches {join_names(other)} for libraries, a folder of the build machine"
+    if library.debug > _MUCH_DEBUG:
+        size = size_text(library.debug)
+        yield f"{library.path} contains {size} of debug information: `strip --strip-debug` removes it"

@@ -1,0 +1,62 @@
+"""Wheels with several builds of one library: one for each torch, CUDA or FFmpeg. A process loads one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from builder.wheelfile.facts import Library, WheelFacts
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)*")
+
+
+def variants(facts: WheelFacts) -> list[WheelFacts]:
+    """The wheel with one build of each library at a time, the newest last; the whole wheel if it has one build only.
+
+    Libraries whose paths differ in numbers only are builds of one library if they have one file name, as in
+    `torch-2.9/lib/libops.so` and `torch-2.10/lib/libops.so`, or if they need different versions of another library, as
+    `libops_cuda12.so` and `libops_cuda13.so` need different CUDA runtimes.
+    """
+    builds = {library.path: key for group in _groups(facts) if _one_of_many(group) for library, key in _keyed(group)}
+    keys = sorted(set(builds.values()), key=lambda key: [[int(part) for part in one.split(".")] for one in key])
+    if not keys:
+        return [facts]
+    return [
+        replace(facts, libraries=tuple(one for one in facts.libraries if builds.get(one.path, key) == key))
+        for key in keys
+    ]
+
+
+def newest_with_gpu_code(facts: WheelFacts) -> WheelFacts:
+    """The newest variant that has GPU code; without one the newest variant."""
+    found = variants(facts)
+    coded = [one for one in found if any(library.sass or library.ptx for library in one.libraries)]
+    return (coded or found)[-1]
+
+
+def _groups(facts: WheelFacts) -> list[list[Library]]:
+    """Libraries whose paths differ in numbers only."""
+    groups: dict[str, list[Library]] = {}
+    for library in facts.libraries:
+        if not library.foreign:
+            groups.setdefault(_NUMBER.sub("#", library.path), []).append(library)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _one_of_many(group: Sequence[Library]) -> bool:
+    if len({library.basename for library in group}) == 1:
+        return True
+    needed: dict[str, set[str]] = {}
+    for library in group:
+        for name in library.needed:
+            needed.setdefault(name.partition(".so")[0], set()).add(name)
+    return any(len(names) > 1 for names in needed.values())
+
+
+def _keyed(group: Sequence[Library]) -> Iterator[tuple[Library, tuple[str, ...]]]:
+    """Each library with the numbers of its path that the others have not."""
+    numbers = [_NUMBER.findall(library.path) for library in group]
+    differ = [at for at, values in enumerate(zip(*numbers, strict=True)) if len(set(values)) > 1]
+    for library, values in zip(group, numbers, strict=True):
+        yield library, tuple(values[at] for at in differ)

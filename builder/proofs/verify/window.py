@@ -1,0 +1,265 @@
+"""With which torch releases a wheel links, compared with those that METADATA allows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from builder.matrix.axes import AbiClass, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.config import Selection
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.foreign.claimed_cells import CellClaims, range_text
+from builder.proofs.foreign.foreign_claim import abi_class
+from builder.proofs.inventory.inventory import Release
+from builder.proofs.inventory.shelf import Shelf
+from builder.proofs.static.claim import make_proof, not_run
+from builder.proofs.static.linkage import check_linkage
+from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.verify.variants import variants
+from builder.wheelfile.facts import WheelFacts
+
+#: How the user makes an inventory.
+_MAKE = "`buildfarm inventory add {}` reads the symbols"
+
+
+@dataclass(frozen=True)
+class Linker:
+    """Links a wheel with the inventories, as far as its CUDA, its Python and the selection allow.
+
+    Attributes:
+        facts: of the wheel.
+        shelf: the inventories.
+        select: the torch, CUDA and Python that the user asks about; empty: all.
+
+    """
+
+    facts: WheelFacts
+    shelf: Shelf
+    select: Selection
+    _tables: dict[Release, SymbolTable] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def claims(self) -> CellClaims:
+        """What the wheel says about the cells that it is for."""
+        return CellClaims(self.facts)
+
+    @cached_property
+    def platform(self) -> Platform:
+        """The platform of the wheel's libraries."""
+        machine = next((library.machine for library in self.facts.libraries), "x86_64")
+        return Platform.LINUX_AARCH64 if machine == "aarch64" else Platform.LINUX_X86_64
+
+    @cached_property
+    def cells(self) -> dict[Cell, Release]:
+        """A cell for each inventory that can be linked, oldest torch first: one Python that the tags admit.
+
+        An inventory of a different CUDA major version counts only if the user names the CUDA, or names a torch without
+        an inventory of the wheel's CUDA.
+        """
+        cells: dict[Cell, Release] = {}
+        for release in self.shelf.releases:
+            if f"linux_{release.machine}" == self.platform and self._asked(release.torch, release.cuda):
+                python = self._python(release.torch)
+                if python:
+                    cells[Cell(release.torch, release.cuda, python, self.platform)] = release
+        if self.select.cuda:
+            return cells
+        same = {cell: release for cell, release in cells.items() if not self._other_runtime(cell.cuda)}
+        known = {cell.torch for cell in same}
+        return {
+            cell: release
+            for cell, release in cells.items()
+            if cell in same or (self.select.torch and cell.torch not in known)
+        }
+
+    @cached_property
+    def proofs(self) -> dict[Cell, Proof]:
+        """The check `linkage` in each cell."""
+        return {cell: self._linked(cell) for cell in self.cells}
+
+    def _linked(self, cell: Cell) -> Proof:
+        """The check of one cell. Of several builds of one library, one must link; else the one with fewest faults."""
+        found: list[Proof] = []
+        for one in reversed(self._variants):
+            found.append(check_linkage(one, cell, self._table(cell), torch_only=True))
+            if found[-1].verdict is Verdict.PASSED:
+                return found[-1]
+        return min(found, key=lambda proof: sum(len(names) for names in proof.evidence["missing"].values()))
+
+    @cached_property
+    def _variants(self) -> list[WheelFacts]:
+        return variants(self.facts)
+
+    @property
+    def libraries(self) -> frozenset[str]:
+        """The file names of the libraries that the claimed torch releases and their NVIDIA packages provide."""
+        return frozenset(name for cell in self._claimed for name in self._table(cell).libraries)
+
+    @cached_property
+    def _claimed(self) -> list[Cell]:
+        """The cells that the wheel claims. A patch release stands for its series, which has one C++ ABI."""
+        return [
+            cell
+            for cell in self.cells
+            if any(not self.claims.why_not(replace(cell, torch=torch)) for torch in _patches(cell.torch))
+        ]
+
+    def _table(self, cell: Cell) -> SymbolTable:
+        release = self.cells[cell]
+        if release not in self._tables:
+            self._tables[release] = self.shelf.read(release).table
+        return self._tables[release]
+
+    def linkage(self) -> list[Proof]:
+        """The proofs to report: those asked for; else those of the torch releases that the wheel claims.
+
+        Of several claimed releases one must link; whether all of them do is a matter of the check `window`.
+        """
+        if self.select.torch or self.select.cuda:
+            return list(self.proofs.values()) or [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
+        claimed = [self.proofs[cell] for cell in self._claimed]
+        if not claimed:
+            return [not_run(self.facts, Check.LINKAGE, self._no_inventory())]
+        passed = [proof for proof in claimed if proof.verdict is Verdict.PASSED]
+        return passed or claimed[-1:]
+
+    def window(self) -> Proof:
+        """Compare the torch series that link with those that METADATA and the version allow."""
+        links: dict[str, bool] = {}
+        for cell, proof in self.proofs.items():
+            links[cell.torch.series] = links.get(cell.torch.series, False) or proof.verdict is Verdict.PASSED
+        # What METADATA does not say, the check `metadata` reports.
+        stated = self._stated() if self.claims.requires_torch or self.claims.variant else []
+        good = [series for series, passed in links.items() if passed]
+        bad = [series for series, passed in links.items() if not passed]
+        below = [series for series in stated if _number(series) < self.claims.floor]
+        # Symbols alone do not prove a C++ ABI: torchvision 0.23.0 for torch 2.8 links with torch 2.9.1, and crashes.
+        window = good if self._stable or not stated else [series for series in good if series in stated]
+        evidence = {"window": window, "links": good, "does_not_link": bad, "allowed": stated}
+        errors = self._too_wide([series for series in bad if series in stated and series not in below], good)
+        if below:
+            since = ".".join(map(str, self.claims.floor))
+            errors.append(
+                f"METADATA allows torch {_range(below)}, but the libraries call functions that torch has since {since}:"
+                f" require torch>={since}"
+            )
+        if self.select.torch and (excluded := [series for series in good if series not in window]):
+            errors.append(
+                f"METADATA or the version excludes torch {_range(excluded)}, which has every symbol, but whose C++"
+                " classes may have a different layout: build the wheel for this torch"
+            )
+        if not errors and not good:
+            why = "links with no torch whose symbols are known" if links else "was linked with no torch"
+            return not_run(self.facts, Check.WINDOW, f"the wheel {why}, so there is no window to compare")
+        remarks = self._remarks(good, [*good, *bad], stated)
+        text = (
+            f"links with torch {_range(window or good)}"
+            if good
+            else f"needs torch {'.'.join(map(str, self.claims.floor))}"
+        )
+        return make_proof(
+            self.facts, Check.WINDOW, errors, good=text, evidence=evidence | ({"remarks": remarks} if remarks else {})
+        )
+
+    def _too_wide(self, wide: Sequence[str], good: Sequence[str]) -> list[str]:
+        if not wide or not good:
+            return []
+        newest = max(wide, key=_number)
+        proof = next(proof for cell, proof in reversed(self.proofs.items()) if cell.torch.series == newest)
+        return [
+            f"METADATA allows torch {_range(wide)}, but the wheel links with torch {_range(good)} only; with torch"
+            f" {newest}: {proof.reason.partition('; ')[0]}"
+        ]
+
+    def _remarks(self, good: Sequence[str], known: Sequence[str], stated: Sequence[str]) -> list[str]:
+        remarks = []
+        if stated and (narrow := [series for series in good if series not in stated]):
+            also = f"the wheel also links with torch {_range(narrow)}, which METADATA or the version excludes"
+            doubt = "" if self._stable else "; that does not prove that torch's C++ classes have the same layout there"
+            remarks.append(also + doubt)
+        unknown = [series for series in stated if series not in known and _number(series) >= self.claims.floor]
+        if unknown and not (self.select.torch or self.select.cuda):
+            remarks.append(f"METADATA allows torch {_range(unknown)}, whose symbols are unknown: {_add(unknown)}")
+        if stated and not self._stable and self._open_end():
+            remarks.append(
+                "METADATA sets no upper limit for torch, and torch's C++ ABI changes with every release: pin the series"
+            )
+        return remarks
+
+    def _stated(self) -> list[str]:
+        """The series that METADATA and the version allow, of those with a wheel for the wheel's Python and CUDA."""
+        compat, series = Compat.load(), dict[str, None]()
+        for torch in compat.torches:
+            for cuda in compat.torch(torch).variants:
+                if compat.why_not_platform(torch, cuda, self.platform) or self._other_runtime(cuda):
+                    continue
+                python = self._python(torch)
+                if python and not self.claims.why_not_stated(Cell(torch, cuda, python, self.platform)):
+                    series[torch.series] = None
+        return list(series)
+
+    @cached_property
+    def _stable(self) -> bool:
+        """Whether the wheel uses no C++ class of torch, but only its stable C functions."""
+        return abi_class(self.facts) is AbiClass.STABLE
+
+    def _open_end(self) -> bool:
+        future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
+        return not self.claims.why_not_stated(future)
+
+    def _other_runtime(self, cuda: Cuda) -> bool:
+        """Whether the libraries or the version name a different CUDA major version."""
+        if self.claims.runtimes:
+            return cuda.major not in self.claims.runtimes
+        variant = self.claims.variant
+        return bool(variant) and not variant.startswith(f"cu{cuda.major}")
+
+    def _asked(self, torch: Torch, cuda: Cuda) -> bool:
+        named = {str(torch), torch.series}
+        return (not self.select.torch or not named.isdisjoint(self.select.torch)) and (
+            not self.select.cuda or cuda in {Cuda.parse(text) for text in self.select.cuda}
+        )
+
+    def _python(self, torch: Torch) -> Python | None:
+        """The newest Python that the wheel's tags admit and this torch has a wheel for; None if there is none."""
+        compat = Compat.load()
+        asked = [Python.parse(text) for text in self.select.python]
+        newest = sorted(compat.pythons, key=lambda one: (not one.free_threaded, one), reverse=True)
+        for python in asked or newest:
+            try:
+                fits = compat.why_not_python(torch, python) is None
+            except KeyError:  # a torch that compat.yaml does not have
+                fits = True
+            if fits and self.claims.admits_python(python, self.platform):
+                return python
+        return None
+
+    def _no_inventory(self) -> str:
+        stated = [*self.select.torch] or [one for one in self._stated() if _number(one) >= self.claims.floor]
+        known = {cell.torch.series for cell in self.cells}
+        missing = [one for one in stated if one not in known]
+        if not missing:
+            return "no torch of buildfarm's version table suits this wheel, so no symbol was looked up"
+        return f"the symbols of torch {_range(missing)} are unknown: {_add(missing)}"
+
+
+def _patches(torch: Torch) -> tuple[Torch, ...]:
+    """The releases of the series of a torch that the version table has, and this torch."""
+    return (torch, *(one for one in Compat.load().torches if one.series == torch.series and one != torch))
+
+
+def _add(series: Sequence[str]) -> str:
+    return _MAKE.format(" ".join(series) if len(series) < 4 else "--all")
+
+
+def _number(series: str) -> tuple[int, int]:
+    major, minor = series.split(".")[:2]
+    return int(major), int(minor)
+
+
+def _range(series: Sequence[str]) -> str:
+    """Series as text: `2.9 to 2.11 and 2.13`."""
+    known = {torch.series for torch in Compat.load().torches}
+    return range_text(sorted(known.union(series), key=_number), series)

@@ -1,0 +1,1 @@
+"""What `buildfarm doctor` prints and writes."""

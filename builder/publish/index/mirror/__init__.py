@@ -1,0 +1,1 @@
+"""Sources of a mirror: an index of buildfarm in a folder or bucket, and every index behind a URL."""

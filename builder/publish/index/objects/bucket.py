@@ -1,0 +1,224 @@
+"""An index in a bucket of an object store that speaks S3."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import fsspec
+from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
+from s3fs.core import S3_RETRYABLE_ERRORS
+
+from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.publish.index.objects.protocol import parts_of
+
+#: Bytes of a part of an upload or download, and parts that are sent at the same time.
+_PART, _PARTS_AT_ONCE = 2**24, 4
+#: Objects that are read at the same time.
+_READS_AT_ONCE = 32
+#: Folders whose objects are kept in memory for the next read.
+_FOLDERS_KEPT = 4
+#: Retries while somebody else writes the same name.
+_ATTEMPTS = 20
+#: A store that honours conditional writes refuses to replace this object.
+_PROBE = ".conditional-writes"
+_CONFIG = {"connect_timeout": 10, "read_timeout": 60, "retries": {"mode": "standard", "total_max_attempts": 3}}
+_JSON = "application/vnd.pypi.simple.v1+json"
+_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    "index.json": _JSON,
+    ".json": "application/json",
+    ".metadata": "text/plain; charset=utf-8",
+}
+_NO_KEYS = (NoCredentialsError, PartialCredentialsError, ProfileNotFound)
+_KEYS_HINT = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+
+
+class Bucket:
+    """Objects below a prefix of a bucket: `s3://BUCKET/PREFIX`."""
+
+    def __init__(self, url: str) -> None:
+        """Connect; raises UsageError if there is no such bucket, MissingToolError if the store does not answer."""
+        self._bucket, _, prefix = url.removeprefix("s3://").strip("/").partition("/")
+        if not self._bucket:
+            raise UsageError("name a bucket: s3://BUCKET or s3://BUCKET/PREFIX", where=url)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self.url = f"s3://{self._bucket}/{self._prefix}"
+        self._last: dict[str, dict[str, tuple[str, bytes]]] = {}
+        with self._explained():
+            # Listings must never be stale, and an event loop of its own belongs to this process only.
+            self._fs: Any = fsspec.filesystem(
+                "s3", config_kwargs=_CONFIG, use_listings_cache=False, skip_instance_cache=True
+            )
+            try:
+                self._fs.call_s3("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
+            except FileNotFoundError:
+                raise UsageError("the object store has no bucket of this name", where=self.url) from None
+
+    def read(self, name: str) -> bytes:
+        """Contents of an object; raises FileNotFoundError."""
+        with self._explained():
+            return bytes(self._fs.cat_file(self._key(name), max_concurrency=1))
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Contents of an object in parts; raises FileNotFoundError."""
+        for start in range(0, self._head(name)["ContentLength"], _PART):
+            with self._explained():
+                chunk = bytes(self._fs.cat_file(self._key(name), start=start, end=start + _PART))
+            yield chunk
+
+    def read_all(self, folder: str) -> dict[str, bytes]:
+        """Contents of every object directly below a folder; of the last folders, only what changed is read again."""
+        tags = {name: tag for name, tag in self._list(folder).items() if tag is not None}
+        keys = {name: self._key(f"{folder}/{name}") for name in tags}
+        kept = self._last.get(folder, {})
+        found = {name: data for name, (tag, data) in kept.items() if tag and tag == tags.get(name)}
+        missing = [keys[name] for name in tags if name not in found]
+        with self._explained():
+            # An object that was deleted after the listing gives an error in place of its contents.
+            options = {"on_error": "return", "batch_size": _READS_AT_ONCE, "max_concurrency": 1}
+            read = self._fs.cat(missing, **options) if missing else {}
+            for name in tags.keys() - found.keys():
+                data = read[keys[name]]
+                if isinstance(data, bytes):
+                    found[name] = data
+                elif not isinstance(data, FileNotFoundError):
+                    raise data
+        others = [(other, read) for other, read in self._last.items() if other != folder]
+        # A new dictionary: other threads may read the old one.
+        self._last = dict([*others, (folder, {name: (tags[name], found[name]) for name in found})][-_FOLDERS_KEPT:])
+        return dict(sorted(found.items()))
+
+    def names(self, folder: str) -> list[str]:
+        """The last names of the objects and folders directly below a folder, without hidden ones."""
+        return sorted(self._list(folder))
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write or replace an object."""
+        with self._explained():
+            self._fs.pipe_file(self._key(name), data, **_headers(name))
+
+    def create(self, name: str, data: bytes | Path) -> bool:
+        """Write an object unless it exists; of several processes, one succeeds.
+
+        Raises UsageError if the object store does not honour conditional writes.
+        """
+        if self.exists(name):
+            return False
+        if not self._is_conditional:
+            raise UsageError(
+                "this object store ignores the header If-None-Match, so two publishers could replace each other's"
+                " wheels",
+                where=self.url,
+                hints=["use a newer version of the object store, or publish to a folder"],
+            )
+        return self._create(self._key(name), data, **_headers(name))
+
+    def delete(self, name: str) -> None:
+        """Delete an object if it exists."""
+        with self._explained():
+            self._fs.rm_file(self._key(name))
+
+    def exists(self, name: str) -> bool:
+        """Whether an object of this name exists."""
+        try:
+            return bool(self._head(name))
+        except FileNotFoundError:
+            return False
+
+    def age(self, name: str) -> float:
+        """Seconds since an object was written; raises FileNotFoundError."""
+        return time.time() - float(self._head(name)["LastModified"].timestamp())
+
+    def _head(self, name: str) -> dict[str, Any]:
+        with self._explained():
+            bucket, _, key = self._key(name).partition("/")
+            return dict(self._fs.call_s3("head_object", Bucket=bucket, Key=key))
+
+    def _list(self, folder: str) -> dict[str, str | None]:
+        """The last names directly below a folder: objects with their ETag, maybe "", and folders with None."""
+        prefix = self._prefix + "".join(f"{part}/" for part in parts_of(folder))
+        found: dict[str, str | None] = {}
+        more: dict[str, str] = {}
+        with self._explained():
+            while True:
+                page = self._fs.call_s3("list_objects_v2", Bucket=self._bucket, Prefix=prefix, Delimiter="/", **more)
+                found |= {one["Prefix"].removeprefix(prefix)[:-1]: None for one in page.get("CommonPrefixes", [])}
+                found |= {one["Key"].removeprefix(prefix): one.get("ETag", "") for one in page.get("Contents", [])}
+                if not page.get("IsTruncated"):
+                    return {name: tag for name, tag in found.items() if name and not name.startswith(".")}
+                more = {"ContinuationToken": page["NextContinuationToken"]}
+
+    @cached_property
+    def _is_conditional(self) -> bool:
+        """Whether the object store refuses to replace an object. The object that shows this is kept."""
+        key, text = f"{self._bucket}/{self._prefix}{_PROBE}", b"buildfarm tests here that no object is replaced.\n"
+        return not (self._create(key, text) and self._create(key, text))
+
+    def _create(self, key: str, data: bytes | Path, **headers: str) -> bool:
+        with self._explained():
+            for attempt in range(_ATTEMPTS):
+                try:
+                    if isinstance(data, Path):
+                        parts = {"chunksize": _PART, "max_concurrency": _PARTS_AT_ONCE}
+                        self._fs.put_file(str(data), key, mode="create", **parts, **headers)
+                    else:
+                        self._fs.pipe_file(key, data, mode="create", **headers)
+                    return True
+                except OSError as error:
+                    status = _status(error)
+                    if status == HTTPStatus.PRECONDITION_FAILED:
+                        return False
+                    if status != HTTPStatus.CONFLICT:  # somebody else is writing the same name
+                        raise
+                    time.sleep(0.1 * attempt)
+        raise BuildfarmError("others write the same object again and again", where=f"s3://{key}")
+
+    def _key(self, name: str) -> str:
+        return f"{self._bucket}/{self._prefix}{'/'.join(parts_of(name))}"
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turn errors of the object store into one sentence; FileNotFoundError stays."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except _NO_KEYS as error:
+            raise UsageError(
+                f"there are no keys for the object store: {error}", where=self.url, hints=[_KEYS_HINT]
+            ) from None
+        except PermissionError as error:
+            raise UsageError(
+                f"the object store refuses the request: {error}",
+                where=self.url,
+                hints=[
+                    _KEYS_HINT,
+                    "the keys must be allowed to list the bucket, and to read, write and delete objects",
+                ],
+            ) from None
+        except (OSError, BotoCoreError, *S3_RETRYABLE_ERRORS) as error:
+            raise MissingToolError(
+                f"the object store does not answer: {error}",
+                where=self.url,
+                hints=["run the command again; it continues", "AWS_ENDPOINT_URL names a server other than Amazon's"],
+            ) from None
+
+
+def _headers(name: str) -> dict[str, str]:
+    """How a web server that serves the bucket answers: the type of an object, and how long it may be kept."""
+    kind = next((kind for end, kind in _TYPES.items() if name.endswith(end)), "application/octet-stream")
+    # What a wheel and its METADATA hold never changes, and their path has the hash.
+    fixed = name.endswith((".whl", ".whl.metadata"))
+    return {"ContentType": kind, "CacheControl": "max-age=31536000, immutable" if fixed else "max-age=10"}
+
+
+def _status(error: OSError) -> int:
+    """The HTTP status that an error comes from, or 0."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return int(response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))

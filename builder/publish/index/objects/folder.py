@@ -1,0 +1,119 @@
+"""An index in a folder of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+from builder.publish.index.objects.protocol import parts_of
+from builder.store import remove_temporary_files, sync, write_atomic
+
+_ATTEMPTS = 50
+_CHUNK = 2**20
+#: Another process has deleted the empty folder of a new file; during `mkdir`, pathlib raises FileExistsError then.
+_FOLDER_GONE = (FileNotFoundError, FileExistsError)
+
+
+class Folder:
+    """Objects as files below a folder of this machine."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def read(self, name: str) -> bytes:
+        """Contents of a file; raises FileNotFoundError."""
+        return self._path(name).read_bytes()
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Contents of a file in parts; raises FileNotFoundError."""
+        with self._path(name).open("rb") as stream:
+            yield from iter(partial(stream.read, _CHUNK), b"")
+
+    def read_all(self, folder: str) -> dict[str, bytes]:
+        """Contents of every file directly below a folder, by its name."""
+        found = {}
+        for name in self.names(folder):
+            with suppress(FileNotFoundError, IsADirectoryError):  # deleted meanwhile; a sub-folder
+                found[name] = self._path(f"{folder}/{name}").read_bytes()
+        return found
+
+    def names(self, folder: str) -> list[str]:
+        """The names of the files and folders directly below a folder, without hidden ones."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            return sorted(name for name in os.listdir(self._path(folder)) if not name.startswith("."))  # noqa: PTH208
+        return []
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write or replace a file."""
+        for _ in self._attempts():
+            with suppress(*_FOLDER_GONE):
+                write_atomic(self._path(name), data)
+                break
+
+    def create(self, name: str, data: bytes | Path) -> bool:
+        """Write a file unless it exists; of several processes, one succeeds."""
+        path = self._path(name)
+        for _ in self._attempts():
+            with suppress(*_FOLDER_GONE):
+                return not path.exists() and self._create(path, data)
+        return False
+
+    def delete(self, name: str) -> None:
+        """Delete a file, and the folders that become empty."""
+        path = self._path(name)
+        path.unlink(missing_ok=True)
+        for parent in path.relative_to(self.root).parents:
+            with suppress(OSError):
+                if parent.parts:
+                    (self.root / parent).rmdir()
+
+    def exists(self, name: str) -> bool:
+        """Whether the file exists."""
+        return self._path(name).is_file()
+
+    def age(self, name: str) -> float:
+        """Seconds since a file was written; raises FileNotFoundError."""
+        return time.time() - self._path(name).stat().st_mtime
+
+    def remove_leftovers(self) -> None:
+        """Delete temporary files of killed processes."""
+        for folder, _, _ in os.walk(self.root):
+            remove_temporary_files(Path(folder))
+
+    def _create(self, path: Path, data: bytes | Path) -> bool:
+        with self._temporary(path) as temporary:
+            if isinstance(data, Path):
+                shutil.copyfile(data, temporary)
+            else:
+                temporary.write_bytes(data)
+            sync(temporary)
+            try:
+                os.link(temporary, path)  # unlike a rename, a link does not replace a file
+            except FileExistsError:
+                return False
+        sync(path.parent)
+        return True
+
+    def _attempts(self) -> Iterator[int]:
+        """Repeat a write: another process may delete the empty folder before the file is in it."""
+        yield from range(_ATTEMPTS)
+        raise FileNotFoundError(self.root)
+
+    def _path(self, name: str) -> Path:
+        return self.root.joinpath(*parts_of(name))
+
+    @contextmanager
+    def _temporary(self, path: Path) -> Iterator[Path]:
+        """A unique name beside a file; `remove_temporary_files` knows it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{uuid4().hex}.{os.getpid()}")
+        try:
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)

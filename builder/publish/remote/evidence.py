@@ -1,0 +1,95 @@
+"""The proofs that come with an upload: the server reads them, and repeats the checks of the wheel file."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from builder.errors import UsageError
+from builder.proof import Check, Proof, Verdict, proofs_of
+from builder.proofs.foreign.claimed_cells import CellClaims
+from builder.proofs.foreign.foreign_claim import foreign_claim, provided_by_torch
+from builder.proofs.static.claim import make_proof
+from builder.publish.index.bar import levels
+from builder.publish.index.entry import Entry
+from builder.publish.index.new_wheel import merged, proofs_beside
+from builder.publish.index.objects import Objects
+from builder.publish.provenance import statement_path
+from builder.publish.remote.fields import MAX_EVIDENCE
+from builder.untrusted.json_data import JsonError, parse_json, read_json
+from builder.wheelfile.facts import facts_of, open_wheel
+from builder.wheelfile.record_file import record_fault
+
+
+def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
+    """The proofs beside an uploaded wheel, with the server's own verdict on every check of the file.
+
+    The verdicts in the cells are those of the uploader, whose token vouches for them. Of the checks of the file, only
+    two verdicts of the uploader count: that a check failed, and that the recipe accepts the finding of a check that
+    fails here too. No proofs beside the wheel: none.
+
+    Raises UsageError for a wheel or proofs that cannot be read, for proofs of a different file, and for proofs in a
+    cell that the wheel itself excludes.
+    """
+    sent = proofs_beside(wheel, sha256)
+    if not sent:
+        return []
+    from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415 - auditwheel loads slowly
+
+    with open_wheel(wheel) as archive:
+        facts, fault = facts_of(archive, sha256, wheel.stat().st_size), record_fault(archive)
+    cells = sorted({proof.cell for proof in sent if proof.cell})
+    for cell in cells:
+        if why := CellClaims(facts).why_not(cell):
+            raise UsageError(f"there are proofs in {cell}, but {why.reason}")
+    # Whether the wheel must contain GPU code is in the recipe, which the server does not have.
+    claim = replace(foreign_claim(facts, cells), cuda_required=False)
+    own = {
+        proof.check: proof for proof in static_proofs(facts, claim, provided_by_torch(facts), {}) if proof.cell is None
+    }
+    if fault:
+        own[Check.RECORD] = make_proof(facts, Check.RECORD, [fault])
+    for proof in sent:
+        if proof.cell is None and (proof.check in own or proof.verdict is Verdict.FAILED):
+            own[proof.check] = _weighed(proof, own.get(proof.check))
+    return [*own.values(), *(proof for proof in sent if proof.cell)]
+
+
+def check_statement(wheel: Path, sha256: str) -> None:
+    """Raise UsageError if the statement beside an uploaded wheel cannot be read, or is about a different file."""
+    path = statement_path(wheel)
+    if not path.is_file():
+        return
+    try:
+        named = read_json(path, lambda data: [one["digest"]["sha256"] for one in data["subject"]], limit=MAX_EVIDENCE)
+    except JsonError as error:
+        raise UsageError(f"the provenance cannot be read: {error}") from None
+    if named != [sha256]:
+        raise UsageError(f"the provenance is of a different file than {wheel.name}")
+
+
+def earlier_proofs(objects: Objects, entry: Entry) -> list[Proof]:
+    """The proofs that an index has of a published wheel; none if they cannot be read."""
+    try:
+        return parse_json(objects.read(entry.farm.proofs), proofs_of) if entry.farm and entry.farm.proofs else []
+    except (FileNotFoundError, JsonError):
+        return []
+
+
+def nothing_new(earlier: Sequence[Proof], sent: Sequence[Proof]) -> bool:
+    """Whether an index that has the earlier proofs learns nothing from these."""
+    both = merged(earlier, sent)
+    in_cells = [proof for proof in both if proof.cell]
+    return in_cells == [proof for proof in merged(earlier) if proof.cell] and levels(both) == levels(earlier)
+
+
+def _weighed(sent: Proof, own: Proof | None) -> Proof:
+    """One verdict of two: that of the uploader, if it is not better than that of this server."""
+    if own is None:
+        return sent
+    if own.verdict is Verdict.FAILED and sent.verdict is not Verdict.ACCEPTED:
+        return own
+    # The uploader also knows the claimed architectures. The code in the libraries is a fact of the file.
+    facts = {key: value for key, value in own.evidence.items() if key == "libraries"}
+    return replace(sent, evidence={**sent.evidence, **facts})

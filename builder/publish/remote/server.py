@@ -1,0 +1,220 @@
+"""An index server, as `publish` sees it: what it has, and what it accepts."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
+
+import requests
+
+from builder.errors import MissingToolError, UsageError
+from builder.images.network import ca_bundle
+from builder.log import print_line
+from builder.proof import Proof, proofs_of
+from builder.publish.index.entry import Entry
+from builder.publish.index.new_wheel import PROOFS_SUFFIX
+from builder.publish.index.pages import entries_of
+from builder.publish.index.repository import ALL, ConflictError, NewWheel, refuse_other
+from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
+from builder.publish.remote.address import root_url, token_for
+from builder.publish.remote.evidence import nothing_new
+from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH
+from builder.publish.remote.form import UploadBody
+from builder.untrusted.json_data import MAX_JSON, JsonError, parse_json
+
+#: Seconds before each new attempt, if the server does not answer or is busy.
+_PAUSES = (1.0, 3.0, 10.0, 30.0)
+#: Seconds for a connection; and between two parts of an answer, because the server checks the whole wheel first.
+_SECONDS = (15, 900)
+#: Answers after which a new attempt may succeed.
+_LATER = {408, 429, 502, 503, 504}
+_LONGEST_SENTENCE = 2000
+_OTHER_CA = "set SSL_CERT_FILE to a CA bundle that contains the CA of the server"
+_AGAIN = "run the command again; it continues, and uploads nothing again"
+_JSON = "application/vnd.pypi.simple.v1+json"
+
+T = TypeVar("T")
+_Answer = tuple[int, bytes]
+
+
+class _Rights(NamedTuple):
+    """What a token allows for a project: uploads, and proofs with them; and the limit of an upload, bytes."""
+
+    uploads: bool
+    proofs: bool
+    max_size: int
+
+    @classmethod
+    def of(cls, data: dict[str, Any]) -> _Rights:
+        """Read the answer of a server; raises KeyError, TypeError or ValueError for anything else."""
+        return cls(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
+
+
+class IndexServer:
+    """A running `buildfarm serve`, by the URL of its root."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UsageError for a URL that cannot be used, and without a token."""
+        self.url = root_url(url)
+        self._session = requests.Session()
+        self._session.auth = ("__token__", token_for(self.url))
+        # In the session, it would come after REQUESTS_CA_BUNDLE, which `ca_bundle` reads after SSL_CERT_FILE.
+        self._verify = str(ca_bundle()) if self.url.startswith("https:") else None
+
+    def published(self, project: str, filename: str) -> Entry | None:
+        """The entry of a wheel on the page of its project; None if it is not published."""
+        status, page = self._get(f"{ALL}/{project}/", accept=_JSON)
+        if status == requests.codes.not_found:
+            return None
+        try:
+            return next((entry for entry in entries_of(page) if entry.filename == filename), None)
+        except JsonError:
+            raise self._no_server(f"status {status}") from None
+
+    def add(self, new: NewWheel) -> bool:
+        """Send a wheel with its proofs and its provenance; False if it is published already.
+
+        What the server has is not sent again. Raises ConflictError if the server refuses the wheel, UsageError if it
+        does not know the token, and MissingToolError if it does not answer.
+        """
+        self._refuse_without_rights(new)
+        fields = _fields(new)
+        return self._repeated(new.wheel.name, lambda: not self._has(new) and self._send(fields, new))
+
+    def _refuse_without_rights(self, new: NewWheel) -> None:
+        """Ask before the wheel is sent, because a server may end the connection of a refused upload."""
+        project, sent = new.entry.project, EVIDENCE.values() & new.attached.keys()
+        rights = self._repeated(new.wheel.name, lambda: self._rights(project))
+        if not rights.uploads:
+            raise ConflictError(f"the token does not allow uploads of {project}")
+        if sent and not rights.proofs:
+            raise ConflictError(
+                f"the token does not allow proofs of {project}",
+                hints=[
+                    "the owner of the index makes one that does: `buildfarm token add DIR --name NAME --scope prove`"
+                ],
+            )
+        if new.entry.size > rights.max_size:
+            raise ConflictError(f"the wheel is larger than {rights.max_size} bytes, the limit of the server")
+        if any(len(new.attached[suffix]) > MAX_EVIDENCE for suffix in sent):
+            raise ConflictError(f"the proofs or the provenance are larger than {MAX_EVIDENCE} bytes, the limit")
+
+    def _rights(self, project: str) -> _Rights:
+        status, answer = self._get(f"{UPLOAD_PATH}/?project={project}")
+        if status == requests.codes.unauthorized:
+            raise UsageError(
+                "the server does not know the token, or it has expired",
+                where=self.url,
+                hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
+            )
+        try:
+            return parse_json(answer, _Rights.of)
+        except JsonError:
+            raise self._no_server(f"status {status}") from None
+
+    def _has(self, new: NewWheel) -> bool:
+        """Whether the server has a wheel, and everything that its proofs say."""
+        there = self.published(new.entry.project, new.wheel.name)
+        if there is None:
+            return False
+        refuse_other(there, new.entry)
+        if not EVIDENCE.values() & new.attached.keys():
+            return True
+        has_statement = bool(there.farm and there.farm.statement) or STATEMENT_SUFFIX not in new.attached
+        sent = parse_json(new.attached.get(PROOFS_SUFFIX, b"[]"), proofs_of)
+        return has_statement and nothing_new(self._proofs(there), sent)
+
+    def _proofs(self, entry: Entry) -> list[Proof]:
+        if not entry.farm or not entry.farm.proofs:
+            return []
+        status, answer = self._get(quote(entry.farm.proofs))
+        with suppress(JsonError):
+            return parse_json(answer, proofs_of) if status == requests.codes.ok else []
+        return []
+
+    def _send(self, fields: Mapping[str, str], new: NewWheel) -> bool:
+        print_line(f"uploading {new.wheel.name}")
+        body = UploadBody(fields, new.wheel)
+        status, answer = self._ask("POST", f"{UPLOAD_PATH}/", {"Content-Type": body.content_type}, body)
+        sentence = answer[:_LONGEST_SENTENCE].decode(errors="replace").strip()
+        if status != requests.codes.ok:
+            raise ConflictError(sentence or f"the server answers with status {status}")
+        return sentence == PUBLISHED
+
+    def _get(self, path: str, accept: str = "*/*") -> tuple[int, bytes]:
+        return self._ask("GET", path, {"Accept": accept})
+
+    def _ask(self, method: str, path: str, headers: Mapping[str, str], body: UploadBody | None = None) -> _Answer:
+        """The status of an answer, and its text up to a limit. Raises RequestException, also if the server is busy."""
+        url = self.url + path
+        with self._session.request(
+            method,
+            url,
+            headers=headers,
+            data=body,
+            timeout=_SECONDS,
+            allow_redirects=False,
+            stream=True,
+            verify=self._verify,
+        ) as answer:
+            if answer.is_redirect:
+                raise UsageError(f"the server redirects to {answer.headers['location']}", where=url)
+            if answer.status_code in _LATER:
+                raise requests.ConnectionError(f"the server answers with status {answer.status_code}")
+            text = b""
+            for chunk in answer.iter_content(2**16):
+                text += chunk
+                if len(text) > MAX_JSON:
+                    raise self._no_server(f"{path} is larger than {MAX_JSON} bytes")
+            return answer.status_code, text
+
+    def _repeated(self, what: str, work: Callable[[], T]) -> T:
+        """Try again, a few times, if the server does not answer or is busy. Raises MissingToolError then."""
+        for pause in (*_PAUSES, None):
+            try:
+                return work()
+            except requests.exceptions.SSLError as error:
+                raise self._silent(error, _OTHER_CA) from None
+            except requests.RequestException as error:
+                if pause is None:
+                    raise self._silent(error, _AGAIN) from None
+                print_line(f"{what}: {_reason(error)}; trying again in {pause:.0f} s")
+                time.sleep(pause)
+        raise AssertionError
+
+    def _silent(self, error: Exception, hint: str) -> MissingToolError:
+        return MissingToolError(f"the server does not answer: {_reason(error)}", where=self.url, hints=[hint])
+
+    def _no_server(self, reason: str) -> UsageError:
+        return UsageError(
+            f"there is no index server of buildfarm ({reason})",
+            where=self.url,
+            hints=[
+                "`buildfarm serve` takes uploads; a web server with the folder of an index does not",
+                "for a server of another kind, run `uv publish --publish-url URL WHEEL...`, which sends no proofs",
+            ],
+        )
+
+
+def _fields(new: NewWheel) -> dict[str, str]:
+    """The form of twine, with the files beside the wheel as further fields."""
+    entry = new.entry
+    form = {
+        ":action": "file_upload",
+        "protocol_version": "1",
+        "filetype": "bdist_wheel",
+        "name": entry.project,
+        "version": str(entry.version),
+        "sha256_digest": entry.sha256,
+    }
+    return form | {name: new.attached[suffix].decode() for name, suffix in EVIDENCE.items() if suffix in new.attached}
+
+
+def _reason(error: Exception) -> str:
+    """The innermost message of nested connection errors."""
+    message = re.sub(r"[\"')>]+$", "", str(error))
+    return message.rpartition(": ")[2] or type(error).__name__

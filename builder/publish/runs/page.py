@@ -1,0 +1,77 @@
+"""The report of runs as one HTML page, without external files and without scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.gate.system.sizes import size_text
+from builder.progress.display import clock
+from builder.proof import Proof, Verdict
+from builder.publish.people.templates import LEVELS, templates
+from builder.publish.proof_lines import counts
+from builder.publish.runs.evidence import evidence_text
+from builder.publish.runs.figures import results_text, seconds_text, title_of, use_text, verdicts_text
+from builder.publish.runs.plain import plain
+from builder.publish.runs.timeline_picture import STYLE, by_machine, picture
+from builder.publish.runs.view import Report, grids
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+#: The states of a cell, besides the levels.
+_STATES = ("failed", "not built")
+_ORDER = (Verdict.FAILED, Verdict.ACCEPTED, Verdict.NOT_RUN, Verdict.PASSED)
+_HERE = Path(__file__).parent
+
+
+def report_page(report: Report) -> str:
+    """The HTML of a report."""
+    from markupsafe import Markup  # noqa: PLC0415 - a part of jinja2, which loads slowly
+
+    several = len(report.runs) > 1
+    results = {} if several else {build.name: build.result for build in report.builds}
+    pictures = {
+        run.id: Markup(picture(run.timeline, results, f"t{at}", style=""))  # noqa: S704 - the picture escapes its texts
+        for at, run in enumerate(report.runs)
+        if run.timeline and run.timeline.stages
+    }
+    machines = {
+        run.id: Markup(picture(by_machine(run.timeline), {}, f"m{at}", style="", by_name=True))  # noqa: S704
+        for at, run in enumerate(report.runs)
+        if run.timeline and run.timeline.machines
+    }
+    page = _templates().get_template("report.html.j2")
+    return page.render(
+        title=title_of(report),
+        report=report,
+        several=several,
+        grids=grids(report.builds),
+        pictures=pictures,
+        machines=machines,
+        states=[*LEVELS, *_STATES],
+    )
+
+
+def _worst_first(proofs: Sequence[Proof]) -> list[Proof]:
+    return sorted(proofs, key=lambda proof: _ORDER.index(proof.verdict))
+
+
+@cache
+def _templates() -> Environment:
+    environment = templates(_HERE, style=f"{(_HERE / 'report.css').read_text()}\n{STYLE}")
+    environment.filters |= {
+        "clock": clock,
+        "counts": counts,
+        "evidence": evidence_text,
+        "plain": plain,
+        "results": results_text,
+        "seconds": seconds_text,
+        "size": size_text,
+        "use": use_text,
+        "verdicts": verdicts_text,
+        "worst_first": _worst_first,
+    }
+    return environment

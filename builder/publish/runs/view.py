@@ -1,0 +1,266 @@
+"""What the report of runs shows, as data: runs, builds with their cells and proofs, and coverage."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from builder.errors import BuildfarmError, UsageError
+from builder.matrix.axes import Cell
+from builder.proof import Proof, Verdict
+from builder.publish.gpu_models import proven_on
+from builder.publish.index.bar import levels
+from builder.publish.people.coverage import Field, Grid, grid_of
+from builder.publish.runs.excerpt import Excerpt, read_excerpt
+from builder.storage.runs import Run
+from builder.timeline.timeline import Timeline, Use
+from builder.untrusted.json_data import JsonError, parse_plain
+
+#: The results of a build, in the order in which they are shown.
+FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
+    "failed", "refused", "not finished", "built", "tested", "already built",
+)  # fmt: skip
+ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
+
+
+@dataclass(frozen=True)
+class CellView:
+    """One cell of one build.
+
+    Attributes:
+        cell: its name.
+        level: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
+        seconds: time of its checks in this run; 0 if none ran.
+        use: memory and processor time of its checks; None if not measured.
+        proofs: the checks.
+
+    """
+
+    cell: str
+    level: str
+    seconds: float
+    use: Use | None
+    proofs: tuple[Proof, ...]
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """The GPU models on which every op was checked."""
+        return proven_on(self.proofs).get(self.cell, ())
+
+
+@dataclass(frozen=True)
+class BuildView:
+    """One build of one run.
+
+    Attributes:
+        name: of the build, or the file name of a tested wheel.
+        extension, version: what it is a build of; the version is empty in the record of an older buildfarm.
+        run: id of the run.
+        result: one of ORDER.
+        seconds: from its start to its end in this run; 0 if unknown.
+        stages: each stage with its seconds, in order; stages of cells are in `cells`.
+        use: memory and processor time of the programs that made the wheel; None if not measured.
+        wheel: file name of the wheel, or empty.
+        size: of the wheel in bytes.
+        cached: objects that the compiler cache saved, and all objects; None without a compile or a compiler cache.
+        error: why it failed, or empty.
+        hints: what to do.
+        proofs: checks of the file.
+        cells: its cells.
+        excerpt: of the log of a failed build.
+
+    """
+
+    name: str
+    extension: str
+    version: str
+    run: str
+    result: str
+    seconds: float = 0
+    stages: tuple[tuple[str, float], ...] = ()
+    use: Use | None = None
+    wheel: str = ""
+    size: int = 0
+    cached: tuple[int, int] | None = None
+    error: str = ""
+    hints: tuple[str, ...] = ()
+    proofs: tuple[Proof, ...] = ()
+    cells: tuple[CellView, ...] = ()
+    excerpt: Excerpt | None = None
+
+    @property
+    def bad(self) -> bool:
+        """Whether it has no good wheel."""
+        return self.result in (FAILED, REFUSED, NOT_FINISHED)
+
+    @property
+    def verdicts(self) -> Counter[Verdict]:
+        """How many checks have which verdict."""
+        return Counter(proof.verdict for proof in (*self.proofs, *(p for cell in self.cells for p in cell.proofs)))
+
+
+@dataclass(frozen=True)
+class RunView:
+    """One run: what is shown above its builds."""
+
+    id: str
+    started: datetime
+    seconds: float
+    command: str
+    folder: str
+    interrupted: bool
+    results: tuple[tuple[str, int], ...]
+    timeline: Timeline | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """The report of one run, or of several: then with the newest result of each build.
+
+    `skips` are reasons, each with the number of cells that the run skipped for it.
+    """
+
+    runs: tuple[RunView, ...]
+    builds: tuple[BuildView, ...]
+    skips: tuple[tuple[str, int], ...]
+
+
+def report_of(runs: Sequence[Run]) -> Report:
+    """The report of runs, of which the newest is the first. Reads the logs of failed builds.
+
+    Raises UsageError for a run whose report in the store is damaged.
+    """
+    views = []
+    newest: dict[str, BuildView] = {}
+    skips: Mapping[str, int] = {}
+    for run in runs:
+        try:
+            builds, skipped = parse_plain(run, lambda run: (_builds(run), _skips(run)))
+        except JsonError as error:
+            hint = "`buildfarm store history` lists the runs; `buildfarm report RUN` shows one of them"
+            raise UsageError(f"the report in the store is damaged: {error}", where=run.id, hints=[hint]) from None
+        views.append(_run(run, builds))
+        for build in builds:
+            newest.setdefault(build.name, build)
+        skips = skips or skipped
+    ordered = sorted(newest.values(), key=lambda build: (ORDER.index(build.result), build.name))
+    return Report(tuple(views), tuple(ordered), tuple(sorted(skips.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _run(run: Run, builds: Sequence[BuildView]) -> RunView:
+    counts = Counter(build.result for build in builds)
+    results = tuple((result, counts[result]) for result in ORDER if counts[result])
+    return RunView(run.id, run.started, run.seconds, run.command, run.folder, run.interrupted, results, run.timeline)
+
+
+def _skips(run: Run) -> Mapping[str, int]:
+    return Counter(str(skip["reason"]) for skip in run.report["skips"])
+
+
+def _builds(run: Run) -> list[BuildView]:
+    found = [_build(run, entry) for entry in run.report["builds"]]
+    return found + [BuildView(name, name, "", run.id, NOT_FINISHED) for name in run.unfinished]
+
+
+def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
+    name, has_wheel = str(entry["build"]), "wheel" in entry
+    proofs = tuple(_proofs(entry.get("proofs", ())))
+    refused = any(proof.verdict is Verdict.FAILED for proof in proofs)
+    result = _result(run, entry, refused=refused)
+    timeline = run.timeline or Timeline()
+    log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
+    about_file = tuple(proof for proof in proofs if proof.cell is None)
+    return BuildView(
+        name=name,
+        extension=str(entry.get("extension", name)),
+        version=str(entry.get("version", "")),
+        run=run.id,
+        result=result,
+        seconds=_span(timeline, name),
+        stages=tuple(_stages(timeline, name)),
+        use=timeline.uses.get(name),
+        wheel=str(entry.get("wheel", "")),
+        size=int(entry.get("size", 0)),
+        cached=None if result == REUSED else _cached(entry),
+        error=error,
+        hints=tuple(map(str, entry["hints"])),
+        proofs=about_file,
+        cells=tuple(_cells(name, entry, proofs, timeline)),
+        excerpt=read_excerpt(Path(log), "" if refused or has_wheel else error) if log else None,
+    )
+
+
+def _result(run: Run, entry: Mapping[str, Any], *, refused: bool) -> str:
+    if entry["status"] == "failed":
+        return REFUSED if refused and "wheel" in entry else FAILED
+    if entry["status"] == TESTED:
+        return TESTED
+    return REUSED if entry["build"] in run.reused else BUILT
+
+
+def _proofs(entries: Sequence[dict[str, Any]]) -> list[Proof]:
+    """The proofs of an entry; those with a check that this buildfarm does not know are left out."""
+    found = []
+    for entry in entries:
+        try:
+            found.append(Proof.from_json(entry))
+        except (KeyError, ValueError, TypeError, BuildfarmError):
+            continue
+    return found
+
+
+def _cells(name: str, entry: Mapping[str, Any], proofs: Sequence[Proof], timeline: Timeline) -> list[CellView]:
+    reached = levels(proofs)
+    found = []
+    for cell in map(str, entry["serves"]):
+        about = tuple(proof for proof in proofs if str(proof.cell) == cell)
+        failed = any(proof.verdict is Verdict.FAILED for proof in about)
+        level = "failed" if failed else reached.get(cell, "none") if proofs else "not built"
+        key = f"{name} in {cell}"
+        seconds = sum(
+            stage.end - stage.start
+            for stage in timeline.stages
+            if stage.build == key
+            or stage.build.startswith(f"{key} on ")
+            or (stage.build == name and stage.stage.endswith(f" in {cell}"))
+        )
+        found.append(CellView(cell, level, seconds, timeline.uses.get(key), about))
+    return found
+
+
+def _stages(timeline: Timeline, name: str) -> list[tuple[str, float]]:
+    return [
+        (stage.stage, stage.end - stage.start)
+        for stage in timeline.stages
+        if stage.build == name and " in torch" not in stage.stage
+    ]
+
+
+def _span(timeline: Timeline, name: str) -> float:
+    """Seconds from the first stage of a build to the end of its last; of a tested wheel, of its cells together."""
+    own = [stage for stage in timeline.stages if stage.build == name]
+    if own:
+        return max(stage.end for stage in own) - min(stage.start for stage in own)
+    return sum(stage.end - stage.start for stage in timeline.stages if stage.build.startswith(f"{name} in "))
+
+
+def _cached(entry: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Objects from the compiler cache, and all objects."""
+    objects = (entry.get("record") or {}).get("objects") or {}
+    files = objects.get("files", ())
+    return (sum(file["outcome"] == "reused" for file in files), len(files)) if files else None
+
+
+def grids(builds: Sequence[BuildView]) -> list[tuple[str, Grid]]:
+    """The table of cells of each version of each extension, with the name and the version."""
+    by_version: dict[tuple[str, str], dict[Cell, Field]] = {}
+    for build in builds:
+        found = by_version.setdefault((build.extension, build.version), {})
+        for view in build.cells:
+            found.setdefault(Cell.parse(view.cell), Field(view.level, gpus=view.gpus))
+    tested = sorted(key for key, cells in by_version.items() if cells)
+    return [(" ".join(key).strip(), grid_of(by_version[key], lambda _: Field())) for key in tested]

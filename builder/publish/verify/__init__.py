@@ -1,0 +1,1 @@
+"""What `buildfarm verify` and `buildfarm inventory` print: text, JSON, Markdown and SARIF."""

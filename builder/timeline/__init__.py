@@ -1,0 +1,1 @@
+"""The timeline of a run: its stages, and the cores and the memory that its programs use."""

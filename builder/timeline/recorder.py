@@ -1,0 +1,175 @@
+"""Measures the cores and the memory that the programs of a run use, while the run goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+import psutil
+
+from builder.process import OWNER_VARIABLE
+from builder.progress.stages import StageTime
+from builder.proof import Proof
+from builder.store import work_name
+from builder.timeline.timeline import Sample, Timeline, Use, thinned
+
+#: Seconds between two samples; doubled each time a run has too many.
+INTERVAL = 1.0
+MOST_SAMPLES = 1200
+#: Every so many samples, processes that were not the run's are looked at again: a program gets its variables late.
+LOOK_AGAIN = 10
+
+
+@dataclass(frozen=True)
+class _Process:
+    """What one process had used at the last sample."""
+
+    owner: str
+    parent: int
+    cpu_seconds: float  # with those of its children that ended
+    memory: int
+
+
+class Recorder:
+    """Records the timeline of one run. Its programs are those that `process.run` starts for owners of its store."""
+
+    def __init__(self, owners: str) -> None:
+        """`owners` is the beginning of the owner of each program of the run (`Store.owner`)."""
+        self._owners = owners
+        self._started = time.monotonic()
+        self._names: dict[str, str] = {}
+        self._samples: list[Sample] = []
+        self._uses: dict[str, Use] = {}
+        self._processes: dict[int, _Process] = {}
+        self._owner_of: dict[psutil.Process, str] = {}  # without the beginning; "" for programs of others
+        self._before = self._started
+        self._busy = _busy_seconds()
+        self._stop = threading.Event()
+
+    def name(self, owner: str, name: str) -> None:
+        """Say which build, or which `BUILD in CELL`, the programs of an owner belong to."""
+        self._names[owner] = name
+
+    def name_cells(self, name: str, proofs: Iterable[Proof]) -> None:
+        """Say that the programs that made these proofs belong to `NAME in CELL`."""
+        for proof in proofs:
+            if proof.cell:  # the owner is the one that `CellRunner` chooses
+                self.name(f"prove-{work_name(proof.wheel)}-{proof.cell}", f"{name} in {proof.cell}")
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Take samples while the body runs."""
+        thread = threading.Thread(target=self._follow, name="timeline", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def timeline(self, stages: Sequence[StageTime]) -> Timeline:
+        """What was recorded; `stages` have seconds of `time.monotonic`."""
+        start = self._started
+        shifted = (replace(s, start=round(s.start - start, 2), end=round(s.end - start, 2)) for s in stages)
+        uses: dict[str, Use] = {}
+        for owner, use in self._uses.items():
+            if name := self._names.get(owner):
+                earlier = uses.get(name, Use(0, 0))
+                seconds = round(earlier.cpu_seconds + use.cpu_seconds, 1)
+                uses[name] = Use(max(earlier.memory, use.memory), seconds)
+        return Timeline(
+            tuple(shifted), tuple(self._samples), uses, psutil.cpu_count() or 1, psutil.virtual_memory().total
+        )
+
+    def _follow(self) -> None:
+        interval = INTERVAL
+        while not self._stop.wait(interval):
+            self.sample()
+            if len(self._samples) >= MOST_SAMPLES:
+                self._samples, interval = thinned(self._samples), interval * 2
+
+    def sample(self) -> None:
+        """Take one sample."""
+        if len(self._samples) % LOOK_AGAIN == 0:
+            known = self._owner_of.items()
+            self._owner_of = {process: owner for process, owner in known if owner and process.pid in self._processes}
+        found = self._read()
+        now = time.monotonic()
+        elapsed = max(now - self._before, 1e-3)
+        busy, memory = _busy_seconds(), psutil.virtual_memory()
+        used = 0.0
+        for owner in {each.owner for each in (*found.values(), *self._processes.values())}:
+            seconds = _spent(
+                {pid: each for pid, each in self._processes.items() if each.owner == owner},
+                {pid: each for pid, each in found.items() if each.owner == owner},
+            )
+            held = sum(each.memory for each in found.values() if each.owner == owner)
+            earlier = self._uses.get(owner, Use(0, 0))
+            self._uses[owner] = Use(max(earlier.memory, held), earlier.cpu_seconds + seconds)
+            used += seconds
+        self._samples.append(
+            Sample(
+                at=round(now - self._started, 1),
+                cores=round(used / elapsed, 2),
+                memory=sum(each.memory for each in found.values()),
+                machine_cores=round(max(busy - self._busy, 0) / elapsed, 2),
+                machine_memory=memory.total - memory.available,
+            )
+        )
+        self._processes, self._before, self._busy = found, now, busy
+
+    def _read(self) -> dict[int, _Process]:
+        """The processes of the run, without those that end meanwhile."""
+        found: dict[int, _Process] = {}
+        for process in psutil.process_iter():
+            try:
+                if process not in self._owner_of:
+                    self._owner_of[process] = self._owner(process, found)
+                owner = self._owner_of[process]
+                if not owner:
+                    continue
+                times, memory = process.cpu_times(), process.memory_info()
+                found[process.pid] = _Process(
+                    owner,
+                    process.ppid(),
+                    times.user + times.system + times.children_user + times.children_system,
+                    max(memory.rss - memory.shared, 0),  # pages of files, such as libraries, are shared
+                )
+            except psutil.Error:  # it ended meanwhile
+                self._owner_of[process] = ""
+        return found
+
+    def _owner(self, process: psutil.Process, found: dict[int, _Process]) -> str:
+        """The owner in the variables of a process, else that of its parent; empty for a program of others."""
+        with suppress(psutil.AccessDenied):
+            owner = process.environ().get(OWNER_VARIABLE, "")
+            if owner.startswith(self._owners):
+                return owner.removeprefix(self._owners)
+        parent = found.get(process.ppid())
+        return parent.owner if parent else ""
+
+
+def _spent(before: dict[int, _Process], now: dict[int, _Process]) -> float:
+    """Seconds of processor time that the processes of one owner used between two samples.
+
+    A process that ends hands its seconds to its parent. If no ancestor is left, the seconds would be missing.
+    """
+    lost = sum(each.cpu_seconds for pid, each in before.items() if pid not in now and not _has_heir(pid, before, now))
+    difference = sum(each.cpu_seconds for each in now.values()) - sum(each.cpu_seconds for each in before.values())
+    return max(difference + lost, 0)
+
+
+def _has_heir(pid: int, before: dict[int, _Process], now: dict[int, _Process]) -> bool:
+    """Whether an ancestor of a process that has ended still runs."""
+    while pid in before and pid not in now:
+        pid = before[pid].parent
+    return pid in now
+
+
+def _busy_seconds() -> float:
+    """Seconds that all cores of the machine have worked since its start."""
+    times = psutil.cpu_times()
+    return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)

@@ -1,0 +1,1 @@
+"""What others wrote: JSON of unknown shape, texts with secrets, and texts with escape codes."""

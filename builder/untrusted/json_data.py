@@ -1,0 +1,93 @@
+"""One reader of JSON that others may have written or changed: in wheels, indexes, reports, and the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from builder.errors import BuildfarmError
+
+T = TypeVar("T")
+
+#: Bytes of one JSON text. A list of empty lists needs about twenty times as much memory.
+MAX_JSON = 32 * 2**20
+#: The same for what this program itself wrote into the store; a report of many builds is large.
+MAX_OWN_JSON = 256 * 2**20
+#: What reading plain data of an unexpected shape raises. RecursionError: deep nesting.
+_WRONG_SHAPE = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    BuildfarmError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+
+
+class JsonError(ValueError):
+    """The text is no JSON, is larger or deeper than the limits, or has not the expected keys and types."""
+
+
+def parse_json(data: bytes | str, parse: Callable[[Any], T], *, limit: int = MAX_JSON) -> T:
+    """Return `parse` of the plain data in a JSON text. Raises JsonError, and nothing else, for any text.
+
+    `parse` may raise what wrong types and missing keys give, such as KeyError and TypeError. `dict` accepts any object.
+    Texts with a lone surrogate are refused: they cannot be printed or written.
+    """
+    if len(data) > limit:
+        raise JsonError(f"the JSON text is larger than {limit} bytes")
+    try:
+        text = data if isinstance(data, str) else data.decode()
+        plain = json.loads(text)
+        if "\\ud" in text.lower():
+            json.dumps(plain, ensure_ascii=False).encode()
+    except _WRONG_SHAPE as error:
+        raise JsonError(_reason(error)) from error
+    return parse_plain(plain, parse)
+
+
+def parse_plain(data: Any, parse: Callable[[Any], T]) -> T:  # noqa: ANN401
+    """Return `parse` of plain data that was read already. Raises JsonError as `parse_json`."""
+    try:
+        return parse(data)
+    except _WRONG_SHAPE as error:
+        raise JsonError(_reason(error)) from error
+
+
+def read_json(path: Path, parse: Callable[[Any], T], *, limit: int = MAX_JSON) -> T:
+    """Return `parse` of a JSON file. Raises JsonError as `parse_json`, and OSError."""
+    with path.open("rb") as stream:
+        return parse_json(stream.read(limit + 1), parse, limit=limit)
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case json.JSONDecodeError():
+            return f"it is no JSON: {error.msg}, line {error.lineno}"
+        case RecursionError():
+            return "it is nested too deeply"
+        case KeyError():
+            return f"it has no {str(error)[:100]}"
+        case UnicodeError():
+            return "it is not UTF-8"
+        case BuildfarmError() | ValueError():
+            return str(error)[:300]
+    return "it has a value of a wrong type"
+
+
+def text(value: object) -> str:
+    """Return a value of plain data that must be text; raises TypeError."""
+    if not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} instead of text")
+    return value
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Return a value of plain data that must be a list of texts; raises TypeError."""
+    if not isinstance(value, list):
+        raise TypeError(f"{type(value).__name__} instead of a list")
+    return tuple(map(text, value))

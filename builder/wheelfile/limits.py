@@ -1,0 +1,73 @@
+"""Limits on files of strangers: archives, wheels, libraries, metadata. Every reader uses these constants.
+
+Each limit is far above what the largest wheels and source distributions on the package index need in 2026.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import IO
+
+from builder.errors import UsageError
+
+#: Files and folders of an archive.
+MAX_MEMBERS = 200_000
+#: Bytes that all files of a source distribution, or of a wheel, unpack to.
+MAX_SOURCE_BYTES = 4 * 2**30
+MAX_WHEEL_BYTES = 16 * 2**30
+#: A file may unpack to so many times its compressed size. Smaller files than MIN_RATIO_BYTES are not compared.
+MAX_RATIO = 200
+MIN_RATIO_BYTES = 16 * 2**20
+#: Bytes of the list of files at the end of a zip archive; of all extended headers of a tar archive.
+MAX_FILE_LIST = 16 * 2**20
+MAX_TAR_HEADERS = 16 * 2**20
+#: Bytes of a path in an archive, and of one component of it (Linux allows 255).
+MAX_PATH, MAX_NAME = 1024, 255
+#: Hard links to one file of an archive. Linux allows 65,000 on ext4.
+MAX_HARD_LINKS = 1000
+#: Symbolic links that the target of one link may pass; Linux allows 40.
+MAX_LINK_DEPTH = 40
+#: Bytes of METADATA and WHEEL, and of any other file of `.dist-info`.
+MAX_METADATA = 4 * 2**20
+MAX_DIST_INFO = 32 * 2**20
+#: Characters of a requirement. Python converts no number of more than 4300 digits.
+MAX_REQUIREMENT = 2048
+#: An ELF file: sections, bytes of their names, entries of the dynamic section or required versions, symbols, bytes of
+#: one symbol's name and of all names. libtorch_cpu of torch 2.11 has 80,000 symbols.
+MAX_SECTIONS = 4096
+MAX_SECTION_NAMES = 2**16
+MAX_DYNAMIC_ENTRIES = 65_536
+MAX_SYMBOLS = 4_000_000
+MAX_SYMBOL_NAME = 2**20
+MAX_SYMBOL_NAMES = 2**29
+#: Containers and entries of GPU code in one library.
+MAX_GPU_CODES = 200_000
+
+
+def check_file_list(archive: Path, opened: IO[bytes] | None = None) -> None:
+    """Raise UsageError if the list of files of a zip archive is too large to be read into memory.
+
+    zipfile reads the complete list when it opens an archive. A file that is no zip archive passes; zipfile refuses it.
+    `opened` holds the bytes of an archive that is not a file on this machine.
+    """
+    with nullcontext(opened) if opened else archive.open("rb") as stream:
+        end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # the only way to ask before reading the list
+    if end and end[zipfile._ECD_SIZE] > MAX_FILE_LIST:  # type: ignore[attr-defined]
+        raise UsageError(f"the list of files in this archive is larger than {MAX_FILE_LIST} bytes", where=archive.name)
+
+
+def path_fault(name: str) -> str:
+    """Why a path of an archive cannot be used, as the end of a sentence; empty for a usable path."""
+    encoded = name.encode(errors="surrogateescape")
+    if not name.strip("/") or "\0" in name:
+        return "has an empty name or a name with a NUL byte"
+    if len(encoded) > MAX_PATH or any(len(part) > MAX_NAME for part in encoded.split(b"/")):
+        return f"has a path of more than {MAX_PATH} bytes, or a name of more than {MAX_NAME} bytes"
+    return ""
+
+
+def is_bomb(size: int, compressed: int) -> bool:
+    """Whether a file of `size` bytes unpacks to far more than its `compressed` bytes justify."""
+    return size >= MIN_RATIO_BYTES and size > MAX_RATIO * max(compressed, 1)

@@ -1,0 +1,50 @@
+"""Ranges of torch releases, as requirements write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import Specifier, SpecifierSet
+from packaging.version import Version
+
+#: Releases that two ranges of torch are compared on: existing ones and those to be expected.
+TORCHES = tuple(Version(f"{major}.{minor}.{patch}") for major in (1, 2, 3) for minor in range(41) for patch in range(4))
+
+
+def admitted(specifiers: Iterable[Specifier]) -> frozenset[Version]:
+    """The releases of TORCHES that all specifiers admit. Raises ValueError for a number that is too long."""
+    wanted = SpecifierSet(",".join(map(str, specifiers)))
+    return frozenset(wanted.filter(TORCHES))
+
+
+def narrowed(window: str, lines: Iterable[str], built_with: str = "") -> Requirement:
+    """A requirement of torch, such as `torch==2.11.*`, with what other requirements of torch exclude in addition.
+
+    The lines count if together they are narrower: if they admit a release of the window, and the release that the wheel
+    was built with. Lines that cannot be read, have a marker, or name a URL do not count. Needless specifiers are left
+    out, so `torch==2.11.*` and `torch==2.11.0` make `torch==2.11.0`.
+    """
+    result = Requirement(window)
+    theirs = sorted(specifier for line in lines for specifier in _specifiers(line))
+    clauses = [*sorted(result.specifier, key=str), *map(Specifier, theirs)]
+    try:
+        both, all_of_it = admitted(clauses), admitted(result.specifier)
+    except ValueError:
+        return result
+    if not both or both == all_of_it or (built_with and Version(built_with) not in both):
+        return result
+    for clause in list(clauses):
+        rest = [one for one in clauses if one is not clause]
+        if admitted(rest) == both:
+            clauses = rest
+    result.specifier = SpecifierSet(",".join(map(str, clauses)))
+    return result
+
+
+def _specifiers(line: str) -> list[str]:
+    try:
+        one = Requirement(line)
+    except InvalidRequirement:
+        return []
+    return [] if one.marker or one.url else list(map(str, one.specifier))

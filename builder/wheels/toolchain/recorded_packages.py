@@ -1,0 +1,88 @@
+"""The packages that the record of a wheel names: `rebuild` installs them, and whoever made the wheel chose them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from builder.errors import MissingToolError, UsageError
+from builder.hashing import digest_of
+from builder.store import Store
+from builder.wheels.toolchain.uv import compile_requirements
+
+_PIN = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)==([A-Za-z0-9.!+_-]+)")
+
+
+def check_pins(packages: Sequence[str], where: str) -> None:
+    """Raise UsageError for a package that is not exactly `name==version`: a URL, a path, a range, a marker, an option.
+
+    `where` names the wheel in the error.
+    """
+    for package in packages:
+        if not _is_pin(package):
+            raise UsageError(
+                f"the record of the wheel names a package that is not an exact version: {package[:100]!r}",
+                where=where,
+                hints=["`rebuild` installs only packages of the form `name==version` from the package index"],
+            )
+
+
+def wheels_only(packages: Sequence[str], build_requires: Sequence[str]) -> list[str]:
+    """Options of uv with which it builds none of these packages from source, because that would execute their code.
+
+    The packages that the recipe itself names in `build_requires` may be built.
+    """
+    own = {canonicalize_name(Requirement(text).name) for text in build_requires}
+    names = sorted({canonicalize_name(package.partition("==")[0]) for package in packages} - own)
+    return [f"--only-binary={name}" for name in names]
+
+
+def check_needed(
+    packages: Sequence[str],
+    requirements: Sequence[str],
+    options: Sequence[str],
+    *,
+    index: Sequence[str],
+    store: Store,
+) -> None:
+    """Raise MissingToolError for packages that the recipe does not need: a package may run code when Python starts.
+
+    uv resolves the recipe's requirements with the recorded versions and installs nothing.
+
+    Args:
+        packages: the recorded packages, `name==version`.
+        requirements: what the recipe needs here.
+        options: further options of `uv pip compile`, such as those of `wheels_only`.
+        index: URLs of indexes that are asked before the default one.
+        store: for scratch files and the log.
+
+    """
+    job = f"recorded-{digest_of(list(packages))[:16]}"
+    with store.work(job) as folder:
+        constraints = folder / "recorded.txt"
+        constraints.write_text("\n".join(packages) + "\n")
+        arguments = ["--no-config", "--no-annotate", "--constraints", str(constraints), *options]
+        log, owner = store.log("packages"), store.owner(job)
+        resolved = compile_requirements(requirements, arguments, folder=folder, index=index, log=log, owner=owner)
+    needed = {canonicalize_name(Requirement(line).name) for line in resolved.splitlines() if line.strip()}
+    unneeded = [package for package in packages if canonicalize_name(package.partition("==")[0]) not in needed]
+    if unneeded:
+        raise MissingToolError(
+            f"the record of the wheel names packages that the recipe does not need: {', '.join(unneeded[:5])}",
+            hints=[
+                "do not trust the wheel: its record is not what a build of this recipe writes",
+                "if a different version of buildfarm built the wheel, run that version",
+            ],
+        )
+
+
+def _is_pin(package: str) -> bool:
+    match = _PIN.fullmatch(package)
+    try:
+        return match is not None and bool(Version(match[2]))
+    except InvalidVersion:
+        return False

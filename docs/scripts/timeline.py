@@ -1,0 +1,15 @@
+"""Draws the recorded timeline of a run, as `buildfarm report` does."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from builder.publish.runs.timeline_picture import picture
+from builder.timeline.timeline import Timeline
+
+
+def timeline_picture(recording: Path) -> str:
+    """The SVG of a recording: the `timeline` of a run.json of the store, and the results of its builds."""
+    data = json.loads(recording.read_text(encoding="utf-8"))
+    return picture(Timeline.from_json(data["timeline"]), data["results"])

@@ -1,0 +1,23 @@
+"""Print each failure when it happens: a run of CI that is ended from outside prints no summary."""
+
+from __future__ import annotations
+
+import pytest
+
+
+class Failures:
+    """A plugin of pytest."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        """`config` is that of the process that prints the results."""
+        self._config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print the name of a test that failed, and the end of its report."""
+        if report.failed:
+            writer = self._config.get_terminal_writer()
+            writer.line()
+            writer.line(f"FAILED ({report.when}) {report.nodeid}")
+            for line in report.longreprtext.splitlines()[-30:]:
+                writer.line(f"    {line}")
+            writer.flush()

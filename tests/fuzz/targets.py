@@ -1,0 +1,233 @@
+"""What is fuzzed: each target makes one input from a random generator and hands it to the program's own readers."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import random
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from builder.__main__ import run_command
+from builder.errors import BuildfarmError
+from builder.proofs.static.file_checks import static_proofs
+from builder.publish.index.new_wheel import new_wheel
+from builder.records.record import read_record
+from builder.wheelfile.diff import differences
+from builder.wheelfile.facts import read_facts
+from builder.wheels.sources.archive import unpack
+from tests.fuzz import stored, verify
+from tests.fuzz.mutate import TEXTS, garbage, mutated, mutated_tar, mutated_zip
+from tests.unit.proofs.make import claim, compiled, fat_binary, make_wheel, with_gpu_code
+
+RECIPE = """\
+name: ops
+version: 1.0.0
+source: {path: .}
+abi: cpython
+cuda: required
+env: {FORCE_CUDA: "1"}
+build_requires: [setuptools, "ninja>=1"]
+imports: [ops]
+archs: [8.0, 9.0+PTX]
+libraries: {_C: [CPU]}
+memory_per_job: 768MiB
+accepts:
+  - {check: import-order, reason: known}
+"""
+MATRIX = """\
+torch: [2.2, 2.11]
+cuda: [12.1, 13.0]
+python: [3.11, 3.12]
+archs: [8.0, 9.0]
+extensions: [ops]
+exclude:
+  - {torch: 2.2, reason: nobody uses it}
+images:
+  - {cells: "torch2.2*", image: "debian:12", pythons: "quay.io/pypa/manylinux_2_28_x86_64"}
+registries: {docker.io: "registry.example/mirror"}
+"""
+
+
+class EscapeError(Exception):
+    """A file appeared outside of the folder of the input, or a message is not plain text."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One kind of input.
+
+    Attributes:
+        name: for the command line and the table.
+        prepare: makes what all inputs of a run share, in an empty folder.
+        run: makes one input in an empty folder and reads it; an error that it raises is a bug of the program.
+
+    """
+
+    name: str
+    prepare: Callable[[Path], Any]
+    run: Callable[[Any, random.Random, Path], None]
+
+
+def _wheel_files(folder: Path) -> dict[str, bytes]:
+    library = compiled(folder, "#include <string>\nstd::string f() { return std::to_string(1); }\n", "-Wl,-soname,x.so")
+    wheel = make_wheel(
+        folder,
+        {
+            "ops/__init__.py": b"x = 1\n",
+            "ops/_C.so": library,
+            "ops/_C_cuda.so": with_gpu_code(folder, fat_binary((2, 80, 0x11), (1, 90, 0x11))),
+            "ops-1.0.dist-info/sboms/x.cdx.json": b'{"bomFormat": "CycloneDX", "specVersion": "1.6", "components": []}',
+            "ops-1.0.dist-info/buildfarm.json": b'{"schema": 2, "torch": "2.11.0", "archs": ["9.0"]}',
+        },
+        metadata="Requires-Dist: torch==2.11.*\nRequires-Python: >=3.10\n",
+    )
+    with zipfile.ZipFile(wheel) as archive:
+        return {info.filename: archive.read(info) for info in archive.infolist()}
+
+
+def _read_wheel(files: dict[str, bytes], rng: random.Random, folder: Path) -> None:
+    wheel = folder / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    wheel.write_bytes(garbage(rng) if rng.random() < 0.02 else mutated_zip(files, rng))
+    readers: Sequence[Callable[[], object]] = (
+        lambda: static_proofs(read_facts(wheel), claim(), frozenset(), {}),
+        lambda: new_wheel(wheel, []),
+        lambda: read_record(wheel),
+        lambda: differences(wheel, wheel),
+    )
+    for read in readers:
+        with contextlib.suppress(BuildfarmError):
+            read()
+
+
+def _read_sdist(_: object, rng: random.Random, folder: Path) -> None:
+    archive = folder / "e-1.tar.gz"
+    if rng.random() < 0.3:
+        files = {"e-1/a": b"a", "e-1/b/c": b"c" * 100, "e-1/../x": b"", "e-1/l": b"/etc"}
+        archive.write_bytes(mutated_zip(dict(rng.sample(sorted(files.items()), 3)), rng))
+    else:
+        archive.write_bytes(mutated_tar(rng))
+    target = folder / "outer/inner/target"
+    target.mkdir(parents=True)
+    with contextlib.suppress(BuildfarmError):
+        unpack(archive, target)
+    allowed = {archive, folder / "outer", folder / "outer/inner", target}
+    if outside := [path for path in folder.rglob("*") if path not in allowed and target not in path.parents]:
+        raise EscapeError(str(outside))
+    for link in (path for path in target.rglob("*") if path.is_symlink()):
+        if not link.resolve().is_relative_to(target.resolve()):
+            raise EscapeError(f"{link} -> {link.readlink()}")
+
+
+def _read_yaml(_: object, rng: random.Random, folder: Path) -> None:
+    texts = {"matrix.yaml": MATRIX.encode(), "ops/extension.yaml": RECIPE.encode()}
+    changed = rng.choice(list(texts))
+    texts[changed] = mutated(texts[changed], rng, most=3)
+    (folder / "ops").mkdir()
+    for name, data in texts.items():
+        (folder / name).write_bytes(data)
+    words = ["plan", "--json"] if rng.random() < 0.5 else ["render", "--out", str(folder / "out")]
+    _command([*words, "--matrix", str(folder / "matrix.yaml")], folder)
+
+
+def _read_words(project: Path, rng: random.Random, folder: Path) -> None:
+    words = [*rng.choice(_COMMANDS)]
+    for _ in range(rng.randint(0, 4)):
+        if rng.random() < 0.7:
+            words.append(rng.choice(_OPTIONS))
+        if rng.random() < 0.8:
+            value = rng.choice([*TEXTS, *_VALUES])
+            if rng.random() < 0.3:
+                value = mutated(value, rng, most=2)
+            words.append(os.fsdecode(value.replace(b"\0", b"")))  # no program can get a NUL byte in an argument
+    if words[0] in ("plan", "render", "ci") and rng.random() < 0.5:
+        words += ["--matrix", str(project / "matrix.yaml")]
+    _command(words, folder)
+
+
+def _read_stored(files: stored.Stored, rng: random.Random, folder: Path) -> None:
+    words = stored.changed(files, rng, folder)
+    if words[0] in ("smoke", "rebuild"):
+        (folder / "ops").mkdir()
+        (folder / "ops/extension.yaml").write_text(RECIPE)
+        (folder / "matrix.yaml").write_text(MATRIX)
+    _command(words, folder)
+
+
+_COMMANDS = [
+    ["plan"],
+    ["render"],
+    ["resolve", "ops"],
+    ["inventory", "list"],
+    ["inventory", "import"],
+    ["index", "check"],
+    ["index", "status", "ops"],
+    ["index", "prune"],
+    ["yank"],
+    ["unyank"],
+    ["publish"],
+    ["rebuild"],
+    ["store", "du"],
+    ["store", "prune"],
+    ["store", "history"],
+    ["token", "list"],
+    ["ci"],
+]
+_OPTIONS = [
+    "--torch", "--cuda", "--python", "--ext", "--matrix", "--out", "--json", "--to", "--index", "--require", "--glibc",
+    "--gpu", "--arch", "--keep-days", "--max-size", "--keep", "--dist", "--explain", "--reason", "--github", "--verify",
+]  # fmt: skip
+_VALUES = [
+    b"2.11",
+    b"13.0",
+    b"3.12",
+    b"ops",
+    b"ops==1.0",
+    b"cpu",
+    b"gpu",
+    b"9.0",
+    b"sm_90",
+    b"RTX 4090",
+    b"1GiB",
+    b"full",
+]
+
+
+def _command(words: Sequence[str], folder: Path) -> None:
+    """Run a command line in this process, in the folder; raise what is not an expected error."""
+    before, argv, out, err = Path.cwd(), sys.argv, io.StringIO(), io.StringIO()
+    os.environ["BUILDFARM_STORE"] = str(folder / "store")
+    os.chdir(folder)
+    sys.argv = ["buildfarm", *words]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            run_command()
+    finally:
+        sys.argv = argv
+        os.chdir(before)
+    text = out.getvalue() + err.getvalue()
+    if "Traceback" in text or "\x1b" in text:
+        raise EscapeError(text[-2000:])
+    out.getvalue().encode()  # stdout accepts no lone surrogates; stderr writes them as escapes
+
+
+def _project(folder: Path) -> Path:
+    (folder / "ops").mkdir()
+    (folder / "matrix.yaml").write_text(MATRIX)
+    (folder / "ops/extension.yaml").write_text(RECIPE)
+    return folder
+
+
+TARGETS = [
+    Target("wheels", _wheel_files, _read_wheel),
+    Target("verify", verify.prepare, verify.read),
+    Target("sdists", lambda _: None, _read_sdist),
+    Target("yaml", lambda _: None, _read_yaml),
+    Target("stored", stored.prepare, _read_stored),
+    Target("commands", _project, _read_words),
+]

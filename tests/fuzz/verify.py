@@ -1,0 +1,104 @@
+"""What `verify` reads: wheels with planted changes, installed packages, inventories and archives of inventories."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.errors import BuildfarmError
+from builder.matrix.compat import Compat
+from builder.matrix.config import Selection
+from builder.proofs.inventory.inventory import Inventory
+from builder.proofs.inventory.shelf import Shelf
+from builder.proofs.inventory.torch_wheel import inventory_of_wheel
+from builder.proofs.verify.clash import Neighbour
+from builder.proofs.verify.gpus import known_gpus
+from builder.proofs.verify.judge import Judge
+from builder.publish.verify.sarif import verify_sarif
+from builder.publish.verify.verify_markdown import verify_markdown
+from builder.publish.verify.verify_text import verify_json, verify_text
+from builder.wheelfile.archive import WheelContents, WheelFile
+from builder.wheelfile.exports import read_exports
+from builder.wheelfile.facts import facts_of, open_wheel, read_facts
+from builder.wheelfile.installed import InstalledWheel
+from tests.fuzz.mutate import mutated, mutated_zip
+from tests.unit.verify.corpus import Wheel
+from tests.unit.verify.made_up_torch import inventory, stub_libraries
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The files of a sound wheel and of a torch wheel, and a judge with one inventory."""
+
+    wheel: dict[str, bytes]
+    torch: dict[str, bytes]
+    judge: Judge
+
+
+def prepare(folder: Path) -> Prepared:
+    """Compile the libraries, and put an inventory on a shelf."""
+    stubs = stub_libraries(folder)
+    with zipfile.ZipFile(Wheel().write(folder, stubs)) as archive:
+        wheel = {name: archive.read(name) for name in archive.namelist()}
+    torch = {f"torch/lib/{name}": (stubs / name).read_bytes() for name in ("libc10.so", "libtorch_cpu.so")}
+    torch |= {"torch/version.py": b"__version__ = '2.11.0'\ncuda: Optional[str] = '13.0'\n"}
+    torch |= {"torch-2.11.0.dist-info/METADATA": b"Name: torch\nVersion: 2.11.0\nRequires-Dist: nvidia-cublas\n"}
+    shelf = Shelf(folder / "inventories")
+    shelf.add(inventory("2.11.0"))
+    path = Wheel(name="other", project="other").write(folder, stubs)
+    with open_wheel(path) as other:
+        beside = Neighbour("other", "other 1.0", tuple(read_exports(other, read_facts(path).libraries)))
+    judge = Judge(shelf, Selection(), tuple(known_gpus(Compat.load())[:2]), "580", max_size=1, beside=(beside,))
+    return Prepared(wheel, torch, judge)
+
+
+def read(prepared: Prepared, rng: random.Random, folder: Path) -> None:
+    """Make one input of one kind and read it."""
+    kind = rng.choice([_wheel, _wheel, _installed, _torch, _inventory, _archive])
+    with contextlib.suppress(BuildfarmError):
+        kind(prepared, rng, folder)
+
+
+def _wheel(prepared: Prepared, rng: random.Random, folder: Path) -> None:
+    path = folder / "ops-1.0+cu130-cp312-cp312-manylinux_2_17_x86_64.whl"
+    path.write_bytes(mutated_zip(prepared.wheel, rng))
+    with open_wheel(path) as wheel:
+        _judge(prepared, wheel, path)
+
+
+def _installed(prepared: Prepared, rng: random.Random, folder: Path) -> None:
+    changed = rng.choice(sorted(prepared.wheel))
+    for name, data in prepared.wheel.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(mutated(data, rng) if name == changed else data)
+    _judge(prepared, InstalledWheel(next(folder.glob("*.dist-info"))), None)
+
+
+def _judge(prepared: Prepared, wheel: WheelContents, path: Path | None) -> None:
+    facts = read_facts(path) if path else facts_of(wheel, "0" * 64, 1)
+    verdicts = [prepared.judge.judge(wheel, facts, "fuzz")]
+    for write in (verify_text, verify_json, verify_sarif, verify_markdown):
+        write(verdicts).encode()
+
+
+def _torch(prepared: Prepared, rng: random.Random, folder: Path) -> None:
+    path = folder / "torch-2.11.0-py3-none-any.whl"
+    path.write_bytes(mutated_zip(prepared.torch, rng))
+    with WheelFile(path) as wheel:
+        inventory_of_wheel(wheel)
+
+
+def _inventory(_: Prepared, rng: random.Random, __: Path) -> None:
+    Inventory.from_bytes(mutated(inventory("2.11.0").to_bytes(), rng))
+
+
+def _archive(prepared: Prepared, rng: random.Random, folder: Path) -> None:
+    shelf, archive = prepared.judge.shelf, folder / "symbols.zip"
+    shelf.export(archive, shelf.releases)
+    with zipfile.ZipFile(archive) as opened:
+        files = {name: opened.read(name) for name in opened.namelist()}
+    archive.write_bytes(mutated_zip(files, rng))
+    Shelf(folder / "inventories").take(archive)

@@ -1,0 +1,135 @@
+"""The actions that workflows here use, as folders of this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from builder.matrix.axes import Python
+from builder.wheels.toolchain.pythons import find_python
+from builder.wheels.toolchain.uv import find_uv
+from tests.github_actions.expressions import NotEmulated
+
+if TYPE_CHECKING:
+    from tests.github_actions.job import Job
+
+
+class StepFailed(Exception):  # noqa: N818 - it reads as what happened
+    """A step ended with an error."""
+
+
+@dataclass
+class Actions:
+    """What steps with `uses:` do. Each job has its own; they share the folders.
+
+    Attributes:
+        repository: what checkout copies.
+        artifacts: has a folder for each artifact of the run.
+        caches: has a tar file for each entry of actions/cache.
+        published: composite actions of other repositories, by `OWNER/NAME`.
+        caching: what the job saves at its end: the file and the paths.
+
+    """
+
+    repository: Path
+    artifacts: Path
+    caches: Path
+    published: Mapping[str, Path] = field(default_factory=dict)
+    caching: list[tuple[Path, str]] = field(default_factory=list)
+
+    def of_a_job(self) -> Actions:
+        """The same, for one job."""
+        return replace(self, caching=[])
+
+    def composite(self, name: str, workspace: Path) -> Path | None:
+        """The folder of a composite action, or None."""
+        if name.startswith("./"):
+            return workspace / name
+        return self.published.get(name.partition("@")[0])
+
+    def run(self, action: str, given: Mapping[str, str], job: Job) -> None:
+        """Do what the action does; raises StepFailed, and NotEmulated for another action."""
+        if action == "actions/checkout":
+            shutil.copytree(self.repository, job.workspace, dirs_exist_ok=True, symlinks=True)
+        elif action == "actions/setup-python":
+            self._setup_python(given["python-version"], job)
+        elif action == "actions/upload-artifact":
+            self._upload(given, job.workspace)
+        elif action == "actions/download-artifact":
+            self._download(given, job.workspace)
+        elif action == "github/codeql-action/upload-sarif":
+            self._upload({"name": given["category"], "path": given["sarif_file"]}, job.workspace)
+        elif action == "actions/cache":
+            self._restore(given, job)
+        else:
+            raise NotEmulated(f"the action {action}")
+
+    def save_caches(self) -> None:
+        """What actions/cache does after the last step of a job without a failure."""
+        for file, paths in self.caching:
+            found = [str(path) for line in paths.split() for path in _glob(Path(line))]
+            if found:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                subprocess.run(["tar", "-cPf", str(file), *found], check=True)
+
+    def _setup_python(self, version: str, job: Job) -> None:
+        if job.programs:  # which have their own Python
+            return
+        found = find_python(Python.parse(version))
+        if found is None:
+            raise StepFailed(f"no Python {version} on this machine")
+        # An environment of its own: a hosted runner has a Python that the job may change.
+        folder = job.folder / "python"
+        subprocess.run([find_uv(), "venv", "--quiet", "--seed", "--python", found.path, folder], check=True)
+        job.path.insert(0, str(folder / "bin"))
+
+    def _upload(self, given: Mapping[str, str], workspace: Path) -> None:
+        target = self.artifacts / given["name"]
+        if target.exists() and given.get("overwrite") != "true":
+            raise StepFailed(f"there is an artifact {given['name']}")
+        shutil.rmtree(target, ignore_errors=True)
+        found = [path for line in given["path"].split() for path in _glob(workspace / line)]
+        if not found:
+            if given.get("if-no-files-found") == "error":
+                raise StepFailed(f"no file for {given['path']}")
+            return
+        for path in found:  # the content of one folder, or files of one folder
+            if path.is_dir():
+                shutil.copytree(path, target, ignore=shutil.ignore_patterns(".*"))
+            else:
+                target.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, target)
+
+    def _download(self, given: Mapping[str, str], workspace: Path) -> None:
+        if "name" not in given and given.get("merge-multiple") != "true":
+            raise NotEmulated("download-artifact with a folder for each artifact")
+        found = sorted(self.artifacts.glob(given.get("pattern") or given["name"]))
+        if not found and "name" in given:
+            raise StepFailed(f"there is no artifact {given['name']}")
+        for artifact in found:
+            shutil.copytree(artifact, workspace / given["path"], dirs_exist_ok=True)
+
+    def _restore(self, given: Mapping[str, str], job: Job) -> None:
+        home = job.env.get("HOME", os.environ["HOME"])
+        paths = given["path"].replace("~", home)
+        exact = self.caches / f"{given['key']}.tar"
+        older = [
+            file
+            for prefix in given.get("restore-keys", "").split()
+            for file in sorted(self.caches.glob(f"{prefix}*.tar"), key=lambda file: file.stat().st_mtime, reverse=True)
+        ]
+        if not exact.exists():
+            self.caching.append((exact, paths))
+        if found := next((file for file in (exact, *older) if file.exists()), None):
+            subprocess.run(["tar", "-xPf", str(found)], check=True)
+
+
+def _glob(pattern: Path) -> list[Path]:
+    """The files and folders of a pattern, without hidden ones."""
+    found = Path("/").glob(str(pattern).lstrip("/"))
+    return sorted(path for path in found if not path.name.startswith("."))

@@ -1,0 +1,1 @@
+"""A wheel whose ops are wrong and try to look right."""

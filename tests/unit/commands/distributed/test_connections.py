@@ -1,0 +1,102 @@
+"""Connections that cannot be made: one sentence each, and the exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from pathlib import Path
+
+import dask
+import pytest
+
+from builder.cli.distributed.scheduler_options import remote_options
+from builder.commands.distributed import reach
+from builder.commands.distributed.cluster.deaths import Deaths
+from builder.commands.distributed.reach import connect
+from builder.commands.distributed.security import security_for
+from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
+
+
+def fails(address: str) -> BuildfarmError:
+    with pytest.raises(MissingToolError) as caught:
+        asyncio.run(connect(address, security_for(address)))
+    assert caught.value.exit_code is Exit.TOOL_MISSING
+    assert caught.value.where == address
+    return caught.value
+
+
+def test_nothing_listens() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    assert fails(f"tcp://127.0.0.1:{port}").sentence == "no scheduler listens at this address"
+
+
+def test_a_program_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "CONNECT_SECONDS", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        error = fails(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+    assert error.sentence == "the scheduler does not answer within 1 s"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "host:8786",
+        "http://127.0.0.1:8786",
+        "tcp://127.0.0.1",
+        "tcp://:8786",
+        "tcp://127.0.0.1:99999",
+        "tcp://127.0.0.1:8786/x",
+        "tcp://127.0.0.1:8786?x",
+        "tcp://me@127.0.0.1:8786",
+        "tcp://[::1",
+        "tls://",
+    ],
+)
+def test_an_address_that_is_none(address: str) -> None:
+    if not address:
+        assert remote_options(address, None, plain_tcp=False) is None
+        return
+    with pytest.raises(UsageError, match="is not the address of a scheduler") as caught:
+        remote_options(address, None, plain_tcp=True)
+    assert caught.value.exit_code is Exit.USAGE
+
+
+def test_another_machine_without_tls_wants_an_option() -> None:
+    with pytest.raises(UsageError, match="is not encrypted"):
+        remote_options("tcp://192.0.2.1:8786", None, plain_tcp=False)
+    for address, plain in (("tcp://192.0.2.1:8786", True), ("tls://192.0.2.1:8786", False), ("tcp://[::1]:1", False)):
+        assert remote_options(address, None, plain_tcp=plain) is not None
+
+
+def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.commands.distributed.available.find_spec", lambda _: None)
+    with pytest.raises(MissingToolError, match="`distributed` is not installed") as caught:
+        remote_options("tcp://127.0.0.1:8786", None, plain_tcp=False)
+    assert caught.value.exit_code is Exit.TOOL_MISSING
+
+
+def test_certificates_that_are_not_there(tmp_path: Path) -> None:
+    with pytest.raises(MissingToolError, match="needs a certificate"):
+        security_for("tls://127.0.0.1:8786")
+    file = tmp_path / "ca.pem"
+    names = ("ca-file", "client.cert", "client.key")
+    with dask.config.set({f"distributed.comm.tls.{name}": str(file) for name in names}):
+        with pytest.raises(MissingToolError, match="does not exist"):
+            security_for("tls://127.0.0.1:8786")
+        file.write_text("no certificate")
+        with pytest.raises(MissingToolError, match="cannot be used"):
+            security_for("tls://127.0.0.1:8786")
+
+
+def test_only_runs_without_an_end_count_as_deaths() -> None:
+    deaths = Deaths()
+    assert [deaths.started("build", "a"), deaths.started("build", "b")] == [0, 1]
+    deaths.ended("build", "b")
+    assert deaths.of("build") == 1
+    deaths.ended("build", "b")  # the end of a run that was stopped is reported later
+    assert deaths.of("build") == 1
+    assert deaths.started("other", "c") == 0
+    deaths.clear()
+    assert deaths.of("build") == 0

@@ -1,0 +1,96 @@
+"""What a worker says of its machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, version_resource
+from builder.commands.distributed.worker import child, facts
+from builder.commands.distributed.worker.facts import WorkerFacts, lines, measure
+from builder.images.engine import Engine
+from builder.store import Store
+
+ROWS = """\
+#!/bin/sh
+case "$1" in
+*uuid*) printf '8.0, GPU-1\\n9.0, GPU-2\\n' ;;
+*) printf 'NVIDIA A100, 8.0, 570.1\\nNVIDIA H200, 9.0, 570.1\\nNVIDIA H200, 9.0, 570.1\\n' ;;
+esac
+"""
+
+
+@pytest.fixture
+def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The only folder on PATH."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
+    monkeypatch.setattr(Engine, "problem", lambda _: "there is no engine")
+    monkeypatch.setattr(facts, "_compiles", lambda *_, **__: False)
+    return folder
+
+
+def nvidia_smi(folder: Path, text: str) -> None:
+    (folder / "nvidia-smi").write_text(text)
+    (folder / "nvidia-smi").chmod(0o755)
+
+
+def test_a_machine_without_docker_and_gpu(tools: Path, tmp_path: Path) -> None:
+    nvidia_smi(tools, "#!/bin/sh\nexit 9\n")
+    store = Store(tmp_path / "store")
+    found = measure(store, "plain", builds=3)
+    assert (found.gpus, found.driver, found.docker, found.images, found.builds) == ((), "", "", (), 3)
+    assert found.cores >= 1
+    builds, proofs = found.offers()
+    assert (builds.kind, builds.threads, set(builds.resources)) == (BUILDS, 3, {version_resource(), BUILDS, MEMORY})
+    assert (proofs.kind, proofs.threads, set(proofs.resources)) == (PROOFS, 1, {version_resource(), PROOFS, MEMORY})
+    assert (builds.resources[BUILDS], proofs.resources[PROOFS]) == (3, 1)
+    text = "\n".join(lines(found, store.root))
+    assert "no GPU" in text
+    assert "no Docker" in text
+
+
+def test_gpus_come_from_the_driver(tools: Path, tmp_path: Path) -> None:
+    nvidia_smi(tools, ROWS)
+    found = measure(Store(tmp_path / "store"), "gpus")
+    assert [gpu["sm"] for gpu in found.gpus] == ["sm_80", "sm_90", "sm_90"]
+    assert found.driver == "570.1"
+    builds, proofs = found.offers()
+    assert not [name for name in builds.resources if name.startswith("gpu-")]
+    assert {name: count for name, count in proofs.resources.items() if name.startswith("gpu-")} == {
+        "gpu-sm_80": 1,
+        "gpu-sm_90": 2,
+    }
+
+
+def test_checks_for_a_model_see_only_a_gpu_of_it(tools: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tools, ROWS)
+    seen: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", seen)
+    child._use_gpu("")
+    assert seen == {}
+    monkeypatch.setattr(child, "smi", lambda query: [dict(zip(query, ("9.0", "GPU-2"), strict=True))])
+    child._use_gpu("sm_80")
+    assert seen == {}
+    child._use_gpu("sm_90")
+    assert seen == {"CUDA_VISIBLE_DEVICES": "GPU-2"}
+
+
+def test_what_a_compiler_and_docker_offer() -> None:
+    some = WorkerFacts("w", "v", 8, 1 << 30, 1 << 40, 2, 4, docker="29.0", toolkits=("13.0",), stand_ins=("12.8",))
+    builds, proofs = (offer.resources for offer in some.offers())
+    assert {"docker", "local-cu130", "any-cu130", "local-cu128-stand-in", "any-cu128", "any-cu128-stand-in"} <= set(
+        builds
+    )
+    assert "local-cu128" not in builds
+    assert set(proofs) == {version_resource(), PROOFS, MEMORY, "docker"}
+
+
+@pytest.mark.parametrize(("gib", "for_builds"), [(24, 22), (4, 2), (3, 3)])
+def test_builds_leave_memory_for_a_proof_where_there_is_enough(gib: int, for_builds: int) -> None:
+    assert PROOF_MEMORY == 2 << 30
+    builds, proofs = WorkerFacts("w", "v", 8, gib << 30, 1 << 40, 2, 4).offers()
+    assert (builds.resources[MEMORY], proofs.resources[MEMORY]) == (for_builds << 30, gib << 30)

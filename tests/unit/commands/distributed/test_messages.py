@@ -1,0 +1,151 @@
+"""What client and workers send each other, what a task needs of a worker, and the option with GPU models."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+
+import pytest
+
+from builder.commands.distributed.client.placement import UNKNOWN_SECONDS, Uses, need_of_build, need_of_proof
+from builder.commands.distributed.cluster.need import missing
+from builder.commands.distributed.failure import Failure
+from builder.commands.distributed.options import gpu_models
+from builder.commands.distributed.protocol import (
+    BUILDS,
+    MEMORY,
+    PLUGIN,
+    PROOFS,
+    Answer,
+    ProofTask,
+    SmokeTask,
+    version_resource,
+    version_text,
+)
+from builder.commands.distributed.worker.facts import compile_resource
+from builder.errors import BuildError, BuildfarmError, MissingToolError, PreflightError, UsageError
+from builder.matrix.axes import Cuda
+from builder.store import Store
+from tests.unit.commands.distributed.made_up import BUILD_TASK, PROOF_TASK, SETTINGS, SMOKE_TASK, WHEEL
+from tests.unit.wheels.make_record import BUILD
+
+
+@pytest.mark.parametrize("task", [PROOF_TASK, SMOKE_TASK], ids=["proof", "smoke"])
+def test_the_key_of_checks_covers_what_decides_them(task: ProofTask | SmokeTask) -> None:
+    others = [replace(task, gpu="sm_90"), replace(task, basis="other")]
+    if isinstance(task, ProofTask):
+        others += [replace(task, again=True), replace(task, wheel=replace(WHEEL, sha256="b" * 64))]
+    else:
+        others.append(replace(task, settings=replace(SETTINGS, executor="docker")))
+    assert len({task.key, *(other.key for other in others)}) == len(others) + 1
+    moved = replace(WHEEL, holders=("tcp://127.0.0.1:1",))
+    assert replace(PROOF_TASK, wheel=moved).key == PROOF_TASK.key
+
+
+def test_keys_begin_with_what_dask_averages_over() -> None:
+    assert BUILD_TASK.key.rpartition("-")[0] == "build_ops_cu130"
+    assert replace(SMOKE_TASK, gpu="sm_90").key.rpartition("-")[0] == "smoke_torch2.11.0-cu130-cp312_sm_90"
+    assert replace(SMOKE_TASK, gpu="sm_90").title.endswith(" in torch2.11.0-cu130-cp312 on sm_90")
+
+
+def test_tasks_travel() -> None:
+    for task in (BUILD_TASK, PROOF_TASK, SMOKE_TASK):
+        assert pickle.loads(pickle.dumps(task)) == task
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BuildError("it failed", stage="compile", where="ops", hints=["read it"], excerpt=("error: x",)),
+        MissingToolError("no nvcc", where="cu130", hints=["install it"]),
+        UsageError("no such op", where="cases.py"),
+        BuildfarmError("the disk is full"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_comes_back_as_it_was(error: BuildfarmError) -> None:
+    back = Failure.of(error).error()
+    assert type(back) is type(error)
+    assert (str(back), back.hints, back.exit_code) == (str(error), error.hints, error.exit_code)
+    if isinstance(error, BuildError) and isinstance(back, BuildError):
+        assert (back.stage, back.excerpt) == (error.stage, error.excerpt)
+
+
+def test_several_errors_become_one_sentence() -> None:
+    problems = [MissingToolError("no nvcc", hints=["a"]), MissingToolError("no uv", hints=["a", "b"])]
+    back = Failure.of(PreflightError(problems), machine=True)
+    assert (back.kind, back.sentence, back.hints, back.machine) == (
+        "MissingToolError",
+        "no nvcc; no uv",
+        ("a", "b"),
+        True,
+    )
+
+
+def test_the_version_names_the_code() -> None:
+    assert version_resource().rpartition("-")[2] in version_text()
+
+
+def worker(name: str, **resources: float) -> dict[str, object]:
+    return {"resources": resources, PLUGIN: {"name": name}}
+
+
+def test_a_message_names_what_workers_lack_once() -> None:
+    task = replace(PROOF_TASK, gpu="sm_80")
+    need = need_of_proof(task)
+    enough = {PROOFS: 1.0, MEMORY: 1e12}
+    workers = {str(at): worker(f"w{at}", **enough) for at in range(5)}
+    workers["y"] = worker("small", **{PROOFS: 1.0, "gpu-sm_80": 1.0})
+    workers["z"] = worker("only-builds", **{BUILDS: 1.0})
+    failure = missing(task, need, workers, ()).failure
+    assert failure is not None
+    first, _, second = failure.sentence.removeprefix("no worker can run checks for sm_80: ").partition("; ")
+    assert first == "w0, w1, w2 and 2 others have no GPU of the model sm_80"
+    assert second.startswith("small has ")
+    assert failure.error().exit_code == MissingToolError("").exit_code
+
+
+def test_checks_need_what_they_use() -> None:
+    assert not need_of_proof(replace(PROOF_TASK, gpu="sm_80")).waits
+    assert need_of_proof(PROOF_TASK).waits
+    in_docker = replace(SMOKE_TASK, settings=replace(SETTINGS, executor="docker"))
+    assert need_of_proof(in_docker).resources["docker"] == 1
+    assert "docker" not in need_of_proof(SMOKE_TASK).resources
+
+
+@pytest.mark.parametrize(
+    ("executor", "stand_in", "resource"),
+    [
+        ("auto", False, "any-cu130"),
+        ("auto", True, "any-cu130-stand-in"),
+        ("local", False, "local-cu130"),
+        ("local", True, "local-cu130-stand-in"),
+        ("docker", False, "docker"),
+    ],
+)
+def test_a_build_needs_a_compiler(executor: str, stand_in: bool, resource: str) -> None:
+    assert compile_resource(executor, Cuda(13, 0), stand_in=stand_in) == resource
+
+
+def test_figures_of_earlier_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
+    uses = Uses(Store(tmp_path_factory.mktemp("store")))
+    first = need_of_build(BUILD_TASK, uses)
+    assert (first.priority, first.resources[BUILDS]) == (UNKNOWN_SECONDS, 1)
+    assert first.resources[MEMORY] == BUILD_TASK.recipe.memory_per_job
+    uses.remember(BUILD, Answer(wheel=WHEEL, reused=True, seconds=1, memory=1))
+    assert need_of_build(BUILD_TASK, uses) == first
+    uses.remember(BUILD, Answer(wheel=WHEEL, seconds=500, memory=7 << 30))
+    later = need_of_build(BUILD_TASK, uses)
+    assert (later.priority, later.resources[MEMORY]) == (500, 7 << 30)
+    assert later.priority < need_of_proof(PROOF_TASK).priority
+
+
+def test_gpu_models_of_the_option() -> None:
+    assert gpu_models(["sm_90, sm_80", "sm_90"]) == ("sm_90", "sm_80")
+    assert gpu_models([]) == ()
+
+
+@pytest.mark.parametrize("text", ["90", "sm_", "sm_x", "H200", "sm_80,,sm_90", "sm_9.0"])
+def test_other_words_are_no_models(text: str) -> None:
+    with pytest.raises(UsageError, match="is not a GPU model"):
+        gpu_models([text])

@@ -1,0 +1,97 @@
+"""The archive with the files of a recipe: equal for equal files, complete on the other side, harmless to unpack."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.commands.distributed import parcel
+from builder.commands.distributed.parcel import LOCK, LOCKS, moved, named, pack, unpack
+from builder.matrix.config import PathSource, Recipe
+from tests.unit.matrix import make
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    folder = tmp_path / "mine" / "ops"
+    (folder / "src" / "a folder").mkdir(parents=True)
+    (folder / "src" / "a folder" / "größe.cu").write_text("// µ\n")
+    (folder / "src" / "make.sh").write_text("#!/bin/sh\n")
+    (folder / "src" / "make.sh").chmod(0o755)
+    (folder / "src" / "link").symlink_to("make.sh")
+    (folder / "cases.py").write_text("CASES = []\n")
+    (folder / "references").mkdir()
+    (folder / "references" / "table.bin").write_bytes(b"\0\1")
+    (folder / "fix.patch").write_text("--- a\n")
+    return replace(
+        make.recipe("ops"), folder=folder, source=PathSource(folder / "src"), patches=(folder / "fix.patch",)
+    )
+
+
+def files(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file()}
+
+
+def test_the_files_arrive(recipe: Recipe, tmp_path: Path) -> None:
+    lock = tmp_path / "buildfarm.lock"
+    lock.write_text("images: {}\n")
+    there = tmp_path / "there"
+    folder = unpack(pack(recipe, lock, {"env.json": "{}"}), there)
+    expected = {"src/a folder/größe.cu", "src/make.sh", "src/link", "cases.py", "references/table.bin", "fix.patch"}
+    assert files(folder) == expected
+    assert os.access(folder / "src" / "make.sh", os.X_OK)
+    assert not os.access(folder / "cases.py", os.X_OK)
+    assert (folder / "src" / "link").readlink() == Path("make.sh")
+    assert ((there / LOCK).read_text(), (there / LOCKS / "env.json").read_text()) == ("images: {}\n", "{}")
+    again = moved(recipe, folder)
+    assert (again.patches, again.source) == ((folder / "fix.patch",), PathSource(folder / "src"))
+
+
+def test_equal_files_give_equal_parts(recipe: Recipe, tmp_path: Path) -> None:
+    first = pack(recipe, tmp_path / "none", {"b.json": "{}", "a.json": "{}"})
+    os.utime(recipe.folder / "cases.py", (1, 1))
+    assert pack(recipe, tmp_path / "none", {"a.json": "{}", "b.json": "{}"}) == first
+    (recipe.folder / "cases.py").write_text("CASES = [1]\n")
+    assert pack(recipe, tmp_path / "none", {}) != first
+    assert [name for name, _ in named(first)] == [name for name, _ in named(first)]
+
+
+def test_a_large_source_becomes_several_parts(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parcel, "PART", 1 << 16)
+    data = os.urandom(300_000)
+    (recipe.folder / "src" / "weights.bin").write_bytes(data)
+    parts = pack(recipe, tmp_path / "none", {})
+    assert len(parts) == 5
+    assert max(map(len, parts)) <= 1 << 16
+    assert (unpack(parts, tmp_path / "there") / "src" / "weights.bin").read_bytes() == data
+
+
+def test_checks_of_a_wheel_need_no_source(recipe: Recipe, tmp_path: Path) -> None:
+    folder = unpack(pack(recipe, tmp_path / "none", {}, source=False), tmp_path / "there")
+    assert files(folder) == {"cases.py", "references/table.bin", "fix.patch"}
+    nowhere = replace(make.recipe("ops"), folder=Path("/nonexistent"), source=PathSource(Path("/nonexistent")))
+    assert files(unpack(pack(nowhere, tmp_path / "none", {}, source=False), tmp_path / "empty")) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "link"), [("../outside", ""), ("/etc/outside", ""), ("recipe/link", "/etc"), ("recipe/link", "../../x")]
+)
+def test_what_leads_out_is_refused(tmp_path: Path, name: str, link: str) -> None:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:xz") as archive:
+        member = tarfile.TarInfo(name)
+        if link:
+            member.type, member.linkname = tarfile.SYMTYPE, link
+        archive.addfile(member, io.BytesIO())
+    there = tmp_path / "there"
+    with contextlib.suppress(tarfile.FilterError):
+        unpack([stream.getvalue()], there)
+    assert not (tmp_path / "outside").exists()
+    assert not Path("/etc/outside").exists()
+    assert not any(path.is_symlink() for path in there.rglob("*"))

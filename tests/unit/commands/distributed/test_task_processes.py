@@ -1,0 +1,87 @@
+"""The processes of tasks end when nobody waits for their task, and run again when somebody waits again."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import cast
+
+from builder.commands.distributed.protocol import Answer
+from builder.commands.distributed.worker.child import Work
+from builder.commands.distributed.worker.task_processes import TaskProcesses
+
+#: Stands for the program that runs a task: it notes its start, waits while a file exists, and answers.
+PROGRAM = """\
+import os, sys, time
+from multiprocessing.connection import Connection
+from builder.commands.distributed.protocol import Answer
+channel, folder = Connection(int(sys.argv[2])), sys.argv[1]
+channel.recv()
+channel.send(("stage", "started"))
+while os.path.exists(folder + "/hold"):
+    time.sleep(0.02)
+channel.send(Answer(machine="answered"))
+"""
+
+
+class Run:
+    """A task that runs in a thread, as in a Dask worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes = TaskProcesses((sys.executable, "-c", PROGRAM, str(folder)))
+        self.stages: list[str] = []
+        self.result: tuple[Answer | None, int] | None = None
+        self.thread = threading.Thread(target=self._run, daemon=True)
+
+    def _run(self) -> None:
+        self.result = self.processes.run("key", cast("Work", "work"), self.stages.append, lambda _: None)
+
+    def started(self, times: int) -> None:
+        """Wait until the process has started so many times."""
+        deadline = time.monotonic() + 120
+        while len(self.stages) < times:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def test_a_task_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    run = Run(tmp_path)
+    run.thread.start()
+    run.started(1)
+    run.processes.end("key")
+    run.thread.join(120)
+    assert run.result == (None, -15)
+
+
+def test_a_task_is_ended_also_when_its_process_has_not_started_yet(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    run = Run(tmp_path)
+    run.processes.end("key")
+    run.thread.start()
+    run.thread.join(120)
+    assert run.result == (None, -15)
+
+
+def test_a_task_that_is_wanted_again_while_it_ends_runs_again(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    run = Run(tmp_path)
+    run.thread.start()
+    run.started(1)
+    run.processes.end("key")
+    run.processes.want("key")
+    run.started(2)
+    (tmp_path / "hold").unlink()
+    run.thread.join(120)
+    assert run.result == (Answer(machine="answered"), 0)
+
+
+def test_an_earlier_end_does_not_end_the_next_run(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.processes.end("key")
+    run.processes.want("key")
+    run.thread.start()
+    run.thread.join(120)
+    assert run.result == (Answer(machine="answered"), 0)

@@ -1,0 +1,122 @@
+"""The table of known errors: each row has a source and finds the forms of gcc, clang and nvcc, and nothing else."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from builder.diagnosis import known_errors
+from builder.diagnosis.first_error import FirstError
+from builder.diagnosis.hints import hints_for
+from builder.diagnosis.known_errors import knowledge
+from builder.matrix.axes import Cuda, Torch
+
+NEWEST, CUDA = Torch(2, 15, 0), Cuda(13, 0)
+FILE = Path(known_errors.__file__).with_name("known_errors.yaml")
+
+
+def hints(message: str, torch: Torch = NEWEST, cuda: Cuda = CUDA, *, container: bool = False) -> list[str]:
+    return hints_for(FirstError(message, message), torch, cuda, container=container)
+
+
+def test_every_row_has_a_source_and_a_text() -> None:
+    rows = knowledge().errors
+    assert len(rows) >= 30
+    for row in rows:
+        assert row.source, row
+        assert row.hint, row
+        assert row.about, row
+        assert row.forms, row
+        assert (row.torch is not None) == (row.section == "removed_from_torch")
+    for package in knowledge().packages:
+        assert package.pypi or package.submodule or (package.debian and package.dnf), package
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in yaml.safe_load(FILE.read_text())["removed_from_torch"] if "names" in row]
+)
+def test_names_are_found_in_the_words_of_every_compiler(row: dict[str, list[str]]) -> None:
+    for name in row["names"]:
+        for message in (
+            f"a.cpp:1:1: error: ‘{name}’ was not declared in this scope",
+            f"a.cpp:1:1: error: ‘{name}’ does not name a type",
+            f"a.cpp:1:1: error: ‘class at::Tensor’ has no member named ‘{name}’",
+            f"a.cpp:1:1: error: use of undeclared identifier '{name}'",
+            f'a.cu(1): error: identifier "{name}" is undefined',
+        ):
+            [hint] = hints(message)
+            assert f"removed {name}: " in hint
+            assert hints(message.replace(name, f"my_{name}x")) == []
+
+
+@pytest.mark.parametrize("header", ["THC/THC.h", "THC/THCGeneral.h", "TH/TH.h", "c10/util/variant.h"])
+def test_headers_are_found_in_the_words_of_every_compiler(header: str) -> None:
+    for message in (
+        f"a.cpp:1:10: fatal error: {header}: No such file or directory",
+        f"a.cpp:1:10: fatal error: '{header}' file not found",
+        f'a.cu(1): catastrophic error: cannot open source file "{header}"',
+    ):
+        [hint] = hints(message)
+        assert f"removed {header}: " in hint
+    assert hints(f"a.cpp:1:10: fatal error: my/{header}: No such file or directory") == []
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        (
+            "a.cpp:1:1: fatal error: glm/glm.hpp: No such file or directory",
+            "`libglm-dev` (Debian, Ubuntu) and `glm-devel`",
+        ),
+        ("a.cpp:1:1: fatal error: Eigen/Core: No such file or directory", "`libeigen3-dev`"),
+        ("a.cpp:1:1: fatal error: 'GL/gl.h' file not found", "`libgl-dev`"),
+        ("/usr/bin/ld: cannot find -lpng: No such file or directory", "the library png is in `libpng-dev`"),
+        ("/usr/bin/ld: cannot find -lpng", "the library png is in `libpng-dev`"),
+        ("CMake Error: Could NOT find JPEG (missing: JPEG_LIBRARY)", "JPEG is in `libjpeg62-turbo-dev`"),
+        (
+            "a.cpp:1:1: fatal error: cudnn.h: No such file or directory",
+            "`nvidia-cudnn-cu13`: add it to `build_requires`",
+        ),
+        ("a.cpp:1:1: fatal error: cutlass/cutlass.h: No such file or directory", "submodule"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'cmake'", "add `cmake` to `build_requires`"),
+        ("/bin/sh: 1: swig: not found", "add `swig`"),
+        ("ModuleNotFoundError: No module named 'pybind11.setup_helpers'", "add `pybind11.setup_helpers`"),
+        ("ModuleNotFoundError: No module named 'pkg_resources'", "add `setuptools<82`"),
+        ("ModuleNotFoundError: No module named 'torch'", "--no-build-isolation"),
+        ("a.cpp:1:1: error: unused variable ‘b’ [-Werror=unused-variable]", "delete `-Werror`"),
+    ],
+)
+def test_what_is_missing_has_the_name_of_its_package(message: str, hint: str) -> None:
+    [given] = hints(message)
+    assert hint in given
+
+
+def test_in_a_container_the_image_needs_the_package() -> None:
+    [hint] = hints("a.cpp:1:1: fatal error: glm/glm.hpp: No such file or directory", container=True)
+    assert hint.endswith("under `images:` in matrix.yaml, name an image that has it")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "a.cpp:1:10: fatal error: my_header.h: No such file or directory",
+        "a.cpp:1:1: error: ‘variant’ was not declared in this scope",
+        "a.cpp:1:1: error: ‘Max’ is not a member of ‘mine’",
+        "a.cpp:1:1: error: no matching function for call to ‘AT_CHECK_MINE(int)’",
+        'a.cu(1): error: no operator "+" matches these operands operand types are: Vec + Vec',
+        "a.cpp:1:1: error: cannot convert ‘at::Tensor’ to ‘c10::ScalarType’",
+        "/usr/bin/ld: cannot find -lmine: No such file or directory",
+        "FileNotFoundError: [Errno 2] No such file or directory: 'data.txt'",
+    ],
+)
+def test_other_errors_have_no_hint(message: str) -> None:
+    assert hints(message) == []
+
+
+def test_a_build_for_an_older_release_has_no_hint_about_a_newer_one() -> None:
+    nvtx = "a.cpp:1:1: fatal error: nvToolsExt.h: No such file or directory"
+    assert hints(nvtx, cuda=Cuda(12, 4)) == []
+    assert re.match("CUDA 12.9 moved or removed nvToolsExt.h", hints(nvtx)[0])

@@ -1,0 +1,245 @@
+"""What `doctor` says about environments that would be large to install. The tests make the facts and no files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from builder.matrix.axes import Arch, Cuda, Platform, Python
+from builder.matrix.compat import Compat
+from builder.proofs.environment.checks.companions import check_companions
+from builder.proofs.environment.checks.gpus import check_gpus
+from builder.proofs.environment.checks.nvidia import check_nvidia
+from builder.proofs.environment.checks.tools import check_tools
+from builder.proofs.environment.checks.torches import check_torch
+from builder.proofs.environment.cures import Cures
+from builder.proofs.environment.facts import (
+    Environment,
+    Gpu,
+    Interpreter,
+    Machine,
+    Package,
+    Tools,
+    TorchInstall,
+)
+from builder.proofs.environment.finding import Finding, Level
+from builder.proofs.environment.fit import fitting_torch
+from builder.wheelfile.compatibility import runs_on
+
+COMPAT = Compat.load()
+SITE = Path("/env/lib/python3.12/site-packages")
+BLACKWELL = Machine("580.95.05", (Gpu("RTX 5090", Arch(12, 0)),))
+
+
+def package(name: str, version: str, *requires: str, folder: Path = SITE, **facts: str) -> Package:
+    return Package(name, version, folder, requires, **facts)  # type: ignore[arg-type]
+
+
+def environment(
+    torch: str = "2.11.0",
+    cuda: str = "13.0",
+    *packages: Package,
+    machine: Machine | None = None,
+    requires: Sequence[str] = (),
+    **facts: object,
+) -> Environment:
+    """An environment with this torch and these packages; `torch` may be empty."""
+    own = [package("torch", torch, *requires)] if torch else []
+    interpreter = Interpreter(
+        Path("/env/bin/python"), Path("/env"), Python(3, 12), (SITE,), (SITE,), None, headers=True,
+        markers={"platform_system": "Linux", "sys_platform": "linux"},
+    )  # fmt: skip
+    found = Environment(
+        interpreter=interpreter,
+        packages=(*own, *packages),
+        torches=(TorchInstall(SITE, torch, Cuda.parse(cuda) if cuda else None, own[0]),) if torch else (),
+        machine=machine or Machine(),
+        tools=Tools("/bin/ninja", "g++ 13.2.0", f"{cuda}.88", "/cuda"),
+        variables={},
+        conda={},
+        platform=Platform.LINUX_X86_64,
+    )
+    return replace(found, **facts)  # type: ignore[arg-type]
+
+
+def cures(found: Environment) -> Cures:
+    return Cures(found, COMPAT)
+
+
+def only(findings: Sequence[Finding]) -> Finding:
+    assert len(findings) == 1, findings
+    return findings[0]
+
+
+def test_a_gpu_that_torch_has_no_code_for() -> None:
+    fault = only([*check_gpus(cures(environment("2.11.0+cu126", "12.6", machine=BLACKWELL)))])
+    assert fault.code == "gpu-unknown-to-torch"
+    assert "has no code for the RTX 5090 (sm_120), only for sm_50" in fault.what
+    assert "torch==2.11.0+cu128" in fault.cure[0]
+    assert "https://download.pytorch.org/whl/cu128" in fault.cure[0]
+
+
+def test_a_gpu_that_only_a_newer_torch_knows_gets_the_next_release_and_its_companions() -> None:
+    found = environment("2.4.1", "12.1", package("torchvision", "0.19.1", "torch==2.4.1"), machine=BLACKWELL)
+    fault = only([*check_gpus(cures(found))])
+    assert "torch==2.7.1+cu128 torchvision==0.22.1+cu128" in fault.cure[0]
+
+
+def test_a_gpu_that_the_runtime_compiler_does_not_know() -> None:
+    machine = Machine("580.95.05", (Gpu("GB10", Arch(12, 1)),))
+    fault = only([*check_gpus(cures(environment("2.11.0+cu128", "12.8", machine=machine)))])
+    assert fault.code == "gpu-unknown-to-nvrtc"
+    assert "nvrtc: error: invalid value for --gpu-architecture" in fault.why
+    assert "torch==2.11.0+cu130" in fault.cure[0]
+
+
+def test_without_a_torch_for_the_machine_the_driver_is_the_cure() -> None:
+    machine = Machine("470.10", BLACKWELL.gpus)
+    first = next(iter(check_gpus(cures(environment(machine=machine)))))
+    assert first.code == "driver-too-old"
+    assert first.cure == ()
+    assert "driver 470.10 and RTX 5090 (sm_120): update the driver" in first.advice
+
+
+def test_a_cpu_build_beside_a_gpu_is_a_note() -> None:
+    note = only([*check_gpus(cures(environment("2.11.0+cpu", "", machine=BLACKWELL)))])
+    assert (note.code, note.level) == ("torch-without-cuda", Level.NOTE)
+    assert "torch==2.11.0+cu130" in note.cure[0]
+
+
+@pytest.mark.parametrize("driver", ["", "450.80.02", "525.60.13", "580.95.05"])
+def test_the_torch_that_a_cure_names_exists_and_runs(driver: str) -> None:
+    """For every torch, CUDA and GPU of the table: the cure is a wheel for this Python, with code for the GPU."""
+    capabilities = [(7, 0), (7, 5), (8, 0), (9, 0), (10, 0), (12, 0)]
+    fits = 0
+    for torch, (major, minor) in product(COMPAT.torches, capabilities):
+        machine = Machine(driver, (Gpu("GPU", Arch(major, minor)),))
+        found = environment(str(torch), str(COMPAT.torch(torch).default), machine=machine)
+        fit = fitting_torch(found, COMPAT)
+        if fit is None:
+            continue
+        fits += 1
+        assert COMPAT.why_not(*fit, Python(3, 12), Platform.LINUX_X86_64) is None
+        assert runs_on([arch.sm for arch in COMPAT.official_archs(*fit, Platform.LINUX_X86_64)], Arch(major, minor))
+        assert not driver or int(driver.split(".", maxsplit=1)[0]) >= {11: 450, 12: 525, 13: 580}[fit[1].major]
+    assert fits >= len(COMPAT.torches)
+
+
+def test_no_torch() -> None:
+    fault = only([*check_torch(cures(environment("", machine=BLACKWELL)))])
+    assert fault.code == "no-torch"
+    assert "torch==2.15.0+cu132" in fault.cure[0]
+
+
+@pytest.mark.parametrize(
+    ("version", "variant"), [("0.26.0+cpu", "cpu"), ("0.26.0+cu126", "cu126")], ids=["cpu", "other cuda"]
+)
+def test_a_torchvision_of_another_cuda(version: str, variant: str) -> None:
+    found = environment("2.11.0+cu128", "12.8", package("torchvision", version, "torch==2.11.0"))
+    fault = only([*check_companions(cures(found))])
+    assert fault.code == "companion-of-another-cuda"
+    assert fault.what == f"torchvision {version} is for {variant}, but torch 2.11.0+cu128 is for cu128"
+    assert "torchvision==0.26.0+cu128 torch==2.11.0+cu128" in fault.cure[0]
+    assert "/whl/cu128" in fault.cure[0]
+
+
+def test_torchaudio_without_a_requirement_is_judged_by_the_table() -> None:
+    sound = environment("2.14.0", "13.0", package("torchaudio", "2.11.0"))
+    assert [*check_companions(cures(sound))] == []
+    fault = only([*check_companions(cures(environment("2.14.0", "13.0", package("torchaudio", "2.9.0"))))])
+    assert fault.what == "torchaudio 2.9.0 belongs to torch 2.9.0, but torch 2.14.0 is installed"
+    assert "torchaudio==2.11.0" in fault.cure[0]
+
+
+def test_a_torch_that_the_table_does_not_know_is_judged_by_requirements_only() -> None:
+    for torch in ("2.99.0", "2.16.0.dev20261101+cu130"):
+        found = environment(torch, "13.0", package("torchvision", "0.99.0"), package("torchaudio", "2.11.0"))
+        assert [*check_companions(cures(found)), *check_gpus(cures(found))] == []
+    found = environment("2.99.0", "13.0", package("torchvision", "0.26.0", "torch==2.11.0"))
+    fault = only([*check_companions(cures(found))])
+    assert (fault.cure, fault.advice) == ((), "buildfarm's version table has no torchvision for torch 2.99.0")
+
+
+def test_a_missing_and_a_differing_requirement_of_torch() -> None:
+    requires = ["nvidia-cudnn-cu13==9.19", 'nvidia-nccl-cu13==2.28; platform_system == "Linux"', 'x; extra == "y"']
+    found = environment("2.11.0", "13.0", package("nvidia-nccl-cu13", "2.29"), requires=requires)
+    missing, differing = check_torch(cures(found))
+    assert (missing.code, differing.code) == ("missing-requirement-of-torch", "other-requirement-of-torch")
+    assert missing.cure[0].endswith("nvidia-cudnn-cu13==9.19")
+    assert differing.level is Level.NOTE
+
+
+def test_torch_of_conda_and_of_pip() -> None:
+    found = environment("2.5.1", "12.4", conda={"pytorch": "2.5.1"})
+    fault = only([*check_torch(cures(found))])
+    assert fault.code == "torch-of-conda-and-pip"
+    assert fault.cure[0] == "conda remove --yes --force --prefix /env pytorch"
+    torch = package("torch", "2.5.1", installer="conda")
+    conda = replace(found, packages=(torch,), torches=(replace(found.torches[0], package=torch),))
+    assert [*check_torch(cures(conda))] == []
+
+
+def test_a_torch_in_the_user_site_hides_that_of_the_environment() -> None:
+    found = environment()
+    user = Path("/home/user/.local/lib/python3.12/site-packages")
+    other = TorchInstall(user, "2.9.0", Cuda(12, 8), package("torch", "2.9.0", folder=user))
+    hidden = replace(
+        found,
+        torches=(other, *found.torches),
+        interpreter=replace(found.interpreter, path=(user, SITE), user_site=user),
+    )
+    fault = only([*check_torch(cures(hidden))])
+    assert (fault.code, fault.cure) == ("two-torches", ("export PYTHONNOUSERSITE=1",))
+    visible = replace(found, torches=(*found.torches, other))
+    assert only([*check_torch(cures(visible))]).level is Level.NOTE
+
+
+def test_two_records_of_torch_in_one_folder() -> None:
+    found = environment("2.11.0", "13.0", package("torch", "2.10.0"))
+    fault = only([*check_torch(cures(found))])
+    assert fault.code == "two-records-of-torch"
+    assert "metadata of torch 2.10.0, 2.11.0" in fault.what
+    assert fault.cure[-1].endswith("install --python /env/bin/python torch==2.11.0")
+
+
+def test_packages_of_another_cuda_that_another_package_requires_are_a_note() -> None:
+    user = package("cupy-like", "1", "nvidia-cublas-cu12")
+    found = environment("2.11.0", "13.0", package("nvidia-cublas-cu12", "12.8"), user)
+    note = only([*check_nvidia(cures(found))])
+    assert note.level is Level.NOTE
+    assert "cupy-like require nvidia-cublas-cu12 12.8" in note.what
+
+
+@pytest.mark.parametrize(
+    ("tools", "code"),
+    [
+        (Tools("", "g++ 13.2.0", "13.0.88", "/cuda"), "no-ninja"),
+        (Tools("/bin/ninja", "", "13.0.88", "/cuda"), "no-compiler"),
+        (Tools("/bin/ninja", "g++ 13.2.0", "", ""), "no-nvcc"),
+        (Tools("/bin/ninja", "g++ 13.2.0", "12.4.131", "/cuda"), "nvcc-of-another-cuda"),
+        (Tools("/bin/ninja", "g++ 16.1.0", "13.0.88", "/cuda"), "compiler-of-another-age"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_a_build_lacks_is_a_note(tools: Tools, code: str) -> None:
+    note = only([*check_tools(cures(environment(tools=tools)))])
+    assert (note.code, note.level) == (code, Level.NOTE)
+    assert [*check_tools(cures(environment()))] == []
+
+
+def test_pip_is_used_where_uv_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_arguments, **_words: None)
+    found = environment("2.11.0", "13.0", package("pip", "25"), package("torchvision", "0.25.0", "torch==2.10.0"))
+    command = only([*check_companions(cures(found))]).cure[0]
+    assert command == "/env/bin/python -m pip install torchvision==0.26.0 torch==2.11.0"
+
+
+def test_a_gpu_that_no_torch_supports_needs_no_other_driver() -> None:
+    machine = Machine("610.10", (Gpu("Rubin", Arch(10, 7)),))
+    fault = only([*check_gpus(cures(environment("2.11.0+cu130", "13.0", machine=machine)))])
+    assert (fault.code, fault.cure) == ("gpu-unknown-to-nvrtc", ())
+    assert fault.advice == "no torch in buildfarm's version table supports the Rubin (sm_107)"

@@ -1,0 +1,79 @@
+"""The judge imports no module of the wheel, and executes no code that a wheel adds to the start of Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import builder
+from builder.gate.judge.packages import NeedsExtensionError, Stub, needs_extension
+
+ROOT = Path(builder.__file__).parents[1]
+
+
+def judge_python(site: Path, code: str) -> str:
+    """Run code after the judge has prepared its imports; `site` holds the installed packages."""
+    program = (
+        f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
+        "from builder.gate.judge.packages import *\n"
+        f"import site; site.getsitepackages = lambda *_: [{str(site)!r}]\n"
+        f"add_packages()\nWithoutExtension(['ops', 'shared.ops'], files_of('ops')).install()\n{code}\n"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """Packages: the wheel `ops` with a hook, a `numpy` and a part of the folder `shared`; and `other`."""
+    hostile = "import os\nos.write(1, b'executed')\n"
+    files = {
+        "ops/__init__.py": hostile,
+        "ops.pth": "import ops\n",
+        "sitecustomize.py": hostile,
+        "numpy.py": hostile,
+        "shared/ops.py": hostile,
+    }
+    info = {"ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n"}
+    record = "".join(f"{name},,\n" for name in [*files, *info, "ops-1.0.dist-info/RECORD"])
+    more = {"ops-1.0.dist-info/RECORD": record, "other.py": "good = 1\n", "shared/other.py": "good = 1\n"}
+    for name, text in {**files, **info, **more}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    return tmp_path
+
+
+def test_other_packages_are_imported(site: Path) -> None:
+    assert judge_python(site, "import other, shared.other; print(other.good, shared.other.good)") == "1 1"
+
+
+def test_modules_of_the_wheel_are_stubs(site: Path) -> None:
+    code = "import ops, ops.more.still, shared.ops; from ops.sub import scatter; print(type(scatter).__name__)"
+    assert judge_python(site, code) == "Stub"
+
+
+def test_another_package_in_the_wheel_is_not_found(site: Path) -> None:
+    code = "try: import numpy\nexcept ModuleNotFoundError as error: print(error.name)"
+    assert judge_python(site, code) == "numpy"
+
+
+def test_a_pth_file_adds_folders_only(site: Path) -> None:
+    (site / "deeper").mkdir()
+    (site / "deeper" / "found.py").write_text("")
+    (site / "more.pth").write_text("# a comment\ndeeper\nimport ops\n/nonexistent\n")
+    assert judge_python(site, "import found; print('found')") == "found"
+
+
+def test_the_use_of_a_stub_says_that_the_case_needs_the_extension() -> None:
+    stub = Stub("ops.scatter")
+    for use in (lambda: stub(1), lambda: stub.other, lambda: [*stub], lambda: bool(stub), lambda: stub + 1):
+        with pytest.raises(NeedsExtensionError) as raised:
+            use()
+        outer = RuntimeError("the reference raises")
+        outer.__cause__ = raised.value
+        assert needs_extension(outer)
+    assert not needs_extension(RuntimeError("no"))

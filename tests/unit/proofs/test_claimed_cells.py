@@ -1,0 +1,148 @@
+"""Which cells a wheel claims, and why it does not claim the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from builder.matrix.axes import AbiClass, Cell, Platform
+from builder.matrix.compat import Compat
+from builder.proof import Verdict
+from builder.proofs.foreign.claimed_cells import CellClaims, claimed_cells
+from builder.proofs.foreign.foreign_claim import abi_class, foreign_claim, provided_by_torch, uses_torch
+from builder.proofs.foreign.foreign_wheel import foreign_subject
+from builder.proofs.static.metadata import check_metadata
+from builder.wheelfile.facts import WheelFacts
+from tests.unit.matrix.make import recipe
+from tests.unit.proofs.make import library, wheel_facts
+
+ANY_PYTHON = "cp310-abi3-manylinux_2_28_x86_64"
+
+
+def facts(version: str = "1.0", *requires: str, tag: str = ANY_PYTHON, needed: tuple[str, ...] = ()) -> WheelFacts:
+    return wheel_facts(library(needed=needed), version=version, requires_dist=requires, tag=tag)
+
+
+def why_not(wheel: WheelFacts, cell: str) -> str:
+    found = CellClaims(wheel).why_not(Cell.parse(cell))
+    return f"{found.axis} {found.value}: {found.reason}" if found else ""
+
+
+@pytest.mark.parametrize(
+    ("wheel", "cell", "reason"),
+    [
+        (facts("1.0", "torch==2.11.0"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0", "torch==2.11.0"), "torch2.12.0-cu130-cp312", "torch 2.12: METADATA requires torch==2.11.0"),
+        (facts("1.0", "torch==2.11.0+cu130"), "torch2.11.0-cu130-cp312", ""),
+        (
+            facts("1.0", "torch==2.11.0+cu130"),
+            "torch2.11.0-cu126-cp312",
+            "CUDA 12.6: METADATA requires torch==2.11.0+cu130",
+        ),
+        (facts("1.0", 'torch==2.4.0; extra == "old"', "torch>=2.10"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0", 'torch==2.4.0; python_version < "3.12"', "torch"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0", "not a requirement", "torch>=2.10"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0+pt24cu121", "torch"), "torch2.4.1-cu121-cp312", ""),
+        (facts("1.0+pt24cu121", "torch"), "torch2.4.1-cu124-cp312", "CUDA 12.4: the version 1.0+pt24cu121 names cu121"),
+        (facts("1.0+pt24cu121"), "torch2.5.1-cu121-cp312", "torch 2.5: the version 1.0+pt24cu121 names torch 2.4"),
+        (facts("1.0+cu12torch2.4cxx11abiFALSE"), "torch2.4.0-cu121-cp312", ""),
+        (facts("1.0+cu130.torch211"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0+torch251.cu124"), "torch2.5.1-cu124-cp312", ""),
+        (
+            facts("1.0+pt24cpu"),
+            "torch2.4.1-cu121-cp312",
+            "CUDA 12.1: the version 1.0+pt24cpu names a build without CUDA, and every cell has CUDA",
+        ),
+        (
+            facts(needed=("libcudart.faf08d9a.so.13", "libtorch.so")),
+            "torch2.11.0-cu126-cp312",
+            "CUDA 12.6: the libraries need the runtime of CUDA 13",
+        ),
+        (facts(needed=("libcublas.so.12", "libcudart.so.13")), "torch2.11.0-cu126-cp312", ""),
+        (facts(tag="cp311-cp311-linux_x86_64"), "torch2.11.0-cu130-cp312", "Python 3.12: the tag is cp311-cp311"),
+        (facts(tag="cp313-cp313t-linux_x86_64"), "torch2.11.0-cu130-cp313t", ""),
+    ],
+)
+def test_each_thing_that_a_wheel_says_counts(wheel: WheelFacts, cell: str, reason: str) -> None:
+    assert why_not(wheel, cell) == reason
+
+
+def test_requires_python_counts() -> None:
+    wheel = wheel_facts(version="1.0", requires_dist=(), requires_python=">=3.12", tag=ANY_PYTHON)
+    assert why_not(wheel, "torch2.11.0-cu130-cp311") == "Python 3.11: METADATA requires Python >=3.12"
+
+
+def test_functions_of_the_stable_abi_need_their_torch() -> None:
+    wheel = wheel_facts(library(undefined=("torch_call_dispatcher",)), version="1.0", requires_dist=(), tag=ANY_PYTHON)
+    assert why_not(wheel, "torch2.8.0-cu126-cp312").startswith("torch 2.8: the libraries call functions that torch has")
+    assert why_not(wheel, "torch2.11.0-cu130-cp312") == ""
+
+
+def test_the_newest_admitted_patch_of_each_series_is_claimed() -> None:
+    wheel = facts("1.0", "torch>=2.6,<2.8,!=2.7.1", needed=("libcudart.so.12",))
+    claimed = claimed_cells(wheel, Compat.load(), Platform.LINUX_X86_64)
+    assert {str(cell.torch) for cell in claimed.cells} == {"2.6.0", "2.7.0"}
+    assert {str(cell.cuda) for cell in claimed.cells} == {"12.4", "12.6", "12.8"}
+    assert "torch 1.12 to 2.5 and 2.8 to 2.15: METADATA requires torch!=2.7.1,<2.8,>=2.6" in claimed.others
+    assert "CUDA 11.8: the libraries need the runtime of CUDA 12" in claimed.others
+    assert "Python 3.9 and 3.13t: the tag is cp310-abi3" in claimed.others
+
+
+def test_a_wheel_of_another_platform_claims_nothing() -> None:
+    wheel = facts(tag="cp312-cp312-win_amd64")
+    assert claimed_cells(wheel, Compat.load(), Platform.LINUX_X86_64).cells == ()
+
+
+@pytest.mark.parametrize(
+    ("symbols", "tag", "abi"),
+    [
+        (("torch_call_dispatcher",), ANY_PYTHON, AbiClass.STABLE),
+        (("torch_call_dispatcher",), "py3-none-linux_x86_64", AbiClass.STABLE),
+        (("torch_call_dispatcher", "PyLong_FromLong"), "cp312-cp312-linux_x86_64", AbiClass.CPYTHON),
+        (("torch_call_dispatcher", "_ZN2at6Tensor3fooEv"), ANY_PYTHON, AbiClass.ABI3),
+        ((), ANY_PYTHON, AbiClass.ABI3),
+        ((), "py3-none-linux_x86_64", AbiClass.CPYTHON),
+    ],
+)
+def test_the_class_follows_from_tags_and_symbols(symbols: tuple[str, ...], tag: str, abi: AbiClass) -> None:
+    assert abi_class(wheel_facts(library(undefined=symbols), version="1.0", tag=tag)) is abi
+
+
+def test_what_torch_provides_goes_by_names() -> None:
+    needed = ("libtorch_cpu.so", "libc10.so", "libcudart.so.13", "libcudnn.so.9", "libnvjpeg.so.13", "libz.so.1")
+    assert provided_by_torch(facts(needed=needed)) == {
+        "libtorch_cpu.so",
+        "libc10.so",
+        "libcudart.so.13",
+        "libcudnn.so.9",
+    }
+
+
+def test_a_torch_extension_links_or_requires_torch() -> None:
+    assert uses_torch(facts(needed=("libc10.so",)))
+    assert uses_torch(facts("1.0", "torch>=2"))
+    assert not uses_torch(facts("1.0", "torchdata", 'torch; extra == "gpu"', needed=("libc.so.6",)))
+
+
+def test_a_version_that_names_a_cuda_promises_gpu_code() -> None:
+    plain, named = facts("1.0"), facts("1.0+cu130")
+    own = replace(recipe("ops"), cuda="optional")
+    required = [foreign_subject(own.folder, wheel, [], own).claim.cuda_required for wheel in (plain, named)]
+    assert required == [False, True]
+
+
+@pytest.mark.parametrize("field", ["requires_dist", "requires_python", "version"])
+def test_a_number_that_python_does_not_convert_is_no_error(field: str) -> None:
+    """Python converts at most 4300 digits."""
+    number = "1" * 5000
+    plain = facts("1+cu130", "torch")
+    changed = {
+        "requires_dist": replace(plain, requires_dist=(f"torch=={number}",)),
+        "requires_python": replace(plain, requires_python=f">={number}"),
+        "version": replace(plain, version=f"1+cu130.{number}"),
+    }
+    cell = Cell.parse("torch2.11.0-cu130-cp312")
+    CellClaims(changed[field]).why_not(cell)
+    proof = check_metadata(changed[field], foreign_claim(changed[field], [cell]))
+    assert proof.verdict is Verdict.FAILED

@@ -1,0 +1,50 @@
+"""The commands that install wheels."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from builder.matrix.axes import Cell
+from builder.publish.index.text import install
+from builder.publish.index.text.install import install_lines
+from builder.wheels.toolchain.pythons import Interpreter
+
+CELLS = [Cell.parse(f"torch2.11.0-cu130-cp{python}") for python in ("311", "312")]
+
+
+def test_the_new_environment_has_the_python_that_buildfarm_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The printed line works where uv finds no Python by its version: on PATH there is no program but a shell."""
+    monkeypatch.setattr(install, "find_python", lambda _: Interpreter(Path(sys.executable), "3.12.1", headers=True))
+    monkeypatch.setenv("PATH", "/bin")
+    head, environment, command = install_lines(CELLS, ["pip install x"])
+    assert "Python 3.11, 3.12," in head
+    assert command == "  pip install x"
+    assert shlex.split(environment)[1:5] == ["venv", "--seed", "--python", sys.executable]
+    argv = ["bash", "-c", environment.replace("--seed ", "") + " && echo $VIRTUAL_ENV"]  # pip needs a network
+    ran = subprocess.run(
+        argv,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PATH": "/bin", "UV_PYTHON_DOWNLOADS": "never"},
+    )
+    assert ran.stdout.split() == [str(tmp_path / "env")]
+
+
+def test_a_python_that_this_machine_lacks_is_named_by_its_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install, "find_python", lambda _: None)
+    assert " venv --seed --python 3.12 env &&" in install_lines(CELLS, [])[1]
+
+
+def test_the_new_environment_has_the_newest_python_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    older = Interpreter(Path("/py/3.11"), "3.11.2", headers=True)
+    monkeypatch.setattr(install, "find_python", lambda python: older if str(python) == "3.11" else None)
+    assert " venv --seed --python /py/3.11 env &&" in install_lines(CELLS, [])[1]

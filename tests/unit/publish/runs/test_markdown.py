@@ -1,0 +1,111 @@
+"""The Markdown of the report: its size, its order, and hostile text only inside of code."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.log import console
+from builder.publish.runs.markdown import LIMIT, append_summary, code, fenced, report_markdown
+from builder.publish.runs.page import report_page
+from builder.publish.runs.report_data import report_data
+from builder.publish.runs.view import report_of
+from tests.unit.publish.runs.make import CELL, FAILED, GOOD, HOSTILE, OTHER, REFUSED, entry, proof, run
+
+
+def outside_of_code(text: str) -> str:
+    """Markdown without code blocks and code spans, read as CommonMark does."""
+    blocks = re.sub(r"^(`{3,})text\n.*?^\1`*$", "", text, flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"(?<!`)(`+)(?!`).*?(?<!`)\1(?!`)", "", blocks)
+
+
+def test_hostile_text_is_only_inside_of_code(tmp_path: Path) -> None:
+    text = report_markdown(report_of([run(tmp_path)]))
+    outside = outside_of_code(text)
+    for word in ("script", "evil", "bold", "everyone", "onerror", "`"):
+        assert word not in outside
+    assert set(re.findall("<[^>]*>", outside)) == {"<details>", "<summary>", "</summary>", "</details>"}
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", text)
+
+
+def test_failed_builds_come_first_with_reason_hint_and_log(tmp_path: Path) -> None:
+    text = report_markdown(report_of([run(tmp_path)]))
+    assert text.startswith("### buildfarm build: 1 failed, 1 refused, 1 not finished, 1 built\n")
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows[:2]] == [FAILED, REFUSED]
+    assert f"| `{GOOD}` | built | 1:30 min | 1.0 GiB | 1 of 2 | 6 passed, 0 failed, 1 not run |" in rows
+    assert text.index(f"#### `{FAILED}`: failed") < text.index(f"#### `{REFUSED}`: refused") < text.index("`good 1.0`")
+    assert "The first error in the log, from line 39:" in text
+    assert "(99600 more characters)" not in text, "line 61 is not in the excerpt"
+    assert "| 2.11.0 | 13.0 | CPU |" in text
+    assert f"`GPU: not run in {CELL}: no GPU`" in text
+
+
+def test_cells_of_two_platforms_are_in_rows_of_their_own(tmp_path: Path) -> None:
+    cells = (CELL, f"{CELL}-linux_aarch64")
+    builds = [entry(f"good-1.0-{cell}", "built", proof("import", "passed", cell), cell=cell) for cell in cells]
+    report = report_of([run(tmp_path, report={"builds": builds, "skips": []}, unfinished=())])
+    text = report_markdown(report)
+    assert "| torch | CUDA | platform | Python 3.11 |\n| --- | --- | --- | --- |\n" in text
+    assert all(f"| 2.11.0 | 13.0 | {platform} | " in text for platform in ("linux_x86_64", "linux_aarch64"))
+    assert "<td>linux_aarch64</td>" in report_page(report)
+
+
+@pytest.mark.parametrize("text", ["a|b", "a\\|b", "`", "``x`", "a\nb", "| `` \\\\|", HOSTILE])
+def test_a_code_span_in_a_table_is_one_cell(text: str) -> None:
+    span = code(text, cell=True)
+    assert "\n" not in span
+    assert not outside_of_code(span).strip()
+    assert not re.sub(r"\\.", "", span).count("|"), "cmark-gfm ends a cell at each pipe without a backslash"
+
+
+def test_no_line_ends_a_code_block() -> None:
+    lines = ["```", "````text", "~~~", "</details>"]
+    assert outside_of_code(fenced(lines)) == ""
+
+
+def test_the_limit_of_github(tmp_path: Path) -> None:
+    one = run(tmp_path)
+    many = [one.report["builds"][2] | {"build": f"{FAILED}-{number}"} for number in range(2000)]
+    large = replace(one, report={"builds": many, "skips": []}, logs={each["build"]: one.logs[FAILED] for each in many})
+    text = report_markdown(report_of([large]))
+    assert LIMIT - 20_000 < len(text.encode()) <= LIMIT
+    assert "The rest of this report is left out, because GitHub shows at most 1 MiB." in text[-400:]
+    assert not outside_of_code(text).count("`")
+    small = report_markdown(report_of([one]))
+    exact = len(small.encode())
+    assert report_markdown(report_of([one]), exact) == small
+    assert len(report_markdown(report_of([one]), exact - 1).encode()) < exact
+    assert report_markdown(report_of([one]), 10) == ""
+
+
+def test_a_summary_is_appended(tmp_path: Path) -> None:
+    summary = tmp_path / "summary.md"
+    one = run(tmp_path)
+    append_summary(summary, one)
+    append_summary(summary, one)
+    assert summary.read_text().count("### buildfarm build") == 2
+    summary.write_bytes(b"x" * (LIMIT - 100))
+    with console.capture() as output:
+        append_summary(summary, one)
+    assert "is too long for GitHub already" in " ".join(output.get().split())
+    assert summary.stat().st_size <= LIMIT
+
+
+def test_the_report_as_json(tmp_path: Path) -> None:
+    data = json.loads(report_data(report_of([run(tmp_path)])))
+    assert [build["result"] for build in data["builds"]] == ["failed", "refused", "not finished", "built"]
+    failed, refused, _, good = data["builds"]
+    assert failed["log"]["error"][failed["log"]["here"]].endswith("error: no")
+    assert [(cell["cell"], cell["level"]) for cell in (*failed["cells"], *refused["cells"], *good["cells"])] == [
+        (OTHER, "not built"),
+        (CELL, "failed"),
+        (CELL, "cpu"),
+    ]
+    assert good["objects"] == {"reused": 1, "all": 2}
+    assert good["use"] == {"memory": 2**30, "cpu_seconds": 61.5}
+    assert len(data["runs"][0]["timeline"]["samples"]) == 900

@@ -1,0 +1,33 @@
+"""The command line imports the packages of a command only when the command runs: `--version` must not load them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+#: Modules that load slowly, and that few commands need.
+_SLOW = {
+    *("pydantic", "yaml", "jinja2", "elftools", "auditwheel", "abi3info", "requests", "urllib3", "tomlkit", "docker"),
+    *("http", "ssl", "importlib.metadata"),
+}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a new process has after a statement."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("statement", "slow"),
+    [
+        pytest.param("import builder.__main__", _SLOW, id="the command line"),
+        pytest.param(
+            "import builder.commands.verify.verify", _SLOW - {"yaml", "elftools", "auditwheel"}, id="buildfarm verify"
+        ),
+    ],
+)
+def test_packages_of_other_commands_are_not_imported(statement: str, slow: set[str]) -> None:
+    assert loaded_by(statement) & slow == set()

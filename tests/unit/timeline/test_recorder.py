@@ -1,0 +1,133 @@
+"""The recorder: programs of the run count, with the programs that they start; other programs count for the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from builder import process
+from builder.matrix.axes import Cell
+from builder.progress.stages import StageTime
+from builder.proof import Check, Proof, Verdict
+from builder.timeline import recorder as module
+from builder.timeline.recorder import Recorder
+from builder.timeline.timeline import Sample, Timeline, Use, thinned
+
+#: Starts a program without environment variables. It allocates 64 MiB, uses 0.4 s of processor time, and waits.
+PROGRAM = """
+import subprocess, sys, time
+child = "import time\\nheld = bytearray(64 << 20)\\nwhile time.process_time() < 0.4: pass"
+child += "\\nprint(1, flush=True); input()"
+pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+running = subprocess.Popen([sys.executable, "-c", child], env={}, **pipes)
+running.stdout.readline()
+open("ready", "w").close()
+while not __import__("os").path.exists("end"): time.sleep(0.01)
+running.communicate(b"\\n")
+open("ended", "w").close()
+while not __import__("os").path.exists("leave"): time.sleep(0.01)
+"""
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 30
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_memory_and_processor_time_of_a_program_and_its_children(tmp_path: Path) -> None:
+    recorder = Recorder("store/")
+    recorder.name("digest", "tiny-1.0")
+    argv = [sys.executable, "-c", PROGRAM]
+    thread = threading.Thread(
+        target=process.run, args=(argv,), kwargs={"log": tmp_path / "log", "owner": "store/digest", "cwd": tmp_path}
+    )
+    thread.start()
+    wait_for(tmp_path / "ready")
+    recorder.sample()
+    (tmp_path / "end").touch()
+    wait_for(tmp_path / "ended")
+    recorder.sample()
+    (tmp_path / "leave").touch()
+    thread.join()
+    recorder.sample()
+    timeline = recorder.timeline([])
+    assert set(timeline.uses) == {"tiny-1.0"}
+    use = timeline.uses["tiny-1.0"]
+    assert 64 << 20 <= use.memory <= 256 << 20
+    assert 0.4 <= use.cpu_seconds <= 1.5, "the seconds of the child count once, and are kept when it ends"
+    first, _, last = timeline.samples
+    assert first.memory >= 64 << 20
+    assert first.machine_memory >= first.memory
+    assert last.memory == 0
+    assert timeline.cores >= 1
+    assert Timeline.from_json(timeline.to_json()) == timeline
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "spent"),
+    [
+        pytest.param({1: (0, 2.0)}, {1: (0, 5.0)}, 3.0, id="works"),
+        pytest.param({1: (0, 1.0), 2: (1, 4.0)}, {1: (0, 5.5)}, 0.5, id="a child ends"),
+        pytest.param({1: (0, 1.0), 2: (1, 1.0), 3: (2, 9.0)}, {1: (0, 11.0)}, 0.0, id="a child and its child end"),
+        pytest.param({1: (0, 1.0), 2: (1, 9.0)}, {}, 0.0, id="all end"),
+        pytest.param({1: (0, 1.0), 2: (0, 9.0)}, {1: (0, 2.0)}, 1.0, id="a server in the background ends"),
+        pytest.param({}, {1: (0, 2.0), 2: (1, 3.0)}, 5.0, id="new"),
+    ],
+)
+def test_seconds_are_counted_once(
+    before: dict[int, tuple[int, float]], now: dict[int, tuple[int, float]], spent: float
+) -> None:
+    first, last = (
+        {pid: module._Process("o", parent, seconds, 0) for pid, (parent, seconds) in each.items()}
+        for each in (before, now)
+    )
+    assert module._spent(first, last) == pytest.approx(spent)
+
+
+def test_programs_of_others_are_not_counted() -> None:
+    recorder = Recorder("nobody/")  # another test, in parallel, has programs of "store/"
+    other = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"BUILDFARM_OWNER": "else/x"}
+    )
+    try:
+        recorder.sample()
+    finally:
+        other.communicate(b"\n")
+    (sample,) = recorder.timeline([]).samples
+    assert (sample.cores, sample.memory) == (0, 0)
+    assert sample.machine_memory > 0
+
+
+def test_a_long_run_has_a_limited_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "INTERVAL", 0.005)
+    monkeypatch.setattr(module, "MOST_SAMPLES", 8)
+    recorder = Recorder("store/")
+    with recorder.recording():
+        time.sleep(0.6)
+    samples = recorder.timeline([]).samples
+    assert 4 <= len(samples) < 8
+    assert [sample.at for sample in samples] == sorted(sample.at for sample in samples)
+
+
+def test_two_samples_become_one() -> None:
+    pair = [Sample(1, 2.0, 10, 2.0, 30), Sample(2, 1.0, 20, 4.0, 20), Sample(3, 9.0, 9, 9.0, 9)]
+    assert thinned(pair) == [Sample(2, 1.5, 20, 3.0, 30)]
+
+
+def test_cells_are_named_by_the_proofs_and_stages_count_from_the_start() -> None:
+    recorder = Recorder("store/")
+    cell = Cell.parse("torch2.11.0-cu130-cp312")
+    recorder.name_cells("tiny", [Proof("ab" * 32, cell, Check.IMPORT, Verdict.PASSED)])
+    recorder._uses[f"prove-{'ab' * 8}-{cell}"] = Use(5, 1.0)
+    start = time.monotonic()
+    timeline = recorder.timeline([StageTime("tiny", "compile", start + 1, start + 3)])
+    assert timeline.uses == {f"tiny in {cell}": Use(5, 1.0)}
+    (stage,) = timeline.stages
+    assert (round(stage.start), round(stage.end)) == (1, 3)

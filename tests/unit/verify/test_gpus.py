@@ -1,0 +1,63 @@
+"""How a GPU runs GPU code, by the architectures of the code and of the GPU."""
+
+from __future__ import annotations
+
+import pytest
+
+from builder.matrix.compat import Compat
+from builder.proofs.verify.gpus import Gpu, How, answer, gpu_named, known_gpus
+from tests.unit.proofs.make import gpu_library, library, wheel_facts
+
+
+@pytest.mark.parametrize(
+    ("gpu", "sass", "ptx", "how", "code"),
+    [
+        ("A100", ("sm_80",), (), How.NATIVE, "sm_80"),
+        ("RTX 4090", ("sm_80", "sm_86"), (), How.NATIVE, "sm_86"),
+        ("A100", ("sm_86",), (), How.NOT, ""),
+        ("H100", ("sm_80",), (), How.NOT, ""),
+        ("H100", ("sm_80",), ("compute_80",), How.PTX, "compute_80"),
+        ("H100", ("sm_90a",), (), How.NATIVE, "sm_90a"),
+        ("B200", ("sm_90a",), ("compute_90a",), How.NOT, ""),
+        ("B300", ("sm_100",), (), How.NATIVE, "sm_100"),
+        ("B300", ("sm_100a",), (), How.NOT, ""),
+        ("B300", ("sm_100f",), (), How.NATIVE, "sm_100f"),
+        ("GB10", ("sm_120",), (), How.NATIVE, "sm_120"),
+        ("RTX 5090", ("sm_100",), ("compute_100f",), How.NOT, ""),
+        ("RTX 5090", ("sm_90",), ("compute_90",), How.PTX, "compute_90"),
+        ("T4", ("sm_80",), ("compute_80",), How.NOT, ""),
+        ("Jetson AGX Orin", ("sm_86",), (), How.NOT, ""),
+        ("Jetson AGX Orin", ("sm_87",), (), How.NATIVE, "sm_87"),
+        ("Jetson AGX Orin", ("sm_80",), ("compute_80",), How.PTX, "compute_80"),
+        ("L4", ("sm_87",), (), How.NOT, ""),
+    ],
+)
+def test_how_a_gpu_runs_code(gpu: str, sass: tuple[str, ...], ptx: tuple[str, ...], how: How, code: str) -> None:
+    compat = Compat.load()
+    facts = wheel_facts(gpu_library(*sass, ptx=ptx))
+    found = answer(facts, Gpu(gpu, gpu_named(gpu, compat)), compat, "")
+    assert found
+    assert (found.how, found.code) == (how, code)
+
+
+@pytest.mark.parametrize(
+    ("isa", "driver"), [("7.8", "520.61.05"), ("8.5", "555.42.02"), ("9.0", "580.65.06"), ("", ""), ("99.0", "")]
+)
+def test_driver_that_compiles_a_version_of_ptx(isa: str, driver: str) -> None:
+    compat = Compat.load()
+    facts = wheel_facts(gpu_library("sm_80", ptx=("compute_80",), ptx_isa={"compute_80": isa} if isa else {}))
+    found = answer(facts, Gpu("H100", gpu_named("H100", compat)), compat, "525.60.13")
+    assert found
+    assert found.driver == driver
+
+
+def test_wheel_without_gpu_code_has_no_answer() -> None:
+    compat = Compat.load()
+    assert answer(wheel_facts(library()), known_gpus(compat)[0], compat, "") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["T4", "A100", "L4", "H200", "B200", "B300", "RTX 2080", "RTX 3090", "RTX 4070", "RTX 5080"]
+)
+def test_every_gpu_that_people_own_has_a_name(name: str) -> None:
+    assert gpu_named(name, Compat.load())
