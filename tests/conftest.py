@@ -11,10 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import pytest
-from xdist.scheduler import LoadScopeScheduling
 
 from builder.images.engine import Engine
 from builder.matrix.axes import Python
@@ -26,8 +25,6 @@ ROOT = Path(__file__).parent.parent
 #: The installed command: unlike `python -m builder` it does not see the source tree it is started in.
 BUILDFARM = Path(sys.executable).with_name("buildfarm")
 IN_CI = os.environ.get("CI", "").lower() in {"1", "true"}
-QUICK = "quick tier: unit tests and one real build; CI=true runs the tests of a change, --all every test"
-CHANGE = "tests of a change; --all also runs those marked `release`"
 
 
 def lacking(what: str) -> NoReturn:
@@ -181,104 +178,6 @@ def venv_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callabl
     """The same, for the tests of one module together."""
     with _environments(tmp_path_factory.mktemp("environments")) as make:
         yield make
-
-
-#: Files whose tests use the engine, in the order one worker runs them all: there is one volume of packages and one set
-#: of images. What needs most of the disk comes last.
-IN_CONTAINERS = (
-    "test_docker.py",
-    "test_engine_storage.py",
-    "test_rocky_linux.py",
-    "test_cibuildwheel.py",
-    "test_container_faults.py",
-    "test_distributed_containers.py",
-    "test_hostile_setup.py",
-    "test_smoke_container.py",
-    "test_cuda_images.py",
-    "test_pull.py",
-)
-#: What is begun first, longest first. The others follow in the order they were found in, the unit tests last.
-FIRST = (
-    "test_torch_scatter.py",
-    "test_op_gate.py",
-    *IN_CONTAINERS,
-    "test_tutorial.py",
-    "test_workflows.py",
-    "test_gate_defects.py",
-    "test_main_job.py",
-    "test_kill.py",
-)
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--all` runs every test."""
-    parser.addoption("--all", action="store_true", help="run every test, not only those of a tier")
-
-
-def runs_everything(config: pytest.Config) -> bool:
-    """Whether all tests were asked for: with `--all`, or by naming files to run."""
-    return config.args_source is pytest.Config.ArgsSource.ARGS or bool(config.getoption("--all"))
-
-
-def is_quick(config: pytest.Config) -> bool:
-    """Whether the quick tier runs: unit tests and one real build."""
-    return not IN_CI and not runs_everything(config)
-
-
-def pytest_report_header(config: pytest.Config) -> str | None:
-    """Say which tier runs."""
-    if runs_everything(config):
-        return None
-    return QUICK if is_quick(config) else CHANGE
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Select the tier, then order the tests: what takes longest starts first."""
-
-    def is_left_out(item: pytest.Item) -> bool:
-        if is_quick(config):
-            return _is_integration(item) and not item.get_closest_marker("quick")
-        return bool(item.get_closest_marker("release"))
-
-    if not runs_everything(config):
-        left_out = {item for item in items if is_left_out(item)}
-        config.hook.pytest_deselected(items=list(left_out))
-        items[:] = [item for item in items if item not in left_out]
-
-    def rank(item: pytest.Item) -> int:
-        if not _is_integration(item):
-            return len(FIRST) + 1
-        return FIRST.index(item.path.name) if item.path.name in FIRST else len(FIRST)
-
-    for item in items:
-        assert not item.get_closest_marker("docker") or item.path.name in IN_CONTAINERS, item.nodeid
-    items.sort(key=rank)
-
-
-def _is_integration(item: pytest.Item) -> bool:
-    return bool({"integration", "incidents"} & set(item.path.parts))
-
-
-class Scopes(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """What one worker of `-n` runs by itself, in order: tests in containers; incidents; an integration test's file.
-
-    xdist's own groups are marks, which it passes on in a way that pytest 9.2 does not follow.
-    """
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if "incidents" in Path(file).parts:
-            return "incidents"  # they share the wheels that they build
-        if "integration" not in Path(file).parts:
-            return nodeid
-        return "containers" if Path(file).name in IN_CONTAINERS else file
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scopes:
-    """Tell xdist; the scopes stay in the order of their tests."""
-    config.option.loadscopereorder = False
-    return Scopes(config, log)
 
 
 _made: list[Path] = []

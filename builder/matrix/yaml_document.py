@@ -20,6 +20,7 @@ _NULL = "tag:yaml.org,2002:null"
 #: Characters of a file and of one value, nested values, and values of a file after its aliases are expanded. The
 #: matrix of this repository has 3,000 characters, 100 values and 3 levels.
 MAX_CHARACTERS, MAX_VALUE, MAX_DEPTH, MAX_VALUES = 2**20, 2**14, 20, 20_000
+_TOO_DEEP = f"values are nested more than {MAX_DEPTH} levels deep"
 
 #: Line and column, both from 1.
 Position = tuple[int, int]
@@ -90,6 +91,8 @@ def read_document(path: Path) -> Document:
         mark = error.problem_mark or error.context_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         problem = " ".join(part for part in (error.problem, error.context) if part)
+        if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own
+            raise UsageError(_TOO_DEEP, where=where) from None
         raise UsageError(f"this is not valid YAML: {problem}", where=where) from None
     except yaml.YAMLError as error:
         problem = str(error).splitlines()[0]
@@ -109,7 +112,7 @@ def _check_depth(text: str, path: Path) -> None:
             depth += 1
             if depth > MAX_DEPTH:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise UsageError(f"values are nested more than {MAX_DEPTH} levels deep", where=f"{path}:{line}")
+                raise UsageError(_TOO_DEEP, where=f"{path}:{line}")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 

@@ -17,7 +17,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.wheels.sources.prepare import prepare_source
 from tests.conftest import ROOT
-from tests.integration.redis_server import Compiled, compile_in, running_redis
+from tests.fixtures.redis_server import Compiled, compile_in, running_redis
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.integration.gate_env import SAMPLES, build_wheel
+from tests.fixtures.gate_env import SAMPLES, build_wheel
 
 _RECIPE = """\
 name: sample_correct

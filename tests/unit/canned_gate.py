@@ -1,6 +1,6 @@
 """Replaces the run of the op gate by a fixed answer, because the torch of these tests is a stub that runs no ops.
 
-tests/integration runs the real gate.
+tests/full runs the real gate.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`smoke`: which wheels and cells it tests, what it saves and prints. The real op gate runs in tests/integration."""
+"""`smoke`: which wheels and cells it tests, what it saves and prints. The real op gate runs in tests/full."""
 
 from __future__ import annotations
 

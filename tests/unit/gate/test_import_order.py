@@ -1,4 +1,4 @@
-"""The outcome that follows from the runs of import orders; the runs themselves are in tests/integration."""
+"""The outcome that follows from the runs of import orders; the runs themselves are in tests/full."""
 
 from __future__ import annotations
 

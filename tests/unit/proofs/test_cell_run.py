@@ -1,4 +1,4 @@
-"""Companions of a wheel. The run itself is tested in test_prover.py and tests/integration."""
+"""Companions of a wheel. The run itself is tested in test_prover.py and tests/full."""
 
 from __future__ import annotations
 

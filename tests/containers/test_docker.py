@@ -1,0 +1,214 @@
+"""The docker executor with real containers: a small C++ extension, failures, and leftovers."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import docker
+import pytest
+
+from builder.errors import BuildError, MissingToolError
+from builder.hashing import digest_of
+from builder.images.chooser import ImageChooser
+from builder.images.container import OWNER_LABEL
+from builder.images.engine import Engine
+from builder.images.network import ca_bundle
+from builder.matrix.axes import AbiClass, Arch, Cell
+from builder.matrix.compat import Compat
+from builder.matrix.config import ImageRule
+from builder.matrix.plan import Build
+from builder.store import Store
+from builder.wheelfile.facts import read_facts
+from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME, environment_name
+from builder.wheels.cibuildwheel.executor import DockerExecutor
+from builder.wheels.job import CompileJob
+from builder.wheels.repair.repair import repair
+from builder.wheels.toolchain.environments import Environments
+from tests.conftest import lacking, needs_images
+from tests.unit.matrix import make
+
+pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
+
+BASE, PYTHONS = "buildfarm-base:bookworm", "buildfarm-pythons:local"
+CELL = Cell.parse("torch2.11.0-cu130-cp312")
+
+# libgmp of gcc is not on every Linux system, so it must be copied into the wheel; libc10 of torch must not.
+SETUP = """
+import os, shutil, sysconfig
+from setuptools import Extension, setup
+
+print("built by", os.getuid(), "with", shutil.which("nvcc"), "of", os.environ["CUDA_HOME"])
+
+torch = sysconfig.get_path("platlib") + "/torch/lib"
+flags = ["-Wl,--no-as-needed", "-lc10", "-l:libgmp.so.10"]
+toy = Extension("toy", ["toy.cpp"], library_dirs=[torch], extra_link_args=flags)
+setup(name="toy", version="1.0", ext_modules=[toy])
+"""
+
+SOURCE = """
+#include <Python.h>
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "toy", nullptr, -1, nullptr};
+PyMODINIT_FUNC PyInit_toy() { return PyModule_Create(&module); }
+"""
+
+
+@pytest.fixture(scope="module")
+def executor(store: Path) -> DockerExecutor:
+    needs_images(BASE, PYTHONS)
+    farm = Store(store)
+    matrix = replace(make.matrix(["2.11"], ["13.0"], ["3.12"]), images=(ImageRule("*", BASE, PYTHONS),))
+    chooser = ImageChooser(matrix, Compat.load(), {})
+    return DockerExecutor(Environments(farm, "https://wheels.invalid/{variant}"), farm, chooser)
+
+
+@pytest.fixture
+def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], CompileJob]:
+    archs = (Arch.parse("9.0"),)
+    build = Build("toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), archs, CELL.platform, (CELL,))
+    recipe = make.recipe("toy")
+
+    def make_it(source: str) -> CompileJob:
+        assert executor.problems([build], {"toy": recipe}) == []
+        toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
+        for name in ("source", "work"):
+            (tmp_path / name).mkdir()
+        (tmp_path / "source" / "setup.py").write_text(SETUP)
+        (tmp_path / "source" / "toy.cpp").write_text(source)
+        digest = digest_of(uuid4().hex)
+        source_folder, work, log = (tmp_path / name for name in ("source", "work", "log"))
+        return CompileJob(build, recipe, toolchain, source_folder, work, log, 2, digest, f"test/{digest[:16]}")
+
+    return make_it
+
+
+@pytest.fixture
+def leave() -> Iterator[Callable[[str], str]]:
+    """Start a container as a killed run leaves it: running, with its owner's label. Returns its id."""
+    made: list[str] = []
+
+    def start(owner: str) -> str:
+        made.append(owner)
+        argv = ["docker", "run", "--detach", "--label", f"{OWNER_LABEL}={owner}", BASE, "sleep", "600"]
+        return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+    yield start
+    for owner in made:
+        Engine().remove_containers(owner)
+
+
+def containers(owner: str = "") -> list[str]:
+    """Ids of the containers of a job, or of all jobs, running or not."""
+    argv = [
+        "docker",
+        "ps",
+        "--all",
+        "--quiet",
+        "--no-trunc",
+        "--filter",
+        f"label={OWNER_LABEL}={owner}".removesuffix("="),
+    ]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+
+
+def environments_left(job: CompileJob) -> list[str]:
+    """Names of what is left of a job's environment in the volume of packages."""
+    argv = ["docker", "run", "--rm", f"--volume={PACKAGES_VOLUME}:/packages", BASE, "ls", "/packages"]
+    names = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.split()
+    assert names, "the volume keeps the packages"
+    return [name for name in names if name.startswith(environment_name(job)) and not name.endswith(".lock")]
+
+
+def test_a_wheel_is_built_and_nothing_is_left(
+    executor: DockerExecutor, make_job: Callable[[str], CompileJob], leave: Callable[[str], str]
+) -> None:
+    job = make_job(SOURCE)
+    ours, others = leave(job.owner), leave(f"another/{job.digest[:16]}")
+    stages: list[str] = []
+    raw = executor.compile(job, stages.append)
+
+    assert raw.name.startswith("toy-1.0-cp312-cp312-manylinux")
+    assert list(dict.fromkeys(stages)) == ["environment", "compile", "repair", "copy"]
+    fields = next(line.split() for line in job.log.read_text().splitlines() if "built by" in line)
+    assert fields[2] == "1000", "a build's user is not root"
+    assert fields[4] == f"{fields[6]}/bin/nvcc", "PATH begins with the cell's toolkit"
+    assert containers(job.owner) == []
+    assert ours not in containers()
+    assert others in containers(), "containers of other stores are not removed"
+    assert environments_left(job) == []
+
+    facts = read_facts(raw)
+    assert [Path(library.path).name.split("-")[0] for library in facts.libraries if "toy.libs" in library.path] == [
+        "libgmp"
+    ]
+    assert any("libc10.so" in library.needed for library in facts.libraries)
+
+    provided = executor.libraries(job)
+    assert {"libc10.so", "libtorch_cpu.so", "libcudart.so.13"} <= provided
+    final = repair(
+        raw,
+        job.work / "final",
+        provided=provided,
+        local_version="cu130.torch211",
+        torch_requirement="torch==2.11.*",
+        log=job.log,
+    )
+    assert final.name.startswith("toy-1.0+cu130.torch211-cp312-cp312-manylinux")
+
+
+def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Callable[[str], CompileJob]) -> None:
+    job = make_job("int broken = nothing_of_that_name;\n")
+    with pytest.raises(BuildError, match="nothing_of_that_name") as caught:
+        executor.compile(job, lambda _: None)
+    assert (caught.value.stage, caught.value.log) == ("compile", job.log)
+    assert containers(job.owner) == []
+    assert environments_left(job) == []
+
+
+def test_packages_that_do_not_exist(executor: DockerExecutor, make_job: Callable[[str], CompileJob]) -> None:
+    job = make_job(SOURCE)
+    job = replace(job, toolchain=replace(job.toolchain, packages=("setuptools==0.0.0.1",)))
+    with pytest.raises(MissingToolError, match=r"does not have a required package or version.*setuptools"):
+        executor.compile(job, lambda _: None)
+    assert containers(job.owner) == []
+    assert environments_left(job) == []
+
+
+def test_a_second_toolchain_builds_no_second_image(
+    executor: DockerExecutor, make_job: Callable[[str], CompileJob]
+) -> None:
+    job = make_job(SOURCE)
+    log = job.log.read_text() if job.log.exists() else ""
+    again = executor.toolchain(job.build, job.recipe, log=job.log)
+    assert again == job.toolchain
+    assert str(again.image).startswith("buildfarm/build-cu130-buildfarm-base-bookworm-gcc12-cp312:")
+    packages = again.packages
+    assert "torch==2.11.0" in packages
+    assert not [package for package in packages if package.startswith("triton")], "no compile needs it"
+    assert (job.log.read_text() if job.log.exists() else "") == log
+
+
+def test_a_secret_reaches_the_step_and_no_layer(tmp_path: Path) -> None:
+    if problem := Engine().problem():
+        lacking(str(problem))
+    (tmp_path / "network").write_text("export UV_DEFAULT_INDEX=https://me:hush@wheels.invalid/simple\n")
+    tag = f"buildfarm-test:{uuid4().hex[:12]}"
+    text = (
+        f"FROM {BASE}\nRUN --mount=type=secret,id=network,target=/run/secrets/network"
+        " --mount=type=secret,id=ca,target=/run/secrets/ca"
+        " . /run/secrets/network && echo ${#UV_DEFAULT_INDEX} >/length && test -s /run/secrets/ca\n"
+    )
+    secrets = {"network": tmp_path / "network", "ca": ca_bundle()}
+    client = docker.from_env()
+    try:
+        Engine().build(text, tag, log=tmp_path / "log", owner="secrets", secrets=secrets)
+        assert Engine().run_script(tag, "cat /length") == f"{len('https://me:hush@wheels.invalid/simple')}\n"
+        assert Engine().run_script(tag, "test ! -s /run/secrets/network && echo none") == "none\n"
+        image = client.images.get(tag)
+        assert "hush" not in str(image.history()) + str(image.attrs) + (tmp_path / "log").read_text()
+    finally:
+        client.images.remove(tag)
+        client.close()

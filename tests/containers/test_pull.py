@@ -1,0 +1,255 @@
+"""The headline command on a machine without base images: they are pulled from a registry, here one on loopback."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tarfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import MissingToolError
+from builder.images.chooser import ImageChooser
+from builder.images.engine import Engine
+from builder.images.image_build import inspect_image
+from builder.images.registry.lock import read_lock
+from builder.images.registry.reference import VARIABLE, Mirrors
+from builder.matrix.compat import Compat
+from builder.matrix.config import Selection
+from builder.matrix.load import read_plan
+from builder.store import Store
+from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
+from tests.conftest import BUILDFARM, ROOT, Farm, free_disk, needs_images
+from tests.fixtures.built_cells import assert_proven, record
+from tests.images.registry import LOGIN, LocalRegistry, running_registry
+
+pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
+
+TOOLKIT, PYTHONS = "buildfarm-cuda:12.1-rockylinux8", "buildfarm-pythons:local"
+
+#: The images of torch 2.2 with CUDA 12.1, as Docker Hub and quay.io name them.
+CUDA_IMAGE = "nvidia/cuda:12.1.1-devel-rockylinux8"
+RUNTIME_IMAGE = "nvidia/cuda:12.1.1-base-ubuntu22.04"
+PYTHONS_IMAGE = "pypa/manylinux_2_28_x86_64:2026.08.04-1"
+
+
+def a_layer(folder: Path) -> Path:
+    """A layer with one small file."""
+    layer = folder / "small.tar"
+    with tarfile.open(layer, "w") as tar:
+        member = tarfile.TarInfo("file")
+        member.size = 5
+        tar.addfile(member, io.BytesIO(b"hello"))
+    return layer
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    """A registry with substitutes for the default images of CUDA 12.1, under the paths of the originals."""
+    needs_images(TOOLKIT, PYTHONS)
+    folder = tmp_path_factory.mktemp("registry")
+    with running_registry(folder) as registry:
+        registry.publish_copy(TOOLKIT, CUDA_IMAGE, folder)
+        registry.publish_copy(PYTHONS, PYTHONS_IMAGE, folder)
+        registry.publish(RUNTIME_IMAGE, [a_layer(folder)])
+        yield registry
+    remove_images(registry.address)
+    shutil.rmtree(folder)
+
+
+def remove_images(address: str) -> None:
+    """Delete what was pulled from a registry."""
+    argv = ["docker", "image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}"]
+    rows = map(str.split, subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines())
+    if pulled := {identity for identity, repository in rows if repository.startswith(f"{address}/")}:
+        subprocess.run(["docker", "image", "rm", "--force", *pulled], capture_output=True, check=True)
+
+
+@pytest.fixture
+def own(registry: LocalRegistry, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The mirror, and a store and a uv cache that are deleted after the test: no later test uses this torch."""
+    folders = {"BUILDFARM_STORE": str(tmp_path / "store"), "UV_CACHE_DIR": str(tmp_path / "uv-cache")}
+    yield {**folders, VARIABLE: f"docker.io={registry.address} quay.io={registry.address}"}
+    for folder in folders.values():
+        shutil.rmtree(folder, ignore_errors=True)
+    free_disk(PACKAGES_VOLUME)
+
+
+def test_the_headline_command(farm: Farm, registry: LocalRegistry, own: dict[str, str], tmp_path: Path) -> None:
+    """`buildfarm build --torch 2.2 --cuda 12.1` with the repository's matrix.yaml; only the mirror is configured.
+
+    Two options save time: one extension and one GPU architecture. `--stand-in` accepts CUDA 12.4, because the packages
+    of the substitute have no CUDA 12.1.
+    """
+    command = ("build", "--torch", "2.2", "--cuda", "12.1", "--dist", tmp_path / "dist")
+    refused = farm(*command, "--no-pull", env=own)
+    assert refused.code == 4
+    assert f"{CUDA_IMAGE}: this base image is not on this machine, and `--no-pull` forbids a pull" in refused.err
+    assert "This machine: no CUDA 12.1 toolkit on this machine." in refused.err
+
+    ran = farm(*command, "--ext", "ms_deform_attn", "--arch", "9.0", "--stand-in", env=own)
+    assert_proven(ran, tmp_path, {f"torch2.2.2-cu121-cp{minor}" for minor in (310, 311, 312)})
+    assert "executor: docker (no CUDA 12.1 toolkit on this machine)" in ran.err
+    announced = rf"pulling 2 base images \(.* MB compressed\): {CUDA_IMAGE} \(.* MB\), quay.io/{PYTHONS_IMAGE} \("
+    assert re.search(announced, ran.err)
+    assert re.search(rf"pulled {CUDA_IMAGE} \(.* MB, \d+:\d\d\)", ran.err)
+    wheels = sorted((tmp_path / "dist").glob("*.whl"))
+    assert [wheel.name.split("-")[:4] for wheel in wheels] == [
+        ["ms_deform_attn", "0.1.0+cu121.torch22", f"cp{minor}", f"cp{minor}"] for minor in (310, 311, 312)
+    ]
+    assert ran.out.count("compiled with CUDA 12.4.131, a stand-in for CUDA 12.1") == 3
+    for wheel in wheels:
+        toolchain = record(wheel)["toolchain"]
+        assert (toolchain["nvcc"], toolchain["stands in for"]) == ("12.4.131", "CUDA 12.1")
+        assert toolchain["c++"].startswith("g++ 12."), "nvcc cannot compile the headers of torch 2.2 with gcc 13"
+        assert CUDA_IMAGE in json.dumps(record(wheel))
+        assert registry.address not in json.dumps(record(wheel)), "a record names the original image"
+
+    again = farm(*command, "--ext", "ms_deform_attn", "--arch", "9.0", "--stand-in", env=own)
+    assert "pull" not in again.err
+    assert again.err.count("already built") == 3
+
+
+def test_pinned_images_are_found_after_a_pull_from_the_mirror(
+    farm: Farm, registry: LocalRegistry, own: dict[str, str], tmp_path: Path
+) -> None:
+    """`render --lock` asks the mirror; the engine's builder finds the image by the digest, which no tag can name."""
+    (tmp_path / "extensions").symlink_to(ROOT / "extensions")
+    shutil.copyfile(ROOT / "matrix.yaml", tmp_path / "matrix.yaml")
+    select = ("--torch", "2.2", "--cuda", "12.1", "--python", "3.11")
+    done = farm("render", "--lock", *select, cwd=tmp_path, env=own)
+    assert done.code == 0, done.all
+    lock = read_lock(tmp_path / "buildfarm.lock")
+    assert set(lock) == {CUDA_IMAGE, RUNTIME_IMAGE, f"quay.io/{PYTHONS_IMAGE}"}
+    remove_images(registry.address)
+
+    matrix, _, plan = read_plan(tmp_path / "matrix.yaml", Selection(("2.2",), ("12.1",), ("3.11",)))
+    image = ImageChooser(matrix, Compat.load(), lock, stand_in=True).build_image(plan.builds[0])
+    assert image.base == f"{CUDA_IMAGE}@{lock[CUDA_IMAGE]}"
+    engine = Engine(Mirrors({"docker.io": registry.address, "quay.io": registry.address}))
+    log = tmp_path / "log"
+    _, contents = inspect_image(engine, Store(tmp_path / "store"), image, log=log)
+    assert contents.nvcc == "12.4.131", log.read_text()
+
+
+def test_a_registry_with_a_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `docker login`, a pull is refused; a missing tag is an error of its own."""
+    needs_images()
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    with running_registry(tmp_path, password=True) as registry:
+        registry.publish("team/small:1", [a_layer(tmp_path)])
+        login = base64.b64encode(":".join(LOGIN).encode()).decode()
+        image, absent = f"{registry.address}/team/small:1", f"{registry.address}/team/small:2"
+        with pytest.raises(MissingToolError, match="has no image team/small:1, or requires a login"):
+            Engine().pull(image)
+        (tmp_path / "docker").mkdir()
+        (tmp_path / "docker/config.json").write_text(json.dumps({"auths": {registry.address: {"auth": login}}}))
+        with pytest.raises(MissingToolError, match="has no image team/small:2"):
+            Engine().pull(absent)
+        assert Engine().base_id(image).startswith("sha256:")
+        remove_images(registry.address)
+
+
+class SlowRegistry(BaseHTTPRequestHandler):
+    """A registry with one image, whose layer arrives slowly and never ends."""
+
+    begun = threading.Event()
+    ended = threading.Event()
+    config = json.dumps(
+        {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": ["sha256:" + "1" * 64]}}
+    )
+
+    def do_GET(self) -> None:
+        digest = "sha256:" + hashlib.sha256(self.config.encode()).hexdigest()
+        docker = "application/vnd.docker"
+        if "/manifests/" in self.path:
+            kind = f"{docker}.distribution.manifest.v2+json"
+            size = len(self.config)
+            manifest = {
+                "schemaVersion": 2,
+                "mediaType": kind,
+                "config": {"digest": digest, "size": size, "mediaType": f"{docker}.container.image.v1+json"},
+                "layers": [
+                    {
+                        "digest": "sha256:" + "2" * 64,
+                        "size": 1 << 30,
+                        "mediaType": f"{docker}.image.rootfs.diff.tar.gzip",
+                    }
+                ],
+            }
+            self.answer(kind, json.dumps(manifest).encode())
+        elif self.path.endswith(digest):
+            self.answer("application/octet-stream", self.config.encode())
+        elif "/blobs/" in self.path:
+            self.send_layer()
+        else:
+            self.answer("application/json", b"{}")
+
+    do_HEAD = do_GET  # noqa: N815
+
+    def answer(self, kind: str, body: bytes) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def send_layer(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(1 << 30))
+        self.end_headers()
+        with suppress(OSError):  # the engine closed the connection
+            while True:
+                self.wfile.write(b"x" * 10_000)
+                self.begun.set()
+                time.sleep(0.05)
+        self.ended.set()
+
+    def log_message(self, *args: Any) -> None:
+        del args
+
+
+def test_an_interrupt_stops_the_download_in_the_engine(tmp_path: Path) -> None:
+    needs_images()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), SlowRegistry)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    mirror = f"127.0.0.1:{server.server_port}"
+    process = subprocess.Popen(
+        [BUILDFARM, "build", "--torch", "2.2", "--cuda", "12.1", "--dist", tmp_path / "dist"],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "BUILDFARM_STORE": str(tmp_path / "store"),
+            VARIABLE: f"docker.io={mirror} quay.io={mirror}",
+        },
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert SlowRegistry.begun.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=90)  # a busy engine reports rarely
+        assert process.returncode == 130, err
+        assert "interrupted" in err
+        assert "Traceback" not in err
+        assert SlowRegistry.ended.wait(20), "the engine still downloads"
+    finally:
+        process.kill()
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,71 @@
+"""A source that names its own GPU architectures and threads of nvcc: real nvcc, with and without the compiler cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.matrix.axes import AbiClass, Arch, Cell
+from builder.matrix.plan import Build
+from builder.store import Store
+from builder.wheelfile.facts import Library, read_facts
+from builder.wheels.job import CompileJob
+from builder.wheels.local import LocalExecutor
+from builder.wheels.sccache.configure import find_sccache
+from builder.wheels.toolchain.environments import Environments
+from tests.conftest import lacking
+from tests.full.test_object_cache import HOST, KERNEL
+from tests.unit.matrix import make
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+#: 8.0 and 8.6 share a virtual architecture, with which sccache 0.16 fails.
+SETUP = """
+from setuptools import setup
+from torch.utils import cpp_extension
+archs = ["arch=compute_80,code=sm_80", "arch=compute_80,code=sm_86", "arch=compute_90,code=[sm_90,compute_90]"]
+flags = {"cxx": [], "nvcc": ["--threads", "4", *(word for arch in archs for word in ("-gencode", arch))]}
+toy = cpp_extension.CUDAExtension("toy", ["toy.cpp", "kernel.cu"], extra_compile_args=flags)
+setup(name="toy", version="1.0", ext_modules=[toy], cmdclass={"build_ext": cpp_extension.BuildExtension})
+"""
+
+
+@pytest.mark.parametrize(
+    ("override", "cache"),
+    [
+        pytest.param(False, True, id="as the source has it"),
+        pytest.param(True, True, id="as the plan has it"),
+        pytest.param(True, False, id="as the plan has it, without sccache"),
+    ],
+)
+def test_the_architectures_of_a_wheel(store: Path, tmp_path: Path, override: bool, cache: bool) -> None:
+    if cache and find_sccache() is None:
+        lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
+    cell = Cell.parse("torch2.11.0-cu130-cp312")
+    archs = (Arch(9, 0),)
+    build = Build("toy", "1.0", AbiClass.CPYTHON, cell.torch, cell.cuda, (cell.python,), archs, cell.platform, (cell,))
+    recipe = replace(make.recipe("toy"), build_requires=("setuptools>=77", "wheel", "ninja"))
+    recipe = replace(recipe, override_architectures=override)
+    executor = LocalExecutor(Environments(Store(store), "https://wheels.invalid/{variant}"), compiler_cache=cache)
+    toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
+    source = tmp_path / "src"
+    source.mkdir()
+    for name, text in {"setup.py": SETUP, "value.h": "#define VALUE 1\n", "kernel.cu": KERNEL, "toy.cpp": HOST}.items():
+        (source / name).write_text(text)
+    job = CompileJob(build, recipe, toolchain, source, tmp_path, tmp_path / "log", 2, "d" * 64, "test/architectures")
+    (library,) = read_facts(executor.compile(job, lambda _: None)).libraries
+    seconds = executor.gpu_seconds(job)
+    if override:
+        assert (library.sass, library.ptx) == (("sm_90",), ())
+        assert set(seconds) <= {"9.0"}
+    else:
+        assert (library.sass, library.ptx) == (("sm_80", "sm_86", "sm_90"), ("compute_90",))
+        assert seconds.keys() == {"8.0", "8.6", "9.0"}
+    assert _sized(library)
+
+
+def _sized(library: Library) -> bool:
+    """Whether each architecture of a library has a size."""
+    return set(library.gpu_code) == {*library.sass, *library.ptx} and min(library.gpu_code.values()) > 0

@@ -1,0 +1,84 @@
+"""`smoke --scheduler`: wheels of any origin are tested on workers, and the report says which worker did what."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from builder.publish.index.new_wheel import proofs_path
+from builder.store import Store
+from tests.conftest import BUILDFARM
+from tests.fixtures.distributed_farm import DistributedFarm, distributed_farm
+from tests.unit.small_project import PYTHON
+
+CELL = f"torch2.11.0-cu130-{PYTHON.tag}"
+#: One GPU, for a worker that looks at its machine.
+NVIDIA_SMI = """\
+#!/bin/sh
+case "$1" in
+*name,compute_cap,driver_version*) echo "NVIDIA H200, 9.0, 570.1" ;;
+*) exit 1 ;;
+esac
+"""
+
+
+def run(farm: DistributedFarm, *words: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a command with the client's store."""
+    argv = [BUILDFARM, *words, "--store", farm.store("client")]
+    return subprocess.run(
+        list(map(str, argv)), cwd=farm.project.root, capture_output=True, text=True, timeout=400, check=False
+    )
+
+
+def test_wheels_are_tested_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "nvidia-smi").write_text(NVIDIA_SMI)
+    (tools / "nvidia-smi").chmod(0o755)
+    with distributed_farm(tmp_path, monkeypatch) as farm:
+        farm.start_worker("plain")
+        with monkeypatch.context() as context:
+            context.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+            farm.start_worker("with-gpu")
+        farm.recipes("one", "two")
+        farm.build()
+        dist = farm.folder / "dist"
+        beside = {wheel: proofs_path(wheel).read_bytes() for wheel in dist.glob("*.whl")}
+        assert len(beside) == 2
+        for wheel in beside:  # proofs of `build` that say nothing about this cell
+            entries = json.loads(proofs_path(wheel).read_text())
+            proofs_path(wheel).write_text(json.dumps([entry for entry in entries if entry["cell"] is None]))
+        foreign = tmp_path / "elsewhere" / sorted(beside)[0].name
+        foreign.parent.mkdir()
+        foreign.write_bytes(sorted(beside)[0].read_bytes())
+
+        done = run(farm, "smoke", "--scheduler", farm.address, "--prove-on", "sm_80,sm_90", "--dist", dist, "--json")
+        assert done.returncode == 0, done.stdout + done.stderr
+        results = json.loads(done.stdout)
+        assert [result["cell"] for result in results] == [CELL] * 2
+        for result in results:
+            proofs = {proof["check"]: proof for proof in result["proofs"]}
+            assert proofs["values"]["verdict"] == "passed"
+            models = proofs["gpu-values"]["evidence"]["gpu_models"]
+            assert models["sm_80"]["reason"].startswith("no worker can run checks for sm_80: plain and with-gpu have")
+            assert "sm_90" in models
+            saved = Store(farm.store("client")).proofs(proofs["values"]["wheel"])
+            assert "values" in {str(proof.check) for proof in saved}
+        for wheel in beside:
+            entries = json.loads(proofs_path(wheel).read_text())
+            assert CELL in {entry["cell"] for entry in entries}
+        report = run(farm, "report", "--json")
+        stages = json.loads(report.stdout)["runs"][0]["timeline"]["stages"]
+        assert {stage["machine"] for stage in stages if stage["stage"] != "waiting"} == {"with-gpu"}
+
+        done = run(farm, "smoke", foreign, "--scheduler", farm.address)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert f"{foreign.name} in {CELL}: 16 passed" in done.stdout
+        assert ") on plain" in done.stderr or ") on with-gpu" in done.stderr
+        page = farm.folder / "report.html"
+        assert run(farm, "report", "--out", page).returncode == 0
+        assert "What each worker did" in page.read_text()

@@ -1,0 +1,178 @@
+"""`buildfarm cases`: drafts for real ops, which the gate then runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from builder.commands.cases.draft_file import cases_text, missing_text
+from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft
+from builder.gate.outcome import NOT_RUN, PASSED, Spec
+from tests.conftest import run
+from tests.fixtures.gate_env import pack_gate, run_gate
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+SPEC = Spec(name="sample_correct", imports=["sample_correct"], jobs=2, checks=["ops", "values", "repeat"])
+
+
+def drafted(interpreter: Path, folder: Path, cases: Path | None = None) -> Drafts:
+    gate = pack_gate(interpreter, folder, SPEC, cases)
+    done = run(*gate.command, "--draft", cwd=gate.folder, env=gate.env, timeout=300)
+    assert done.code == 0, done.all
+    assert not gate.processes()
+    return Drafts.from_json(json.loads((folder / "answer.json").read_bytes()))
+
+
+@pytest.fixture(scope="module")
+def drafts(gate_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Drafts:
+    return drafted(gate_python("2.11.0"), tmp_path_factory.mktemp("drafts") / "run")
+
+
+def test_most_ops_of_every_kind_are_called(drafts: Drafts) -> None:
+    assert drafts.error == ""
+    by_op: dict[str, OpDraft] = {draft.op: draft for draft in drafts.drafts}
+    multiply = by_op["sample_correct::multiply"]
+    assert multiply.state == CALLED, multiply.reason
+    assert [one.source for one in multiply.arguments] == ["make.randn(5, 3, grad=True)"] * 2
+    assert multiply.results == ["float32 (5, 3)"]
+    assert by_op["sample_correct.multiply"].state == CALLED
+    assert [one.source for one in by_op["sample_correct::line"].arguments[1:]] == ["0.5", "2.0"]
+    called = [draft for draft in drafts.drafts if draft.state == CALLED]
+    assert len(called) * 3 >= len(drafts.drafts) * 2, [(d.op, d.reason) for d in drafts.drafts if d not in called]
+    assert all(draft.reason for draft in drafts.drafts if draft.state != CALLED)
+
+
+def test_the_gate_runs_the_draft_and_reports_the_gaps_as_not_run(
+    drafts: Drafts, gate_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    cases = tmp_path / "cases.py"
+    cases.write_text(cases_text("sample_correct", "a cell", drafts))
+    result = run_gate(pack_gate(gate_python("2.11.0"), tmp_path / "gate", SPEC, cases))
+    # `noise` draws random numbers, which only its author can say.
+    assert {one.op for one in result.failures} <= {"sample_correct::noise"}, result.failure_text()
+    [values] = result.of("sample_correct::multiply", "values")
+    assert (values.verdict, "neither a reference nor an invariant" in values.reason) == (NOT_RUN, True)
+    [repeat] = result.of("sample_correct::multiply", "repeat")
+    assert repeat.verdict == PASSED
+
+
+def test_only_ops_without_a_case_are_drafted(gate_python: Callable[[str], Path], tmp_path: Path) -> None:
+    cases = tmp_path / "cases.py"
+    cases.write_text(
+        "from builder.gate import Case\n"
+        "CASES = [Case('sample_correct::multiply', lambda make: (make.randn(2), make.randn(2)), devices=['cuda'])]\n"
+        "NOT_CLAIMED = {'sample_correct.multiply': 'the op behind it has a case'}\n"
+    )
+    found = drafted(gate_python("2.11.0"), tmp_path / "run", cases)
+    assert not {"sample_correct::multiply", "sample_correct.multiply"} & {draft.op for draft in found.drafts}
+    assert found.stale == ["sample_correct::multiply"]  # it has a CPU kernel
+    compile(missing_text(found), "cases.py", "exec")
+
+
+def test_functions_of_compiled_modules_are_told_from_python_functions(gate_python: Callable[[str], Path]) -> None:
+    """torch.compile cannot trace a function of pybind11, so its draft says `untraced`."""
+    code = (
+        f"import sys, math; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from builder.gate.draft.trial import Caller\n"
+        "print([Caller(one, [], 'cpu').compiled(()) for one in (math.sin, lambda x: x)])"
+    )
+    assert run(gate_python("2.11.0"), "-c", code).out.strip() == "[True, False]"
+
+
+def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU") -> OpDraft:
+    """The draft of an op `drafted::NAME` that the drafting process defines itself."""
+    name = schema.partition("(")[0]
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "import json, torch\n"
+        "from dataclasses import asdict\n"
+        "from builder.gate.draft.draft import draft_op\n"
+        "library = torch.library.Library('drafted', 'DEF')\n"
+        f"library.define({schema!r})\n"
+        f"library.impl({name!r}, {kernel}, {device!r})\n"
+        f"print(json.dumps(asdict(draft_op('drafted::{name}'))))"
+    )
+    done = run(interpreter, "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.all
+    return OpDraft.from_json(json.loads(done.out))
+
+
+@pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
+def test_the_weight_of_a_norm_has_the_size_of_the_last_dimension(
+    gate_python: Callable[[str], Path], device: str, state: str
+) -> None:
+    """The kernel checks no size, and reads as many elements of the weight as a row of the input has."""
+    schema = "some_norm(Tensor input, Tensor weight, Tensor bias, float eps) -> Tensor"
+    kernel = (
+        "lambda x, weight, bias, eps: x * weight.flatten().resize_(x.shape[-1]) + bias.flatten().resize_(x.shape[-1])"
+    )
+    draft = drafted_here(gate_python("2.11.0"), schema, kernel, device)
+    shapes = [[int(size) for size in re.findall(r"\d+", one.source)] for one in draft.arguments[:3]]
+    assert (draft.state, shapes[1:]) == (state, [shapes[0][-1:]] * 2)
+
+
+@pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
+@pytest.mark.parametrize("default", ["", "=1.0"])
+def test_a_scale_is_neither_0_nor_1(gate_python: Callable[[str], Path], device: str, state: str, default: str) -> None:
+    """An op in place that does nothing would pass with a scale of 1."""
+    schema = f"scale_(Tensor(a!) x, float scale{default}, int steps=1) -> Tensor(a!)"
+    draft = drafted_here(gate_python("2.11.0"), schema, "lambda x, scale=1.0, steps=1: x.mul_(scale)", device)
+    assert (draft.state, [one.source for one in draft.arguments[1:]]) == (state, ["0.5"])
+
+
+def drafts_without_cpu_kernel(
+    interpreter: Path, folder: Path, functions: Sequence[str], before: str = ""
+) -> list[OpDraft]:
+    """The drafts of Python functions that refuse the CPU; `before` runs before them."""
+    body = "\n    raise NotImplementedError('no CPU kernel')\n"
+    text = "\n".join(f"def {one}:{body}" for one in functions)
+    (folder / "functions.py").write_text(f"from __future__ import annotations\nfrom torch import Tensor\n{text}")
+    names = [one.partition("(")[0] for one in functions]
+    code = (
+        f"import sys; sys.path[:0] = [{str(Path(__file__).parents[2])!r}, {str(folder)!r}]\n"
+        "import json\n"
+        "from dataclasses import asdict\n"
+        "from builder.gate.draft import draft, trial\n"
+        f"{before}\n"
+        f"print(json.dumps([asdict(draft.draft_op('functions.' + name)) for name in {names}]))"
+    )
+    done = run(interpreter, "-c", code, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.all
+    return [OpDraft.from_json(one) for one in json.loads(done.out)]
+
+
+def test_what_a_function_with_only_a_cuda_kernel_writes_to_is_guessed(
+    gate_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """A gate on a GPU machine fails a case whose `mutates` does not name an argument that changes."""
+    functions = {
+        "double_(x: Tensor) -> Tensor": [0],
+        "norm(out: Tensor, x: Tensor, weight: Tensor) -> None": [0],
+        "backward(grad_out: Tensor, x: Tensor, grad_x: Tensor) -> None": [2],
+        "clear(x: Tensor, size: int) -> None": [0],
+        "add(x: Tensor, y: Tensor) -> Tensor": [],
+    }
+    drafts = drafts_without_cpu_kernel(gate_python("2.11.0"), tmp_path, list(functions))
+    assert [one.mutates for one in drafts] == list(functions.values())
+    assert [one.written for one in drafts] == [[], ["out"], ["grad_x"], ["x"], []]
+    text = cases_text("functions", "a cell", Drafts({}, drafts=drafts))
+    assert "mutates=[2]," in text
+    assert "the inputs and `mutates` are guesses" in " ".join(text.replace("#", "").split())
+
+
+def test_a_function_of_a_compiled_module_is_not_traced_also_without_a_cpu_kernel(
+    gate_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """On a GPU machine, the checks of tracing would fail for it."""
+    pretend = "trial.BuiltinFunctionType = type(lambda: 0)"  # that Python functions are those of a compiled module
+    python = gate_python("2.11.0")
+    [compiled] = drafts_without_cpu_kernel(python, tmp_path, ["add(x: Tensor) -> Tensor"], pretend)
+    assert "torch cannot trace a function of a compiled module" in compiled.untraced
+    text = cases_text("functions", "a cell", Drafts({}, drafts=[compiled]))
+    assert "def untraced(reason: str)" in text
+    assert "not_claimed=untraced(" in text

@@ -1,0 +1,194 @@
+"""Web servers in front of an index: nginx with the configurations of the documentation, and a mirror."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.server.tokens import Tokens
+from builder.wheels.toolchain.uv import find_uv
+from tests.benchmarks.serve_speed import environment, free_port
+from tests.conftest import ROOT, lacking, run
+from tests.fixtures.index_server import clean_environment, running, wait_for
+from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.make import ready
+
+JSON = "application/vnd.pypi.simple.v1+json"
+BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
+
+
+@pytest.fixture(scope="module")
+def nginx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program of Debian's package `nginx`, which is unpacked and not installed, unless the machine has it."""
+    if found := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"):
+        return Path(found)
+    if shutil.which("apt-get") is None:
+        lacking("there is no nginx, and no apt-get to download it")
+    folder = tmp_path_factory.mktemp("nginx")
+    got = subprocess.run(
+        ["apt-get", "-q", "download", "nginx"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    packages = list(folder.glob("nginx_*.deb"))
+    if not packages:
+        lacking(f"apt-get cannot download nginx: {got.stderr.strip()}")
+    subprocess.run(["dpkg-deb", "-x", packages[0], folder / "unpacked"], check=True)
+    return folder / "unpacked/usr/sbin/nginx"
+
+
+def documented(name: str) -> str:
+    """A configuration of docs/how-to/serve.md."""
+    page = (ROOT / "docs/how-to/serve.md").read_text()
+    (text,) = re.findall(rf"<!-- nginx: {name} -->\n```nginx\n(.*?)```", page, re.DOTALL)
+    return str(text)
+
+
+@contextlib.contextmanager
+def started(argv: Sequence[str | Path], port: int, log: Path) -> Iterator[str]:
+    """Run a server; yields its URL."""
+    with log.open("wb") as output:
+        process = subprocess.Popen([str(word) for word in argv], stdout=output, stderr=subprocess.STDOUT)
+    try:
+        wait_for(lambda: process.poll() is not None or accepts(port), 240)
+        assert process.poll() is None, log.read_text()
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+
+
+def accepts(port: int) -> bool:
+    with contextlib.suppress(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port)).close()
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def nginx_with(program: Path, folder: Path, http: str) -> Iterator[str]:
+    """Run nginx with this text in its `http` block, in which port 8080 stands for the port of nginx."""
+    folder.mkdir()
+    port = free_port()
+    user = "user root;" if os.getuid() == 0 else ""  # its workers must read the folders of the tests
+    paths = " ".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    text = http.replace("listen 8080", f"listen 127.0.0.1:{port}")
+    config = folder / "nginx.conf"
+    config.write_text(
+        f"{user} daemon off; pid {folder}/pid; error_log stderr;\n"
+        f"events {{}}\nhttp {{ access_log off; {paths}\n{text}\n}}\n"
+    )
+    argv: list[str | Path] = [program, "-p", folder, "-c", config, "-e", "stderr"]
+    with started(argv, port, folder / "log") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def mirror(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program simple-repository-server."""
+    programs = environment(tmp_path_factory.mktemp("mirror") / "env", "simple-repository-server")
+    return programs / "simple-repository-server"
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Mapping[str, str]:
+    return clean_environment(tmp_path)
+
+
+def installs(url: str, folder: Path, env: Mapping[str, str], *words: str) -> None:
+    """pip and uv install from this URL."""
+    pip: tuple[str | Path, ...] = (sys.executable, "-m", "pip", "install", "--no-cache-dir", "--index-url", url)
+    uv: tuple[str | Path, ...] = (find_uv(), "pip", "install", "--python", sys.executable, "--default-index", url)
+    for number, argv in enumerate((pip, uv)):
+        done = run(*argv, "--target", folder / str(number), *words, env=env, timeout=180)
+        assert done.code == 0, done.all
+        assert (folder / str(number) / "my_ext.py").is_file()
+
+
+@pytest.mark.network
+def test_nginx_serves_the_folder(nginx: Path, mirror: Path, tmp_path: Path, env: Mapping[str, str]) -> None:
+    root = tmp_path / "index"
+    repository = Repository(Folder(root))
+    repository.add(ready(tmp_path, version="1.0+cu130"))
+    Tokens(root).add("ci", ("upload",), None)
+    path = repository.find("my_ext-1.0+cu130-py3-none-any.whl").path
+    config = documented("folder").replace("/srv/wheels", str(root))
+    with nginx_with(nginx, tmp_path / "nginx", config) as url, httpx2.Client(base_url=url) as client:
+        installs(f"{url}/cu130/", tmp_path / "a", env, "my_ext==1.0+cu130")
+        for page in ("/simple/", "/cu130/my-ext/"):
+            for accept, kind in ((JSON, JSON), (f"{JSON}, text/html;q=0.1", JSON), (BROWSER, "text/html")):
+                answer = client.get(page, headers={"accept": accept})
+                assert (answer.status_code, answer.headers["content-type"]) == (200, kind)
+                assert (answer.headers["vary"], answer.headers["cache-control"]) == ("Accept", "max-age=10")
+        for page in ("/", "/projects/my-ext/", "/simple/my-ext/index.html"):
+            assert client.get(page, headers={"accept": BROWSER}).headers["content-type"] == "text/html"
+        assert client.get("/simple/my-ext").headers["location"] == "/simple/my-ext/"
+        wheel = client.get("/" + path.replace("+", "%2B"))
+        assert (wheel.content[:2], wheel.headers["content-type"]) == (b"PK", "application/octet-stream")
+        for hidden in ("/records/my-ext/", "/.tokens/ci.json", "/pending/", "/files/../.tokens/ci.json", "/files/"):
+            answer = httpx2.get(url + hidden)
+            assert answer.status_code in {400, 404}, hidden
+        assert b" 404 " in raw_get(url, "/files/%2e%2e/.tokens/ci.json")
+        with mirrored_at(mirror, tmp_path, f"{url}/simple/") as mirrored:
+            installs(mirrored, tmp_path / "b", env, "my_ext==1.0+cu130")
+
+
+def raw_get(url: str, path: str, source: str = "127.0.0.1") -> bytes:
+    """The answer to a path that is sent as it is, from an address of this machine."""
+    port = int(url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(source, 0)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+        return connection.makefile("rb").read()
+
+
+def test_nginx_in_front_of_the_server(nginx: Path, tmp_path: Path, env: Mapping[str, str]) -> None:
+    root = tmp_path / "index"
+    big = pure_wheel(tmp_path, "my_ext", "1.0", {"my_ext.py": "", "big.bin": os.urandom(3_000_000)})
+    with running(root, "--proxy-headers", "--root-path", "/wheels") as server:
+        config = documented("proxy").replace("127.0.0.1:8080", f"127.0.0.1:{server.port}")
+        with nginx_with(nginx, tmp_path / "nginx", f"server {{ listen 8080;\n{config}\n}}") as url:
+            secret = Tokens(root).add("ci", ("upload",), None)[0]
+            words = ("upload", "--repository-url", f"{url}/wheels/legacy/", big)
+            user = {"TWINE_USERNAME": "__token__", "TWINE_PASSWORD": secret}
+            done = run(sys.executable, "-m", "twine", *words, env={**env, **user}, timeout=300)
+            assert done.code == 0, done.all
+            refused = run(
+                sys.executable, "-m", "twine", *words, env={**env, **user, "TWINE_PASSWORD": "x"}, timeout=300
+            )
+            assert "HTTPError: 401 Unauthorized" in refused.all
+            installs(f"{url}/wheels/simple/", tmp_path / "a", env, "my_ext")
+            assert b"my_ext-1.0" in raw_get(url, "/wheels/simple/my-ext/", "127.0.0.7")
+        wait_for(lambda: " 127.0.0.7 GET /wheels/simple/my-ext/ 200 " in server.log.read_text())
+
+
+@contextlib.contextmanager
+def mirrored_at(program: Path, folder: Path, url: str) -> Iterator[str]:
+    """simple-repository-server in front of an index; yields the URL of its pages."""
+    port = free_port()
+    argv: list[str | Path] = [program, "--host", "127.0.0.1", "--port", str(port), "--stream-http-resources", url]
+    with started(argv, port, folder / "mirror.log") as mirrored:
+        yield f"{mirrored}/simple/"
+
+
+@pytest.mark.network
+def test_a_mirror_in_front_of_the_server(mirror: Path, tmp_path: Path, env: Mapping[str, str]) -> None:
+    root = tmp_path / "index"
+    for version in ("1.0+cu124", "1.0+cu130"):
+        Repository(Folder(root)).add(ready(tmp_path, version=version, proven=False))
+    with running(root) as server, mirrored_at(mirror, tmp_path, f"{server.url}/cu124/") as url:
+        installs(url, tmp_path / "a", env, "my_ext")
+        assert (tmp_path / "a/0/my_ext-1.0+cu124.dist-info").is_dir()
+        log = server.log.read_text()
+        assert "GET /cu124/my-ext/ 200" in log
+        assert ".whl.metadata 200" in log

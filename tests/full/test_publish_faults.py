@@ -1,0 +1,140 @@
+"""Writers of one index in trouble: kill -9 of `publish` while readers read, and several servers on one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from threading import Event
+
+import httpx2
+
+from builder.commands.index.publish import publish_wheels
+from builder.publish.index.bar import Level
+from builder.publish.index.integrity import check_index
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.server.tokens import Tokens
+from builder.result import PublishOutcome
+from builder.store import Store
+from tests.fixtures.index_server import running
+from tests.fixtures.killed import begin, context_of, seeded
+from tests.unit.loopback import pure_wheel
+from tests.unit.publish.server.client import form_of
+
+#: Kills of `publish`; BUILDFARM_KILLS=50 makes a longer test.
+KILLS = int(os.environ.get("BUILDFARM_KILLS", "15"))
+SIZE = 4_000_000
+
+
+def copy_slowly(source: Path, to: Path) -> None:
+    """Copy a file as a slow disk does, so that kills hit the copy."""
+    with source.open("rb") as reading, to.open("wb") as writing:
+        while chunk := reading.read(SIZE // 16):
+            writing.write(chunk)
+            writing.flush()
+            time.sleep(0.01)
+
+
+def publish(root: Path, store: Path, wheels: Sequence[Path], begun: Connection) -> None:
+    """`buildfarm publish --require none`, which starts faster without the command line."""
+    shutil.copyfile = copy_slowly  # type: ignore[assignment]
+    begun.send(None)
+    results = publish_wheels(Repository(Folder(root)), wheels, Store(store), [Level.NONE])
+    assert all(result.outcome is not PublishOutcome.REFUSED for result in results)
+
+
+def read_until(stop: Event, root: Path) -> int:
+    """Compare every wheel that a page lists with its hash, again and again; return how many were read."""
+    repository, known, rounds = Repository(Folder(root)), set[str](), 0
+    while not stop.is_set() or not rounds:
+        rounds += 1
+        for path in repository.paths():
+            for project in repository.projects_of(path):
+                for entry in repository.listed(project, path):
+                    if entry.path not in known:
+                        assert hashlib.sha256((root / entry.path).read_bytes()).hexdigest() == entry.sha256
+                        metadata = (root / f"{entry.path}.metadata").read_bytes()
+                        assert hashlib.sha256(metadata).hexdigest() == entry.metadata_sha256
+                        known.add(entry.path)
+        time.sleep(0.002)
+    return len(known)
+
+
+def test_a_killed_publish_leaves_nothing_half_seen(tmp_path: Path) -> None:
+    seed, context = seeded(), context_of(__name__)
+    root, store = tmp_path / "index", tmp_path / "store"
+    repository = Repository(Folder(root))
+
+    wheels: list[Path] = []
+
+    def start(kill: int) -> BaseProcess:
+        if kill % 2 == 0:  # the next `publish` gets the same wheels: it must not keep half a file of a killed one
+            shutil.rmtree(tmp_path / "wheels", ignore_errors=True)
+            files = {"x.bin": seed.randbytes(SIZE)}
+            wheels[:] = [
+                pure_wheel(tmp_path / "wheels", f"my_ext{one}", f"{kill}.0+cu13{one}", files) for one in range(2)
+            ]
+        return begin(context, publish, root, store, wheels)
+
+    first, started = start(0), time.monotonic()
+    first.join()
+    duration = time.monotonic() - started
+    interrupted, stop = 0, Event()
+    with ThreadPoolExecutor(1) as threads:
+        reader = threads.submit(read_until, stop, root)
+        try:
+            for kill in range(1, KILLS + 1):
+                process = start(kill)
+                time.sleep(seed.random() * duration)
+                process.kill()
+                process.join()
+                interrupted += bool(repository.objects.names("pending"))
+                if kill % 3 == 0:  # the other kills hit an index with more than one interrupted change
+                    assert check_index(repository).faults == ()
+            start(KILLS + KILLS % 2 + 2).join()
+        finally:
+            stop.set()
+        assert reader.result() > 2
+    assert interrupted > KILLS // 5, "the kills must hit running changes"
+    check = check_index(repository)
+    assert check.faults == ()
+    assert check_index(repository).finished == ()
+    listed = {entry.filename for project in repository.projects() for entry in repository.listed(project)}
+    assert {wheel.name for wheel in wheels} <= listed
+    print(f"{KILLS} kills, {interrupted} during a change, {check.wheels} wheels")
+
+
+def test_two_servers_and_publish_on_one_folder(tmp_path: Path) -> None:
+    root = tmp_path / "index"
+    secret = Tokens(root).add("ci", ("upload",), None)[0]
+    uploaded = [pure_wheel(tmp_path / "u", f"my_ext{number % 2}", f"1.{number}+cu130") for number in range(16)]
+    published = [pure_wheel(tmp_path / "p", f"my_ext{number % 2}", f"2.{number}+cu130") for number in range(8)]
+    with running(root) as one, running(root) as other, ThreadPoolExecutor(5) as threads:
+
+        def upload(number: int) -> int:
+            wheel = uploaded[number]
+            with httpx2.Client(base_url=(one, other)[number // 2 % 2].url, timeout=60) as client:
+                files = {"content": (wheel.name, wheel.read_bytes())}
+                return client.post("/legacy/", data=form_of(wheel), files=files, auth=("__token__", secret)).status_code
+
+        publisher = threads.submit(
+            publish_wheels, Repository(Folder(root)), published, Store(tmp_path / "store"), [Level.NONE]
+        )
+        assert list(threads.map(upload, range(len(uploaded)))) == [200] * len(uploaded)
+        assert {result.outcome for result in publisher.result()} == {PublishOutcome.PUBLISHED}
+        names = {wheel.name for wheel in (*uploaded, *published)}
+        for server in (one, other):
+            with httpx2.Client(
+                base_url=server.url, headers={"accept": "application/vnd.pypi.simple.v1+json"}
+            ) as client:
+                pages = [client.get(f"/cu130/my-ext{number}/").json() for number in range(2)]
+            assert {file["filename"] for page in pages for file in page["files"]} == names
+    check = check_index(Repository(Folder(root)))
+    assert (check.wheels, check.faults, check.unused, check.finished) == (len(names), (), (), ())

@@ -1,0 +1,259 @@
+"""`buildfarm publish --to URL`: a real server, real installers, kills and cuts at random moments."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from builder.commands.index.publish import publish_wheels
+from builder.publish.index.bar import Level
+from builder.publish.index.integrity import check_index
+from builder.publish.index.new_wheel import new_wheel, proofs_beside
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import ConflictError, Repository
+from builder.publish.remote import form, server
+from builder.publish.remote.server import IndexServer
+from builder.publish.server.tokens import Tokens
+from builder.result import PublishOutcome
+from builder.store import Store
+from tests.conftest import Ran, run
+from tests.fixtures.index_server import Server, clean_environment, running
+from tests.fixtures.killed import begin, context_of, seeded
+from tests.real.test_serve import _certificate as certificate
+from tests.real.test_serve import pip, uv_pip
+from tests.unit.publish.remote.make import CELL, ON_GPU, proven_wheel
+
+#: Kills of `publish`; BUILDFARM_KILLS=50 makes a longer test.
+KILLS = int(os.environ.get("BUILDFARM_KILLS", "20"))
+
+
+def buildfarm(*words: str | Path, env: Mapping[str, str]) -> Ran:
+    return run(sys.executable, "-m", "builder", *words, env=env, timeout=120)
+
+
+def secret(root: Path, scope: str = "prove") -> str:
+    return Tokens(root).add(scope.replace(":", "-"), (scope,), None)[0]
+
+
+def publish(url: str, wheels: Sequence[Path], tmp_path: Path, token: str, *options: str) -> Ran:
+    env = {**clean_environment(tmp_path), "BUILDFARM_TOKEN": token}
+    return buildfarm("publish", *wheels, "--to", url, "--store", tmp_path / "store", *options, env=env)
+
+
+def test_published_through_a_server_and_installed(tmp_path: Path) -> None:
+    root = tmp_path / "index"
+    wheels = [proven_wheel(tmp_path / "dist", checks=ON_GPU), proven_wheel(tmp_path / "dist", "other")]
+    with running(root) as index:
+        token = secret(root)
+        done = publish(index.url, wheels, tmp_path, token)
+        assert done.code == 0, done.all
+        assert done.out.count("published  ") == 2
+        assert f"pip install --extra-index-url {index.url}/cu130/ my_ext==1.0+cu130.torch211" in done.out
+        again = publish(index.url, wheels, tmp_path, token)
+        assert (again.code, again.out.count("already published")) == (0, 2), again.all
+        assert index.log.read_text().count("POST /legacy/ 200") == 2
+        assert token not in index.log.read_text() + done.all + again.all
+        env = clean_environment(tmp_path)
+        for number, install in enumerate((pip, uv_pip)):
+            found = install(f"{index.url}/cu130/", tmp_path / str(number), env, "--no-deps", "my-ext")
+            assert found.code == 0, found.all
+            assert (tmp_path / str(number) / "my_ext" / "_C.so").is_file()
+        mirrored = buildfarm("index", "mirror", f"{index.url}/simple/", tmp_path / "copy", "--all", env=env)
+        assert mirrored.code == 0, mirrored.all
+    for folder in (root, tmp_path / "copy"):
+        repository = Repository(Folder(folder))
+        levels = {
+            name: entry.farm and entry.farm.cells
+            for name in repository.projects()
+            for entry in repository.entries(name)
+        }
+        assert levels == {"my-ext": {CELL: "gpu"}, "other": {CELL: "cpu"}}
+        check = check_index(repository)
+        assert (check.wheels, check.faults, check.unused, check.finished) == (2, (), (), ())
+
+
+def test_over_tls_with_a_token_in_netrc(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    root, wheel = tmp_path / "index", proven_wheel(tmp_path / "dist")
+    with running(root, "--tls-cert", str(cert), "--tls-key", str(key), "--read-token-required") as index:
+        netrc = tmp_path / "netrc"
+        netrc.write_text(f"machine 127.0.0.1 login __token__ password {secret(root)}\n")
+        netrc.chmod(0o600)
+        env = {**clean_environment(tmp_path), "NETRC": str(netrc)}
+        words = ("publish", wheel, "--to", index.url, "--store", tmp_path / "store")
+        for name in ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT"):
+            env.pop(name, None)
+        refused = buildfarm(*words, env=env)
+        assert refused.code == 4, refused.all
+        assert "set SSL_CERT_FILE to a CA bundle" in " ".join(refused.all.split())
+        done = buildfarm(*words, env={**env, "SSL_CERT_FILE": str(cert)})
+        assert done.code == 0, done.all
+
+
+def slowly(self: form.UploadBody) -> Iterator[bytes]:
+    """The parts of a form, as a slow network takes them, so that kills hit the upload."""
+    for chunk in plain_parts(self):
+        yield chunk
+        time.sleep(0.01)
+
+
+plain_parts = form.UploadBody.__iter__
+
+
+def send(url: str, token: str, wheels: Sequence[Path], store: Path, begun: Connection) -> None:
+    """`buildfarm publish --to URL`, which starts faster without the command line."""
+    os.environ["BUILDFARM_TOKEN"] = token
+    form.UploadBody.__iter__ = slowly  # type: ignore[method-assign]
+    begun.send(None)
+    results = publish_wheels(IndexServer(url), wheels, Store(store), [Level.CPU])
+    assert all(result.outcome is not PublishOutcome.REFUSED for result in results), results
+
+
+def test_a_killed_publish_leaves_nothing_and_the_next_run_continues(tmp_path: Path) -> None:
+    seed, context = seeded(), context_of(__name__)
+    root, store = tmp_path / "index", tmp_path / "store"
+    repository = Repository(Folder(root))
+    known: set[str] = set()
+    during = continued = 0
+    with running(root) as index:
+        token = secret(root)
+
+        def start(wheels: Sequence[Path]) -> BaseProcess:
+            return begin(context, send, index.url, token, wheels, store)
+
+        def made(kill: int) -> list[Path]:
+            files: dict[str, str | bytes] = {"my_ext/data.bin": seed.randbytes(4_000_000)}
+            return [proven_wheel(tmp_path / f"{kill}", "my_ext", f"{kill}.{one}", files=files) for one in range(2)]
+
+        for number in (10_001, 10_002):  # the first run also waits for imports
+            process, began = start(made(number)), time.monotonic()
+            process.join()
+            assert process.exitcode == 0
+            duration = time.monotonic() - began
+        for kill in range(1, KILLS + 1):
+            wheels = made(kill)
+            process = start(wheels)
+            time.sleep(seed.random() * duration)
+            process.kill()
+            process.join()
+            there = {entry.filename for entry in repository.entries("my-ext")}
+            during += not {wheel.name for wheel in wheels} <= there
+            assert known <= there
+            if kill % 4 == 0:
+                again = start(wheels)
+                again.join()
+                assert again.exitcode == 0
+                known |= {wheel.name for wheel in wheels}
+                continued += 1
+        end = time.monotonic() + 30
+        while any((root / ".uploads").iterdir()):
+            assert time.monotonic() < end, "the server keeps what a killed client has sent"
+            time.sleep(0.05)
+        assert index.stop() == 0
+        assert " 500 " not in index.log.read_text()
+    assert during > KILLS // 4, "the kills must hit running uploads"
+    check = check_index(repository)
+    assert (check.faults, check.unused, check.finished) == ((), (), ())
+    assert known <= {entry.filename for entry in repository.listed("my-ext")}
+    assert all(entry.farm and entry.farm.cells == {CELL: "cpu"} for entry in repository.entries("my-ext"))
+    print(f"{KILLS} kills, {during} during an upload, {continued} continued, {check.wheels} wheels")
+
+
+@contextmanager
+def cutting(target: str, cuts: list[int]) -> Iterator[str]:
+    """A way to a server that ends each connection after so many bytes; without a number left, it cuts no more."""
+    host, port = urlsplit(target).hostname, urlsplit(target).port
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def pump(source: socket.socket, sink: socket.socket, most: int) -> None:
+        with suppress(OSError):
+            while most > 0 and (data := source.recv(min(65536, most))):
+                sink.sendall(data)
+                most -= len(data)
+            for one in (source, sink):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def accept() -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = listening.accept()
+                upstream = socket.create_connection((host, port))
+                most = cuts.pop(0) if cuts else 2**62
+                sockets.extend((client, upstream))
+                start(pump, client, upstream, most)
+                start(pump, upstream, client, 2**62)
+
+    def start(work: Callable[..., None], *arguments: object) -> None:
+        threads.append(threading.Thread(target=work, args=arguments, daemon=True))
+        threads[-1].start()
+
+    sockets, threads = [listening], list[threading.Thread]()
+    start(accept)
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    for one in sockets:
+        with suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join()
+    for one in sockets:
+        one.close()
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A server of an empty index, for clients in this process."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(server, "_PAUSES", (0.1, 0.1, 0.1, 0.1))
+    with running(tmp_path / "index") as started:
+        monkeypatch.setenv("BUILDFARM_TOKEN", secret(started.root))
+        yield started
+
+
+def ready(wheel: Path) -> object:
+    made = new_wheel(wheel, [])
+    return new_wheel(wheel, proofs_beside(wheel, made.entry.sha256))
+
+
+def test_a_cut_network(index: Server, tmp_path: Path) -> None:
+    files: dict[str, str | bytes] = {"my_ext/data.bin": os.urandom(3_000_000)}
+    wheel = proven_wheel(tmp_path / "dist", files=files)
+    with cutting(index.url, [0, 2_000_000, 2_900_000]) as url:
+        (result,) = publish_wheels(IndexServer(url), [wheel], Store(tmp_path / "store"), [Level.CPU])
+    assert result.outcome is PublishOutcome.PUBLISHED
+    assert index.log.read_text().count("POST /legacy/ 200") == 1
+    assert index.log.read_text().count("POST /legacy/ 400") >= 1
+    check = check_index(Repository(Folder(index.root)))
+    assert (check.wheels, check.faults, check.unused) == (1, (), ())
+
+
+def test_many_publishers_at_once(index: Server, tmp_path: Path) -> None:
+    same = proven_wheel(tmp_path / "same")
+    others = [proven_wheel(tmp_path / "others", f"my_ext{number % 2}", f"1.{number}") for number in range(6)]
+    clashing = [proven_wheel(tmp_path / f"{one}", "clash", files={"clash/x.py": str(one)}) for one in range(4)]
+    with ThreadPoolExecutor(6) as threads:
+
+        def add(wheel: Path) -> str:
+            try:
+                return str(IndexServer(index.url).add(ready(wheel)))  # type: ignore[arg-type]
+            except ConflictError as error:
+                return error.sentence
+
+        results = list(threads.map(add, [*[same] * 5, *others, *clashing]))
+    assert sorted(results[:5]) == ["False"] * 4 + ["True"]
+    assert results[5:11] == ["True"] * 6
+    assert results[11:].count("True") == 1
+    assert all(one == "True" or "a published file never changes" in one for one in results[11:])
+    check = check_index(Repository(Folder(index.root)))
+    assert (check.wheels, check.faults, check.unused) == (8, (), ())

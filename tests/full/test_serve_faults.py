@@ -1,0 +1,199 @@
+"""The index server under load and in trouble: many clients at once, slow clients, kill -9 during uploads."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import multiprocessing
+import os
+import random
+import shutil
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from builder.publish.index.integrity import check_index
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.server.app import Settings, make_app
+from builder.publish.server.run import finish_interrupted, open_socket, run
+from builder.publish.server.tokens import Tokens
+from tests.fixtures.index_server import IMPATIENT, running, wait_for
+from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.make import ready
+from tests.unit.publish.server.client import form_of
+
+JSON = {"accept": "application/vnd.pypi.simple.v1+json"}
+#: Kills of the server; BUILDFARM_KILLS=50 makes a longer test.
+KILLS = int(os.environ.get("BUILDFARM_KILLS", "15"))
+DOWNLOADS, UPLOADS, PUBLISHED = 500, 50, 10
+
+
+async def _upload(client: httpx2.AsyncClient, auth: tuple[str, str], wheel: Path) -> int:
+    files = {"content": (wheel.name, wheel.read_bytes())}
+    response = await client.post("/legacy/", data=form_of(wheel), files=files, auth=auth)
+    return response.status_code
+
+
+async def _download(client: httpx2.AsyncClient, number: int) -> str:
+    """Download one of the listed wheels, and compare it with its hash."""
+    page = (await client.get(f"/{('simple', 'cu130')[number % 2]}/my-ext/", headers=JSON)).json()
+    file = page["files"][number % len(page["files"])]
+    wheel = await client.get(f"/simple/my-ext/{file['url']}")
+    metadata = await client.get(f"/simple/my-ext/{file['url']}.metadata")
+    assert (wheel.status_code, metadata.status_code) == (200, 200)
+    assert hashlib.sha256(wheel.content).hexdigest() == file["hashes"]["sha256"]
+    assert hashlib.sha256(metadata.content).hexdigest() == file["core-metadata"]["sha256"]
+    return str(file["filename"])
+
+
+async def _all_at_once(url: str, auth: tuple[str, str], wheels: list[Path]) -> list[Any]:
+    limits = httpx2.Limits(max_connections=DOWNLOADS + UPLOADS)
+    async with httpx2.AsyncClient(base_url=url, limits=limits, timeout=60) as client:
+        uploads = [_upload(client, auth, wheel) for wheel in wheels]
+        return await asyncio.gather(*uploads, *(_download(client, number) for number in range(DOWNLOADS)))
+
+
+def test_downloads_and_uploads_while_publishing(tmp_path: Path) -> None:
+    root = tmp_path / "index"
+    repository = Repository(Folder(root))
+    repository.add(ready(tmp_path, version="0.1+cu130"))
+    names = [("my_ext", "other_ext")[number % 2] for number in range(UPLOADS)]
+    wheels = [pure_wheel(tmp_path, name, f"1.{number}+cu130") for number, name in enumerate(names)]
+    with running(root) as server, ThreadPoolExecutor(1) as publisher:
+        auth = ("__token__", Tokens(root).add("ci", ("upload",), None)[0])
+        published = publisher.submit(
+            lambda: [repository.add(ready(tmp_path, version=f"2.{number}+cu130")) for number in range(PUBLISHED)]
+        )
+        results = asyncio.run(_all_at_once(server.url, auth, wheels))
+        assert published.result() == [True] * PUBLISHED
+        log = server.log.read_text()
+        assert server.stop() == 0
+    assert results[:UPLOADS] == [200] * UPLOADS
+    assert len(set(results[UPLOADS:])) > 1  # the downloads saw the index grow
+    assert " 500 " not in log
+    check = check_index(repository)
+    assert (check.wheels, check.faults, check.unused, check.finished) == (1 + UPLOADS + PUBLISHED, (), (), ())
+
+
+def test_slow_clients_are_cut_off_and_do_not_block_others(tmp_path: Path) -> None:
+    root = tmp_path / "index"
+    repository = Repository(Folder(root))
+    big = pure_wheel(tmp_path, "big", "1.0", {"big.bin": os.urandom(20_000_000)})
+    repository.add(ready(tmp_path))
+    path = repository.find("my_ext-1.0-py3-none-any.whl").path
+    shutil.copy(big, root / path)
+    secret = Tokens(root).add("ci", ("upload",), None)[0]
+    form = (
+        b"POST /legacy/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: 1000\r\n" % secret.encode()
+    )
+    form += b"Content-Type: multipart/form-data; boundary=b\r\n\r\n--b\r\n"
+    starts = {
+        b"": b"",  # says nothing
+        b"GET /simple/ HTTP/1.1\r\nX-Slow: ": b"x",  # sends its headers one letter at a time
+        form: b"x",  # sends its body one letter at a time
+        f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode(): b"",  # reads nothing
+        b"POST /legacy/ HTTP/1.1\r\nHost: x\r\nContent-Length: 9000000\r\n\r\n": b"x",  # refused, goes on to send
+    }
+    with running(root, program=IMPATIENT) as server:
+        clients = [(socket.create_connection(("127.0.0.1", server.port)), more) for more in starts.values()]
+        clients += [(socket.create_connection(("127.0.0.1", server.port)), b"") for _ in range(200)]
+        for (client, _), start in zip(clients, starts, strict=False):
+            client.sendall(start)
+        end = time.monotonic() + 6
+        slowest = 0.0
+        while time.monotonic() < end:
+            started = time.monotonic()
+            assert httpx2.get(f"{server.url}/simple/my-ext/").status_code == 200
+            slowest = max(slowest, time.monotonic() - started)
+            for client, more in clients[: len(starts)]:
+                try:
+                    client.sendall(more)
+                except OSError:
+                    continue
+            time.sleep(0.2)
+        assert slowest < 2
+        assert " 408 " in server.log.read_text()
+        open_files = [link.readlink() for link in Path(f"/proc/{server.process.pid}/fd").iterdir()]
+        assert len([link for link in open_files if "socket" in str(link)]) < 6
+        for client, _ in clients:
+            client.close()
+    assert not list((root / ".uploads").iterdir())
+
+
+def _serve(root: Path, port: int) -> None:
+    """A server in a process of its own, which starts faster than `buildfarm serve`."""
+    finish_interrupted(root)
+    run(make_app(Settings(root), lambda _: None), open_socket("127.0.0.1", port))
+
+
+def _free_port() -> int:
+    with open_socket("127.0.0.1", 0) as listening:
+        return int(listening.getsockname()[1])
+
+
+def _try_upload(client: httpx2.Client, secret: str, wheel: Path) -> bool:
+    try:
+        response = client.post(
+            "/legacy/",
+            data=form_of(wheel),
+            files={"content": (wheel.name, wheel.read_bytes())},
+            auth=("__token__", secret),
+        )
+    except httpx2.TransportError:
+        return False
+    assert response.status_code == 200, response.text
+    return True
+
+
+def _wait_for(port: int) -> None:
+    end = time.monotonic() + 30
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
+def test_a_killed_server_loses_nothing(tmp_path: Path) -> None:
+    root, port = tmp_path / "index", _free_port()
+    secret = Tokens(root).add("ci", ("upload",), None)[0]
+    repository = Repository(Folder(root))
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    seed = random.Random(9)
+    known: set[str] = set()
+    killed_while_busy = 0
+    url = f"http://127.0.0.1:{port}"
+    for number in range(KILLS):
+        files = {"x.bin": seed.randbytes(500_000)}
+        wheels = [
+            pure_wheel(tmp_path / "wheels", f"my_ext{index % 2}", f"{number}.{index}", files) for index in range(8)
+        ]
+        process = context.Process(target=_serve, args=(root, port))
+        process.start()
+        _wait_for(port)
+        left = [path for path in (root / ".uploads").glob("*") if path.is_dir()]
+        assert left == [], "the server has not removed what its predecessor left"
+        with httpx2.Client(base_url=url) as client, ThreadPoolExecutor(4) as threads:
+            uploads = [threads.submit(_try_upload, client, secret, wheel) for wheel in wheels]
+            first = uploads[seed.randrange(len(uploads))]
+            wait_for(first.done)
+            time.sleep(seed.random() * 0.05)
+            process.kill()
+            process.join()
+        done = [upload.result() for upload in uploads]
+        killed_while_busy += 0 < sum(done) < len(done)
+        known |= {wheel.name for wheel, ok in zip(wheels, done, strict=True) if ok}
+    finish_interrupted(root)
+    check = check_index(repository)
+    assert (check.faults, check.finished) == ((), ())
+    listed = {entry.filename for project in repository.projects() for entry in repository.listed(project)}
+    assert known <= listed
+    assert killed_while_busy > KILLS // 4, "the kills must hit running uploads"
+    assert not list((root / ".uploads").iterdir())

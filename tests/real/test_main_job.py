@@ -1,0 +1,153 @@
+"""The main job end to end: one command builds one wheel, which pip and uv install and which runs.
+
+tests/full/test_cells.py does the same with several releases of torch and Python.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import re
+import shutil
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.wheelfile.facts import read_facts
+from builder.wheels.toolchain.uv import find_uv
+from tests.conftest import BUILDFARM, ROOT, Farm, run, wheel_of
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+#: One cell, under the Python that runs the tests, and one architecture.
+PYTHON = "{}.{}".format(*sys.version_info)
+SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", PYTHON, "--ext", "ms_deform_attn", "--arch", "9.0")
+
+#: One forward and one backward call of the installed package, with values that can be checked by hand: a sample at the
+#: centre of a constant map returns the constant, and spreads a gradient of one over the map.
+CALL = """
+import json, sys, torch, ms_deform_attn
+value = torch.full((1, 16, 2, 8), 3.0, requires_grad=True)
+shapes, start = torch.tensor([[4, 4]]), torch.tensor([0])
+where = torch.full((1, 5, 2, 1, 1, 2), 0.5, requires_grad=True)
+weight = torch.ones(1, 5, 2, 1, 1, requires_grad=True)
+out = ms_deform_attn.ms_deform_attn(value, shapes, start, where, weight)
+out.sum().backward()
+assert torch.equal(out, torch.full((1, 5, 16), 3.0)), out
+assert torch.allclose(value.grad.sum(), torch.tensor(80.0)), value.grad.sum()
+assert torch.allclose(weight.grad, torch.full_like(weight, 24.0)), weight.grad
+print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "file": ms_deform_attn.__file__}))
+"""
+
+
+@pytest.fixture(scope="module")
+def built(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The dist folder of the README's main job, at a path with a space."""
+    dist = tmp_path_factory.mktemp("out") / "my dist"
+    done = run(BUILDFARM, "build", *SELECT, "--executor", "local", "--store", store, "--dist", dist)
+    assert done.code == 0, done.all
+    assert "GPU: not run" in done.out
+    return dist
+
+
+def test_one_wheel_with_its_report_and_index(built: Path) -> None:
+    wheel = wheel_of(built)
+    assert re.fullmatch(r"ms_deform_attn-0\.1\.0\+cu13-cp310-abi3-manylinux_2_\d+_x86_64\.whl", wheel.name)
+    report = json.loads((built / "report.json").read_text())
+    (entry,) = report["builds"]
+    assert entry["wheel"] == wheel.name
+    verdicts = {(p["check"], p["verdict"]) for p in entry["proofs"]}
+    assert ("gpu-values", "not run") in verdicts
+    assert ("gpu-values", "passed") not in verdicts
+    for check in (
+        "payload",
+        "tags",
+        "metadata",
+        "grafted",
+        "abi3",
+        "stable-abi",
+        "device-code",
+        "linkage",
+        "import",
+        "ops",
+        "values",
+        "gradients",
+        "fake",
+        "compile",
+    ):
+        assert (check, "passed") in verdicts, (check, verdicts)
+    assert not [v for v in verdicts if v[1] == "failed"]
+
+
+@pytest.mark.parametrize("program", ["pip", "uv"])
+def test_it_is_installed_and_runs(
+    built: Path, venv: Callable[..., Path], python_of: Callable[[str], Path], program: str
+) -> None:
+    interpreter = venv(python_of(PYTHON), "torch==2.11.0", "numpy", "pip")
+    index = ("--index-url", (built / "simple").as_uri(), "ms_deform_attn")
+    command = (interpreter, "-m", "pip", "install", *index)
+    if program == "uv":
+        command = (find_uv(), "pip", "install", "--python", interpreter, *index)
+    installed = run(*command, env={"PIP_FIND_LINKS": ""})
+    assert installed.code == 0, installed.all
+    answer = run(interpreter, "-I", "-c", CALL, cwd=built)
+    assert answer.code == 0, answer.all
+    assert json.loads(answer.out)["torch"].startswith("2.11.0")
+
+
+def test_a_second_run_does_nothing(built: Path, farm: Farm, store: Path) -> None:
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
+    words = ("build", *SELECT, "--executor", "local", "--store", store, "--dist", built)
+    assert farm(*words).code == 0
+    nothing, seconds = [], []
+    for _ in range(3):
+        started = time.monotonic()
+        assert run(sys.executable, "-c", "pass").code == 0
+        nothing.append(time.monotonic() - started)
+        started = time.monotonic()
+        done = farm(*words)
+        seconds.append(time.monotonic() - started)
+        assert "reused" in done.out
+    after = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted(built.rglob("*")) if path.is_file()}
+    assert after == before
+    print(f"a run with nothing to do: {min(seconds) - min(nothing):.2f} s more than python -c pass")
+
+
+def test_an_edited_source_rebuilds_only_what_depends_on_it(
+    farm: Farm, store: Path, tmp_path: Path, built: Path
+) -> None:
+    """An edited header starts a build, which fails on purpose; an edited test does not."""
+    del built
+    copy = tmp_path / "project"
+    copy.mkdir()
+    shutil.copytree(ROOT / "extensions", copy / "extensions")
+    shutil.copyfile(ROOT / "matrix.yaml", copy / "matrix.yaml")
+    words = ("build", *SELECT, "--executor", "local", "--store", store, "--dist", tmp_path / "dist", "--json")
+    unchanged = farm(*words, cwd=copy)
+    assert unchanged.code == 0, unchanged.err
+    assert "already built" in unchanged.err
+    (copy / "extensions/ms_deform_attn/tests/test_new.py").write_text("")
+    assert "already built" in farm(*words, cwd=copy).err, "a test cannot change a wheel"
+    header = copy / "extensions/ms_deform_attn/csrc/sample.h"
+    header.write_text(header.read_text() + "\n#error edited on purpose\n")
+    edited = farm(*words, cwd=copy)
+    assert edited.code == 1
+    assert "edited on purpose" in edited.all
+    assert json.loads(edited.out)["builds"][0]["status"] == "failed"
+
+
+def test_cuobjdump_lists_the_same_device_code(built: Path, tmp_path: Path) -> None:
+    """Compare buildfarm's reader of fat binaries with cuobjdump."""
+    facts = read_facts(wheel_of(built))
+    (library,) = [library for library in facts.libraries if library.sass]
+    with zipfile.ZipFile(wheel_of(built)) as archive:
+        archive.extract(library.path, tmp_path)
+    files = importlib.metadata.files("nvidia-cuda-cuobjdump") or []
+    program = next(Path(str(file.locate())) for file in files if file.name == "cuobjdump")
+    listing = run(program, "--list-elf", tmp_path / library.path)
+    assert listing.code == 0, listing.all
+    assert set(re.findall(r"\.(sm_\w+)\.cubin", listing.out)) == set(library.sass)

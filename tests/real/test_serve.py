@@ -1,0 +1,210 @@
+"""`buildfarm serve` with the clients that people use: pip, uv, twine, `uv publish`, pypi-simple."""
+
+from __future__ import annotations
+
+import http.client
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pypi_simple import ACCEPT_HTML_ONLY, ACCEPT_JSON_ONLY, PyPISimple
+
+from builder.hashing import sha256_of
+from builder.publish.index.objects import Folder
+from builder.publish.index.repository import Repository
+from builder.publish.server.tokens import Tokens
+from builder.wheels.toolchain.uv import find_uv
+from tests.conftest import Ran, lacking, run
+from tests.fixtures.index_server import Server, clean_environment, running, wait_for
+from tests.unit.loopback import pure_wheel
+from tests.unit.publish.index.make import ready
+
+PIP, TWINE = (sys.executable, "-m", "pip"), (sys.executable, "-m", "twine")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A server of an empty index."""
+    with running(tmp_path / "index") as server:
+        yield server
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> Mapping[str, str]:
+    return clean_environment(tmp_path)
+
+
+def token(server: Server, scope: str = "upload", name: str = "ci") -> str:
+    return Tokens(server.root).add(name, (scope,), None)[0]
+
+
+def twine(server: Server, secret: str, wheel: Path, env: Mapping[str, str], *options: str) -> Ran:
+    words = ("upload", "--repository-url", f"{server.url}/legacy/", *options)
+    return run(*TWINE, *words, wheel, env={**env, "TWINE_USERNAME": "__token__", "TWINE_PASSWORD": secret}, timeout=300)
+
+
+def uv_publish(server: Server, secret: str, wheel: Path, env: Mapping[str, str], *options: str) -> Ran:
+    words = ("publish", "--publish-url", f"{server.url}/legacy/", *options)
+    return run(find_uv(), *words, wheel, env={**env, "UV_PUBLISH_TOKEN": secret}, timeout=300)
+
+
+def pip(url: str, target: Path, env: Mapping[str, str], *words: str) -> Ran:
+    return run(*PIP, "install", "--no-cache-dir", "--target", target, "--index-url", url, *words, env=env, timeout=300)
+
+
+def uv_pip(url: str, target: Path, env: Mapping[str, str], *words: str) -> Ran:
+    argv = (find_uv(), "pip", "install", "--python", sys.executable, "--target", target, "--default-index", url)
+    return run(*argv, *words, env=env, timeout=300)
+
+
+def test_twine_and_uv_upload_what_pip_and_uv_install(server: Server, env: Mapping[str, str], tmp_path: Path) -> None:
+    secret = token(server)
+    by_twine = pure_wheel(tmp_path, "my_ext", "1.0+cu130", requires=["by-uv"])
+    by_uv = pure_wheel(tmp_path, "by_uv", "2.0")
+    done = twine(server, secret, by_twine, env)
+    assert done.code == 0, done.all
+    done = uv_publish(server, secret, by_uv, env)
+    assert done.code == 0, done.all
+    repository = Repository(Folder(server.root))
+    assert [entry.sha256 for entry in repository.entries("my-ext")] == [sha256_of(by_twine)]
+    assert [entry.sha256 for entry in repository.entries("by-uv")] == [sha256_of(by_uv)]
+    for number, install in enumerate((pip, uv_pip)):
+        done = install(f"{server.url}/simple/", tmp_path / str(number), env, "My_Ext==1.0+cu130")
+        assert done.code == 0, done.all
+        assert (tmp_path / str(number) / "my_ext.py").is_file()
+        assert (tmp_path / str(number) / "by_uv.py").is_file()
+    done = pip(f"{server.url}/cu130/", tmp_path / "2", env, "--no-deps", "my-ext")
+    assert done.code == 0, done.all
+    done = pip(f"{server.url}/cpu/", tmp_path / "3", env, "--no-deps", "my-ext")
+    assert done.code != 0
+    lines = server.log.read_text()
+    assert "POST /legacy/ 200" in lines
+    assert f"/{by_twine.name.replace('+', '%2B')}.metadata 200" in lines  # the installers read METADATA first
+    assert secret not in lines
+
+
+def said(ran: Ran) -> str:
+    """What a program printed, as one line: uv wraps lines."""
+    return " ".join(ran.all.split())
+
+
+def test_what_uploaders_print(server: Server, env: Mapping[str, str], tmp_path: Path) -> None:
+    secret = token(server)
+    wheel = pure_wheel(tmp_path / "a", "my_ext", "1.0")
+    other = pure_wheel(tmp_path / "b", "my_ext", "1.0", {"my_ext.py": "1"})
+    sentence = "the index has a different wheel of this name"
+    for upload in (twine, uv_publish):
+        assert upload(server, secret, wheel, env).code == 0  # the second time, it is already published
+        refused = upload(server, secret, other, env)
+        assert refused.code != 0
+        assert sentence in said(refused), refused.all
+        refused = upload(server, "wrong", wheel, env)
+        assert refused.code != 0
+        assert "an upload needs a valid token" in said(refused), refused.all
+    done = uv_publish(server, secret, wheel, env, "--check-url", f"{server.url}/simple/")
+    assert done.code == 0, done.all
+    Tokens(server.root).revoke("ci")
+    assert "an upload needs a valid token" in said(twine(server, secret, wheel, env))
+
+
+def test_pypi_simple_reads_both_forms_of_the_pages(server: Server, tmp_path: Path) -> None:
+    new = ready(tmp_path, version="1.0+cu130")
+    repository = Repository(Folder(server.root))
+    repository.add(new)
+    repository.yank(new.wheel.name, "wrong results")
+    for accept in (ACCEPT_JSON_ONLY, ACCEPT_HTML_ONLY):
+        with PyPISimple(f"{server.url}/cu130/", accept=accept) as client:
+            assert client.get_index_page().projects == ["my-ext"]
+            (package,) = client.get_project_page("My_Ext").packages
+            assert (package.version, package.is_yanked, package.yanked_reason) == ("1.0+cu130", True, "wrong results")
+            assert package.digests == {"sha256": new.entry.sha256}
+            assert "Name: my_ext" in client.get_package_metadata(package)
+            client.download_package(package, tmp_path / "copy.whl", verify=True)
+        assert (tmp_path / "copy.whl").read_bytes() == new.wheel.read_bytes()
+
+
+def test_reading_by_token_over_tls(env: Mapping[str, str], tmp_path: Path) -> None:
+    certificate, key = _certificate(tmp_path)
+    root = tmp_path / "index"
+    with running(root, "--tls-cert", str(certificate), "--tls-key", str(key), "--read-token-required") as server:
+        assert server.url.startswith("https://")
+        Repository(Folder(root)).add(ready(tmp_path))
+        url = f"{server.with_token(token(server, 'read'))}/simple/"
+        trusting = {**env, "PIP_CERT": str(certificate), "SSL_CERT_FILE": str(certificate)}
+        for number, install in enumerate((pip, uv_pip)):
+            refused = install(f"{server.url}/simple/", tmp_path / "none", trusting, "my_ext")
+            assert refused.code != 0
+            done = install(url, tmp_path / str(number), trusting, "my_ext")
+            assert done.code == 0, done.all
+        netrc = tmp_path / "netrc"
+        netrc.write_text(f"machine 127.0.0.1 login __token__ password {token(server, 'read', 'netrc')}\n")
+        netrc.chmod(0o600)
+        done = pip(f"{server.url}/simple/", tmp_path / "4", {**trusting, "NETRC": str(netrc)}, "my_ext")
+        assert done.code == 0, done.all
+        assert " netrc\n" in server.log.read_text()
+
+
+def _certificate(folder: Path) -> tuple[Path, Path]:
+    if shutil.which("openssl") is None:
+        lacking("no openssl on this machine")
+    certificate, key = folder / "cert.pem", folder / "key.pem"
+    extensions = ("-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE")
+    options = ("-days", "2", "-subj", "/CN=localhost", *extensions)
+    argv = ("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", certificate, *options)
+    assert run(*argv).code == 0
+    return certificate, key
+
+
+def test_a_signal_ends_the_server_after_running_transfers(server: Server, tmp_path: Path) -> None:
+    files = {"my_ext.bin": b"x" * 50_000_000}
+    big = ready(tmp_path)
+    wheel = pure_wheel(tmp_path / "big", "my_ext", "2.0", files)
+    repository = Repository(Folder(server.root))
+    repository.add(big)
+    path = repository.find(big.wheel.name).path
+    (server.root / path).unlink()
+    shutil.copy(wheel, server.root / path)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection.request("GET", "/" + path)
+    response = connection.getresponse()
+    size = len(response.read(1_000_000))
+    server.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: _refuses(server.port))
+    assert size + len(response.read()) == wheel.stat().st_size
+    connection.close()
+    assert server.process.wait(5) == 0
+
+
+def _refuses(port: int) -> bool:
+    """Whether no program listens on a port of this machine any more."""
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_idle_connections_do_not_hold_the_server(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as idle, socket.create_connection(idle.getpeername()):
+        idle.sendall(b"GET /simple/ HTTP/1.1\r\nHost: x\r\n\r\n")
+        idle.recv(10)
+        started = time.monotonic()
+        assert server.stop(signal.SIGINT) == 0
+        assert time.monotonic() - started < 8
+
+
+def test_behind_a_proxy(tmp_path: Path) -> None:
+    """The log has the address that the proxy names, and paths may have the prefix of the proxy."""
+    with running(tmp_path / "index", "--proxy-headers", "--root-path", "/wheels") as server:
+        for path in ("/wheels/simple/", "/simple/"):
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+            connection.request("GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
+            response = connection.getresponse()
+            assert (response.status, response.getheader("X-Content-Type-Options")) == (200, "nosniff")
+            connection.close()
+        wait_for(lambda: server.log.read_text().count(" 192.0.2.7 GET ") == 2)
