@@ -92,7 +92,7 @@ def test_readme_keeps_its_promises() -> None:
     assert len(text.splitlines()) <= 150
     for name, last in (
         ("run", ".venv/bin/buildfarm build --torch 2.11 --cuda 13.0 --ext ms_deform_attn"),
-        ("test", ".venv/bin/python -m pytest -n 3"),
+        ("test", ".venv/bin/python -m pytest -n 2"),
     ):
         found = re.search(rf"^<!-- {name} -->\n```\n(.+)\n```$", text, re.MULTILINE)
         assert found, name
