@@ -1,6 +1,12 @@
-"""The everyday commands: `nox` runs lint and unit, `nox -s all` runs every test, `nox -s lock` renews the lock."""
+"""The everyday commands: `nox` runs lint and unit, `nox -s all` runs every test, `nox -s lock` renews the lock.
+
+`nox -s newest` and `nox -s lowest` build with other versions than those of the lock.
+"""
 
 from __future__ import annotations
+
+import re
+from pathlib import Path
 
 import nox
 
@@ -62,3 +68,37 @@ def lock(session: nox.Session) -> None:
     options = ["--all-extras", "--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade"]
     options += ["--no-emit-index-url", "--no-annotate", "--custom-compile-command", "nox -s lock"]
     session.run("uv", "pip", "compile", "pyproject.toml", *options, "--output-file", LOCK)
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """Build and prove with the newest releases, and pre-releases of what buildfarm depends on most."""
+    session.install("--upgrade", ".[cache]", *TOOLS, *(f"{name}>={first}" for name, first in PRERELEASES.items()))
+    build_with_other_versions(session)
+
+
+@nox.session
+def lowest(session: nox.Session) -> None:
+    """Build and prove with the lowest versions that pyproject.toml allows."""
+    session.install("--upgrade", "--resolution", "lowest-direct", ".[cache]", *TOOLS)
+    build_with_other_versions(session)
+
+
+#: The tests themselves use these; they are no subject of `newest` and `lowest`.
+TOOLS = ("ninja", "nvidia-cuda-cuobjdump", "pip", "pytest", "pytest-timeout", "pytest-xdist")
+#: Packages whose pre-releases are tried, and a version that makes uv accept them.
+PRERELEASES = {"auditwheel": "6.5.0a0", "cibuildwheel": "4.0.0a0"}
+#: A build on this machine and a build in a container, with all proofs of their cells.
+BUILDS = ("tests/real/test_main_job.py", "tests/full/containers/test_main_job_in_container.py")
+
+
+def build_with_other_versions(session: nox.Session) -> None:
+    """Name what differs from the lock, then run the builds."""
+    frozen = session.run("uv", "pip", "freeze", "--python", str(session.bin + "/python"), silent=True, external=True)
+    locked = dict(re.findall(r"^([\w.-]+)==(\S+)", Path(LOCK).read_text(), re.MULTILINE))
+    installed = dict(re.findall(r"^([\w.-]+)==(\S+)", str(frozen), re.MULTILINE))
+    for name, version in sorted(installed.items()):
+        if locked.get(name) != version:
+            session.log(f"{name}: {locked.get(name, 'not')} in {LOCK}, {version} here")
+    session.run("tests/images/make-base", "buildfarm-base:bookworm", "buildfarm-pythons:local", external=True)
+    session.run("pytest", *BUILDS, *session.posargs, env={"CI": "true"})
