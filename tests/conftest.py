@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -85,6 +86,14 @@ class Ran:
 
 
 Farm = Callable[..., Ran]
+
+
+def in_foreground() -> None:
+    """For `preexec_fn`: the program can be interrupted, also if the tests were started in the background.
+
+    A shell starts background jobs with SIGINT ignored, and programs inherit that.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def run(*argv: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, timeout: float = 3000) -> Ran:

@@ -32,7 +32,7 @@ from builder.proofs.cells.container import ContainerEnvironments
 from builder.resources import Resources
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
-from tests.conftest import BUILDFARM, ROOT, needs_images
+from tests.conftest import BUILDFARM, ROOT, in_foreground, needs_images
 from tests.fixtures.engine_proxy import engine_proxy
 from tests.unit.loopback import pure_wheel
 
@@ -94,7 +94,7 @@ def running(matrix: Path, store: Store, *words: str | Path, **variables: str) ->
         cwd=store.root,
         env={**os.environ, **variables},
         # The default handler for SIGINT, whatever started the tests.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread runs here
+        preexec_fn=in_foreground,  # noqa: PLW1509 - no thread is at work here
     )
     try:
         yield farm

@@ -383,7 +383,7 @@ def test_a_signal_ends_the_compiler_and_prints_what_is_kept(
         stderr=subprocess.PIPE,
         text=True,
         # The disposition of a program in the foreground of a shell, however the tests were started.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - no thread is at work here
+        preexec_fn=in_foreground,  # noqa: PLW1509 - no thread is at work here
     )
     assert process.stderr is not None
     output = ""
