@@ -52,6 +52,7 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import find_uv
 from builder.wheels.wheel_checks import has_version
+from tests.conftest import in_foreground
 from tests.unit.canned_gate import VERDICTS
 from tests.unit.small_project import MODULE, SmallProject, small_project
 
