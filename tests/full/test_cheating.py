@@ -18,12 +18,13 @@ from builder.matrix.config import Recipe
 from builder.proof import Verdict
 from builder.proofs.cells import op_gate
 from builder.proofs.cells.op_gate import gate_failed, gate_proofs, run_gate
+from tests.conftest import ROOT
 from tests.fixtures.gate_env import make_environment
 from tests.unit.matrix import make
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-WHEEL = Path(__file__).with_name("gate_samples") / "cheats"
+WHEEL = ROOT / "tests/fixtures/gate_samples/cheats"
 
 #: Attacks by an op that leave the other ops of the same run alone.
 BY_OP = (
