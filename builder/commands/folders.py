@@ -64,7 +64,7 @@ def check_output(folder: Path, option: str) -> None:
 
 
 @contextmanager
-def new_index(folder: Path | None, option: str) -> Iterator[None]:
+def new_index(folder: Path | None) -> Iterator[None]:
     """As `check_output` for the folder of an index; afterwards delete the folder if nothing was written to it.
 
     None: the index is in a bucket, which needs no folder.
@@ -73,7 +73,7 @@ def new_index(folder: Path | None, option: str) -> Iterator[None]:
         yield
         return
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    check_output(folder, option)
+    check_output(folder, "--to")
     try:
         yield
     finally:

@@ -70,18 +70,13 @@ def test_published_through_a_server_and_installed(tmp_path: Path) -> None:
             found = install(f"{index.url}/cu130/", tmp_path / str(number), env, "--no-deps", "my-ext")
             assert found.code == 0, found.all
             assert (tmp_path / str(number) / "my_ext" / "_C.so").is_file()
-        mirrored = buildfarm("index", "mirror", f"{index.url}/simple/", tmp_path / "copy", "--all", env=env)
-        assert mirrored.code == 0, mirrored.all
-    for folder in (root, tmp_path / "copy"):
-        repository = Repository(Folder(folder))
-        levels = {
-            name: entry.farm and entry.farm.cells
-            for name in repository.projects()
-            for entry in repository.entries(name)
-        }
-        assert levels == {"my-ext": {CELL: "gpu"}, "other": {CELL: "cpu"}}
-        check = check_index(repository)
-        assert (check.wheels, check.faults, check.unused, check.finished) == (2, (), (), ())
+    repository = Repository(Folder(root))
+    levels = {
+        name: entry.farm and entry.farm.cells for name in repository.projects() for entry in repository.entries(name)
+    }
+    assert levels == {"my-ext": {CELL: "gpu"}, "other": {CELL: "cpu"}}
+    check = check_index(repository)
+    assert (check.wheels, check.faults, check.unused, check.finished) == (2, (), (), ())
 
 
 def test_over_tls_with_a_token_in_netrc(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 #: Modules that load slowly, and that few commands need.
 _SLOW = {
-    *("pydantic", "yaml", "jinja2", "elftools", "auditwheel", "abi3info", "requests", "urllib3", "tomlkit", "docker"),
+    *("pydantic", "yaml", "jinja2", "elftools", "auditwheel", "abi3info", "requests", "urllib3", "docker"),
     *("http", "ssl", "importlib.metadata"),
 }
 

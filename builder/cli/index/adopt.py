@@ -84,7 +84,7 @@ def adopt(
         tuple(wheels), tuple(required), selection(torch, cuda, python, ext), recipes, index, not no_python_downloads
     )
     opened = open_store(store)
-    with new_index(folder_of(to), "--to"):
+    with new_index(folder_of(to)):
         results = run_adopt(options, Repository(open_objects(to)), opened)
     print_data(adopt_json(results) if as_json else adopt_text(results, url_of(to), required))
     refused = any(result.published.outcome is PublishOutcome.REFUSED for result in results)

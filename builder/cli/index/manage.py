@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from builder.cli.index import mirror
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.errors import Exit
@@ -22,7 +21,6 @@ YANK_EXAMPLES = examples(
 UNYANK_EXAMPLES = examples("buildfarm unyank my_ext==1.0+cu130 --index index")
 CHECK_EXAMPLES = examples("buildfarm index check index")
 PRUNE_EXAMPLES = examples("buildfarm index prune index --keep 3 --dry-run")
-VARIANTS_EXAMPLES = examples("buildfarm index variants index")
 STATUS_EXAMPLES = examples("buildfarm index status index my_ext deprecated --reason 'use other_ext'")
 
 #: What every command of an index says about its place.
@@ -87,32 +85,18 @@ def check(index: IndexArgument, as_json: JsonOption = False) -> None:
 @app.command(epilog=PRUNE_EXAMPLES)
 def prune(index: IndexArgument, keep: KeepOption, dry_run: DryRunOption = False, as_json: JsonOption = False) -> None:
     """Delete old versions of each project, and files of killed uploads that are older than a day."""
-    from builder.commands.index.manage import old_wheels, remove_wheels  # noqa: PLC0415 - see `build`
+    from builder.commands.index.manage import old_wheels  # noqa: PLC0415 - see `build`
     from builder.publish.index.integrity import abandoned_files  # noqa: PLC0415
     from builder.publish.index.text.manage_text import changed_text  # noqa: PLC0415
 
     repository = _open(index)
     old, unused = old_wheels(repository, keep), abandoned_files(repository)
     if not dry_run:
-        remove_wheels(repository, old)
+        for name in old:
+            repository.remove(name)
         for path in unused:
             repository.objects.delete(path)
     print_data(changed_text("would delete" if dry_run else "deleted", [*old, *unused], as_json=as_json))
-
-
-@app.command(epilog=VARIANTS_EXAMPLES)
-def variants(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Experimental: write the path `variants/` with wheel variants (drafts of PEP 825 and 850) of the published wheels.
-
-    Installers that know wheel variants choose the CUDA variant by the driver and the GPU of the machine. The other
-    paths of the index do not change. Run it again after new wheels are published; `yank`, `unyank` and `prune` change
-    the path too.
-    """
-    from builder.publish.index.text.manage_text import variants_json, variants_text  # noqa: PLC0415 - see `build`
-    from builder.publish.index.variants.publish import publish_variants  # noqa: PLC0415
-
-    result = publish_variants(_open(index))
-    print_data(variants_json(result) if as_json else variants_text(result))
 
 
 @app.command(epilog=STATUS_EXAMPLES)
@@ -128,9 +112,6 @@ def status(
     from builder.commands.index.manage import set_status  # noqa: PLC0415 - see `build`
 
     set_status(_open(index), project, str(status), reason)
-
-
-app.command(epilog=mirror.EXAMPLES)(mirror.mirror)
 
 
 def _open(index: str) -> Repository:

@@ -131,7 +131,7 @@ def _publish(
         server = IndexServer(to)
         return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
     plans, recipes = plans_of(matrix), recipes_of(matrix)
-    with new_index(folder_of(to), "--to"):
+    with new_index(folder_of(to)):
         repository = Repository(open_objects(to))
         results = publish_wheels(repository, wheels, store, required, recipes)
         if any(result.outcome is not PublishOutcome.REFUSED for result in results):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,6 @@ from builder.matrix.config import TORCH_INDEX
 EXAMPLES = examples(
     "buildfarm resolve my_ext --index index",
     'buildfarm resolve my_ext --index URL --torch 2.6 --cuda 12.4 --python 3.11 --glibc 2.31 --gpu "RTX 4090"',
-    "buildfarm resolve my_ext --index URL --torch 2.11 --cuda 13.0 --python 3.12 --write pyproject.toml",
 )
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
@@ -29,15 +27,6 @@ GlibcOption = Annotated[str, typer.Option("--glibc", metavar="VERSION", help="gl
 GpuOption = Annotated[
     str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
 ]
-WriteOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--write",
-        metavar="FILE",
-        help="Write the versions and the indexes to pyproject.toml (for uv), constraints.txt (for pip), or a lock with"
-        " hashes: requirements.txt or pylock.toml.",
-    ),
-]
 
 
 def resolve(
@@ -48,21 +37,17 @@ def resolve(
     python: PythonOption = "",
     glibc: GlibcOption = "",
     gpu: GpuOption = "",
-    write: WriteOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the wheel of an index for a machine, and print the commands that install it.
 
     Without --torch, --cuda and --python, the machine is this one with the current environment. If no wheel fits, the
     reason is printed for each wheel, and the exit code is 1.
-
-    --write pyproject.toml keeps comments, order and other entries, and constraints.txt keeps other lines. A lock has
-    everything that the wheel and its torch require, for this Python and machine.
     """
     from builder.commands.index.resolve import ResolveOptions, run_resolve  # noqa: PLC0415 - see `build`
     from builder.publish.index.text.resolve_text import resolve_json, resolve_text  # noqa: PLC0415
 
-    found = run_resolve(ResolveOptions(name, index, torch, cuda, python, glibc, gpu, TORCH_INDEX, write))
+    found = run_resolve(ResolveOptions(name, index, torch, cuda, python, glibc, gpu, TORCH_INDEX))
     text = resolve_json if as_json else resolve_text
-    print_data(text(found.target, found.resolution, found.commands, found.notes, found.build_command))
+    print_data(text(found.target, found.resolution, found.commands, found.build_command))
     raise typer.Exit(int(Exit.OK if found.resolution.best else Exit.FAILED))

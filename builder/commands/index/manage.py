@@ -10,11 +10,10 @@ from packaging.version import Version
 
 from builder.errors import UsageError
 from builder.log import print_warning
-from builder.publish.index.entry import Entry, project_of
+from builder.publish.index.entry import Entry
 from builder.publish.index.objects.place import open_objects
 from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
-from builder.publish.index.variants.publish import update_variants
 
 
 def yank_wheels(repository: Repository, what: str, reason: str | None) -> list[str]:
@@ -26,7 +25,6 @@ def yank_wheels(repository: Repository, what: str, reason: str | None) -> list[s
     chosen = find_wheels(repository, what)
     for entry in chosen:
         repository.yank(entry.filename, reason)
-    update_variants(repository, {entry.project for entry in chosen})
     if reason is not None:
         _warn_of_substitutes(repository, chosen)
     return [entry.filename for entry in chosen]
@@ -63,13 +61,6 @@ def old_wheels(repository: Repository, keep: int) -> list[str]:
         kept = sorted({_public(entry) for entry in entries}, reverse=True)[:keep]
         old += [entry.filename for entry in entries if _public(entry) not in kept]
     return sorted(old)
-
-
-def remove_wheels(repository: Repository, names: Sequence[str]) -> None:
-    """Remove wheels from the index, by their file names; raises UsageError for an unknown wheel."""
-    for name in names:
-        repository.remove(name)
-    update_variants(repository, {project_of(name) for name in names})
 
 
 def _public(entry: Entry) -> Version:

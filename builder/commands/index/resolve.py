@@ -6,19 +6,14 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
-from pathlib import Path
 
-from packaging.requirements import Requirement
 from packaging.version import Version
 
 from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
-from builder.commands.index.write_pins import check_pin_file, pin_commands, pin_notes, write_pins
 from builder.errors import UsageError
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import gpu_named
-from builder.publish.index.entry import Entry
-from builder.publish.index.pins.pins import Pins, without_credentials
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ALL
 from builder.publish.index.resolve import Resolution, Target, resolve
@@ -40,7 +35,6 @@ class ResolveOptions:
         glibc: version, such as 2.31.
         gpu: name or compute capability of a GPU.
         torch_index: URL of PyTorch's index, with `{variant}`.
-        write: the file that gets the versions and indexes, or None.
 
     """
 
@@ -52,7 +46,6 @@ class ResolveOptions:
     glibc: str = ""
     gpu: str = ""
     torch_index: str = ""
-    write: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -62,67 +55,36 @@ class Resolved:
     Attributes:
         target: the machine.
         resolution: the wheel, or why none fits.
-        commands: how to install it, by installer; empty without a wheel.
-        notes: the file that was written, and what else a user must do.
+        commands: how to install it with pip and with uv; without a wheel empty.
         build_command: what builds a wheel for the target.
 
     """
 
     target: Target
     resolution: Resolution
-    commands: dict[str, str]
-    notes: list[str]
+    commands: list[str]
     build_command: str
 
 
 def run_resolve(options: ResolveOptions) -> Resolved:
     """Find the wheel of a project for a target.
 
-    Raises UsageError for an unknown project, version or GPU, for an environment without torch, and for a file that
-    cannot get the versions. Nothing is written without a wheel.
+    Raises UsageError for an unknown project, version or GPU, and for an environment without torch.
     """
-    kind = check_pin_file(options.write) if options.write else None
     compat = Compat.load()
     target = make_target(options, compat)
     reader = IndexReader(options.index)
     resolution = resolve(reader.entries(options.name), reader.requires, target)
-    commands: dict[str, str] = {}
-    notes: list[str] = []
+    commands = []
+    if best := resolution.best:
+        variant = target.cuda.variant
+        path = variant if best.farm and variant in best.farm.cuda else ALL
+        torch = [compat.torch_requirement(target.torch, target.cuda)]
+        default = compat.is_default_variant(target.torch, target.cuda)
+        torch_index = "" if default else options.torch_index.replace("{variant}", variant)
+        commands = install_commands(f"{reader.url}{path}/", best.project, str(best.version), torch, torch_index)
     cell = ["--torch", str(target.torch), "--cuda", str(target.cuda), "--python", str(target.python)]
-    if resolution.best:
-        pins = _pins(resolution.best, target, reader, compat, options.torch_index)
-        if options.write and kind:
-            words = [options.name, "--index", without_credentials(options.index), *cell, *_machine_words(target)]
-            write_pins(options.write, kind, pins, target, words)
-            commands, notes = pin_commands(options.write, kind, pins, target), pin_notes(options.write, kind, pins)
-        else:
-            lines = install_commands(pins.index, pins.project, str(pins.version), [str(pins.torch)], pins.torch_index)
-            commands = dict(zip(("pip", "uv"), lines, strict=True))
-    return Resolved(
-        target, resolution, commands, notes, shlex.join(["buildfarm", "build", *cell, "--ext", options.name])
-    )
-
-
-def _pins(best: Entry, target: Target, reader: IndexReader, compat: Compat, torch_index: str) -> Pins:
-    variant = target.cuda.variant
-    path = variant if best.farm and variant in best.farm.cuda else ALL
-    default = compat.is_default_variant(target.torch, target.cuda)
-    return Pins(
-        project=best.project,
-        version=best.version,
-        path=path,
-        index=f"{reader.url}{path}/",
-        wheel=f"{reader.url_of(best.path)}#sha256={best.sha256}",
-        torch=Requirement(compat.torch_requirement(target.torch, target.cuda)),
-        cuda=target.cuda,
-        torch_index="" if default else torch_index.replace("{variant}", variant),
-        machine=target.machine,
-    )
-
-
-def _machine_words(target: Target) -> list[str]:
-    glibc = ["--glibc", "{}.{}".format(*target.glibc)] if target.glibc else []
-    return [*glibc, *(["--gpu", f"{target.gpu.major}.{target.gpu.minor}"] if target.gpu else [])]
+    return Resolved(target, resolution, commands, shlex.join(["buildfarm", "build", *cell, "--ext", options.name]))
 
 
 def make_target(options: ResolveOptions, compat: Compat) -> Target:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from urllib.parse import unquote
 
 from builder.errors import UsageError
 from builder.publish.index.entry import Entry
-from builder.publish.index.repository import ALL, VARIANTS, Repository, paths_of
-from builder.publish.index.variants.publish import variant_faults
+from builder.publish.index.repository import ALL, Repository, paths_of
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.people.site import PLANS, read_plan
 from builder.untrusted.json_data import JsonError, parse_json, text
@@ -59,7 +56,6 @@ def check_index(repository: Repository) -> IndexCheck:
     for path in repository.paths():
         faults += _root_faults(repository, path)
     faults += _people_faults(repository)
-    faults += variant_faults(repository)
     try:
         unused = unused_files(repository)
     except UsageError:  # a damaged record, which is among the faults: which files it names is unknown
@@ -71,7 +67,7 @@ def unused_files(repository: Repository) -> list[str]:
     """The folders of `files/` that no record names. A running upload has such a folder for a short time."""
     found = list(_file_folders(repository))  # before the records: a wheel that is published meanwhile has a record then
     entries = (entry for project in repository.projects() for entry in repository.entries(project))
-    used = {entry.path.rpartition("/")[0] for entry in entries} | set(_variant_folders(repository))
+    used = {entry.path.rpartition("/")[0] for entry in entries}
     return [folder for folder in found if folder not in used]
 
 
@@ -137,15 +133,6 @@ def _people_faults(repository: Repository) -> Iterator[str]:
     shown = {*repository.projects_of(ALL), *planned}
     for project in sorted(shown ^ set(repository.objects.names(FOLDER))):
         yield f"{FOLDER}/{project}: the page for people is {'missing' if project in shown else 'of no project'}"
-
-
-def _variant_folders(repository: Repository) -> Iterator[str]:
-    """The folders of `files/` that the readable pages of variant wheels name."""
-    for project in repository.projects_of(VARIANTS):
-        with suppress(FileNotFoundError, JsonError):
-            page = repository.objects.read(f"{VARIANTS}/{project}/index.json")
-            for url in parse_json(page, lambda data: [text(file["url"]) for file in data["files"]]):
-                yield unquote(url).removeprefix("../../").rpartition("/")[0]
 
 
 def _file_folders(repository: Repository) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -45,23 +45,6 @@ def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
         "index.html": _page("Simple index", [f'<a href="{project}/">{project}</a><br>' for project in ordered]),
         "index.json": _json(data),
     }
-
-
-def plain_pages(project: str, files: Sequence[Mapping[str, Any]]) -> dict[str, bytes]:
-    """The pages of a project whose files are no entries: file objects of PEP 691, with paths as URLs."""
-    lines = []
-    for file in files:
-        python = html.escape(file.get("requires-python", ""))
-        attribute = f' data-requires-python="{python}"' if python else ""
-        href = f"{link(file['url'])}#sha256={file['hashes']['sha256']}"
-        lines.append(f'<a href="{href}"{attribute}>{html.escape(file["filename"])}</a><br>')
-    data = {
-        "meta": {"api-version": API_VERSION},
-        "name": project,
-        "versions": sorted({file["filename"].split("-")[1] for file in files}),
-        "files": [{**file, "url": link(file["url"])} for file in files],
-    }
-    return {"index.html": _page(f"Links for {project}", lines), "index.json": _json(data)}
 
 
 def entries_of(page: bytes) -> list[Entry]:

@@ -54,12 +54,8 @@ class IndexReader:
     def requires(self, entry: Entry) -> list[str]:
         """The Requires-Dist lines of a wheel; empty if the index has no METADATA of it."""
         path = f"{entry.path}.metadata"
-        data = self._get(path) if self._folder else self._get(self.url_of(path))
+        data = self._get(path) if self._folder else self._get(link(path).removeprefix("../../"))
         return message_from_bytes(data or b"").get_all("Requires-Dist", [])
-
-    def url_of(self, path: str) -> str:
-        """The URL of a file by its path in the index."""
-        return self.url + link(path).removeprefix("../../")
 
     def _get(self, path: str) -> bytes | None:
         """Contents of a file of the index, or None if there is none."""

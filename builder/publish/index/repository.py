@@ -6,7 +6,6 @@
     plans/PROJECT               what the matrix of the last `publish` plans for the project
     pending/PROJECT~ID          some process is between a change of the records and the pages
     simple/, cu130/, cpu/       pages for installers: all wheels, and those of each CUDA variant
-    variants/                   pages of variant wheels (experimental); their files are in files/ too
     index.html, projects/       pages for people
     coverage/PROJECT            the part of index.html about a planned project
 
@@ -37,8 +36,6 @@ from builder.untrusted.json_data import JsonError
 
 #: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
 ALL, WITHOUT_CUDA = "simple", "cpu"
-#: The path with variant wheels, which installers without wheel variants never see (experimental).
-VARIANTS = "variants"
 _CONFLICT = "the index has a different wheel of this name; a published file never changes"
 #: Retries while others change the same project. Each retry means that somebody else has finished a change.
 _ATTEMPTS = 1000
@@ -133,10 +130,6 @@ class Repository:
             if plan != read_plan(self.objects, project):
                 with self.changing(project):
                     self.objects.write(f"{PLANS}/{project}", plan.to_json())
-
-    def status(self, project: str) -> Status:
-        """The status of a project (PEP 792)."""
-        return read_status(self.objects.read_all(f"records/{project}"))
 
     def refuse_other_spelling(self, filename: str) -> None:
         """Raise ConflictError if the wheel is published under a different spelling, such as `Foo_Bar-1.0.0-…`."""

@@ -22,7 +22,7 @@ from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Receive, Scope, Send
 
 from builder.publish.index.pages import root_pages
-from builder.publish.index.repository import ALL, VARIANTS, WITHOUT_CUDA, is_variant
+from builder.publish.index.repository import ALL, WITHOUT_CUDA, is_variant
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import refusal, unauthorized
 from builder.publish.server.replies import token_of as find_token
@@ -156,7 +156,7 @@ class Pages:
 
     def _public(self, request: Request) -> str:
         path = str(request.path_params["path"])
-        if path not in {ALL, WITHOUT_CUDA, VARIANTS} and not is_variant(path):
+        if path not in {ALL, WITHOUT_CUDA} and not is_variant(path):
             raise refusal(404, "the index has no such path")
         return path
 

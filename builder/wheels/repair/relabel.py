@@ -206,7 +206,7 @@ def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str
     moved += [Member(path, data, executable=False) for path, data in ours.items()]
     # .dist-info comes last, as the wheel format recommends, and RECORD at the very end.
     moved.sort(key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
-    return new_name, [*moved, record_of(moved, f"{stem}.dist-info/RECORD")]
+    return new_name, [*moved, _record(moved, f"{stem}.dist-info/RECORD")]
 
 
 def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:
@@ -227,7 +227,7 @@ def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:
         return member
 
 
-def record_of(members: Sequence[Member], path: str) -> Member:
+def _record(members: Sequence[Member], path: str) -> Member:
     """The RECORD of these files under a path."""
     text = io.StringIO(newline="")
     rows = csv.writer(text, lineterminator="\n")

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 
 from builder.publish.index.integrity import IndexCheck
-from builder.publish.index.variants.publish import VariantsResult
 
 
 def changed_text(what: str, names: Sequence[str], *, as_json: bool) -> str:
@@ -40,17 +39,3 @@ def check_json(result: IndexCheck) -> str:
         "unused": list(result.unused),
     }
     return json.dumps(data, indent=1) + "\n"
-
-
-def variants_text(result: VariantsResult) -> str:
-    """The variant wheels, then why the other wheels have none."""
-    lines = [name for names in result.wheels.values() for name in names]
-    lines += [f"no variant of {name}: {reason}" for name, reason in result.skipped.items()]
-    count = sum(map(len, result.wheels.values()))
-    lines.append(f"variants/ has {count} wheel{'s' * (count != 1)}")
-    return "\n".join(lines) + "\n"
-
-
-def variants_json(result: VariantsResult) -> str:
-    """Everything about the path `variants/`."""
-    return json.dumps({"wheels": result.wheels, "skipped": result.skipped}, indent=1) + "\n"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from packaging.version import Version
@@ -33,7 +33,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     `index` is the URL of its root for pip and uv; empty for an index in a bucket, which they read through a web server.
     Without `required`, the text does not mention levels.
     """
-    lines = [results_text(results).removesuffix("\n")]
+    lines = list(_result_lines(results))
     low = [result for result in results if result.outcome is PublishOutcome.REFUSED and result.below_level]
     if required is not None and low:
         reasons = [reason for result in low for reason in result.reasons]
@@ -51,16 +51,14 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     return "\n".join(lines) + "\n"
 
 
-def results_text(results: Sequence[PublishResult]) -> str:
+def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
     """A line for each wheel, with the number of cells of each level, and the reasons of refused wheels."""
-    lines = []
     for result in results:
-        lines.append(f"{result.outcome:<17}  {result.wheel}  {_levels(result)}".rstrip())
-        lines += [f"  {note}" for note in result.notes]
-        lines += [f"  {reason}" for reason in result.reasons[:_MOST]]
+        yield f"{result.outcome:<17}  {result.wheel}  {_levels(result)}".rstrip()
+        yield from (f"  {note}" for note in result.notes)
+        yield from (f"  {reason}" for reason in result.reasons[:_MOST])
         if len(result.reasons) > _MOST:
-            lines.append(f"  and {len(result.reasons) - _MOST} more; --json prints all")
-    return "\n".join(lines) + "\n"
+            yield f"  and {len(result.reasons) - _MOST} more; --json prints all"
 
 
 def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from builder.publish.index.resolve import Resolution, Target
@@ -12,13 +12,11 @@ from builder.publish.index.resolve import Resolution, Target
 _MOST = 20
 
 
-def resolve_text(
-    target: Target, found: Resolution, commands: Mapping[str, str], notes: Sequence[str], build_command: str
-) -> str:
+def resolve_text(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
-        return "\n".join([f"{found.best.filename} ({tested})", *notes, "", *commands.values(), ""])
+        return "\n".join([f"{found.best.filename} ({tested})", "", *commands, ""])
     lines = [f"no wheel fits {_describe(target)}:"]
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
@@ -26,17 +24,14 @@ def resolve_text(
     return "\n".join([*lines, "", f"to build one, run: {build_command}", ""])
 
 
-def resolve_json(
-    target: Target, found: Resolution, commands: Mapping[str, str], notes: Sequence[str], build_command: str
-) -> str:
+def resolve_json(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:
     """Everything about the answer."""
     data: dict[str, Any] = {
         "cell": str(target.cell),
         "wheel": found.best.filename if found.best else None,
         "sha256": found.best.sha256 if found.best else None,
         "level": found.level,
-        "install": dict(commands),
-        "notes": list(notes),
+        "install": dict(zip(("pip", "uv"), commands, strict=False)),
         "misfits": found.misfits,
         "build": build_command,
     }

@@ -10,7 +10,7 @@ from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
 from builder.publish.index.new_wheel import new_wheel
-from builder.publish.index.repository import NewWheel, Repository
+from builder.publish.index.repository import NewWheel
 from tests.unit.loopback import pure_wheel
 
 CELL = "torch2.11.0-cu130-cp312"
@@ -31,24 +31,3 @@ def ready(folder: Path, name: str = "my_ext", version: str = "1.0", *, text: str
     """A wheel to publish; `text` makes its content different from others of the same name."""
     wheel = pure_wheel(folder, name, version, {f"{name}.py": f"{text!r}\n"})
     return new_wheel(wheel, proofs_of(wheel) if proven else [])
-
-
-def add_with_code(
-    repository: Repository,
-    folder: Path,
-    local: str,
-    cuda: str,
-    codes: Sequence[str],
-    tag: str = "py3-none-any",
-    version: str = "1.0",
-) -> str:
-    """Publish a wheel whose GPU code was read."""
-    wheel = pure_wheel(folder, "my_ext", f"{version}+{local}", {"my_ext.py": f"built = {local!r}\n"}, tag=tag)
-    sass, ptx = ([code for code in codes if code.startswith(start)] for start in ("sm_", "compute_"))
-    evidence = {"libraries": {"my_ext.so": {"sass": sass, "ptx": ptx}}}
-    proofs = [
-        Proof(sha256_of(wheel), None, Check.DEVICE_CODE, Verdict.PASSED, evidence=evidence),
-        Proof(sha256_of(wheel), Cell.parse(f"torch2.11.0-{cuda}-cp312"), Check.IMPORT, Verdict.PASSED),
-    ]
-    repository.add(new_wheel(wheel, proofs))
-    return wheel.name

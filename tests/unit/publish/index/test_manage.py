@@ -239,7 +239,6 @@ def test_a_damaged_record_is_a_fault(index: Path, run: Run, text: str) -> None:
     "words",
     [
         ("adopt", "{wheel}", "--to", "https://wheels.example/simple/"),
-        ("index", "mirror", "{index}", "https://wheels.example/", "--all"),
         ("yank", "my_ext==1.0", "--index", "http://wheels.example:8080/"),
     ],
     ids=lambda words: words[0],
@@ -247,7 +246,7 @@ def test_a_damaged_record_is_a_fault(index: Path, run: Run, text: str) -> None:
 def test_an_index_behind_a_url_is_not_changed(run: Run, tmp_path: Path, words: tuple[str, ...]) -> None:
     new = ready(tmp_path, version="1.0")
     Repository(Folder(tmp_path / "index")).add(new)
-    code, _, err = run(*(word.format(wheel=new.wheel, index=tmp_path / "index") for word in words))
+    code, _, err = run(*(word.format(wheel=new.wheel) for word in words))
     text = " ".join(err.split())
     assert code == 2
     assert "of all commands, only `buildfarm publish --to URL` changes an index through its server" in text

@@ -1,1 +1,0 @@
-"""Exact versions and their indexes for a user's project: pyproject.toml for uv, constraints for pip, and locks."""
