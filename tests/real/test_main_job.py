@@ -89,10 +89,11 @@ def test_it_is_installed_and_runs(
 ) -> None:
     interpreter = venv(python_of(PYTHON), "torch==2.11.0", "numpy", "pip")
     index = ("--index-url", (built / "simple").as_uri(), "ms_deform_attn")
-    command = (interpreter, "-m", "pip", "install", *index)
-    if program == "uv":
-        command = (find_uv(), "pip", "install", "--python", interpreter, *index)
-    installed = run(*command, env={"PIP_FIND_LINKS": ""})
+    installer = {
+        "pip": (interpreter, "-m", "pip", "install"),
+        "uv": (find_uv(), "pip", "install", "--python", interpreter),
+    }[program]
+    installed = run(*installer, *index, env={"PIP_FIND_LINKS": ""})
     assert installed.code == 0, installed.all
     answer = run(interpreter, "-I", "-c", CALL, cwd=built)
     assert answer.code == 0, answer.all
