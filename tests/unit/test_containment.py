@@ -15,7 +15,7 @@ from builder import process
 from builder.process import Limits
 from tests.conftest import wait_until
 
-#: Starts a process in a new session, below init, with no environment, which holds the lock of a file as long as it runs.
+#: Starts a process in a new session, below init, with no environment, which holds a lock while it runs.
 SURVIVOR = """
 import os, sys, time
 alive = sys.argv[1]
@@ -40,7 +40,6 @@ def survives(alive: Path) -> bool:
         except BlockingIOError:
             return True
     return False
-
 
 
 ENDINGS = {

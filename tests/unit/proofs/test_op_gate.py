@@ -180,7 +180,12 @@ def test_a_gate_that_an_op_has_stopped_is_ended(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(op_gate, "gate_seconds", lambda _: 1)
     began = time.monotonic()
     answer = run_gate(
-        Path(sys.executable), make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", owner=f"stopped {tmp_path}"
+        Path(sys.executable),
+        make.recipe(),
+        tmp_path / "gate",
+        jobs=1,
+        log=tmp_path / "log",
+        owner=f"stopped {tmp_path}",
     )
     assert isinstance(answer, str)
     assert time.monotonic() - began < 300, "it is stopped for ever"
