@@ -125,9 +125,11 @@ options = {"log": Path("log"), "owner": str(Path.cwd())}
 program = threading.Thread(target=process.run, args=(["sleep", "600"],), kwargs=options, daemon=True)
 program.start()
 try:
-    while not process._running:
+    for _ in range(2400):
+        if process._running:
+            print("running", flush=True)
+            break
         time.sleep(0.05)
-    print("running", flush=True)
     time.sleep(600)
 except KeyboardInterrupt:
     print("interrupted", flush=True)

@@ -43,7 +43,7 @@ def gate(
     ops: str,
     checks: tuple[str, ...] = ("ops", "values"),
     *,
-    seconds: float = 30.0,
+    seconds: float = 120.0,
     has_cases: bool = True,
     memory: int = 4 << 30,
 ) -> Answer:
