@@ -75,8 +75,9 @@ def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) ->
                     daemon(200 << 20)
                 time.sleep(600)
             case "ns::many":
-                if all(os.fork() for _ in range(300)):
-                    time.sleep(600)
+                task = os.getpid()
+                if not all(os.fork() for _ in range(300)):
+                    rlimits.exit_with_parent(task)  # the fake kills only the task
                 time.sleep(600)
             case "ns::forks":
                 if os.fork():
