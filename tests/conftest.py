@@ -8,8 +8,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -18,6 +19,7 @@ import pytest
 
 from builder.images.engine import Engine
 from builder.matrix.axes import Python
+from builder.process import OWNER_VARIABLE
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
 from tests.failures import Failures
@@ -69,6 +71,37 @@ def free_disk(volume: str = "") -> None:
     for argv in wanted:
         done = run("docker", *argv, "--force")
         assert done.code == 0, done.all
+
+
+#: Seconds for what must happen, also on a slow machine under load. Only a test that fails waits so long.
+PATIENCE = 120.0
+
+
+def wait_until(condition: Callable[[], object], what: str | Callable[[], str], seconds: float = PATIENCE) -> None:
+    """Wait for a state; the test fails with `what` when it does not come. A function for `what` is called then."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"after {seconds:.0f} s: not {what if isinstance(what, str) else what()}")
+        time.sleep(0.01)
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process runs: it is there, and its parent need not only take note of its end."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def owned(owner: str) -> list[int]:
+    """The processes that were started with this owner in their environment."""
+    mark, found = f"{OWNER_VARIABLE}={owner}".encode(), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended
+            if mark in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+    return found
 
 
 @dataclass(frozen=True)

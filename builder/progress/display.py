@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,11 +53,12 @@ def clock(seconds: float) -> str:
 @dataclass
 class _Line:
     name: str
-    log: Path | None = None
+    log: Path | None
+    now: Callable[[], float]
     stage: str = "waiting"
     machine: str = ""
-    started: float = field(default_factory=time.monotonic)
-    stage_started: float = field(default_factory=time.monotonic)
+    started: float = 0.0
+    stage_started: float = 0.0
     printed: float = 0.0  # when the last line was printed
     files: FileCount = field(default_factory=FileCount)
     offset: int = 0  # of the part of the log that was read
@@ -68,18 +69,19 @@ class _Line:
     compile_started: float = 0.0
 
     def __post_init__(self) -> None:
+        self.started = self.stage_started = self.now()
         if self.log is not None:
             self.offset = self.begin = log_size(self.log)
 
     def end_stage(self) -> StageTime:
         """The stage that ends now."""
-        ended = StageTime(self.name, self.stage, self.stage_started, time.monotonic(), self.machine)
+        ended = StageTime(self.name, self.stage, self.stage_started, self.now(), self.machine)
         self.stage_started = ended.end
         return ended
 
     def state(self) -> str:
         """`compile 17 of 46: rasterize.cu (2:10 of about 6:30)`."""
-        now = time.monotonic()
+        now = self.now()
         elapsed = clock(now - self.started)
         if self.estimate and self.compile_started:
             elapsed += self.estimate.text(now - self.compile_started)
@@ -112,7 +114,9 @@ class Progress:
     Nothing is printed while `_lock` is held: rich draws the live lines at each print, and `__rich__` takes the lock.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """`now` is the clock, in seconds."""
+        self._now = now
         self._lines: dict[str, _Line] = {}
         self._stages: list[StageTime] = []
         self._lock = threading.Lock()
@@ -121,13 +125,13 @@ class Progress:
     def start(self, name: str, log: Path | None = None) -> None:
         """Add a build; `log` is the file with the output of its programs."""
         with self._lock:
-            self._lines[name] = _Line(name, log)
+            self._lines[name] = _Line(name, log, self._now)
 
     def expect(self, name: str, estimate: Estimate | None, calls: Path) -> None:
         """Say how long the wheel of a build will take to make from now on, and where the launcher lists its calls."""
         with self._lock:
             line = self._lines[name]
-            line.estimate, line.calls, line.compile_started = estimate, calls, time.monotonic()
+            line.estimate, line.calls, line.compile_started = estimate, calls, self._now()
             line.files.expected = estimate.files if estimate else 0
 
     def stage(self, name: str, stage: str, machine: str = "") -> None:
@@ -153,10 +157,10 @@ class Progress:
         if in_github_actions() and line.log and not (verbosity.quiet or verbosity.verbose):
             fold_group(f"output of {name}", text_since(line.log, line.begin))
         if outcome:
-            print_line(f"{name}: {outcome} in {clock(time.monotonic() - line.started)}")
+            print_line(f"{name}: {outcome} in {clock(self._now() - line.started)}")
 
     def stages(self) -> list[StageTime]:
-        """The stages that have ended, in seconds of `time.monotonic`; without those too short to see."""
+        """The stages that have ended, in seconds of the clock; without those too short to see."""
         with self._lock:
             return [each for each in self._stages if each.end - each.start >= SHORTEST_STAGE]
 
@@ -169,7 +173,7 @@ class Progress:
         """The line to print now: none on a terminal, which shows live lines."""
         if console.is_terminal:
             return []
-        line.printed = time.monotonic()
+        line.printed = self._now()
         return [f"{line.name}: {line.state()}"]
 
     def _read(self, line: _Line) -> list[str]:
@@ -184,7 +188,7 @@ class Progress:
             with self._lock:
                 for line in self._lines.values():
                     texts += self._read(line)
-                    if line.printed and time.monotonic() - line.printed >= HEARTBEAT_SECONDS:
+                    if line.printed and self._now() - line.printed >= HEARTBEAT_SECONDS:
                         texts += self._state(line)
             _print(texts)
 

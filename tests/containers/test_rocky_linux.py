@@ -5,7 +5,6 @@ Its packages come from an HTTPS server in a container, whose certificate only th
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from builder.matrix.axes import AbiClass, Arch, Cell, Cuda
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
 from builder.matrix.plan import Build
-from tests.conftest import needs_images, run
+from tests.conftest import needs_images, run, wait_until
 from tests.unit.matrix import make
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
@@ -57,10 +56,11 @@ class Repository:
         started = run("docker", "run", "--detach", ROCKY, "bash", "-c", SERVER)
         assert started.code == 0, started.all
         self._id = started.out.strip()
-        end = time.monotonic() + 60
-        while run("docker", "exec", self._id, "test", "-e", "/ready").code != 0:
-            assert time.monotonic() < end, run("docker", "logs", self._id).all
-            time.sleep(0.2)
+        wait_until(
+            lambda: run("docker", "exec", self._id, "test", "-e", "/ready").code == 0,
+            lambda: f"ready: {run('docker', 'logs', self._id).all}",
+            300,
+        )
         self.address = self("hostname -i")
         self.certificate = self("cat /certificate")
 

@@ -7,7 +7,6 @@ import shutil
 import signal
 import socket
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -19,8 +18,8 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
-from tests.conftest import Ran, lacking, run
-from tests.fixtures.index_server import Server, clean_environment, running, wait_for
+from tests.conftest import PATIENCE, Ran, lacking, run, wait_until
+from tests.fixtures.index_server import Server, clean_environment, running
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 
@@ -31,6 +30,22 @@ PIP, TWINE = (sys.executable, "-m", "pip"), (sys.executable, "-m", "twine")
 def server(tmp_path: Path) -> Iterator[Server]:
     """A server of an empty index."""
     with running(tmp_path / "index") as server:
+        yield server
+
+
+#: Runs `buildfarm serve` with time limits that no test reaches.
+PATIENT = """
+from builder.publish.server import protocol, run
+protocol.HEADER_SECONDS = protocol.STALL_SECONDS = run._GRACE = run._IDLE_SECONDS = 600
+from builder.__main__ import main
+main()
+"""
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Server]:
+    """A server of an empty index that cuts no connection."""
+    with running(tmp_path / "index", program=PATIENT) as server:
         yield server
 
 
@@ -160,51 +175,49 @@ def _certificate(folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
-def test_a_signal_ends_the_server_after_running_transfers(server: Server, tmp_path: Path) -> None:
+def test_a_signal_ends_the_server_after_running_transfers(patient: Server, tmp_path: Path) -> None:
     files = {"my_ext.bin": b"x" * 50_000_000}
     big = ready(tmp_path)
     wheel = pure_wheel(tmp_path / "big", "my_ext", "2.0", files)
-    repository = Repository(Folder(server.root))
+    repository = Repository(Folder(patient.root))
     repository.add(big)
     path = repository.find(big.wheel.name).path
-    (server.root / path).unlink()
-    shutil.copy(wheel, server.root / path)
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    (patient.root / path).unlink()
+    shutil.copy(wheel, patient.root / path)
+    connection = http.client.HTTPConnection("127.0.0.1", patient.port, timeout=PATIENCE)
     connection.request("GET", "/" + path)
     response = connection.getresponse()
     size = len(response.read(1_000_000))
-    server.process.send_signal(signal.SIGTERM)
-    wait_for(lambda: _refuses(server.port))
+    patient.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: _refuses(patient.port), "a server that accepts no connection")
     assert size + len(response.read()) == wheel.stat().st_size
     connection.close()
-    assert server.process.wait(5) == 0
+    assert patient.process.wait(PATIENCE) == 0
 
 
 def _refuses(port: int) -> bool:
     """Whether no program listens on a port of this machine any more."""
     try:
-        socket.create_connection(("127.0.0.1", port), timeout=5).close()
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
     except ConnectionRefusedError:
         return True
     return False
 
 
-def test_idle_connections_do_not_hold_the_server(server: Server) -> None:
-    with socket.create_connection(("127.0.0.1", server.port)) as idle, socket.create_connection(idle.getpeername()):
+def test_idle_connections_do_not_hold_the_server(patient: Server) -> None:
+    with socket.create_connection(("127.0.0.1", patient.port)) as idle, socket.create_connection(idle.getpeername()):
         idle.sendall(b"GET /simple/ HTTP/1.1\r\nHost: x\r\n\r\n")
         idle.recv(10)
-        started = time.monotonic()
-        assert server.stop(signal.SIGINT) == 0
-        assert time.monotonic() - started < 8
+        assert patient.stop(signal.SIGINT) == 0, "it waits for no idle connection"
 
 
 def test_behind_a_proxy(tmp_path: Path) -> None:
     """The log has the address that the proxy names, and paths may have the prefix of the proxy."""
     with running(tmp_path / "index", "--proxy-headers", "--root-path", "/wheels") as server:
         for path in ("/wheels/simple/", "/simple/"):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
             connection.request("GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
             response = connection.getresponse()
             assert (response.status, response.getheader("X-Content-Type-Options")) == (200, "nosniff")
             connection.close()
-        wait_for(lambda: server.log.read_text().count(" 192.0.2.7 GET ") == 2)
+        wait_until(lambda: server.log.read_text().count(" 192.0.2.7 GET ") == 2, "two lines in the log")

@@ -15,6 +15,7 @@ from builder.matrix.compat import Compat
 from docs.atlas.entry import GPUS
 from docs.atlas.facts import FACTS, Atlas
 from docs.atlas.page import Checked, atlas_page, failures_of, glibc_of
+from tests.conftest import PATIENCE
 from tests.unit.loopback import Handler, only, pure_wheel, served
 
 ROOT = Path(__file__).parent.parent.parent
@@ -158,7 +159,7 @@ def test_a_killed_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             downloaded.append(handler.path.rpartition("/")[2])
             if "bb-1.0-" in handler.path and not release.is_set():
                 held.set()
-                release.wait(60)
+                release.wait(PATIENCE)
         answer(handler)
 
     monkeypatch.setattr(Handler, "do_GET", do_get)
@@ -168,7 +169,7 @@ def test_a_killed_run_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with served(tmp_path / "index") as index:
         only(index, tmp_path / "cache", monkeypatch)
         first = run_atlas(tmp_path)
-        assert held.wait(60)
+        assert held.wait(PATIENCE)
         first.kill()
         first.communicate()
         release.set()

@@ -33,7 +33,7 @@ from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, To
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Build, Plan
 from builder.result import BuildResult
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -269,7 +269,7 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert reader.stderr is not None
     with reader.stderr:
         assert reader.stderr.read() == ""
-    assert reader.wait(60) == 0
+    assert reader.wait(PATIENCE) == 0
 
 
 def test_add_and_init_print_json_and_name_ignored_options(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -11,24 +12,35 @@ from pathlib import Path
 import pytest
 
 from builder import process
-from builder.gate.system.process_tree import descendants
 from builder.process import Limits
+from tests.conftest import wait_until
 
-#: Starts a process in a new session, below init, with no environment, which rewrites a proof after a second.
+#: Starts a process in a new session, below init, with no environment, which holds a lock while it runs.
 SURVIVOR = """
 import os, sys, time
-alive, proof = sys.argv[1:]
+alive = sys.argv[1]
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        code = f"import time, pathlib; pathlib.Path({alive!r}).touch(); time.sleep(1)"
-        code += f"\\nwhile True: pathlib.Path({proof!r}).write_text('forged'); time.sleep(0.01)"
+        code = f"import fcntl, os, time; held = open({alive + '.lock'!r}, 'w'); fcntl.flock(held, fcntl.LOCK_EX)"
+        code += f"; open({alive!r}, 'w').close(); time.sleep(600)"
         os.execve(sys.executable, [sys.executable, "-I", "-S", "-c", code], {})
     os._exit(0)
 while not os.path.exists(alive):
     time.sleep(0.01)
 HOW
 """
+
+
+def survives(alive: Path) -> bool:
+    """Whether the process runs that holds the lock."""
+    with alive.with_name("alive.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
 
 ENDINGS = {
     "exits": "",
@@ -42,52 +54,42 @@ ENDINGS = {
 REASONS = {
     "kills its keeper": "killed or stopped the process of buildfarm that started it",
     "stops its keeper": "killed or stopped the process of buildfarm that started it",
-    "hangs": "did not finish within 3 s",
+    "hangs": "did not finish within ",
     "starts many processes": "had more than 200 processes at the same time",
 }
 
 
 @pytest.mark.parametrize("how", ENDINGS)
 def test_no_process_of_a_program_outlives_it(how: str, tmp_path: Path) -> None:
-    proof = tmp_path / "proof.json"
-    proof.write_text("true")
-    code = SURVIVOR.replace("HOW", ENDINGS[how])
-    argv = [sys.executable, "-c", code, str(tmp_path / "alive"), str(proof)]
-    limits = Limits(seconds=3 if how == "hangs" else 60, processes=200)
-    began = time.monotonic()
-    status = process.run(argv, log=tmp_path / "log", owner=f"survivor {tmp_path}", limits=limits)
-    assert time.monotonic() - began < 30
-    assert status == (0 if how == "exits" else -9)
-    assert (tmp_path / "alive").exists()
-    written = proof.read_text()
-    time.sleep(1.5)
-    assert proof.read_text() == written
-    assert [pid for pid in descendants(os.getpid()) if "forged" in command_of(pid)] == []
-    assert REASONS.get(how, "+ ") in " ".join((tmp_path / "log").read_text().split())
-
-
-def command_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
+    alive, log = tmp_path / "alive", tmp_path / "log"
+    argv = [sys.executable, "-c", SURVIVOR.replace("HOW", ENDINGS[how]), str(alive)]
+    for seconds in (3, 20, 120) if how == "hangs" else (600,):  # a slow machine starts three Pythons in more than 3 s
+        began = time.monotonic()
+        limits = Limits(seconds=seconds, processes=200)
+        status = process.run(argv, log=log, owner=f"survivor {tmp_path}", limits=limits)
+        assert time.monotonic() - began < 300, "the program sleeps for 600 s"
+        assert status == (0 if how == "exits" else -9)
+        if alive.exists():
+            break
+    assert alive.exists()
+    assert not survives(alive)
+    assert REASONS.get(how, "+ ") in " ".join(log.read_text().split())
 
 
 def test_processes_end_when_buildfarm_is_killed(tmp_path: Path) -> None:
-    proof, alive = tmp_path / "proof.json", tmp_path / "alive"
-    proof.write_text("true")
-    code = SURVIVOR.replace("HOW", "time.sleep(600)")
-    argv = [sys.executable, "-c", code, str(alive), str(proof)]
+    alive = tmp_path / "alive"
+    argv = [sys.executable, "-c", SURVIVOR.replace("HOW", "time.sleep(600)"), str(alive)]
     pid = os.fork()
     if pid == 0:
         process.run(argv, log=tmp_path / "log", owner=f"survivor {tmp_path}")
         os._exit(0)
-    while not alive.exists():
-        time.sleep(0.01)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    time.sleep(1.5)
-    assert proof.read_text() == "true"
+    try:
+        wait_until(alive.exists, "the process that may not survive")
+        assert survives(alive)
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    wait_until(lambda: not survives(alive), "the end of that process")
 
 
 def test_a_file_has_a_limit_of_size(tmp_path: Path) -> None:

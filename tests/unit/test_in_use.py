@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 from builder.in_use import InUse
+from tests.conftest import PATIENCE
 
 HOLD = """
 import sys
@@ -60,7 +61,8 @@ def test_a_mark_waits_for_the_end_of_a_deletion(tmp_path: Path) -> None:
         assert free
         waiting.start()
         assert not marked.wait(0.1)
-    assert marked.wait(20)
-    waiting.join()
+    assert marked.wait(PATIENCE)
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
     with prune.claimed("one") as free:
         assert not free

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
+import uuid
 from pathlib import Path
 
 import pytest
 
 from builder import process
-from tests.conftest import lacking
+from tests.conftest import PATIENCE, lacking, owned, wait_until
 
 #: A constant that takes a compiler minutes to compute.
 ENDLESS = (
@@ -49,17 +49,25 @@ def test_output_and_command_go_to_the_log(tmp_path: Path) -> None:
 
 
 def test_orphans_of_one_owner_are_killed_and_no_others() -> None:
-    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    mine = subprocess.Popen(sleep, env={process.OWNER_VARIABLE: "digest-1"})
-    other = subprocess.Popen(sleep, env={process.OWNER_VARIABLE: "digest-12"})
-    try:
-        time.sleep(0.2)
-        assert process.kill_orphans("digest-1") == [mine.pid]
-        assert mine.wait(5) == -9
-        assert other.poll() is None
-    finally:
-        other.kill()
-        other.wait()
+    owner = uuid.uuid4().hex
+    longer = f"{owner}2"
+    echo = [sys.executable, "-c", "print(input())"]
+    mine, other = (
+        subprocess.Popen(
+            echo, env={process.OWNER_VARIABLE: each}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for each in (owner, longer)
+    )
+    with mine, other:
+        try:
+            # A process has its environment a moment after its start.
+            wait_until(lambda: owned(owner) == [mine.pid] and owned(longer) == [other.pid], "two processes with owners")
+            assert process.kill_orphans(owner) == [mine.pid]
+            assert mine.wait(PATIENCE) == -9
+            assert other.communicate("alive\n", timeout=PATIENCE)[0] == "alive\n"
+        finally:
+            mine.kill()
+            other.kill()
 
 
 def test_kill_all_kills_process_groups_and_nothing_starts_afterwards(
@@ -67,7 +75,7 @@ def test_kill_all_kills_process_groups_and_nothing_starts_afterwards(
 ) -> None:
     monkeypatch.setattr(process, "_stopping", threading.Event())
     started = tmp_path / "child"
-    child = f"import time, pathlib; pathlib.Path({str(started)!r}).touch(); time.sleep(60)"
+    child = f"import time, pathlib; pathlib.Path({str(started)!r}).touch(); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     outcome: list[object] = []
 
@@ -79,13 +87,13 @@ def test_kill_all_kills_process_groups_and_nothing_starts_afterwards(
 
     worker = threading.Thread(target=work)
     worker.start()
-    while not started.exists():
-        time.sleep(0.02)
+    wait_until(started.exists, "the start of the child")
+    assert len(owned(str(tmp_path))) > 1
     process.kill_all()
-    worker.join(5)
+    worker.join(PATIENCE)
+    assert not worker.is_alive()
     assert outcome == ["interrupted"]
-    time.sleep(0.1)
-    assert process.kill_orphans(str(tmp_path)) == []
+    wait_until(lambda: not owned(str(tmp_path)), "the end of all processes")
     with pytest.raises(process.Interrupted):
         process.run(["true"], log=tmp_path / "log", owner="late")
 
@@ -99,32 +107,35 @@ def test_an_interrupt_during_the_wait_kills_the_program(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(process, "_answer", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        process.run(["sleep", "60"], log=tmp_path / "log", owner=str(tmp_path))
+        process.run(["sleep", "600"], log=tmp_path / "log", owner=str(tmp_path))
     (keeper,) = started
     assert not Path(f"/proc/{keeper}").exists()
 
 
 TWO_SIGNALS = """
-import signal, threading, time
+import signal, sys, threading, time
 from pathlib import Path
 from builder import process
 from builder.process import handle_signals
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the tests run in the background
+process.SECONDS_TO_STOP = 600
 handle_signals()
-program = threading.Thread(
-    target=process.run, args=(["sleep", "60"],), kwargs={"log": Path("log"), "owner": "two signals"}, daemon=True
-)
+options = {"log": Path("log"), "owner": str(Path.cwd())}
+program = threading.Thread(target=process.run, args=(["sleep", "600"],), kwargs=options, daemon=True)
 program.start()
 try:
-    while True:
-        time.sleep(0.05)
+    for _ in range(2400):
         if process._running:
             print("running", flush=True)
+            break
+        time.sleep(0.05)
+    time.sleep(600)
 except KeyboardInterrupt:
-    time.sleep(0.5)  # the second signal arrives before the program is killed
+    print("interrupted", flush=True)
+    sys.stdin.readline()  # the second signal arrives before the program is killed
     process.kill_all()
-    program.join(5)
+    program.join(120)
     print("ended", not program.is_alive(), flush=True)
 """
 
@@ -132,14 +143,23 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_does_not_interrupt_the_end_of_a_run(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", TWO_SIGNALS], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", TWO_SIGNALS],
+        cwd=tmp_path,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as run:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "running\n"
-        run.send_signal(number)
-        time.sleep(0.1)
-        run.send_signal(number)
-        assert run.stdout.read().splitlines()[-1:] == ["ended True"]
+        try:
+            assert run.stdout is not None
+            assert run.stdout.readline() == "running\n"
+            run.send_signal(number)
+            assert run.stdout.readline() == "interrupted\n"
+            run.send_signal(number)
+            out, _ = run.communicate("\n", timeout=2 * PATIENCE)
+            assert out == "ended True\n"
+        finally:
+            run.kill()
 
 
 @pytest.mark.parametrize("ending", ["kill_all", "killed keeper"])
@@ -166,16 +186,18 @@ def test_no_compiler_outlives_a_run_that_ends_early(
 
     worker = threading.Thread(target=work)
     worker.start()
-    deadline = time.monotonic() + 30
-    while len(descendants_named("cc1plus", tmp_path)) < 2:
-        assert time.monotonic() < deadline, (tmp_path / "log").read_text()
-        time.sleep(0.05)
+    log = tmp_path / "log"
+    wait_until(lambda: len(descendants_named("cc1plus", tmp_path)) == 2, lambda: f"two compilers: {log.read_text()}")
     if ending == "kill_all":
         process.kill_all()
     else:
         (keeper,) = process._running
         os.kill(keeper, signal.SIGKILL)
-    worker.join(10)
+    worker.join(PATIENCE)
+    assert not worker.is_alive()
     assert ended == ["interrupted" if ending == "kill_all" else -signal.SIGKILL]
-    time.sleep(0.2)
-    assert descendants_named("cc1plus", tmp_path) == []
+    try:
+        wait_until(lambda: not descendants_named("cc1plus", tmp_path), "the end of the compilers")
+    finally:
+        for pid in descendants_named("cc1plus", tmp_path):  # they compute for hours
+            os.kill(pid, signal.SIGKILL)

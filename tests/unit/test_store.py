@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from builder.matrix.axes import Cell
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Proof, Verdict
 from builder.store import Store, default_store, remove_temporary_files, sync_file_system, write_atomic
+from tests.conftest import PATIENCE, owned, wait_until
 from tests.unit.wheels import make_record
 
 RECORD = make_record.build_record()
@@ -167,20 +167,20 @@ def test_a_proof_replaces_only_the_earlier_one_of_its_check(store: Store) -> Non
 def _hold(root: Path, ready: str) -> None:
     with Store(root).lock("one"):
         Path(ready).touch()
-        time.sleep(60)
+        time.sleep(600)
 
 
 def test_a_lock_is_released_when_its_process_is_killed(store: Store, tmp_path: Path) -> None:
     ready = tmp_path / "ready"
     owner = multiprocessing.get_context("spawn").Process(target=_hold, args=(store.root, str(ready)))
     owner.start()
-    while not ready.exists():
-        time.sleep(0.02)
-    with store.lock("one", wait=False) as got:
-        assert not got
-    assert owner.pid is not None
-    os.kill(owner.pid, signal.SIGKILL)
-    owner.join()
+    try:
+        wait_until(ready.exists, "the lock of the other process")
+        with store.lock("one", wait=False) as got:
+            assert not got
+    finally:
+        owner.kill()
+        owner.join()
     with store.lock("one", wait=False) as got:
         assert got
 
@@ -192,12 +192,16 @@ def test_an_environment_variable_names_the_store(monkeypatch: pytest.MonkeyPatch
 
 def test_a_store_does_not_kill_processes_of_a_different_store(store: Store, tmp_path: Path) -> None:
     other = Store(tmp_path / "other")
-    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
-    with store.work("same"):
-        program = subprocess.Popen(sleep, env={OWNER_VARIABLE: store.owner("same")})
+    echo, owner = [sys.executable, "-c", "print(input())"], store.owner("same")
+    with (
+        store.work("same"),
+        subprocess.Popen(
+            echo, env={OWNER_VARIABLE: owner}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as program,
+    ):
         try:
+            wait_until(lambda: owned(owner) == [program.pid], "a program with its owner")
             with other.work("same"):
-                assert program.poll() is None
+                assert program.communicate("alive\n", timeout=PATIENCE)[0] == "alive\n"
         finally:
             program.kill()
-            program.wait()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from rich.filesize import decimal
@@ -61,26 +62,33 @@ class PullProgress:
 
 
 @contextmanager
-def shown(image: str, progress: PullProgress) -> Iterator[None]:
-    """Show a pull while the body runs: a bar on a terminal, else single lines; at the end what was pulled."""
-    started, stop = time.monotonic(), threading.Event()
+def shown(image: str, progress: PullProgress, now: Callable[[], float] = time.monotonic) -> Iterator[None]:
+    """Show a pull while the body runs: a bar on a terminal, else single lines; at the end what was pulled.
+
+    `now` is the clock, in seconds.
+    """
+    started, stop = now(), threading.Event()
+
+    def elapsed() -> str:
+        return clock(now() - started)
+
     # Only one live display at a time: a pull in another thread belongs to a build, whose line is already live.
     live = console.is_terminal and threading.current_thread() is threading.main_thread()
-    thread = threading.Thread(target=_bar if live else _lines, args=(image, progress, stop), daemon=True)
+    show = _bar if live else partial(_lines, elapsed)
+    thread = threading.Thread(target=show, args=(image, progress, stop), daemon=True)
     thread.start()
     try:
         yield
     finally:
         stop.set()
         thread.join()
-    print_line(f"pulled {image} ({decimal(progress.total)}, {clock(time.monotonic() - started)})")
+    print_line(f"pulled {image} ({decimal(progress.total)}, {elapsed()})")
 
 
-def _lines(image: str, progress: PullProgress, stop: threading.Event) -> None:
-    started = time.monotonic()
+def _lines(elapsed: Callable[[], str], image: str, progress: PullProgress, stop: threading.Event) -> None:
     while not stop.wait(LINE_SECONDS):
         amount = f"{decimal(progress.downloaded)} of {decimal(progress.total)}"
-        print_line(f"{image}: {amount}, {progress.phase} ({clock(time.monotonic() - started)})")
+        print_line(f"{image}: {amount}, {progress.phase} ({elapsed()})")
 
 
 def _bar(image: str, progress: PullProgress, stop: threading.Event) -> None:

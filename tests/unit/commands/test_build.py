@@ -9,7 +9,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -52,7 +51,7 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import find_uv
 from builder.wheels.wheel_checks import has_version
-from tests.conftest import in_foreground
+from tests.conftest import PATIENCE, in_foreground, wait_until
 from tests.unit.canned_gate import VERDICTS
 from tests.unit.small_project import MODULE, SmallProject, small_project
 
@@ -392,17 +391,14 @@ def test_a_signal_ends_the_compiler_and_prints_what_is_kept(
         line = process.stderr.readline()
         assert line, output
         output += line
-    deadline = time.monotonic() + 30
-    while "cc1" not in programs(runs.project.store) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert "cc1" in programs(runs.project.store)
+    wait_until(lambda: "cc1" in programs(runs.project.store), "the compiler")
     process.send_signal(number)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE)
     assert err.splitlines()[-1].split()[0] == "130", err
     assert err.count("interrupted; finished builds are kept") == 1
     assert "Traceback" not in err
     assert out == ""
-    assert programs(runs.project.store) == []
+    wait_until(lambda: not programs(runs.project.store), "the end of all programs")
     last = history(Store(runs.project.store))[0]
     assert (last.interrupted, last.counts()) == (True, {"built": 1})
     assert [build.split("-")[0] for build in last.unfinished] == [name]

@@ -12,6 +12,7 @@ import pytest
 from builder.commands.building.build_order import BuildOrder
 from builder.matrix.axes import AbiClass, Arch, Cell, Platform
 from builder.matrix.plan import Build
+from tests.conftest import PATIENCE
 
 CELL = Cell.parse("torch2.6.0-cu124-cp310")
 FIRST = Build(
@@ -39,12 +40,12 @@ def test_the_second_python_waits_for_the_first_and_a_different_extension_does_no
     order, entered, other = BuildOrder([FIRST, SECOND, OTHER]), threading.Event(), threading.Event()
     with order.compiling(FIRST):
         waiting = pool.submit(compile_in(order, SECOND, entered))
-        pool.submit(compile_in(order, OTHER, other)).result(timeout=30)
+        pool.submit(compile_in(order, OTHER, other)).result(timeout=PATIENCE)
         assert other.is_set()
         assert not entered.is_set()
         assert [order.must_wait(build) for build in (FIRST, SECOND, OTHER)] == [False, True, False]
     assert not order.must_wait(SECOND)
-    waiting.result(timeout=30)
+    waiting.result(timeout=PATIENCE)
     assert entered.is_set()
 
 
@@ -52,7 +53,7 @@ def test_a_first_build_that_fails_releases_the_others(pool: ThreadPoolExecutor) 
     order, entered = BuildOrder([FIRST, SECOND]), threading.Event()
     with pytest.raises(ValueError, match="broken"), order.compiling(FIRST):
         raise ValueError("broken")
-    pool.submit(compile_in(order, SECOND, entered)).result(timeout=30)
+    pool.submit(compile_in(order, SECOND, entered)).result(timeout=PATIENCE)
     assert entered.is_set()
 
 

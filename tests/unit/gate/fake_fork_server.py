@@ -60,10 +60,10 @@ def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) ->
                 os._exit(0)
             case "ns::kills" | "ns::kills-for-good":
                 os.kill(parent, signal.SIGKILL)
-                time.sleep(60)
+                time.sleep(600)
             case "ns::stops":
                 os.kill(parent, signal.SIGSTOP)
-                time.sleep(60)
+                time.sleep(600)
             case "ns::stranger":
                 Path(task_dir, "journal").write_bytes(b'{"outcome": {"verdict": "passed"}}\n')
             case "ns::talks":
@@ -73,11 +73,12 @@ def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) ->
                 rlimits.become_subreaper()
                 for _ in range(5):
                     daemon(200 << 20)
-                time.sleep(60)
+                time.sleep(600)
             case "ns::many":
-                if all(os.fork() for _ in range(300)):
-                    time.sleep(60)
-                time.sleep(60)
+                task = os.getpid()
+                if not all(os.fork() for _ in range(300)):
+                    rlimits.exit_with_parent(task)  # the fake kills only the task
+                time.sleep(600)
             case "ns::forks":
                 if os.fork():
                     os.wait()  # the copy writes to the journal first; the real worker waits for it too
@@ -95,11 +96,15 @@ def daemon(size: int) -> None:
         os.wait()
         return
     os.setsid()
+    between = os.getpid()
     if not os.fork():
-        time.sleep(0.1)
+        for _ in range(12_000):
+            if os.getppid() != between:
+                break
+            time.sleep(0.01)
         rlimits.exit_with_parent(os.getppid())  # now the task
         kept = bytearray(b"x") * size
-        time.sleep(60)
+        time.sleep(600)
         del kept
     os._exit(0)
 

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import builder
 from builder.gate.system import rlimits
+from tests.conftest import PATIENCE, is_running, wait_until
 
 ROOT = str(Path(builder.__file__).parents[1])
 
@@ -36,15 +36,13 @@ def test_a_limit_can_be_removed() -> None:
 
 def test_a_process_dies_with_its_parent() -> None:
     code = (
-        "import os, time\nparent = os.getpid()\npid = os.fork()\n"
-        "if pid == 0:\n    rlimits.exit_with_parent(parent)\n    time.sleep(60)\n"
-        "print(pid, flush=True)\ntime.sleep(0.3)\nos.kill(os.getpid(), 9)\n"
+        "import os, time\nparent = os.getpid()\nreader, writer = os.pipe()\npid = os.fork()\n"
+        "if pid == 0:\n    rlimits.exit_with_parent(parent)\n    os.close(1)\n    os.close(2)\n"
+        "    os.write(writer, b'1')\n    time.sleep(600)\n"
+        "os.read(reader, 1)\nprint(pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
-    pid = int(python(code).stdout)  # returns when no process has the pipe open
-    deadline = time.monotonic() + 5
-    while Path(f"/proc/{pid}").exists() and "Z" not in Path(f"/proc/{pid}/stat").read_text(encoding="utf-8"):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    pid = int(python(code).stdout)  # the child has closed the pipe that this reads
+    wait_until(lambda: not is_running(pid), "the end of the child")
 
 
 def test_threads_and_memory_of_a_process() -> None:
@@ -55,7 +53,7 @@ def test_threads_and_memory_of_a_process() -> None:
 
 
 def test_killing_a_group_that_has_ended_is_no_error() -> None:
-    child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
     rlimits.kill_group(child.pid)
-    assert child.wait(5) == -signal.SIGKILL
+    assert child.wait(PATIENCE) == -signal.SIGKILL
     rlimits.kill_group(child.pid)

@@ -16,6 +16,7 @@ import builder
 from builder.gate.coverage import no_cases
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome, Spec
 from builder.gate.processes.scheduler import Scheduler
+from tests.conftest import PATIENCE, is_running, wait_until
 from tests.unit.gate import fake_fork_server
 
 ROOT = Path(builder.__file__).parents[1]
@@ -42,7 +43,7 @@ def gate(
     ops: str,
     checks: tuple[str, ...] = ("ops", "values"),
     *,
-    seconds: float = 30.0,
+    seconds: float = 120.0,
     has_cases: bool = True,
     memory: int = 4 << 30,
 ) -> Answer:
@@ -110,14 +111,12 @@ def test_a_recipe_without_cases_fails_nothing_and_passes_nothing(tmp_path: Path)
 
 
 def test_an_endless_op_runs_once(tmp_path: Path) -> None:
-    began = time.monotonic()
     answer = gate(tmp_path, "ns::loop,ns::fine", ("values", "layouts", "repeat", "compile"), seconds=1.0)
     assert "does not end within 1 s" in values(answer, "ns::loop").reason
     others = [one for one in answer.outcomes if one.op == "ns::loop" and one.check != "values"]
     assert {(one.verdict, one.reason) for one in others} == {
         (NOT_RUN, "not run, because the case exceeded the time limit in the check 'values'")
     }
-    assert time.monotonic() - began < 15
 
 
 def test_an_op_that_stops_its_fork_server_does_not_stop_the_gate(
@@ -125,10 +124,10 @@ def test_an_op_that_stops_its_fork_server_does_not_stop_the_gate(
 ) -> None:
     monkeypatch.setattr("builder.gate.processes.limits._PATIENCE", 0.3)
     began = time.monotonic()
-    answer = gate(tmp_path, "ns::stops,ns::fine", ("values",), seconds=1.0)
+    answer = gate(tmp_path, "ns::stops,ns::fine", ("values",), seconds=5.0)
     assert "kills its parent process" in values(answer, "ns::stops").reason
     assert values(answer, "ns::fine").verdict == PASSED
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300, "the op sleeps for 600 s"
 
 
 def test_a_fork_server_that_dies_at_an_import_is_an_outcome(tmp_path: Path) -> None:
@@ -175,13 +174,6 @@ def processes_below(pid: int) -> set[int]:
     return found
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int) -> None:
     code = (
@@ -189,23 +181,22 @@ def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int)
         "from pathlib import Path; from tests.unit.gate.test_scheduler import gate\n"
         "from builder.gate.processes.spawn import terminate_as_interrupt, Interrupted\n"
         "terminate_as_interrupt()\n"
-        f"try: gate(Path({str(tmp_path)!r}), 'ns::loop,ns::loop2')\n"
+        f"try: gate(Path({str(tmp_path)!r}), 'ns::loop,ns::loop2', seconds=600)\n"
         "except Interrupted as stop: sys.exit(128 + stop.number)\n"
     )
     scheduler = subprocess.Popen([sys.executable, "-c", code])
-    deadline = time.monotonic() + 60
-    while len(processes_below(scheduler.pid)) < 2 or not list(tmp_path.glob("*/journal")):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    time.sleep(0.2)
-    below = processes_below(scheduler.pid)
-    os.kill(scheduler.pid, number)
-    status = scheduler.wait(10)
+    try:
+        # The process of an op has written to its journal.
+        wait_until(lambda: any("float32" in journal.read_text() for journal in tmp_path.glob("*/journal")), "a case")
+        below = processes_below(scheduler.pid)
+        assert len(below) >= 2
+        os.kill(scheduler.pid, number)
+        status = scheduler.wait(PATIENCE)
+    finally:
+        scheduler.kill()
+        scheduler.wait()
     assert status == (-number if number == signal.SIGKILL else 128 + number)
-    deadline = time.monotonic() + 60
-    while any(alive(pid) for pid in below):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: not any(map(is_running, below)), "the end of all processes")
 
 
 def test_the_fake_fork_server_sends_the_same_facts() -> None:

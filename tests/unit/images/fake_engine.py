@@ -20,6 +20,8 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
+from tests.conftest import PATIENCE
+
 PROGRAM = """\
 #!/bin/sh
 "exec" "{python}" "$0" "$@"  # a path in the first line must not contain a space; to Python this line is a string
@@ -111,7 +113,7 @@ class FakeEngine:
 
     def output(self) -> Iterator[bytes]:
         """The frames of the next started program, as an attached client reads them."""
-        if not self.started.wait(20):
+        if not self.started.wait(PATIENCE):
             return
         self.started.clear()
         fake_run = self.runs.pop(0) if self.runs else FakeRun()
@@ -119,7 +121,7 @@ class FakeEngine:
             if text:
                 yield kind + b"\0\0\0" + len(text).to_bytes(4, "big") + text
         if fake_run.endless:
-            self.killed.wait(20)
+            self.killed.wait(PATIENCE)
         self.state = {"ExitCode": 137 if fake_run.endless else fake_run.status, "OOMKilled": fake_run.out_of_memory}
 
     def answer(self, verb: str, target: str, body: bytes = b"") -> tuple[int, Any]:

@@ -26,6 +26,7 @@ from builder.matrix.config import ImageRule
 from builder.matrix.plan import Build
 from builder.process import OWNER_VARIABLE
 from builder.store import Store
+from tests.conftest import PATIENCE
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.matrix.make import matrix
 
@@ -117,9 +118,9 @@ def test_the_buildx_of_a_killed_run_is_killed_first(fake: FakeEngine, store: Sto
         argv, env={**os.environ, OWNER_VARIABLE: owner}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as left:
         assert left.stdout is not None
-        left.stdout.readline()
+        left.stdout.readline()  # it has its environment
         ensure_image(Engine(), store, image, log=fake.root / "log")
-        assert left.wait(10) == -9
+        assert left.wait(PATIENCE) == -9
 
 
 def test_only_orphans_of_this_store_are_removed(fake: FakeEngine, store: Store) -> None:

@@ -12,6 +12,7 @@ from builder.progress.display import Progress
 from builder.progress.stages import StageTime
 from builder.publish.runs.timeline_picture import by_machine
 from builder.timeline.timeline import Timeline
+from tests.unit.fake_clock import FakeClock
 
 NAME, MACHINE = "ops-1.0-cpython-torch2.11.0-cu130-cp312", "gpu-node-0123.rack-7.very-long-machine-name.lab.example"
 
@@ -25,7 +26,7 @@ def shown(progress: Progress, width: int, monkeypatch: pytest.MonkeyPatch) -> li
 
 
 def test_a_long_name_of_a_machine_hides_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    progress = Progress()
+    progress = Progress(FakeClock())
     progress.start(NAME)
     progress.stage(NAME, "compile", MACHINE)
     (line,) = shown(progress, 140, monkeypatch)

@@ -152,13 +152,18 @@ def test_the_gate_gets_no_secret_and_has_a_time_limit(tmp_path: Path, monkeypatc
     monkeypatch.setenv("HF_TOKEN", "hunter2")
     monkeypatch.setenv("PIP_INDEX_URL", "https://me:hunter2@index.example/simple")
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    monkeypatch.setattr(op_gate, "gate_seconds", lambda _: 1)
     python = script(tmp_path, "import time; print(os.environ, flush=True); time.sleep(600)")
-    run_gate(python, make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", owner="secret")
-    log = (tmp_path / "log").read_text()
+    for seconds in (1, 10, 120):  # a slow machine starts a Python in more than a second
+        monkeypatch.setattr(op_gate, "gate_seconds", lambda _, limit=seconds: limit)
+        run_gate(
+            python, make.recipe(), tmp_path / f"gate{seconds}", jobs=1, log=tmp_path / "log", owner=f"secret {tmp_path}"
+        )
+        log = (tmp_path / "log").read_text()
+        assert log.endswith(f"buildfarm ended the program: it did not finish within {seconds} s\n")
+        if "PATH" in log:
+            break
     assert "OMP_NUM_THREADS" in log
     assert "hunter2" not in log
-    assert log.endswith("buildfarm ended the program: it did not finish within 1 s\n")
 
 
 def test_a_gate_without_an_answer_fails_and_is_tried_again() -> None:
@@ -175,10 +180,15 @@ def test_a_gate_that_an_op_has_stopped_is_ended(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(op_gate, "gate_seconds", lambda _: 1)
     began = time.monotonic()
     answer = run_gate(
-        Path(sys.executable), make.recipe(), tmp_path / "gate", jobs=1, log=tmp_path / "log", owner="stopped"
+        Path(sys.executable),
+        make.recipe(),
+        tmp_path / "gate",
+        jobs=1,
+        log=tmp_path / "log",
+        owner=f"stopped {tmp_path}",
     )
     assert isinstance(answer, str)
-    assert time.monotonic() - began < 60
+    assert time.monotonic() - began < 300, "it is stopped for ever"
 
 
 def test_time_limit_follows_the_limit_of_a_case() -> None:

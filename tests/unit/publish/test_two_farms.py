@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
@@ -13,41 +14,53 @@ import pytest
 from builder.commands.building import build
 from builder.matrix.plan import Plan
 from builder.publish.index.dist_index import write_index
+from tests.conftest import PATIENCE, wait_until
 from tests.unit.loopback import pure_wheel
 
 
-def farm(dist: Path, project: str, seconds: float) -> None:
-    """Put a wheel into the folder and publish; the index is written some time after its wheels were listed."""
+def first(dist: Path, ready: Event, asks: Event, done: Event) -> None:
+    """Put a wheel into the folder and publish; the index is written when the second farm is about to do the same."""
 
     def slow(*arguments: Any) -> Path:
-        time.sleep(seconds)
+        ready.set()
+        wait_until(lambda: asks.is_set() or done.is_set(), "the second farm")
+        done.wait(1)  # which can only be while it does not wait for this farm
         return write_index(*arguments)
 
-    if project == "two":
-        wait_for(dist / "report.json")  # the other farm is about to list the wheels
-        time.sleep(0.5)
+    pure_wheel(dist, "one", "1.0")
     vars(build)["write_index"] = slow
-    pure_wheel(dist, project, "1.0")
     build._publish(dist, Plan((), ()), [])
 
 
-def wait_for(file: Path) -> None:
-    until = time.monotonic() + 60
-    while not file.exists():
-        assert time.monotonic() < until
-        time.sleep(0.05)
+def second(dist: Path, ready: Event, asks: Event, done: Event) -> None:
+    """Publish another wheel after the first farm has listed the wheels."""
+    locked: Callable[[Path], Any] = vars(build)["locked"]
+
+    def noted(folder: Path) -> Any:
+        asks.set()
+        return locked(folder)
+
+    assert ready.wait(PATIENCE)
+    pure_wheel(dist, "two", "1.0")
+    vars(build)["locked"] = noted
+    build._publish(dist, Plan((), ()), [])
+    done.set()
 
 
 def test_the_index_lists_the_wheels_of_both(tmp_path: Path) -> None:
     dist = tmp_path / "dist"
     context = multiprocessing.get_context("spawn")
-    farms = [context.Process(target=farm, args=(dist, *each)) for each in (("two", 0.0), ("one", 3.0))]
-    for process in farms:
-        process.start()
-        time.sleep(6 if process is farms[0] else 0)  # the second farm has imported its modules when the first publishes
-    for process in farms:
-        process.join(60)
-        assert process.exitcode == 0
+    events = [context.Event() for _ in range(3)]
+    farms = [context.Process(target=farm, args=(dist, *events)) for farm in (first, second)]
+    try:
+        for process in farms:
+            process.start()
+        for process in farms:
+            process.join(3 * PATIENCE)
+            assert process.exitcode == 0
+    finally:
+        for process in farms:
+            process.kill()
     listed = json.loads((dist / "simple/index.json").read_bytes())["projects"]
     assert [project["name"] for project in listed] == ["one", "two"]
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from pathlib import Path
 
 import pytest
@@ -17,51 +18,57 @@ from builder.proof import Check, Proof, Verdict
 from builder.timeline import recorder as module
 from builder.timeline.recorder import Recorder
 from builder.timeline.timeline import Sample, Timeline, Use, thinned
+from tests.conftest import PATIENCE, owned, wait_until
 
-#: Starts a program without environment variables. It allocates 64 MiB, uses 0.4 s of processor time, and waits.
+#: Starts a program without environment variables. It allocates 64 MiB, uses 1.5 s of processor time, and waits. At the
+#: end, writes how many seconds both have used.
 PROGRAM = """
-import subprocess, sys, time
-child = "import time\\nheld = bytearray(64 << 20)\\nwhile time.process_time() < 0.4: pass"
+import os, subprocess, sys, time
+child = "import time\\nheld = bytearray(64 << 20)\\nwhile time.process_time() < 1.5: pass"
 child += "\\nprint(1, flush=True); input()"
 pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 running = subprocess.Popen([sys.executable, "-c", child], env={}, **pipes)
 running.stdout.readline()
 open("ready", "w").close()
-while not __import__("os").path.exists("end"): time.sleep(0.01)
+while not os.path.exists("end"): time.sleep(0.01)
 running.communicate(b"\\n")
-open("ended", "w").close()
-while not __import__("os").path.exists("leave"): time.sleep(0.01)
+with open("seconds", "w") as stream: print(sum(os.times()[:4]), file=stream)
+os.rename("seconds", "ended")
+while not os.path.exists("leave"): time.sleep(0.01)
 """
 
 
-def wait_for(path: Path) -> None:
-    end = time.monotonic() + 30
-    while not path.exists():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def test_memory_and_processor_time_of_a_program_and_its_children(tmp_path: Path) -> None:
-    recorder = Recorder("store/")
+    owner = uuid.uuid4().hex
+    recorder = Recorder(f"{owner}/")
     recorder.name("digest", "tiny-1.0")
     argv = [sys.executable, "-c", PROGRAM]
     thread = threading.Thread(
-        target=process.run, args=(argv,), kwargs={"log": tmp_path / "log", "owner": "store/digest", "cwd": tmp_path}
+        target=process.run,
+        args=(argv,),
+        kwargs={
+            "log": tmp_path / "log",
+            "owner": f"{owner}/digest",
+            "cwd": tmp_path,
+            "limits": process.Limits(seconds=600),  # also when this test fails
+        },
     )
     thread.start()
-    wait_for(tmp_path / "ready")
+    wait_until((tmp_path / "ready").exists, "the work of the child")
     recorder.sample()
     (tmp_path / "end").touch()
-    wait_for(tmp_path / "ended")
+    wait_until((tmp_path / "ended").exists, "the end of the child")
     recorder.sample()
     (tmp_path / "leave").touch()
-    thread.join()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
     recorder.sample()
     timeline = recorder.timeline([])
     assert set(timeline.uses) == {"tiny-1.0"}
     use = timeline.uses["tiny-1.0"]
     assert 64 << 20 <= use.memory <= 256 << 20
-    assert 0.4 <= use.cpu_seconds <= 1.5, "the seconds of the child count once, and are kept when it ends"
+    most = float((tmp_path / "ended").read_text()) + 0.8  # the process that keeps the program counts too
+    assert 1.5 <= use.cpu_seconds <= most, "the seconds of the child count once, and are kept when it ends"
     first, _, last = timeline.samples
     assert first.memory >= 64 << 20
     assert first.machine_memory >= first.memory
@@ -92,11 +99,10 @@ def test_seconds_are_counted_once(
 
 
 def test_programs_of_others_are_not_counted() -> None:
-    recorder = Recorder("nobody/")  # another test, in parallel, has programs of "store/"
-    other = subprocess.Popen(
-        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"BUILDFARM_OWNER": "else/x"}
-    )
+    recorder, owner = Recorder(f"{uuid.uuid4().hex}/"), f"{uuid.uuid4().hex}/x"
+    other = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={"BUILDFARM_OWNER": owner})
     try:
+        wait_until(lambda: owned(owner) == [other.pid], "a program with its owner")
         recorder.sample()
     finally:
         other.communicate(b"\n")
@@ -108,9 +114,15 @@ def test_programs_of_others_are_not_counted() -> None:
 def test_a_long_run_has_a_limited_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "INTERVAL", 0.005)
     monkeypatch.setattr(module, "MOST_SAMPLES", 8)
-    recorder = Recorder("store/")
+    recorder, sample, taken = Recorder("store/"), Recorder.sample, []
+
+    def count(recorder: Recorder) -> None:
+        sample(recorder)
+        taken.append(1)
+
+    monkeypatch.setattr(Recorder, "sample", count)
     with recorder.recording():
-        time.sleep(0.6)
+        wait_until(lambda: len(taken) >= 18, "18 samples")
     samples = recorder.timeline([]).samples
     assert 4 <= len(samples) < 8
     assert [sample.at for sample in samples] == sorted(sample.at for sample in samples)

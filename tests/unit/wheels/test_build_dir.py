@@ -12,6 +12,7 @@ import pytest
 from builder.wheels import build_dir
 from builder.wheels.build_dir import clear_abandoned, fixed_folder
 from builder.wheels.variables import merge_variables, prefix_map_flags
+from tests.conftest import PATIENCE
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +55,14 @@ def test_two_farms_take_turns(tmp_path: Path) -> None:
         (folder / "src").touch()
         thread = threading.Thread(target=second)
         thread.start()
-        assert waits.wait(60)
+        assert waits.wait(PATIENCE)
         waits.clear()
         with fixed_folder("another", tmp_path / "c", waits.set):  # who makes something else does not wait
             pass
         assert not waits.is_set()
         order.append("first")
-    thread.join(60)
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
     assert order == ["first", "second"]
 
 

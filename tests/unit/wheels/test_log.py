@@ -5,7 +5,6 @@ import inspect
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from builder.records.toolchain import Toolchain
 from builder.wheels.cibuildwheel import log as log_module
 from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.job import CompileJob
+from tests.conftest import wait_until
 from tests.unit.matrix import make
 
 CELL = Cell.parse("torch2.11.0-cu130-cp311")
@@ -271,9 +271,7 @@ def test_stages_are_reported_when_they_begin(tmp_path: Path) -> None:
     def append(text: str, until: int) -> None:
         with log.open("a") as stream:
             stream.write(text)
-        deadline = time.monotonic() + 20
-        while len(stages) < until and time.monotonic() < deadline:
-            time.sleep(0.05)
+        wait_until(lambda: len(stages) >= until, lambda: f"{until} stages: {stages}")
 
     with log_module.report_stages(log, len(EARLIER), stages.append):
         append("::group::Starting container image x...\n" + BEFORE_ALL, 1)

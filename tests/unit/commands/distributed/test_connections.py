@@ -26,9 +26,10 @@ def fails(address: str) -> BuildfarmError:
 
 
 def test_nothing_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    assert fails(f"tcp://127.0.0.1:{port}").sentence == "no scheduler listens at this address"
+    with socket.socket() as taken:  # so that no other program listens there
+        taken.bind(("127.0.0.1", 0))
+        error = fails(f"tcp://127.0.0.1:{taken.getsockname()[1]}")
+    assert error.sentence == "no scheduler listens at this address"
 
 
 def test_a_program_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from distributed.security import Security
 
 from builder.cli.app import app
 from docs.generate import DOCS
-from tests.conftest import lacking
+from tests.conftest import PATIENCE, lacking
 
 PAGE = DOCS / "how-to" / "several-machines.md"
 FILES = DOCS / "how-to" / "several-machines"
@@ -73,9 +73,9 @@ async def said(server: Security, client: Security) -> object:
         await comm.write(("heard", await comm.read()))
 
     async with listen("tls://127.0.0.1:0", answer, **server.get_listen_args("scheduler")) as listener:  # type: ignore[no-untyped-call]
-        comm = await connect(listener.contact_address, timeout=60, **client.get_connection_args("client"))  # type: ignore[no-untyped-call]
+        comm = await connect(listener.contact_address, timeout=PATIENCE, **client.get_connection_args("client"))  # type: ignore[no-untyped-call]
         await comm.write("hello")
-        heard = await asyncio.wait_for(comm.read(), 60)
+        heard = await asyncio.wait_for(comm.read(), PATIENCE)
         await comm.close()
         return heard
 

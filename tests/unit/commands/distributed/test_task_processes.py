@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import cast
 
 from builder.commands.distributed.protocol import Answer
 from builder.commands.distributed.worker.child import Work
 from builder.commands.distributed.worker.task_processes import TaskProcesses
+from tests.conftest import PATIENCE, wait_until
 
 #: Stands for the program that runs a task: it notes its start, waits while a file exists, and answers.
 PROGRAM = """\
@@ -40,10 +40,12 @@ class Run:
 
     def started(self, times: int) -> None:
         """Wait until the process has started so many times."""
-        deadline = time.monotonic() + 120
-        while len(self.stages) < times:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        wait_until(lambda: len(self.stages) >= times, f"start {times}")
+
+    def ended(self) -> None:
+        """Wait until the thread has ended."""
+        self.thread.join(PATIENCE)
+        assert not self.thread.is_alive()
 
 
 def test_a_task_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
@@ -52,7 +54,7 @@ def test_a_task_that_nobody_waits_for_is_ended(tmp_path: Path) -> None:
     run.thread.start()
     run.started(1)
     run.processes.end("key")
-    run.thread.join(120)
+    run.ended()
     assert run.result == (None, -15)
 
 
@@ -61,7 +63,7 @@ def test_a_task_is_ended_also_when_its_process_has_not_started_yet(tmp_path: Pat
     run = Run(tmp_path)
     run.processes.end("key")
     run.thread.start()
-    run.thread.join(120)
+    run.ended()
     assert run.result == (None, -15)
 
 
@@ -74,7 +76,7 @@ def test_a_task_that_is_wanted_again_while_it_ends_runs_again(tmp_path: Path) ->
     run.processes.want("key")
     run.started(2)
     (tmp_path / "hold").unlink()
-    run.thread.join(120)
+    run.ended()
     assert run.result == (Answer(machine="answered"), 0)
 
 
@@ -83,5 +85,5 @@ def test_an_earlier_end_does_not_end_the_next_run(tmp_path: Path) -> None:
     run.processes.end("key")
     run.processes.want("key")
     run.thread.start()
-    run.thread.join(120)
+    run.ended()
     assert run.result == (Answer(machine="answered"), 0)

@@ -26,6 +26,8 @@ from builder.images.registry.reference import Mirrors
 from builder.log import console
 from builder.matrix.axes import Platform
 from builder.process import Interrupted
+from tests.conftest import PATIENCE, wait_until
+from tests.unit.fake_clock import FakeClock
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.images.registry.stand_in_registry import Registry, running_registry
 
@@ -208,7 +210,7 @@ def test_an_engine_that_is_silent_for_too_long(
         client = docker.DockerClient(base_url=f"unix://{address}", version="1.41")
         with pytest.raises(MissingToolError, match=r"failed: timeout: nothing arrived for 0.5 seconds"):
             pull_image(client, "a:1", "a:1", None)
-        thread.join(5)
+        thread.join(PATIENCE)
         client.close()
         assert not thread.is_alive(), "the connection is closed, so the engine stops the download"
 
@@ -220,7 +222,7 @@ def test_an_interrupt_does_not_wait_for_a_silent_engine(
     fake: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: bytes
 ) -> None:
     del fake
-    monkeypatch.setattr(pull, "SILENCE_TIMEOUT", 20)
+    monkeypatch.setattr(pull, "SILENCE_TIMEOUT", 600)
     monkeypatch.setattr(process, "_stopping", threading.Event())
     address = str(tmp_path / "s")
     with socket.socket(socket.AF_UNIX) as server:
@@ -233,7 +235,7 @@ def test_an_interrupt_does_not_wait_for_a_silent_engine(
             connection.recv(1 << 16)
             connection.sendall(answer)
             process.kill_all()
-            ended.wait(60)
+            ended.wait(PATIENCE)
             connection.close()
 
         ended, thread = threading.Event(), threading.Thread(target=interrupt)
@@ -269,11 +271,14 @@ def test_without_a_terminal_the_progress_is_printed_as_lines(monkeypatch: pytest
         lines.append(line)
         printed.set()
 
+    clock = FakeClock()
     monkeypatch.setattr(progress_module, "LINE_SECONDS", 0.05)
     monkeypatch.setattr(progress_module, "print_line", take)
     progress = PullProgress(None)
     progress.add(layer("one", "Downloading", 5_000_000, 10_000_000))
-    with progress_module.shown("a:1", progress):
-        assert printed.wait(5)
+    with progress_module.shown("a:1", progress, clock):
+        assert printed.wait(PATIENCE)
+        clock.step(70)
+        wait_until(lambda: "a:1: 5.0 MB of 10.0 MB, downloading (1:10)" in lines, "a line with the new time")
     assert lines[0] == "a:1: 5.0 MB of 10.0 MB, downloading (0:00)"
-    assert lines[-1] == "pulled a:1 (10.0 MB, 0:00)"
+    assert lines[-1] == "pulled a:1 (10.0 MB, 1:10)"

@@ -21,6 +21,7 @@ from builder.publish.index.repository import Repository
 from builder.publish.server import upload_form, uploads
 from builder.publish.server.upload_folder import UploadFolder, remove_leftovers
 from builder.wheelfile import limits
+from tests.conftest import PATIENCE
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import CELL, proofs_of, ready
 from tests.unit.publish.server.client import Client, form_of
@@ -327,7 +328,7 @@ def test_a_starting_server_removes_uploads_of_killed_servers_and_keeps_those_tha
     other = context.Process(target=_hold, args=(tmp_path, started))
     other.start()
     try:
-        assert started.wait(60)
+        assert started.wait(PATIENCE)
         uploads = {path.name for path in (tmp_path / ".uploads").iterdir()}
         remove_leftovers(tmp_path)
         assert {path.name for path in (tmp_path / ".uploads").iterdir()} == uploads - {"left"}
