@@ -10,7 +10,7 @@ import pytest
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Ran, run
 from tests.fixtures.gate_env import make_environment
-from tests.full.incidents.conftest import PYTHON, TORCH, Build, Built, says
+from tests.real.incidents.conftest import PYTHON, TORCH, Build, Built, says
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

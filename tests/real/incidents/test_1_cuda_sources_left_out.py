@@ -9,7 +9,7 @@ import pytest
 
 from builder.wheelfile.facts import read_facts
 from tests.conftest import Ran
-from tests.full.incidents.conftest import Build, Built, says
+from tests.real.incidents.conftest import Build, Built, says
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

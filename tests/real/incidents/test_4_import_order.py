@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import Farm, run
 from tests.fixtures.gate_env import make_environment
-from tests.full.incidents.conftest import HERE, PAGES, PYTHON, TORCH, one_line, project, says, smoked
+from tests.real.incidents.conftest import HERE, PAGES, PYTHON, TORCH, one_line, project, says, smoked
 from tests.unit.loopback import pure_wheel
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]

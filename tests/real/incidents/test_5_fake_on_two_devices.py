@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import Farm, Ran, run
 from tests.fixtures.gate_env import make_environment
-from tests.full.incidents.conftest import HERE, PYTHON, TORCH, Built, derived, project, says, smoked
+from tests.real.incidents.conftest import HERE, PYTHON, TORCH, Built, derived, project, says, smoked
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
