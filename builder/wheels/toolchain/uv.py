@@ -114,7 +114,9 @@ def compile_requirements(
     source.write_text("\n".join(requirements) + "\n")
     argv = [*_COMPILE, *arguments, "--output-file", str(target), str(source)]
     run_uv(argv, requirements, index=index, log=log, owner=owner)
-    return target.read_text()
+    # uv 0.9 names packages of --no-emit-package in comments.
+    lines = [line for line in target.read_text().splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    return "".join(f"{line}\n" for line in lines)
 
 
 def compile_captured(

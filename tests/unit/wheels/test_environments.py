@@ -14,6 +14,7 @@ from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_cuda
+from builder.wheels.toolchain import uv
 from builder.wheels.toolchain.environments import (
     Environment,
     Environments,
@@ -360,3 +361,13 @@ def test_a_wheel_for_a_newer_c_library_says_nothing_of_the_wheel(
         environments.install(made.folder, [str(wheel)], index=[], log=log, owner="job")
     assert caught.value.sentence.startswith(f"the wheel needs {tags.replace('.', ' or ')}, but the C library")
     assert any("--executor docker" in hint for hint in caught.value.hints)
+
+
+def test_comments_of_uv_are_no_packages(tmp_path: Path, log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def old_uv(argv: list[str], *_: object, **__: object) -> None:
+        target = Path(argv[argv.index("--output-file") + 1])
+        target.write_text("ninja==1.13.2\n\n# The following packages were excluded from the output:\n# triton\n")
+
+    monkeypatch.setattr(uv, "run_uv", old_uv)
+    locked = uv.compile_requirements(["ninja"], folder=tmp_path, index=[], log=log, owner="owner")
+    assert locked == "ninja==1.13.2\n"
