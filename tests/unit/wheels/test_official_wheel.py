@@ -52,6 +52,7 @@ def test_a_project_without_a_wheel_names_the_command_that_builds_one(
 
 
 def test_an_index_that_is_not_there_is_a_missing_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
     monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
     monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
     with pytest.raises(MissingToolError, match="could not be fetched"):
