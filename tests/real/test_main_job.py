@@ -20,28 +20,13 @@ import pytest
 from builder.wheelfile.facts import read_facts
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import BUILDFARM, ROOT, Farm, run, wheel_of
+from tests.fixtures.built_cells import CALL
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 #: One cell, under the Python that runs the tests, and one architecture.
 PYTHON = "{}.{}".format(*sys.version_info)
 SELECT = ("--torch", "2.11", "--cuda", "13.0", "--python", PYTHON, "--ext", "ms_deform_attn", "--arch", "9.0")
-
-#: One forward and one backward call of the installed package, with values that can be checked by hand: a sample at the
-#: centre of a constant map returns the constant, and spreads a gradient of one over the map.
-CALL = """
-import json, sys, torch, ms_deform_attn
-value = torch.full((1, 16, 2, 8), 3.0, requires_grad=True)
-shapes, start = torch.tensor([[4, 4]]), torch.tensor([0])
-where = torch.full((1, 5, 2, 1, 1, 2), 0.5, requires_grad=True)
-weight = torch.ones(1, 5, 2, 1, 1, requires_grad=True)
-out = ms_deform_attn.ms_deform_attn(value, shapes, start, where, weight)
-out.sum().backward()
-assert torch.equal(out, torch.full((1, 5, 16), 3.0)), out
-assert torch.allclose(value.grad.sum(), torch.tensor(80.0)), value.grad.sum()
-assert torch.allclose(weight.grad, torch.full_like(weight, 24.0)), weight.grad
-print(json.dumps({"torch": torch.__version__, "python": sys.version.split()[0], "file": ms_deform_attn.__file__}))
-"""
 
 
 @pytest.fixture(scope="module")
