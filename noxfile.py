@@ -47,6 +47,7 @@ def everything(session: nox.Session) -> None:
     for program in ("install-chromium", "install-redis"):
         session.run(f"tests/fixtures/{program}", external=True)
     session.run("tests/images/make-base", "all", external=True)
+    session.run("tests/images/list-packages", external=True)
     variables = {"CI": "true"}
     # Tests in containers share one set of images and volumes, so one process runs them.
     session.run("pytest", "tests/containers", "tests/full/containers", *session.posargs, env=variables)

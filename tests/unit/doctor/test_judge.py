@@ -14,6 +14,7 @@ from builder.matrix.compat import Compat
 from builder.proofs.environment.checks.companions import check_companions
 from builder.proofs.environment.checks.gpus import check_gpus
 from builder.proofs.environment.checks.nvidia import check_nvidia
+from builder.proofs.environment.checks.tested import check_tested_versions
 from builder.proofs.environment.checks.tools import check_tools
 from builder.proofs.environment.checks.torches import check_torch
 from builder.proofs.environment.cures import Cures
@@ -28,6 +29,7 @@ from builder.proofs.environment.facts import (
 )
 from builder.proofs.environment.finding import Finding, Level
 from builder.proofs.environment.fit import fitting_torch
+from builder.tested_versions import TESTED
 from builder.wheelfile.compatibility import runs_on
 
 COMPAT = Compat.load()
@@ -229,6 +231,15 @@ def test_what_a_build_lacks_is_a_note(tools: Tools, code: str) -> None:
     note = only([*check_tools(cures(environment(tools=tools)))])
     assert (note.code, note.level) == (code, Level.NOTE)
     assert [*check_tools(cures(environment()))] == []
+
+
+def test_a_version_that_was_not_tested_with_buildfarm_is_a_note() -> None:
+    newer = package("cibuildwheel", "99.0")
+    assert [*check_tested_versions(cures(environment("2.11.0", "13.0", newer)))] == [], "buildfarm is not in it"
+    found = environment("2.11.0", "13.0", newer, package("buildfarm", "1"), package("uv", TESTED["uv"].oldest))
+    note = only([*check_tested_versions(cures(found))])
+    assert (note.code, note.level) == ("untested-version", Level.NOTE)
+    assert note.cure[0].endswith(f"install --python /env/bin/python cibuildwheel{TESTED['cibuildwheel'].requirement}")
 
 
 def test_pip_is_used_where_uv_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
