@@ -22,6 +22,7 @@ from builder.matrix.axes import Python
 from builder.process import OWNER_VARIABLE
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
+from tests.engine_lock import EngineLock
 from tests.failures import Failures
 
 ROOT = Path(__file__).parent.parent
@@ -74,7 +75,7 @@ def free_disk(volume: str = "") -> None:
 
 
 #: Seconds for what must happen, also on a slow machine under load. Only a test that fails waits so long.
-PATIENCE = 120.0
+PATIENCE = 300.0
 
 
 def wait_until(condition: Callable[[], object], what: str | Callable[[], str], seconds: float = PATIENCE) -> None:
@@ -95,11 +96,11 @@ def is_running(pid: int) -> bool:
 
 
 def owned(owner: str) -> list[int]:
-    """The processes that were started with this owner in their environment."""
+    """The processes with an owner in their environment that begins with this text."""
     mark, found = f"{OWNER_VARIABLE}={owner}".encode(), []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if mark in (process / "environ").read_bytes().split(b"\0"):
+            if any(line.startswith(mark) for line in (process / "environ").read_bytes().split(b"\0")):
                 found.append(int(process.name))
     return found
 
@@ -231,8 +232,10 @@ def pytest_configure(config: pytest.Config) -> None:
     Tests take the Pythons of the machine; those of downloads bring a mirror of their own.
     """
     os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
-    if IN_CI and not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Failures(config))
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(EngineLock())
+        if IN_CI:
+            config.pluginmanager.register(Failures(config))
     if STORE not in os.environ and not hasattr(config, "workerinput"):
         _made.append(Path(tempfile.mkdtemp(prefix="buildfarm-test-store-")))
         os.environ[STORE] = str(_made[0])

@@ -36,17 +36,12 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from tests.benchmarks.index_speed import write_records
+from tests.fixtures.on_free_port import free_port
 from tests.unit.loopback import pure_wheel
 
 CLIENTS, ROUNDS = 4, 3
 _ENVIRONMENT = {**os.environ, "GUNICORN_CMD_ARGS": "--threads 8"}
 _ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html; q=0.1, text/html; q=0.01"
-
-
-def free_port() -> int:
-    """A port that nobody uses."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
 
 
 def client(port: int, paths: Sequence[str], seconds: float, done: multiprocessing.Queue[int]) -> None:

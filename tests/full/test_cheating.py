@@ -18,7 +18,7 @@ from builder.matrix.config import Recipe
 from builder.proof import Verdict
 from builder.proofs.cells import op_gate
 from builder.proofs.cells.op_gate import gate_failed, gate_proofs, run_gate
-from tests.conftest import ROOT
+from tests.conftest import PATIENCE, ROOT
 from tests.fixtures.gate_env import make_environment
 from tests.unit.matrix import make
 
@@ -84,14 +84,16 @@ def python(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def cheat(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cheat]:
-    """Run the gate as `build` does, for these ops, with one check and short limits."""
+    """Run the gate as `build` does, for these ops, with one check.
 
-    def spec_of(recipe: Recipe, jobs: int) -> Spec:
-        return Spec("cheats", list(recipe.imports), jobs=jobs, seconds=6, checks=["values", "ops"])
+    `seconds` is the limit of one case: short for an attack that waits for it, and long where an honest op must pass.
+    """
 
-    monkeypatch.setattr(op_gate, "spec_of", spec_of)
+    def gate(*ops: str, module: str = "cheats.attacks", seconds: float = PATIENCE) -> Answer | str:
+        def spec_of(recipe: Recipe, jobs: int) -> Spec:
+            return Spec("cheats", list(recipe.imports), jobs=jobs, seconds=seconds, checks=["values", "ops"])
 
-    def gate(*ops: str, module: str = "cheats.attacks") -> Answer | str:
+        monkeypatch.setattr(op_gate, "spec_of", spec_of)
         folder = tmp_path / "recipe"
         folder.mkdir()
         (folder / "cases.py").write_text(f"NAMES = {ops!r}\n{CASES}")
@@ -124,12 +126,12 @@ def test_no_op_gives_itself_a_passed(cheat: Cheat) -> None:
 
 @pytest.mark.parametrize("attack", ALONE)
 def test_no_op_ends_the_run_without_a_failure(cheat: Cheat, attack: str) -> None:
-    assert_failed(cheat(attack, "wrong"), attack)
+    assert_failed(cheat(attack, "wrong", seconds=6), attack)
 
 
 @pytest.mark.parametrize("attack", BY_IMPORT)
 def test_no_import_makes_values_pass(cheat: Cheat, attack: str) -> None:
-    assert_failed(cheat("wrong", "wrong_too", module=f"cheats.{attack}"), "wrong")
+    assert_failed(cheat("wrong", "wrong_too", module=f"cheats.{attack}", seconds=6), "wrong")
 
 
 def assert_failed(answer: Answer | str, op: str) -> None:

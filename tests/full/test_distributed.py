@@ -13,8 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import run
-from tests.fixtures.distributed_farm import INT, KILL, DistributedFarm, Program, distributed_farm, until
+from tests.conftest import run, wait_until
+from tests.fixtures.distributed_farm import INT, KILL, DistributedFarm, Program, distributed_farm
 
 pytestmark = pytest.mark.slow
 
@@ -55,7 +55,7 @@ def tag() -> str:
 def gone(processes: list[psutil.Process]) -> None:
     """Wait until none of these processes runs."""
     assert processes
-    until(lambda: not any(map(_runs, processes)), "an end of every process of the build")
+    wait_until(lambda: not any(map(_runs, processes)), "an end of every process of the build")
 
 
 def _runs(process: psutil.Process) -> bool:

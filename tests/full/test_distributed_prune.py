@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures.distributed_farm import distributed_farm, until
+from tests.conftest import wait_until
+from tests.fixtures.distributed_farm import distributed_farm
 from tests.unit.commands.test_store import pruning
 
 pytestmark = pytest.mark.slow
@@ -36,4 +37,4 @@ def test_prune_disturbs_no_running_worker(tmp_path: Path, monkeypatch: pytest.Mo
         for name in ("alpha", "beta"):
             farm.workers[name].end()
             with pruning(farm.store(name), outputs[name]):
-                until(lambda store=farm.store(name): empty(store), "empty")  # type: ignore[misc] # noqa: B008
+                wait_until(lambda store=farm.store(name): empty(store), "empty")  # type: ignore[misc] # noqa: B008

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from builder.publish.index.new_wheel import proofs_path
 from builder.store import Store
-from tests.conftest import BUILDFARM
+from tests.conftest import BUILDFARM, Ran
+from tests.conftest import run as run_program
 from tests.fixtures.distributed_farm import DistributedFarm, distributed_farm
 from tests.unit.small_project import PYTHON
 
@@ -26,12 +26,9 @@ esac
 """
 
 
-def run(farm: DistributedFarm, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def run(farm: DistributedFarm, *words: str | Path) -> Ran:
     """Run a command with the client's store."""
-    argv = [BUILDFARM, *words, "--store", farm.store("client")]
-    return subprocess.run(
-        list(map(str, argv)), cwd=farm.project.root, capture_output=True, text=True, timeout=400, check=False
-    )
+    return run_program(BUILDFARM, *words, "--store", farm.store("client"), cwd=farm.project.root)
 
 
 def test_wheels_are_tested_on_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,8 +54,8 @@ def test_wheels_are_tested_on_workers(tmp_path: Path, monkeypatch: pytest.Monkey
         foreign.write_bytes(sorted(beside)[0].read_bytes())
 
         done = run(farm, "smoke", "--scheduler", farm.address, "--prove-on", "sm_80,sm_90", "--dist", dist, "--json")
-        assert done.returncode == 0, done.stdout + done.stderr
-        results = json.loads(done.stdout)
+        assert done.code == 0, done.all
+        results = json.loads(done.out)
         assert [result["cell"] for result in results] == [CELL] * 2
         for result in results:
             proofs = {proof["check"]: proof for proof in result["proofs"]}
@@ -72,13 +69,13 @@ def test_wheels_are_tested_on_workers(tmp_path: Path, monkeypatch: pytest.Monkey
             entries = json.loads(proofs_path(wheel).read_text())
             assert CELL in {entry["cell"] for entry in entries}
         report = run(farm, "report", "--json")
-        stages = json.loads(report.stdout)["runs"][0]["timeline"]["stages"]
+        stages = json.loads(report.out)["runs"][0]["timeline"]["stages"]
         assert {stage["machine"] for stage in stages if stage["stage"] != "waiting"} == {"with-gpu"}
 
         done = run(farm, "smoke", foreign, "--scheduler", farm.address)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert f"{foreign.name} in {CELL}: 16 passed" in done.stdout
-        assert ") on plain" in done.stderr or ") on with-gpu" in done.stderr
+        assert done.code == 0, done.all
+        assert f"{foreign.name} in {CELL}: 16 passed" in done.out
+        assert ") on plain" in done.err or ") on with-gpu" in done.err
         page = farm.folder / "report.html"
-        assert run(farm, "report", "--out", page).returncode == 0
+        assert run(farm, "report", "--out", page).code == 0
         assert "What each worker did" in page.read_text()

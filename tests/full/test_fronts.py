@@ -6,11 +6,10 @@ import contextlib
 import os
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import httpx2
@@ -20,9 +19,10 @@ from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
-from tests.benchmarks.serve_speed import environment, free_port
-from tests.conftest import ROOT, lacking, run
-from tests.fixtures.index_server import clean_environment, running, wait_for
+from tests.benchmarks.serve_speed import environment
+from tests.conftest import PATIENCE, ROOT, lacking, run, wait_until
+from tests.fixtures.index_server import clean_environment, running
+from tests.fixtures.on_free_port import on_free_port
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 
@@ -56,42 +56,23 @@ def documented(name: str) -> str:
 
 
 @contextlib.contextmanager
-def started(argv: Sequence[str | Path], port: int, log: Path) -> Iterator[str]:
-    """Run a server; yields its URL."""
-    with log.open("wb") as output:
-        process = subprocess.Popen([str(word) for word in argv], stdout=output, stderr=subprocess.STDOUT)
-    try:
-        wait_for(lambda: process.poll() is not None or accepts(port), 240)
-        assert process.poll() is None, log.read_text()
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-
-
-def accepts(port: int) -> bool:
-    with contextlib.suppress(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port)).close()
-        return True
-    return False
-
-
-@contextlib.contextmanager
 def nginx_with(program: Path, folder: Path, http: str) -> Iterator[str]:
     """Run nginx with this text in its `http` block, in which port 8080 stands for the port of nginx."""
     folder.mkdir()
-    port = free_port()
     user = "user root;" if os.getuid() == 0 else ""  # its workers must read the folders of the tests
     paths = " ".join(f"{kind}_temp_path {folder};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-    text = http.replace("listen 8080", f"listen 127.0.0.1:{port}")
     config = folder / "nginx.conf"
-    config.write_text(
-        f"{user} daemon off; pid {folder}/pid; error_log stderr;\n"
-        f"events {{}}\nhttp {{ access_log off; {paths}\n{text}\n}}\n"
-    )
-    argv: list[str | Path] = [program, "-p", folder, "-c", config, "-e", "stderr"]
-    with started(argv, port, folder / "log") as url:
-        yield url
+
+    def argv_of(port: int) -> list[str | Path]:
+        text = http.replace("listen 8080", f"listen 127.0.0.1:{port}")
+        config.write_text(
+            f"{user} daemon off; pid {folder}/pid; error_log stderr;\n"
+            f"events {{}}\nhttp {{ access_log off; {paths}\n{text}\n}}\n"
+        )
+        return [program, "-p", folder, "-c", config, "-e", "stderr"]
+
+    with on_free_port(argv_of, folder / "log") as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +92,7 @@ def installs(url: str, folder: Path, env: Mapping[str, str], *words: str) -> Non
     pip: tuple[str | Path, ...] = (sys.executable, "-m", "pip", "install", "--no-cache-dir", "--index-url", url)
     uv: tuple[str | Path, ...] = (find_uv(), "pip", "install", "--python", sys.executable, "--default-index", url)
     for number, argv in enumerate((pip, uv)):
-        done = run(*argv, "--target", folder / str(number), *words, env=env, timeout=180)
+        done = run(*argv, "--target", folder / str(number), *words, env=env)
         assert done.code == 0, done.all
         assert (folder / str(number) / "my_ext.py").is_file()
 
@@ -147,7 +128,7 @@ def test_nginx_serves_the_folder(nginx: Path, mirror: Path, tmp_path: Path, env:
 def raw_get(url: str, path: str, source: str = "127.0.0.1") -> bytes:
     """The answer to a path that is sent as it is, from an address of this machine."""
     port = int(url.rpartition(":")[2])
-    with socket.create_connection(("127.0.0.1", port), timeout=20, source_address=(source, 0)) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE, source_address=(source, 0)) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         return connection.makefile("rb").read()
 
@@ -161,24 +142,22 @@ def test_nginx_in_front_of_the_server(nginx: Path, tmp_path: Path, env: Mapping[
             secret = Tokens(root).add("ci", ("upload",), None)[0]
             words = ("upload", "--repository-url", f"{url}/wheels/legacy/", big)
             user = {"TWINE_USERNAME": "__token__", "TWINE_PASSWORD": secret}
-            done = run(sys.executable, "-m", "twine", *words, env={**env, **user}, timeout=300)
+            done = run(sys.executable, "-m", "twine", *words, env={**env, **user})
             assert done.code == 0, done.all
-            refused = run(
-                sys.executable, "-m", "twine", *words, env={**env, **user, "TWINE_PASSWORD": "x"}, timeout=300
-            )
+            refused = run(sys.executable, "-m", "twine", *words, env={**env, **user, "TWINE_PASSWORD": "x"})
             assert "HTTPError: 401 Unauthorized" in refused.all
             installs(f"{url}/wheels/simple/", tmp_path / "a", env, "my_ext")
             assert b"my_ext-1.0" in raw_get(url, "/wheels/simple/my-ext/", "127.0.0.7")
-        wait_for(lambda: " 127.0.0.7 GET /wheels/simple/my-ext/ 200 " in server.log.read_text())
+        line = " 127.0.0.7 GET /wheels/simple/my-ext/ 200 "
+        wait_until(lambda: line in server.log.read_text(), f"in the log of the server:{line}")
 
 
 @contextlib.contextmanager
 def mirrored_at(program: Path, folder: Path, url: str) -> Iterator[str]:
     """simple-repository-server in front of an index; yields the URL of its pages."""
-    port = free_port()
-    argv: list[str | Path] = [program, "--host", "127.0.0.1", "--port", str(port), "--stream-http-resources", url]
-    with started(argv, port, folder / "mirror.log") as mirrored:
-        yield f"{mirrored}/simple/"
+    argv: list[str | Path] = [program, "--host", "127.0.0.1", "--stream-http-resources", url]
+    with on_free_port(lambda port: [*argv, "--port", str(port)], folder / "mirror.log") as port:
+        yield f"http://127.0.0.1:{port}/simple/"
 
 
 @pytest.mark.network

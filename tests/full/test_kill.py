@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.process import OWNER_VARIABLE
 from builder.store import Store
-from tests.conftest import BUILDFARM, ROOT, run
+from tests.conftest import BUILDFARM, PATIENCE, ROOT, owned, run, wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -33,15 +32,7 @@ def store(tmp_path: Path) -> Iterator[Path]:
 
 def compilers(store: Path) -> list[int]:
     """The ids of processes whose owner is a build of this store, whatever their parent is."""
-    mark = f"{OWNER_VARIABLE}={Store(store).owner('')}".encode()
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if mark in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-        except OSError:
-            continue
-    return found
+    return owned(Store(store).owner(""))
 
 
 def test_ten_kills_and_then_a_complete_wheel(store: Path, tmp_path: Path) -> None:
@@ -82,7 +73,7 @@ def test_ten_kills_and_then_a_complete_wheel(store: Path, tmp_path: Path) -> Non
     (wheel,) = dist.glob("*.whl")
     assert zipfile.ZipFile(wheel).testzip() is None
     assert list(log.glob("*.log"))
-    assert compilers(store) == []
+    wait_until(lambda: compilers(store) == [], "the end of all compilers")
     assert list((store / "work").glob("*")) == [], "scratch folders of killed runs are deleted"
 
 
@@ -106,15 +97,9 @@ def test_a_signal_ends_the_run_and_its_compilers(store: Path, tmp_path: Path, nu
         line = process.stderr.readline()
         assert line, output
         output += line
-    deadline = time.monotonic() + 120
-    while not compilers(store):
-        assert time.monotonic() < deadline, "no compiler runs in the compile stage"
-        assert process.poll() is None, "no compiler runs in the compile stage"
-        time.sleep(0.1)
-    time.sleep(1.5)
+    wait_until(lambda: process.poll() is not None or compilers(store), "a compiler in the compile stage")
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
-    assert process.returncode == 130, err
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 130, output + err
     assert "interrupted; finished builds are kept" in err
-    time.sleep(0.2)
-    assert compilers(store) == []
+    wait_until(lambda: compilers(store) == [], "the end of all compilers")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
+from tests.conftest import wait_until
 from tests.fixtures.container_farm import (
     ABSENT,
     BASE,
@@ -69,10 +69,8 @@ def test_interrupted_while_an_image_is_built(farm: ContainerFarm) -> None:
         done = ended(run)
         assert done.code == 130, done.all
         farm.nothing_left()
-        deadline = time.monotonic() + 30  # the engine stops the step a moment later
-        while asking := in_containers(ABSENT):
-            assert time.monotonic() < deadline, asking
-            time.sleep(0.2)
+        # The engine stops the step a moment later.
+        wait_until(lambda: in_containers(ABSENT) == [], lambda: f"the end of {in_containers(ABSENT)}")
 
 
 def in_containers(word: str) -> list[str]:
