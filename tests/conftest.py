@@ -96,11 +96,12 @@ def is_running(pid: int) -> bool:
 
 
 def owned(owner: str) -> list[int]:
-    """The processes with an owner in their environment that begins with this text."""
+    """The processes with this owner in their environment. `STORE/` stands for all owners of a store."""
     mark, found = f"{OWNER_VARIABLE}={owner}".encode(), []
+    end = b"" if owner.endswith("/") else b"\0"
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has ended
-            if any(line.startswith(mark) for line in (process / "environ").read_bytes().split(b"\0")):
+            if b"\0" + mark + end in b"\0" + (process / "environ").read_bytes():
                 found.append(int(process.name))
     return found
 

@@ -36,7 +36,7 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from tests.benchmarks.index_speed import write_records
-from tests.fixtures.on_free_port import free_port
+from tests.fixtures.servers import free_port
 from tests.unit.loopback import pure_wheel
 
 CLIENTS, ROUNDS = 4, 3

@@ -33,7 +33,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.store import Store
 from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
-from tests.conftest import BUILDFARM, ROOT, Farm, free_disk, in_foreground, needs_images
+from tests.conftest import BUILDFARM, PATIENCE, ROOT, Farm, free_disk, in_foreground, needs_images
 from tests.fixtures.built_cells import assert_proven, record
 from tests.images.registry import LOGIN, LocalRegistry, running_registry
 
@@ -243,13 +243,13 @@ def test_an_interrupt_stops_the_download_in_the_engine(tmp_path: Path) -> None:
         preexec_fn=in_foreground,  # noqa: PLW1509 - the server's thread takes no lock that the new process needs
     )
     try:
-        assert SlowRegistry.begun.wait(300)
+        assert SlowRegistry.begun.wait(PATIENCE)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=300)  # a busy engine reports rarely
+        _, err = process.communicate(timeout=PATIENCE)  # a busy engine reports rarely
         assert process.returncode == 130, err
         assert "interrupted" in err
         assert "Traceback" not in err
-        assert SlowRegistry.ended.wait(120), "the engine still downloads"
+        assert SlowRegistry.ended.wait(PATIENCE), "the engine still downloads"
     finally:
         process.kill()
         process.communicate()

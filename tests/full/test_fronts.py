@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,9 +18,9 @@ from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.wheels.toolchain.uv import find_uv
 from tests.benchmarks.serve_speed import environment
-from tests.conftest import PATIENCE, ROOT, lacking, run, wait_until
+from tests.conftest import PATIENCE, ROOT, run, wait_until
 from tests.fixtures.index_server import clean_environment, running
-from tests.fixtures.on_free_port import on_free_port
+from tests.fixtures.servers import debian_program, on_free_port
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import ready
 
@@ -32,20 +30,8 @@ BROWSER = "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"
 
 @pytest.fixture(scope="module")
 def nginx(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The program of Debian's package `nginx`, which is unpacked and not installed, unless the machine has it."""
-    if found := shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"):
-        return Path(found)
-    if shutil.which("apt-get") is None:
-        lacking("there is no nginx, and no apt-get to download it")
-    folder = tmp_path_factory.mktemp("nginx")
-    got = subprocess.run(
-        ["apt-get", "-q", "download", "nginx"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    packages = list(folder.glob("nginx_*.deb"))
-    if not packages:
-        lacking(f"apt-get cannot download nginx: {got.stderr.strip()}")
-    subprocess.run(["dpkg-deb", "-x", packages[0], folder / "unpacked"], check=True)
-    return folder / "unpacked/usr/sbin/nginx"
+    """The program nginx."""
+    return debian_program("nginx", "usr/sbin/nginx", tmp_path_factory.mktemp("nginx"))
 
 
 def documented(name: str) -> str:

@@ -8,12 +8,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
-import shutil
-import socket
 import subprocess
 import tarfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +19,8 @@ from uuid import uuid4
 
 import requests
 
-from tests.conftest import lacking
+from tests.conftest import PATIENCE
+from tests.fixtures.servers import debian_program, on_free_port
 
 _DOCKER = "application/vnd.docker."
 _MANIFEST = f"{_DOCKER}distribution.manifest.v2+json"
@@ -32,9 +29,6 @@ _MANIFEST = f"{_DOCKER}distribution.manifest.v2+json"
 LOGIN = ("someone", "secret")
 _BCRYPT = "$2b$04$zriY6iUeRQHw/gOxtmY6ZeQCDPMzoLs./Wk4sc5ESpyhMJpT75Snm"
 
-#: Seconds to wait for the registry's first answer.
-PATIENCE = 30
-
 
 @dataclass(frozen=True)
 class LocalRegistry:
@@ -42,14 +36,12 @@ class LocalRegistry:
 
     Attributes:
         address: `127.0.0.1:PORT`.
-        process: the running program.
         log: its log, with a line for each request.
         login: user and password that the registry requires, or None.
 
     """
 
     address: str
-    process: subprocess.Popen[bytes]
     log: Path
     login: tuple[str, str] | None = None
 
@@ -79,7 +71,7 @@ class LocalRegistry:
             data=json.dumps(manifest),
             headers={"Content-Type": _MANIFEST},
             auth=self.login,
-            timeout=60,
+            timeout=PATIENCE,
         )
         answer.raise_for_status()
         return answer.headers["Docker-Content-Digest"]
@@ -124,14 +116,16 @@ class LocalRegistry:
         else:
             with data.open("rb") as stream:
                 digest, size = hashlib.file_digest(stream, "sha256").hexdigest(), data.stat().st_size
-        started = requests.post(f"http://{self.address}/v2/{repository}/blobs/uploads/", auth=self.login, timeout=60)
+        started = requests.post(
+            f"http://{self.address}/v2/{repository}/blobs/uploads/", auth=self.login, timeout=PATIENCE
+        )
         url = f"{started.headers['Location']}&digest=sha256:{digest}"
         headers = {"Content-Type": "application/octet-stream"}
         if isinstance(data, bytes):
-            answer = requests.put(url, data=data, headers=headers, auth=self.login, timeout=600)
+            answer = requests.put(url, data=data, headers=headers, auth=self.login, timeout=PATIENCE)
         else:
             with data.open("rb") as stream:
-                answer = requests.put(url, data=stream, headers=headers, auth=self.login, timeout=600)
+                answer = requests.put(url, data=stream, headers=headers, auth=self.login, timeout=PATIENCE)
         answer.raise_for_status()
         return {"digest": f"sha256:{digest}", "size": size}
 
@@ -139,61 +133,23 @@ class LocalRegistry:
 @contextmanager
 def running_registry(folder: Path, *, password: bool = False) -> Iterator[LocalRegistry]:
     """A registry that runs during the body, with its files below a folder; `password` is whether it requires LOGIN."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    settings: dict[str, Any] = {
-        "version": 0.1,
-        "storage": {"filesystem": {"rootdirectory": str(folder / "blobs")}},
-        "http": {"addr": address},
-    }
-    if password:
-        (folder / "passwords").write_text(f"{LOGIN[0]}:{_BCRYPT}\n")
-        settings["auth"] = {"htpasswd": {"realm": "tests", "path": str(folder / "passwords")}}
-    (folder / "registry.json").write_text(json.dumps(settings))  # JSON is YAML
-    log = folder / "registry.log"
-    with log.open("wb") as stream:
-        process = subprocess.Popen(
-            [_program(folder), "serve", folder / "registry.json"],
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "OTEL_TRACES_EXPORTER": "none"},
-        )
-    try:
-        _await(address, process, log)
-        yield LocalRegistry(address, process, log, LOGIN if password else None)
-    finally:
-        process.kill()
-        process.wait()
+    program = debian_program("docker-registry", "usr/bin/docker-registry", folder)
+    config = folder / "registry.json"
 
+    def argv_of(port: int) -> list[str | Path]:
+        settings: dict[str, Any] = {
+            "version": 0.1,
+            "storage": {"filesystem": {"rootdirectory": str(folder / "blobs")}},
+            "http": {"addr": f"127.0.0.1:{port}"},
+        }
+        if password:
+            (folder / "passwords").write_text(f"{LOGIN[0]}:{_BCRYPT}\n")
+            settings["auth"] = {"htpasswd": {"realm": "tests", "path": str(folder / "passwords")}}
+        config.write_text(json.dumps(settings))  # JSON is YAML
+        return [program, "serve", config]
 
-def _await(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end and process.poll() is None:
-        try:
-            requests.get(f"http://{address}/v2/", timeout=5)
-        except requests.ConnectionError:
-            time.sleep(0.1)
-        else:
-            return
-    raise AssertionError(log.read_text())
-
-
-def _program(folder: Path) -> Path:
-    """The program of Debian's package `docker-registry`; it is unpacked into the folder if it is not installed."""
-    if found := shutil.which("docker-registry"):
-        return Path(found)
-    if shutil.which("apt-get") is None:
-        lacking("there is no docker-registry program, and no apt-get to download it")
-    unpacked = folder / "docker-registry"
-    got = subprocess.run(
-        ["apt-get", "-q", "download", "docker-registry"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    packages = list(folder.glob("docker-registry_*.deb"))
-    if not packages:
-        lacking(f"apt-get cannot download docker-registry: {got.stderr.strip()}")
-    subprocess.run(["dpkg-deb", "-x", packages[0], unpacked], check=True)
-    return unpacked / "usr/bin/docker-registry"
+    with on_free_port(argv_of, folder / "registry.log", {"OTEL_TRACES_EXPORTER": "none"}) as port:
+        yield LocalRegistry(f"127.0.0.1:{port}", folder / "registry.log", LOGIN if password else None)
 
 
 def _docker(*arguments: str) -> bytes:
