@@ -29,8 +29,17 @@ _NAME = "{}.{}".format(*_RELEASE)
 #: Before 2.4 torch.export is a strict prototype: an error of it does not mean that the op is wrong.
 _PROTOTYPE = _RELEASE < (2, 4)
 _BACKEND = "aot_eager"  # traces without code generation, so it needs no C++ compiler and no Triton
-#: Modules that the first compilation with gradients imports, which takes seconds.
-_LAZY = ("torch._functorch.partitioners", "torch._inductor.lowering", "torch.testing._internal.optests")
+#: Modules that the first export, and the first compilation with gradients import, which takes seconds.
+_LAZY = (
+    "torch._functorch.partitioners",
+    "torch._inductor.lowering",
+    "torch._inductor.pattern_matcher",
+    "torch.testing._internal.optests",
+    "torch.distributed.tensor.experimental",
+    "torch._export.passes.replace_autocast_with_hop_pass",
+    "torch._export.passes.replace_set_grad_with_hop_pass",
+    "sympy.sets.setexpr",
+)
 #: Where torch's message ends and its general advice begins.
 _CHATTER = re.compile(
     r"The error above occurred|\(unhinted|Hint: |For more information|Developer debug context"

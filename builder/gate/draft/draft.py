@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
@@ -34,7 +33,7 @@ from builder.gate.draft.signatures import STR, Parameter, Signature, likely_writ
 from builder.gate.draft.trial import TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
-from builder.gate.processes.fork_server import PRELOAD
+from builder.gate.processes.fork_server import PRELOAD, import_all
 from builder.gate.system import rlimits
 
 _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
@@ -42,9 +41,7 @@ _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
 
 def draft(root: Path, spec: Spec) -> Drafts:
     """Return the drafts of every op and function without a case."""
-    for name in PRELOAD:  # torch's own ops that an import registers late are not the extension's
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
     where = discover.where()
     recorder = discover.RegistrationRecorder(spec.imports)
     for name in dict.fromkeys([*spec.needs_first, *spec.imports]):

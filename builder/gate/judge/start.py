@@ -21,13 +21,14 @@ def main(root: str, commands: int, events: int) -> None:
     # These import torch, which is on the path from here on.
     from builder.gate.imports.cases_file import load_cases  # noqa: PLC0415
     from builder.gate.judge.verdict import refuse_missing_ops  # noqa: PLC0415
-    from builder.gate.processes.fork_server import ForkServer, send_event  # noqa: PLC0415
+    from builder.gate.processes.fork_server import PRELOAD, ForkServer, import_all, send_event  # noqa: PLC0415
     from builder.gate.processes.worker import LoadedExtension  # noqa: PLC0415
 
+    import_all(PRELOAD[:2])
     refuse_missing_ops()
     file = load_cases(Path(root))
-    gc.collect()
     gc.freeze()  # a garbage collection in a child would copy every page of torch
+    gc.enable()
     rlimits.survive_parent()
     cases = [[case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed)] for case in file.cases]
     send_event(events, event="ready", cases=cases, problem=file.problem)

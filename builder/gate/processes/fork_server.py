@@ -25,7 +25,7 @@ import selectors
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,18 +43,22 @@ from builder.gate.processes.spawn import GO
 from builder.gate.system import malloc_checks, rlimits
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
+#: A call of `torch.autograd.grad` imports the first two.
 PRELOAD = (
     "torch",
+    "torch.fx.experimental.symbolic_shapes",
     "torch.library",
     "torch.autograd.gradcheck",
     "torch._subclasses.fake_tensor",
     "torch._dynamo",
     "torch._dynamo.backends.debugging",
     "torch._functorch.aot_autograd",
-    "torch.fx.experimental.symbolic_shapes",
     "torch.export",
     "torch.testing._internal.optests",
 )
+
+#: Modules of `builder.gate.checks` that trace ops.
+TRACING = ("compile_export", "fake_tensor")
 
 #: Seconds to wait for killed processes at the end.
 _KILL_SECONDS = 2.0
@@ -198,7 +202,9 @@ def load(
         send_event(events, event="importing", what=what)
 
     importing("torch")
-    _preload(heap_checks)
+    preload(spec, heap_checks=heap_checks)
+    gc.freeze()  # what the extension imports is collected as usual
+    gc.enable()
     wait_for_go()
     facts: dict[str, Any] = {"imported": True, "cases": [], "ops": [], "errors": []}
     send_event(events, event="where", where=discover.where())
@@ -228,17 +234,28 @@ def load(
     return worker.LoadedExtension(spec, file.cases, tuple(ops), heap_checks), facts
 
 
-def _preload(heap_checks: bool) -> None:
-    """Import torch and the checks. Under the heap checks nothing is traced, so torch's compiler is not imported."""
-    for name in PRELOAD[:1] if heap_checks else PRELOAD:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-    for module in sorted({one.function.partition(":")[0] for one in TASK_CHECKS if one.heap_checks or not heap_checks}):
+def preload(spec: Spec, *, heap_checks: bool) -> None:
+    """Import torch, the checks that run, and what they import while they run.
+
+    Without cases no op is called. torch's compiler takes seconds to import, and only the plain server traces ops.
+    """
+    checks = [one for one in TASK_CHECKS if one.heap_checks == heap_checks and (spec.has_cases or one.per_extension)]
+    modules = {one.function.partition(":")[0] for one in checks if not spec.checks or one.name in spec.checks}
+    traced = not modules.isdisjoint(TRACING)
+    import_all(PRELOAD if traced else PRELOAD[: 2 if spec.has_cases else 1])
+    for module in sorted(modules):
         importlib.import_module(f"builder.gate.checks.{module}")
     if heap_checks:
         malloc_checks.heap_checks_work()
-    else:
+    elif traced:
         compile_export.warm_up()
+
+
+def import_all(names: Iterable[str]) -> None:
+    """Import the modules of these that this torch has."""
+    for name in names:
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
 
 
 def wait_for_go(commands: int) -> None:

@@ -76,7 +76,7 @@ class Scheduler:
             if judged:
                 self._judging.pool.start(heap_checks=False)
             self._pool.start(heap_checks=False)
-            if any(check.heap_checks and self._selected(check.name) for check in TASK_CHECKS):
+            if self.spec.has_cases and any(one.heap_checks and self._selected(one.name) for one in TASK_CHECKS):
                 self._pool.start(heap_checks=True)
             if not judged:
                 self._release()

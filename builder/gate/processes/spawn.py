@@ -29,9 +29,11 @@ GO = b"go\n"
 _SEND_SECONDS, _MOST_PENDING = 5.0, 64 << 20
 _DEBUG_LIBRARY = "libc_malloc_debug.so.0"
 
+#: Without collections of garbage, the imports of torch take less time.
 #: Sets up the parent-death signal and the crash handlers before it imports torch, which takes seconds and may crash.
 _FORK_SERVER = """\
-import sys
+import gc, sys
+gc.disable()
 sys.path.insert(0, sys.argv[1])
 from builder.gate.system import crash, rlimits
 rlimits.exit_with_parent(int(sys.argv[5]))
@@ -41,7 +43,8 @@ main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "heap-check
 """
 
 _JUDGE = """\
-import sys
+import gc, sys
+gc.disable()
 sys.path.insert(0, sys.argv[1])
 from builder.gate.system import crash, rlimits
 rlimits.exit_with_parent(int(sys.argv[4]))

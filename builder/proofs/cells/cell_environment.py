@@ -52,10 +52,13 @@ class CellEnvironment(Protocol):
 class CellEnvironments(Protocol):
     """Creates environments of cells."""
 
-    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> AbstractContextManager[CellEnvironment]:
+    def open(
+        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
+    ) -> AbstractContextManager[CellEnvironment]:
         """Create the environment of a cell; it is removed on exit.
 
         `folder` exists, is empty and is removed after use. Processes and containers carry `owner`, which no other run
-        uses at the same time. Raises MissingToolError when this machine cannot provide the cell.
+        uses at the same time. `cases` is whether ops will be called. Raises MissingToolError when this machine cannot
+        provide the cell.
         """
         ...

@@ -32,7 +32,7 @@ class CellRun:
     """Results of one wheel in one cell.
 
     Attributes:
-        symbols: what the libraries of the cell's torch export; None when there was no environment.
+        symbols: what the libraries of the cell's torch export; None if they were not read.
         proofs: of the import and of every check of the op gate.
         answer: the gate's full answer; None when the gate did not run.
 
@@ -52,6 +52,7 @@ class CellRunner:
         cells: creates the environments.
         log: file for the output of all programs.
         stage: called with a short text when a step begins.
+        linkage: whether `run` reads the symbols of the cell's torch, for the check of the linkage.
 
     """
 
@@ -59,6 +60,7 @@ class CellRunner:
     cells: CellEnvironments
     log: Path
     stage: Callable[[str], None] = field(default=lambda _: None)
+    linkage: bool = True
 
     def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:
         """Install the wheel with the cell's own torch, import it and run the op gate.
@@ -67,8 +69,8 @@ class CellRunner:
         """
         try:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
-            with self._environment(cell, sha256) as environment:
-                symbols = environment.symbols()
+            with self._environment(cell, sha256, cases=recipe.cases is not None) as environment:
+                symbols = environment.symbols() if self.linkage else None
                 if reason := _install_failure(lambda: environment.install(wheel)):
                     return CellRun(symbols, _import_failed(reason, {}, sha256, cell))
                 outcome = environment.try_import(recipe.modules)
@@ -87,18 +89,18 @@ class CellRunner:
     def read_symbols(self, cell: Cell, sha256: str) -> CellRun:
         """Read only the symbols of the cell's torch, for a wheel whose other checks in this cell are decided."""
         try:
-            with self._environment(cell, sha256) as environment:
+            with self._environment(cell, sha256, cases=False) as environment:
                 return CellRun(environment.symbols(), ())
         except MissingToolError as error:
             return CellRun(None, (_not_run(Check.LINKAGE, str(error), sha256, cell),))
 
     @contextmanager
-    def _environment(self, cell: Cell, sha256: str) -> Iterator[CellEnvironment]:
+    def _environment(self, cell: Cell, sha256: str, *, cases: bool) -> Iterator[CellEnvironment]:
         self.stage(f"prove in {cell}")
         name = f"prove-{work_name(sha256)}-{cell}"
         with (
             self.store.work(name) as folder,
-            self.cells.open(cell, folder, owner=self.store.owner(name), log=self.log) as environment,
+            self.cells.open(cell, folder, owner=self.store.owner(name), log=self.log, cases=cases) as environment,
         ):
             yield environment
 

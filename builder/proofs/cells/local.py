@@ -27,7 +27,9 @@ class LocalEnvironments:
         self._environments = environments
 
     @contextmanager
-    def open(self, cell: Cell, folder: Path, *, owner: str, log: Path) -> Iterator[LocalEnvironment]:
+    def open(
+        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
+    ) -> Iterator[LocalEnvironment]:
         """Create a virtual environment in `folder` with uv."""
         interpreter = self._environments.interpreter(cell.python)
         packages = Compat.load().cell_requirements(cell.torch, cell.cuda)
@@ -38,7 +40,7 @@ class LocalEnvironments:
             self._environments.store,
             environment.interpreter,
             environment.site_packages,
-            CELL_MODULES,
+            CELL_MODULES if cases else CELL_MODULES[:1],
             log=log,
             owner=owner,
         )

@@ -20,9 +20,17 @@ from builder.wheels.toolchain.python_downloads import Pythons
 from builder.wheels.toolchain.pythons import Interpreter
 from builder.wheels.toolchain.uv import compile_requirements, run_uv
 
-#: What most builds and most checks of ops import; `import_once` says why they are named.
+#: What most builds and most checks of ops import; `import_once` says why they are named. Without cases, the checks
+#: import the first of the second list.
 BUILD_MODULES = ("torch.utils.cpp_extension", "setuptools.build_meta", "setuptools.command.bdist_wheel")
-CELL_MODULES = ("torch._dynamo",)
+CELL_MODULES = (
+    "torch",
+    "torch._dynamo.backends.debugging",
+    "torch._functorch.partitioners",
+    "torch._inductor.lowering",
+    "torch.testing._internal.optests",
+    "torch.distributed.tensor.experimental",
+)
 
 
 @dataclass(frozen=True)
