@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -13,7 +14,7 @@ from builder.gate.system.crash import fatal_signal
 #: Up to this many modules every order is tried; with more modules n, about n * n orders.
 ALL = 3
 #: Prefixes of the lines that the process of an order prints.
-STEP, CALLED = "buildfarm-step ", "buildfarm-called "
+STEP, CALLED, LOADED, STOPPED = "buildfarm-step ", "buildfarm-called ", "buildfarm-loaded ", "buildfarm-stopped"
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,19 @@ class Run:
     def good(self) -> bool:
         """Whether every module was imported and, if a case allows it, an op was called."""
         return self.status == 0 and self.in_time
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it ended before torch, because no import before torch loaded a library."""
+        return STOPPED in self.stdout.splitlines()
+
+    @property
+    def loaded(self) -> list[tuple[frozenset[str], bool]]:
+        """For each module, in the order of the imports: which modules of the order are imported after it, and whether
+        its import has loaded a library.
+        """
+        lines = [line[len(LOADED) :] for line in self.stdout.splitlines() if line.startswith(LOADED)]
+        return [(frozenset(names), bool(libraries)) for names, libraries in map(json.loads, lines)]
 
     @property
     def step(self) -> str:
@@ -65,13 +79,15 @@ class Run:
 def orders_of(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Yield every order of up to three modules; for more, orders that contain each pair in both directions.
 
-    These are: for each pair (a, b) the order a, b, rest; and for each module the order rest, module. About n * n.
+    These are: for each pair (a, b) the order a, b, rest; and for each module the order rest, module. About n * n. The
+    first module is torch, which comes last in the rest.
     """
     if len(names) <= ALL:
         yield from itertools.permutations(names)
         return
     for first, second in itertools.permutations(names, 2):
-        yield first, second, *(name for name in names if name not in {first, second})
+        rest = [name for name in names[1:] if name not in {first, second}]
+        yield first, second, *rest, *([names[0]] if names[0] not in {first, second} else [])
     for last in names:
         order = (*(name for name in names if name != last), last)
         if order[:2] != tuple(names[:2]):
@@ -83,6 +99,34 @@ def allowed_order(order: tuple[str, ...], spec: Spec) -> tuple[str, ...]:
     first = min((order.index(name) for name in spec.imports if name not in spec.needs_first), default=0)
     late = [name for name in order[first:] if name in spec.needs_first]
     return (*order[:first], *late, *(name for name in order[first:] if name not in late))
+
+
+def repeats(order: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the order of an earlier run that did what this order would do; () if none is known.
+
+    An import of a module that is imported already runs no code. If a module loaded no library when it was the first
+    import of a process, nor in any other run, its place in an order does not change how libraries are loaded.
+    """
+    loud = {name for run in runs for name, (_, libraries) in zip(run.order, run.loaded) if libraries}
+    quiet = {run.order[0] for run in runs if run.loaded and not run.loaded[0][1]} - loud
+    after: dict[tuple[str, ...], frozenset[str]] = {(): frozenset()}
+    done: dict[tuple[str, ...], tuple[str, ...]] = {}
+    for run in runs:
+        state: tuple[str, ...] | None = ()
+        for name, (loaded, _) in zip(run.order, run.loaded):
+            if name in quiet or state is None or name in after.get(state, ()):
+                continue
+            state = (*state, name)
+            after.setdefault(state, loaded)
+        if run.good and not run.stopped:
+            done.setdefault(state or (), run.order)
+    wanted: tuple[str, ...] = ()
+    for name in order:
+        if wanted not in after:
+            return ()
+        if name not in quiet and name not in after[wanted]:
+            wanted = (*wanted, name)
+    return done.get(wanted, ())
 
 
 def only_after(run: Run, alike: Sequence[Run], runs: Sequence[Run]) -> str:

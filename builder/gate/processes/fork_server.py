@@ -72,12 +72,14 @@ class ForkServer:
         loaded: what the children inherit.
         commands: file descriptor of the socket from which commands arrive.
         events: file descriptor of the event pipe.
+        launcher: a child that starts no task, or 0.
 
     """
 
     loaded: worker.LoadedExtension
     commands: int
     events: int
+    launcher: int = 0
 
     def __post_init__(self) -> None:
         self._children: dict[int, int] = {}  # pid to task id
@@ -163,7 +165,7 @@ class ForkServer:
     def _kill_orphans(self) -> None:
         """Kill processes that a task left outside its process group; as subreaper we are their parent now."""
         for pid in rlimits.children():
-            if pid not in self._children:
+            if pid not in self._children and pid != self.launcher:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -264,8 +266,11 @@ def wait_for_go(commands: int) -> None:
         os._exit(1)
 
 
-def main(root: str, commands: int, events: int, heap_checks: bool) -> None:
-    """Import everything, send "ready", serve. Started by `spawn.fork_server_command`; `root` is on the path."""
+def main(root: str, commands: int, events: int, heap_checks: bool, launcher: int = 0) -> None:
+    """Import everything, send "ready", serve. Started by `spawn.fork_server_command`; `root` is on the path.
+
+    `launcher` is the pid of the launcher that this process has forked, or 0.
+    """
     spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
     loaded, facts = load(Path(root), spec, events, heap_checks, lambda: wait_for_go(commands))
     # A garbage collection in a child would touch, and so copy, every page of torch: freeze what exists now.
@@ -274,5 +279,5 @@ def main(root: str, commands: int, events: int, heap_checks: bool) -> None:
     # From here on the end of the pipe shows that the scheduler is gone, in time to kill the children's children too.
     rlimits.survive_parent()
     send_event(events, event="ready", **facts)
-    ForkServer(loaded, commands, events).run()
+    ForkServer(loaded, commands, events, launcher).run()
     os._exit(0)  # without the exit handlers of the imported modules

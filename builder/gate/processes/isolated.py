@@ -6,19 +6,21 @@ import importlib
 import json
 import os
 import signal
+import socket
 import sys
 import traceback
 from pathlib import Path
 
+from builder.gate.imports.launcher import Launcher
 from builder.gate.outcome import Spec
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
 
 
-def main(root: str, function: str, task_dir: str, key: str) -> None:
-    """Call `module:function` of `builder.gate.checks` with (spec, root); write its outcomes to the journal.
+def main(root: str, function: str, task_dir: str, key: str, launcher: str = "") -> None:
+    """Call `module:function` of `builder.gate.checks` with (spec, root, launcher); write its outcomes to the journal.
 
-    `key` is the number of a descriptor with the key of the journal.
+    `key` is the number of a descriptor with the key of the journal, `launcher` that of the launcher's socket.
     """
     rlimits.exit_with_parent(os.getppid())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
@@ -27,7 +29,9 @@ def main(root: str, function: str, task_dir: str, key: str) -> None:
     os.close(int(key))
     module, _, name = function.partition(":")
     try:
-        for outcome in getattr(importlib.import_module(f"builder.gate.checks.{module}"), name)(spec, Path(root)):
+        connection = Launcher(socket.socket(fileno=int(launcher))) if launcher else None
+        called = getattr(importlib.import_module(f"builder.gate.checks.{module}"), name)
+        for outcome in called(spec, Path(root), connection):
             journal.outcome(outcome)
     except Exception:  # noqa: BLE001 (the scheduler reports the traceback from the log)
         traceback.print_exc()

@@ -5,6 +5,7 @@ Imports neither torch nor the extension, so neither can crash the scheduler.
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from itertools import chain
@@ -65,6 +66,7 @@ class Scheduler:
         self._looking_for_gpu = False  # the tasks are planned when this is answered
         self._running: dict[int, RunningTask] = {}
         self._import_orders: IsolatedProcess | None = None
+        self._launcher: socket.socket | None = None
         self._where: dict[str, Any] = {}
         self._ops: list[str] = []
         self._cases: list[tasks.CaseFacts] = []
@@ -75,7 +77,12 @@ class Scheduler:
             judged = self._judging.wanted(self.spec)
             if judged:
                 self._judging.pool.start(heap_checks=False)
-            self._pool.start(heap_checks=False)
+            if self._selected("import-order"):
+                self._launcher, theirs = socket.socketpair()
+                with theirs:
+                    self._pool.start(heap_checks=False, launcher=theirs)
+            else:
+                self._pool.start(heap_checks=False)
             if self.spec.has_cases and any(one.heap_checks and self._selected(one.name) for one in TASK_CHECKS):
                 self._pool.start(heap_checks=True)
             if not judged:
@@ -94,6 +101,8 @@ class Scheduler:
         self._judging.pool.close()
         if self._import_orders:
             self._import_orders.terminate()
+        if self._launcher:
+            self._launcher.close()
 
     def _selected(self, check: str) -> bool:
         return not self.spec.checks or check in self.spec.checks
@@ -108,7 +117,9 @@ class Scheduler:
         """Let code of the extension run: the judge, if there is one, has read its own files."""
         self._pool.release()
         if self._selected("import-order"):
-            self._import_orders = IsolatedProcess(self.root, "import_order:import_orders", self._new_task_dir())
+            self._import_orders = IsolatedProcess(
+                self.root, "import_order:import_orders", self._new_task_dir(), self._launcher
+            )
 
     def _busy(self) -> bool:
         importing = self._pool.importing() or self._judging.importing()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -37,15 +38,18 @@ class ServerPool:
         self._starts = {False: 0, True: 0}
         self._selector = selectors.DefaultSelector()
 
-    def start(self, *, heap_checks: bool) -> None:
-        """Start a server, or set `no_heap_checks`."""
+    def start(self, *, heap_checks: bool, launcher: socket.socket | None = None) -> None:
+        """Start a server, or set `no_heap_checks`. `launcher` is the socket of the launcher that it forks."""
         environment = heap_check_environment(os.environ) if heap_checks else plain_environment(os.environ)
         if isinstance(environment, str):
             self.no_heap_checks = environment
             return
         self._starts[heap_checks] += 1
         server = ForkServerProcess(
-            lambda commands, events: self._command(commands, events, heap_checks), self._new_dir(), environment
+            lambda commands, events: self._command(commands, events, heap_checks),
+            self._new_dir(),
+            environment,
+            launcher,
         )
         self.servers[heap_checks] = server
         if self._released:

@@ -38,8 +38,11 @@ sys.path.insert(0, sys.argv[1])
 from builder.gate.system import crash, rlimits
 rlimits.exit_with_parent(int(sys.argv[5]))
 crash.install_crash_handlers()
+import torch
+from builder.gate.imports.launcher import fork_launcher
+launcher = fork_launcher(int(sys.argv[6])) if sys.argv[6:] else 0
 from builder.gate.processes.fork_server import main
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "heap-checks")
+main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "heap-checks", launcher)
 """
 
 _JUDGE = """\
@@ -65,14 +68,14 @@ def judge_command(root: Path, commands: int, events: int) -> list[str]:
     return [*_python(), "-S", "-c", _JUDGE, str(root), str(commands), str(events), str(os.getpid())]
 
 
-def isolated_command(root: Path, function: str, task_dir: Path, key: int) -> list[str]:
-    """Return the command line that runs a function `(spec, root) -> outcomes` in a process without torch.
+def isolated_command(root: Path, function: str, task_dir: Path, descriptors: Sequence[int]) -> list[str]:
+    """Return the command line that runs a function `(spec, root, launcher) -> outcomes` in a process without torch.
 
-    `key` is a descriptor with the key of the journal.
+    The descriptors are one with the key of the journal, and the socket of the launcher if there is one.
     """
     code = "import sys; sys.path.insert(0, sys.argv[1])\n"
     code += "from builder.gate.processes.isolated import main; main(*sys.argv[1:])"
-    return [*_python(), "-c", code, str(root), function, str(task_dir), str(key)]
+    return [*_python(), "-c", code, str(root), function, str(task_dir), *map(str, descriptors)]
 
 
 def _python() -> list[str]:
@@ -160,28 +163,40 @@ class Process:
 class IsolatedProcess(Process):
     """A process of `isolated_command`; `key` is that of its journal."""
 
-    def __init__(self, root: Path, function: str, task_dir: Path) -> None:
+    def __init__(self, root: Path, function: str, task_dir: Path, launcher: socket.socket | None = None) -> None:
+        """Start it; the function gets the socket of the launcher."""
         self.key = new_key()
-        descriptor = pipe_with(self.key)
+        descriptors = [pipe_with(self.key), *([launcher.detach()] if launcher else [])]
         try:
-            command = isolated_command(root, function, task_dir, descriptor)
-            super().__init__(command, task_dir, plain_environment(os.environ), [descriptor])
+            command = isolated_command(root, function, task_dir, descriptors)
+            super().__init__(command, task_dir, plain_environment(os.environ), descriptors)
         finally:
-            os.close(descriptor)
+            for one in descriptors:
+                os.close(one)
 
 
 class ForkServerProcess(Process):
     """A fork server from the scheduler's side: sends commands, reads events."""
 
-    def __init__(self, command: Any, task_dir: Path, environment: Mapping[str, str]) -> None:  # noqa: ANN401
-        """Start it; `command(commands, events)` returns its arguments, with the descriptors of its pipe ends."""
+    def __init__(
+        self,
+        command: Any,  # noqa: ANN401
+        task_dir: Path,
+        environment: Mapping[str, str],
+        launcher: socket.socket | None = None,
+    ) -> None:
+        """Start it; `command(commands, events)` returns its arguments, with the descriptors of its pipe ends.
+
+        It forks a launcher that serves the socket `launcher`.
+        """
         self._commands, commands_read = socket.socketpair()
         self._commands.settimeout(_SEND_SECONDS)  # a server that is stopped does not stop the scheduler
         self.events, events_write = os.pipe()
         os.set_blocking(self.events, False)
         try:
-            argv = command(commands_read.fileno(), events_write)
-            super().__init__(argv, task_dir, environment, (commands_read.fileno(), events_write))
+            more = [launcher.fileno()] if launcher else []
+            argv = [*command(commands_read.fileno(), events_write), *map(str, more)]
+            super().__init__(argv, task_dir, environment, (commands_read.fileno(), events_write, *more))
         finally:
             commands_read.close()
             os.close(events_write)

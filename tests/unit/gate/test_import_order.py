@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from builder.gate.checks.import_order import _judged
-from builder.gate.imports.order import Run, allowed_order
+from builder.gate.imports.launcher import Launcher
+from builder.gate.imports.order import Run, allowed_order, orders_of, repeats
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
+from tests.conftest import PATIENCE
 
 NAMES = ("torch", "toy")
 
@@ -67,3 +79,95 @@ def test_modules_of_needs_first_precede_the_extension() -> None:
     assert allowed_order(("torch", "toy.more", "toy"), spec) == ("torch", "toy.more", "toy")
     listed = Spec("toy", ["torch", "toy"], needs_first=["torch"])
     assert allowed_order(("toy", "torch"), listed) == ("torch", "toy")
+
+
+def ran(order: str, libraries: str, after: str = "", *, stopped: bool = False, status: int = 0) -> Run:
+    """A run of modules a, b and t (torch); `after` names what each import has loaded, `libraries` who loaded some."""
+    loaded = after.split() if after else [order[: end + 1] for end in range(len(order))]
+    lines = [
+        f"buildfarm-loaded {json.dumps([[*names], name in libraries])}"
+        for name, names in zip(order, loaded, strict=False)
+    ]
+    text = "\n".join(["printed by a module", *lines, *["buildfarm-stopped"] * stopped])
+    return Run(tuple(order), status, text, "", 1.0, in_time=True)
+
+
+ALONE = [ran("tab", "tab"), ran("abt", "abt"), ran("bat", "bat")]
+TORCH_INSIDE = [ran("tab", "tab"), ran("abt", "a", "at abt abt")]
+QUIET = [ran("tab", "t"), ran("abt", "t"), ran("ba", "", stopped=True)]
+
+
+@pytest.mark.parametrize(
+    ("order", "runs", "same"),
+    [
+        pytest.param("atb", ALONE, "", id="each module has a library"),
+        pytest.param("atb", TORCH_INSIDE, "abt", id="a imports torch"),
+        pytest.param("bta", TORCH_INSIDE, "", id="b was never first"),
+        pytest.param("bta", [*TORCH_INSIDE, ran("bat", "ba", "b bat bat")], "", id="only b before torch"),
+        pytest.param("atb", QUIET, "tab", id="no module has a library"),
+        pytest.param("bat", QUIET, "tab", id="a run that stopped before torch"),
+        pytest.param("bta", [ran("tab", "tab"), *QUIET[1:]], "", id="libraries only after torch"),
+        pytest.param("atb", [ran("tab", "t", status=256), ran("ab", "", stopped=True)], "", id="a failed run"),
+        pytest.param("atb", [], "", id="no run"),
+    ],
+)
+def test_an_order_repeats_a_run_with_the_same_imports(order: str, runs: list[Run], same: str) -> None:
+    assert "".join(repeats(tuple(order), runs)) == same
+
+
+def test_of_many_modules_each_is_first_with_torch_at_the_end() -> None:
+    orders = list(orders_of(["t", "a", "b", "c"]))
+    assert {order[0] for order in orders if order[-1] == "t"} == {"a", "b", "c"}
+    pairs = {order[:2] for order in orders}
+    assert len(pairs) == 12
+
+
+@pytest.fixture
+def launcher() -> Iterator[tuple[Launcher, subprocess.Popen[bytes]]]:
+    """A launcher, and the process that has forked it."""
+    ours, theirs = socket.socketpair()
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from builder.gate.imports.launcher import fork_launcher\n"
+        "fork_launcher(int(sys.argv[2])); sys.stdin.read()"
+    )
+    argv = [sys.executable, "-I", "-c", program, str(Path(__file__).parents[3]), str(theirs.fileno())]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]) as parent:
+        theirs.close()
+        yield Launcher(ours), parent
+        parent.kill()
+    ours.close()
+
+
+def test_the_launcher_runs_code_in_processes_that_share_nothing(
+    launcher: tuple[Launcher, subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys\nprint(sys.argv[1:], os.getcwd(), 'builder' in sys.modules, len(os.listdir('/proc/self/fd')),"
+        " 'kept' in globals(), flush=True)\nkept = 1\nraise ValueError('no')"
+    )
+    for _ in range(2):
+        with (tmp_path / "out").open("w+b") as out, (tmp_path / "err").open("w+b") as err:
+            pid = launcher[0].start(code, ["one", "two"], str(tmp_path), (out, err))
+            assert pid != launcher[1].pid
+            assert launcher[0].wait(PATIENCE) == 1 << 8
+        # Descriptors: three outputs and that of the folder.
+        assert (tmp_path / "out").read_text() == f"['one', 'two'] {tmp_path} False 4 False\n"
+        assert (tmp_path / "err").read_text().endswith("ValueError: no\n")
+
+
+def test_a_launcher_that_has_ended_is_an_error(launcher: tuple[Launcher, subprocess.Popen[bytes]]) -> None:
+    launcher[1].kill()
+    launcher[1].wait()
+    with tempfile.TemporaryFile() as out, pytest.raises(OSError, match=r"launcher|Broken pipe|reset"):
+        launcher[0].start("", [], "/", (out, out))
+
+
+def test_a_process_that_hangs_is_an_error_and_can_be_killed(
+    launcher: tuple[Launcher, subprocess.Popen[bytes]],
+) -> None:
+    with tempfile.TemporaryFile() as out:
+        pid = launcher[0].start("import time; time.sleep(600)", [], "/", (out, out))
+        with pytest.raises(TimeoutError):
+            launcher[0].wait(0.01)
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+        assert launcher[0].wait(PATIENCE) == signal.SIGKILL

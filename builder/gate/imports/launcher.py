@@ -1,0 +1,127 @@
+"""The launcher: a process that has imported torch and nothing of a wheel, and forks a process for each import order.
+
+It is forked by the plain fork server before that imports the extension. So it needs no torch of its own: its program
+imports torch before it imports this module. The other end of its socket sends, for each process, the code and its
+arguments as JSON with two descriptors, for standard output and error. It answers with the pid, and at the end of the
+process with the wait status. One process runs at a time.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from typing import IO, Any
+
+from builder.gate.system import rlimits
+
+#: The signals that crash handlers are installed for.
+_HANDLED = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+_MOST = 1 << 16
+#: Seconds to wait for the launcher, which imports torch from a cold disk first.
+_START_SECONDS = 180.0
+#: Modules that stay in memory, such as the one with the stack of the crash handlers.
+_kept: list[Any] = []
+
+
+def fork_launcher(descriptor: int) -> int:
+    """Fork the launcher, which serves this socket; return its pid. It ends with this process.
+
+    Returns 0, without a launcher, if a `.pth` file or torch has started threads: they do not survive a fork.
+    """
+    parent = os.getpid()
+    pid = os.fork() if rlimits.threads(parent) == 1 else 0
+    if pid or os.getpid() == parent:
+        os.close(descriptor)
+        return pid
+    try:
+        rlimits.exit_with_parent(parent)
+        _keep_only(descriptor)
+        sys.path.pop(0)  # the folder of the gate
+        _serve(socket.socket(fileno=descriptor))
+    finally:
+        os._exit(0)
+
+
+def _keep_only(*descriptors: int) -> None:
+    """Close every other descriptor: code of a wheel must not reach the pipes of the fork server."""
+    for one in [int(name) for name in os.listdir("/proc/self/fd")]:  # noqa: PTH208
+        if one > 2 and one not in descriptors:
+            try:  # noqa: SIM105
+                os.close(one)
+            except OSError:  # that of the listing
+                pass
+
+
+def _serve(connection: socket.socket) -> None:
+    launcher = os.getpid()
+    while True:
+        data, outputs, _, _ = socket.recv_fds(connection, _MOST, 2)
+        if not data:
+            return
+        pid = os.fork()
+        if not pid:
+            _run(launcher, outputs, json.loads(data))
+        for one in outputs:
+            os.close(one)
+        connection.sendall(f"{pid}\n".encode())
+        connection.sendall(f"{os.waitpid(pid, 0)[1]}\n".encode())
+
+
+def _run(launcher: int, outputs: list[int], request: dict[str, Any]) -> None:
+    """Become what a new Python with these arguments is after `import torch`. Does not return."""
+    try:
+        os.setsid()
+        rlimits.exit_with_parent(launcher)
+        os.dup2(outputs[0], 1)
+        os.dup2(outputs[1], 2)
+        _keep_only()
+        os.chdir(request["folder"])
+        os.environ["TMPDIR"] = request["folder"]
+        for number in _HANDLED:
+            signal.signal(number, signal.SIG_DFL)
+        faulthandler.enable(2)
+        own = [name for name in sys.modules if name.partition(".")[0] == "builder"]
+        _kept.extend(sys.modules.pop(name) for name in own)  # a wheel may have a package of this name
+        gc.enable()
+        sys.argv = ["-c", *request["arguments"]]
+        exec(compile(request["code"], "<string>", "exec"), {"__name__": "__main__"})  # noqa: S102 (the gate's own)
+    except SystemExit as end:
+        os._exit(end.code if isinstance(end.code, int) else 1)
+    except BaseException:  # noqa: BLE001 (an import may raise anything)
+        sys.excepthook(*sys.exc_info())
+        sys.stderr.flush()
+        os._exit(1)
+    os._exit(0)
+
+
+class Launcher:
+    """The launcher from the other end of its socket."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+
+    def start(self, code: str, arguments: list[str], folder: str, outputs: tuple[IO[bytes], IO[bytes]]) -> int:
+        """Run this code in a new process with these outputs; return its pid. Raises OSError without a launcher."""
+        request = json.dumps({"code": code, "arguments": arguments, "folder": folder}).encode()
+        self._connection.settimeout(_START_SECONDS)
+        socket.send_fds(self._connection, [request], [one.fileno() for one in outputs])
+        return self._number()
+
+    def wait(self, seconds: float) -> int:
+        """Return the wait status of the process. Raises TimeoutError after so many seconds."""
+        self._connection.settimeout(seconds)
+        return self._number()
+
+    def _number(self) -> int:
+        line = b""
+        while not line.endswith(b"\n"):
+            part = self._connection.recv(1)
+            if not part:
+                raise OSError("the launcher has ended")
+            line += part
+        return int(line)
