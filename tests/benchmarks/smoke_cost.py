@@ -22,8 +22,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.matrix.axes import Cuda, Torch
+from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
+from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures.gate_env import SAMPLES, build_wheel
 from tests.unit.loopback import pure_wheel
@@ -77,8 +78,11 @@ def _make_project(project: Path, modules: int) -> Path:
 def _torch_python(project: Path) -> str:
     """Return the Python of an environment with the packages of the cell, which has imported torch once."""
     python = str(project / "env" / "bin" / "python")
-    packages = Compat.load().cell_requirements(Torch.parse("2.11"), Cuda.parse("13.0"))
-    _timed([str(find_uv()), "venv", "--no-project", "--python", "3.12", "--no-python-downloads", "env"], project)
+    packages = Compat.load().cell_requirements(Torch.parse("2.11.0"), Cuda.parse("13.0"))
+    found = find_python(Python(3, 12))
+    if found is None:
+        raise SystemExit("this machine has no Python 3.12")
+    _timed([str(find_uv()), "venv", "--no-project", "--python", str(found.path), "env"], project)
     _timed([str(find_uv()), "pip", "install", "--python", python, *packages], project)
     _timed([python, "-I", "-c", "import torch"], project)
     return python
