@@ -107,6 +107,14 @@ NameOption = Annotated[
 MatrixOption = Annotated[
     Path, typer.Option("--matrix", metavar="FILE", help="The file that lists torch, CUDA, Python and the extensions.")
 ]
+WheelMatrixOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help="The file that lists torch, CUDA, Python and the extensions. Default: matrix.yaml if there is one.",
+    ),
+]
 StoreOption = Annotated[
     Path | None,
     typer.Option(

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import typer
 
 from builder.cli.options import (
     ImageOption,
     JobsOption,
     JsonOption,
-    MatrixOption,
     NoPullOption,
     NoPythonDownloadsOption,
     QuietOption,
@@ -19,6 +16,7 @@ from builder.cli.options import (
     VerboseOption,
     VerifyOption,
     WheelArgument,
+    WheelMatrixOption,
     examples,
 )
 from builder.cli.output import print_data
@@ -32,7 +30,7 @@ def rebuild(
     wheel: WheelArgument,
     verify: VerifyOption = False,
     out: RebuiltOption = None,
-    matrix: MatrixOption = Path("matrix.yaml"),
+    matrix: WheelMatrixOption = None,
     image: ImageOption = None,
     no_pull: NoPullOption = False,
     jobs: JobsOption = None,
@@ -45,6 +43,8 @@ def rebuild(
     """Build a wheel again from its recipe, with the packages that the record inside the wheel names.
 
     Stops with an error if the recipe, the source or the toolchain differs from the record.
+
+    Without matrix.yaml, the recipe is made from the record. Then the wheel decides whose build scripts run here.
     """
     from builder.commands.rebuild import rebuild as verb  # noqa: PLC0415 - see `build`
     from builder.publish.rebuild_text import rebuild_json, rebuild_text  # noqa: PLC0415

@@ -21,7 +21,6 @@ from builder.cli.options import (
     IndexOption,
     JsonOption,
     JunitOption,
-    MatrixOption,
     NoPullOption,
     NoPythonDownloadsOption,
     PackOption,
@@ -33,6 +32,7 @@ from builder.cli.options import (
     StoreOption,
     TorchOption,
     VerboseOption,
+    WheelMatrixOption,
     WheelsArgument,
     examples,
     selection,
@@ -43,12 +43,12 @@ from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit, MissingToolError, UsageError
 from builder.log import print_line, set_verbosity
 from builder.matrix.compat import and_list
-from builder.matrix.config import Selection
+from builder.matrix.config import MATRIX, Selection
 from builder.proof import Verdict
 from builder.result import SmokeResult
 
 EXAMPLES = examples(
-    "buildfarm smoke dist/NAME.whl --python 3.12",
+    "buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12",
     "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
     "buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90",
     "buildfarm smoke --here --ext NAME",
@@ -67,7 +67,7 @@ def smoke(
     cuda: CudaOption = None,
     python: PythonOption = None,
     ext: ExtOption = None,
-    matrix: MatrixOption = Path("matrix.yaml"),
+    matrix: WheelMatrixOption = None,
     index: IndexOption = "",
     here: HereOption = False,
     pack: PackOption = None,
@@ -86,7 +86,11 @@ def smoke(
     verbose: VerboseOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing."""
+    """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
+
+    A named wheel needs no matrix.yaml. Without the file, it is tested with --torch, --cuda and --python; without these
+    options, with the versions of the current environment.
+    """
     from builder.commands.smoke import smoke as verb  # noqa: PLC0415 - see `build`
     from builder.commands.smoke.smoke_here import smoke_here  # noqa: PLC0415
 
@@ -100,7 +104,7 @@ def smoke(
         return _pack(context, matrix, select, pack)
     if here:
         _refuse_others(context, "--here", "--here tests what is installed", _HERE_OPTIONS)
-        results = smoke_here(matrix, select)
+        results = smoke_here(matrix or MATRIX, select)
     else:
         remote = remote_options(scheduler, prove_on, plain_tcp=plain_tcp, worker_timeout=worker_timeout)
         pull, downloads = not no_pull, not no_python_downloads
@@ -111,12 +115,12 @@ def smoke(
     return _finish(results, junit, as_json=as_json)
 
 
-def _pack(context: typer.Context, matrix: Path, select: Selection, target: Path) -> None:
+def _pack(context: typer.Context, matrix: Path | None, select: Selection, target: Path) -> None:
     """Write the op gate and the cases of an extension to a file."""
     from builder.commands.smoke.smoke import pack_gate  # noqa: PLC0415 - see `build`
 
     _refuse_others(context, "--pack", "--pack runs no check", _PACK_OPTIONS)
-    file = pack_gate(matrix, select, target)
+    file = pack_gate(matrix or MATRIX, select, target)
     print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
 
 

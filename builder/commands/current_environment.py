@@ -9,8 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from builder.errors import UsageError
+from builder.matrix.axes import Cuda, Python, Torch
+from builder.wheels.build_scripts.cuda_packages import torch_cuda
+
+_NAME_THEM = "name the versions, such as `--torch 2.11 --cuda 13.0 --python 3.12`"
 
 
 @dataclass(frozen=True)
@@ -47,3 +52,33 @@ def installed_version(site_packages: Path, name: str) -> str:
 
     found = distributions(path=[str(site_packages)])
     return next((d.version for d in found if canonicalize_name(d.name) == canonicalize_name(name)), "")
+
+
+def torch_here() -> Torch:
+    """The release of the current environment's torch. Raises UsageError if it has none."""
+    here = current_environment()
+    if not (version := installed_version(here.site_packages, "torch")):
+        raise UsageError(
+            f"--torch is not given, and the current environment has no torch ({here.prefix})", hints=[_NAME_THEM]
+        )
+    return Torch.parse(Version(version).base_version)
+
+
+def cuda_here() -> Cuda:
+    """The CUDA of the current environment's torch. Raises UsageError if it has no torch for CUDA."""
+    here = current_environment()
+    cuda = torch_cuda(here.site_packages) if (here.site_packages / "torch" / "version.py").is_file() else ""
+    if not cuda:
+        raise UsageError(
+            f"--cuda is not given, and the torch of the current environment is not for CUDA ({here.prefix})",
+            hints=[_NAME_THEM],
+        )
+    return Cuda.parse(cuda)
+
+
+def python_here() -> Python:
+    """The Python of the current environment."""
+    here = current_environment()
+    if here.of_buildfarm:
+        return Python(sys.version_info.major, sys.version_info.minor)
+    return Python.parse(here.site_packages.parent.name.removeprefix("python"))

@@ -11,6 +11,8 @@ from packaging.version import Version
 from builder.gate.acceptance import Accept
 from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python, Torch
 
+#: The matrix that commands read by default: that of the current folder.
+MATRIX = Path("matrix.yaml")
 RECIPE = "extension.yaml"
 CASES = "cases.py"
 

@@ -68,7 +68,7 @@ def read_document(path: Path) -> Document:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise UsageError(
-            "there is no such file",
+            "there is no such file; the command needs it, because it lists the extensions, torch, CUDA and Python",
             where=str(path),
             hints=[
                 "`buildfarm init` starts a project with a small extension that works",

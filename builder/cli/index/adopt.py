@@ -25,6 +25,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.errors import Exit
 from builder.log import set_verbosity
+from builder.matrix.config import MATRIX
 from builder.result import PublishOutcome
 
 EXAMPLES = examples(
@@ -79,7 +80,7 @@ def adopt(
 
     set_verbosity(quiet=quiet, verbose=verbose)
     required = levels_of(require)
-    recipes = matrix or (Path("matrix.yaml") if Path("matrix.yaml").is_file() else None)
+    recipes = matrix or (MATRIX if MATRIX.is_file() else None)
     options = AdoptOptions(
         tuple(wheels), tuple(required), selection(torch, cuda, python, ext), recipes, index, not no_python_downloads
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from builder.commands.add.new_axes import new_axes
+from builder.commands.axes import new_axes
 from builder.commands.folders import open_store
 from builder.errors import UsageError
 from builder.hashing import digest_of

@@ -10,7 +10,7 @@ from builder.commands.building.published_builds import PublishedBuilds
 from builder.commands.index.verification import Verification
 from builder.errors import NothingSelectedError, UsageError
 from builder.hashing import sha256_of
-from builder.matrix.config import Recipe, Selection
+from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof
 from builder.publish.index.bar import Level, shortfalls
@@ -61,13 +61,13 @@ def publish_wheels(
 
 def recipes_of(matrix: Path | None) -> tuple[Recipe, ...]:
     """The recipes of a matrix; None: of `matrix.yaml` if there is one. Raises UsageError for a wrong file."""
-    path = matrix or Path("matrix.yaml")
+    path = matrix or MATRIX
     return load_recipes(load_matrix(path)) if matrix or path.is_file() else ()
 
 
 def plans_of(matrix: Path | None) -> dict[str, ProjectPlan]:
     """What a matrix plans for each project; None: `matrix.yaml` if there is one. Raises UsageError for a wrong file."""
-    path = matrix or Path("matrix.yaml")
+    path = matrix or MATRIX
     if matrix is None and not path.is_file():
         return {}
     try:

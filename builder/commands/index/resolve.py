@@ -7,11 +7,8 @@ import re
 import shlex
 from dataclasses import dataclass
 
-from packaging.version import Version
-
-from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
+from builder.commands.current_environment import cuda_here, python_here, torch_here
 from builder.errors import UsageError
-from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.reader import IndexReader
@@ -19,7 +16,6 @@ from builder.publish.index.repository import ALL
 from builder.publish.index.resolve import Resolution, Target, resolve
 from builder.publish.index.text.install import install_commands
 from builder.resources import own_gpus
-from builder.wheels.build_scripts.cuda_packages import torch_cuda
 
 
 @dataclass(frozen=True)
@@ -89,37 +85,15 @@ def run_resolve(options: ResolveOptions) -> Resolved:
 
 def make_target(options: ResolveOptions, compat: Compat) -> Target:
     """The target that options and the current environment give; raises UsageError."""
-    here = None if options.torch and options.cuda and options.python else current_environment()
+    complete = bool(options.torch and options.cuda and options.python)  # it may be another machine
     return Target(
-        torch=compat.resolve_torch(options.torch) if options.torch else _torch_of(here),
-        cuda=compat.resolve_cuda(options.cuda) if options.cuda else _cuda_of(here),
-        python=compat.resolve_python(options.python) if options.python else _python_of(here),
+        torch=compat.resolve_torch(options.torch) if options.torch else torch_here(),
+        cuda=compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
+        python=compat.resolve_python(options.python) if options.python else python_here(),
         machine=os.uname().machine,
-        glibc=_glibc(options.glibc) if options.glibc else _own_glibc() if here else None,
-        gpu=gpu_named(options.gpu, compat) if options.gpu else min(own_gpus(), default=None) if here else None,
+        glibc=_glibc(options.glibc) if options.glibc else None if complete else _own_glibc(),
+        gpu=gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None),
     )
-
-
-def _torch_of(here: CurrentEnvironment | None) -> Torch:
-    version = installed_version(here.site_packages, "torch") if here else ""
-    if not version:
-        raise UsageError(
-            f"the current environment has no torch{f' ({here.prefix})' if here else ''}",
-            hints=["name the target: --torch VERSION --cuda VERSION --python VERSION"],
-        )
-    return Torch.parse(Version(version).base_version)
-
-
-def _cuda_of(here: CurrentEnvironment | None) -> Cuda:
-    cuda = torch_cuda(here.site_packages) if here and (here.site_packages / "torch" / "version.py").is_file() else ""
-    if not cuda:
-        raise UsageError("the torch of the current environment is not for CUDA", hints=["name it: --cuda VERSION"])
-    return Cuda.parse(cuda)
-
-
-def _python_of(here: CurrentEnvironment | None) -> Python:
-    folder = here.site_packages.parent.name if here else ""
-    return Python.parse(folder.removeprefix("python"))
 
 
 def _glibc(text: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from builder.commands.add.new_axes import new_axes
+from builder.commands.axes import new_axes
 from builder.errors import UsageError
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection

@@ -8,11 +8,17 @@ from pathlib import Path
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
-from builder.commands.rebuild.rebuild_checks import check_source, check_toolchain, find_recipe, with_recorded_parts
+from builder.commands.rebuild.rebuild_checks import (
+    check_source,
+    check_toolchain,
+    find_recipe,
+    recorded_recipe,
+    with_recorded_parts,
+)
 from builder.errors import BuildfarmError, UsageError
 from builder.hashing import sha256_of
 from builder.log import print_line
-from builder.matrix.config import Matrix, Recipe
+from builder.matrix.config import MATRIX, Matrix, Recipe
 from builder.matrix.load import load_matrix
 from builder.progress.display import Progress
 from builder.publish.provenance import recorded_code_version
@@ -34,7 +40,8 @@ class RebuildOptions:
 
     Attributes:
         wheel: the wheel to build again.
-        matrix: the file matrix.yaml; its recipe with the name of the wheel's extension gives the source.
+        matrix: the file matrix.yaml; its recipe with the name of the wheel's extension gives the source. None: the
+            file in the current folder; without it, the record gives the source.
         image: base image instead of the ones in the matrix, or None.
         pull: whether base images that are not on this machine may be pulled.
         jobs: number of parallel compilers, or None for a number that fits cores and memory.
@@ -45,7 +52,7 @@ class RebuildOptions:
     """
 
     wheel: Path
-    matrix: Path = Path("matrix.yaml")
+    matrix: Path | None = None
     image: str | None = None
     pull: bool = True
     jobs: int | None = None
@@ -58,7 +65,8 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     """Build a wheel again and compare; neither the wheel nor the finished builds of the store are changed.
 
     Raises:
-        UsageError: the wheel has no record, or the matrix has no recipe for it.
+        UsageError: the wheel has no record, the matrix has no recipe for it, or there is no matrix and the record
+            does not name the source.
         MissingToolError: the source, the packages or a part of the toolchain differs here or is unavailable.
         BuildError: the build fails here.
 
@@ -69,8 +77,14 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
         raise UsageError(
             "the new wheel would overwrite the original wheel", where="--out", hints=["name a different folder"]
         )
-    matrix = override_base_image(load_matrix(options.matrix), options.image)
-    recipe = find_recipe(record, matrix)
+    if options.matrix or MATRIX.exists():
+        matrix = load_matrix(options.matrix or MATRIX)
+        recipe = find_recipe(record, matrix)
+    else:
+        recipe = recorded_recipe(record, options.wheel)
+        cell = record.build.serves[0]
+        matrix = Matrix(MATRIX, (cell.torch,), (cell.cuda,), (cell.python,), platforms=(cell.platform,))
+    matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     store.clear_abandoned()
     clear_abandoned()

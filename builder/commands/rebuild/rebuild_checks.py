@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from builder.errors import MissingToolError, UsageError
-from builder.matrix.config import GitSource, Matrix, Recipe, SdistSource
+from builder.log import print_warning
+from builder.matrix.config import MATRIX, GitSource, Matrix, Recipe, SdistSource
 from builder.matrix.load import load_recipes
 from builder.records.record import RecipeSettings, Record
 from builder.records.toolchain import Part, Toolchain
@@ -45,6 +46,31 @@ def find_recipe(record: Record, matrix: Matrix) -> Recipe:
             hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
         )
     return recipe
+
+
+def recorded_recipe(record: Record, wheel: Path) -> Recipe:
+    """The recipe that the record of a wheel gives; warns that the wheel decides which source is built.
+
+    Raises UsageError if a part of the source is in no public place.
+    """
+    missing = [patch.name for patch in record.source.patches]
+    if record.source.origin is None:
+        missing = ["the source, which was in the folder of the recipe"]
+    if record.source.origin is None or missing:
+        raise UsageError(
+            f"the wheel does not contain all that it was built from; missing: {', '.join(missing)}",
+            where=str(wheel),
+            hints=["run the command in the folder of the recipe's matrix.yaml, or pass `--matrix FILE`"],
+        )
+    match record.source.origin:
+        case SdistSource(project=project, version=version):
+            source = f"{project} {version} of the package index"
+        case GitSource(url=url, revision=revision):
+            source = f"{url} at {revision}"
+    print_warning(f"there is no {MATRIX}, so the wheel decides what is built: the build scripts of {source} run here")
+    build = record.build
+    settings = {each.name: getattr(record.settings, each.name) for each in fields(record.settings)}
+    return Recipe(build.extension, build.version, MATRIX.absolute().parent, record.source.origin, **settings)
 
 
 def check_source(record: Record, recipe: Recipe, cache: Path) -> None:

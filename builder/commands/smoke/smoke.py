@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+from builder.commands.axes import matrix_or_options
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
@@ -40,7 +41,7 @@ class SmokeOptions:
     """The options of one `buildfarm smoke`.
 
     Attributes:
-        matrix: the file matrix.yaml.
+        matrix: the file matrix.yaml, or None: the one of the current folder; without it, `matrix_or_options`.
         wheels: files, URLs or NAME==VERSION; empty: the wheels in `dist`, and official wheels that recipes name.
         select: which cells and extensions.
         index: URL of a package index to ask before the default one, or empty.
@@ -54,7 +55,7 @@ class SmokeOptions:
 
     """
 
-    matrix: Path
+    matrix: Path | None = None
     wheels: tuple[str, ...] = ()
     select: Selection = field(default_factory=Selection)
     index: str = ""
@@ -77,7 +78,7 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     MissingToolError when containers are wanted and there is no container engine, or when the scheduler does not answer.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    matrix = load_matrix(options.matrix)
+    matrix = matrix_or_options(options.matrix, options.select, options.wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     store.clear_abandoned()

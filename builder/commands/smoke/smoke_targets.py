@@ -26,7 +26,7 @@ from builder.matrix.config import Matrix, Recipe, Selection, WheelSource
 from builder.matrix.plan import served_cells
 from builder.proofs.foreign.claimed_cells import CellClaims
 from builder.wheelfile.compatibility import is_compatible
-from builder.wheelfile.facts import read_facts
+from builder.wheelfile.facts import WheelFacts, read_facts
 from builder.wheels.sources.official_wheel import download_wheel, exact_version, fetch_wheel
 
 
@@ -73,17 +73,18 @@ class TargetFinder:
         Raises UsageError for an argument that names no wheel, NothingSelectedError when no wheel fits a selected cell.
         """
         targets = [target for text in wheels for target in self._named(text)] if wheels else self._default(dist)
-        for target in targets:
-            if not target.cells:
-                print_warning(f"{target.wheel.name} fits none of the selected cells")
         fitting = [target for target in targets if target.cells]
         if not fitting:
             if not wheels and (failed := self._failed_build(dist)):
                 raise failed
             raise NothingSelectedError(
                 "there is no wheel for any of the selected cells",
-                where=str(self.matrix.path),
-                hints=["name a wheel, or run `buildfarm build` with the same selection first"],
+                where="" if wheels else str(self.matrix.path),
+                hints=[
+                    "select other cells with --torch, --cuda and --python"
+                    if wheels
+                    else "name a wheel, or run `buildfarm build` with the same selection first"
+                ],
             )
         return fitting
 
@@ -135,13 +136,8 @@ class TargetFinder:
     def _from_file(self, wheel: Path) -> SmokeTarget:
         facts = read_facts(wheel)
         recipe = self._recipe_of(facts.name)
-        claims = CellClaims(facts)
-        cells = [
-            cell
-            for cell in self._selected_cells(recipe)
-            if is_compatible(wheel.name, cell.python, any_glibc=True) and not claims.why_not(cell)
-        ]
-        return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), tuple(cells))
+        cells = _fitting(facts, self._selected_cells(recipe))
+        return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), cells)
 
     def _from_index(self, project: str, version: str, recipe: Recipe, cells: Sequence[Cell]) -> list[SmokeTarget]:
         """The wheels of a project for the Pythons of these cells; one wheel may serve several Pythons."""
@@ -153,9 +149,8 @@ class TargetFinder:
         targets = []
         for wheel, candidates in cells_of.items():
             facts = read_facts(wheel)
-            claims = CellClaims(facts)
-            fitting = tuple(sorted(cell for cell in candidates if not claims.why_not(cell)))
-            targets.append(SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), fitting))
+            cells_here = _fitting(facts, sorted(candidates))
+            targets.append(SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), cells_here))
         return targets
 
     def _selected_cells(self, recipe: Recipe) -> list[Cell]:
@@ -167,8 +162,27 @@ class TargetFinder:
         """The recipe whose cases run on a wheel of this name."""
         recipe = recipe_for(name, self.recipes, self.select)
         if recipe is None:
-            print_warning(
-                f"{self.matrix.path} has no recipe for {name}, so smoke imports the wheel and calls no op; "
-                "pass --ext NAME to run the cases of the recipe NAME"
-            )
+            if self.recipes:
+                why = f"{self.matrix.path} has no recipe for {name}"
+                cure = "pass --ext NAME to run the cases of the recipe NAME"
+            else:
+                why = f"there is no recipe for {name}"
+                cure = "pass --matrix FILE for a matrix.yaml that lists a recipe with cases"
+            print_warning(f"{why}, so smoke imports the wheel and calls no op; {cure}")
         return recipe or empty_recipe(name)
+
+
+def _fitting(facts: WheelFacts, cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    """The cells that the wheel is for; if there is none, print why not."""
+    claims, fitting, reasons = CellClaims(facts), [], []
+    for cell in cells:
+        if why := claims.why_not(cell):
+            reasons.append(f"{why.reason}, not {why.axis} {why.value}")
+        elif not is_compatible(facts.filename, cell.python, any_glibc=True):
+            reasons.append(f"its file name is for another platform than {cell.platform}")
+        else:
+            fitting.append(cell)
+    if not fitting:
+        reason = "; ".join(dict.fromkeys(reasons)) or "the recipe supports none of them"
+        print_warning(f"{facts.filename} fits none of the selected cells: {reason}")
+    return tuple(fitting)

@@ -14,7 +14,7 @@ import pytest
 
 from builder.__main__ import run_command
 from builder.commands.add.add import AddOptions, run_add
-from builder.commands.add.new_axes import new_axes
+from builder.commands.axes import new_axes
 from builder.errors import Exit, UsageError
 from builder.matrix.axes import Arch
 from builder.matrix.config import GitSource, SdistSource, Selection

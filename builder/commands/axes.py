@@ -1,0 +1,91 @@
+"""The torch, CUDA and Python of a new matrix.yaml, or of a command without one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from builder.commands.current_environment import cuda_here, current_environment, python_here, torch_here
+from builder.errors import UsageError
+from builder.log import print_line
+from builder.matrix.axes import Cuda, Platform, Python, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.config import MATRIX, Matrix, Selection
+from builder.matrix.load import load_matrix
+from builder.recipes.matrix_file import NewAxes
+
+
+def new_axes(select: Selection) -> NewAxes:
+    """Return the axes of a new matrix. Raises UsageError if a value is unknown or the values exclude each other."""
+    compat = Compat.load()
+    cudas = [compat.resolve_cuda(text) for text in select.cuda]
+    pythons = [compat.resolve_python(text) for text in select.python]
+    torches = [compat.resolve_torch(text) for text in select.torch] or [_newest_torch(compat, cudas, pythons)]
+    cudas = cudas or [_cuda_of(compat, torches[-1])]
+    return NewAxes(tuple(torches), tuple(cudas), tuple(pythons or [_python_of(compat, torches[-1])]))
+
+
+def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str]) -> Matrix:
+    """Read matrix.yaml; where there is none, return a matrix for these wheels with the versions that `select` names.
+
+    If `select` names no version, they are those of the current environment. A Python that `select` does not name is
+    the one in the file names of the wheels. `new_axes` chooses other missing versions. A recipe needs the file.
+
+    Raises UsageError for a wrong file, a missing file that is needed, an unknown version, and a current environment
+    that is needed but has no torch for CUDA.
+    """
+    path, source = file or MATRIX, ""
+    if file or path.exists() or select.extensions or not wheels:
+        return load_matrix(path)
+    if not (select.torch or select.cuda or select.python):
+        select = Selection((str(torch_here()),), (str(cuda_here()),), (str(python_here()),))
+        source = f", as in the current environment ({current_environment().prefix})"
+    elif not select.python:
+        select = replace(select, python=tuple(map(str, sorted(set(_named_pythons(wheels))))))
+    axes = new_axes(select)
+    print_line(f"there is no {path}; the cell is {axes}{source}")
+    return Matrix(path, axes.torch, axes.cuda, axes.python, platforms=(Platform(f"linux_{os.uname().machine}"),))
+
+
+def _named_pythons(wheels: Sequence[str]) -> Iterator[Python]:
+    """Yield the Python of each wheel that is for one Python alone, by its file name."""
+    for wheel in wheels:
+        try:
+            tags = parse_wheel_filename(PurePosixPath(wheel).name)[3]
+        except InvalidWheelFilename:
+            continue
+        for tag in tags:
+            if tag.interpreter == tag.abi.removesuffix("t"):  # cp313t: free-threaded
+                yield Python.parse(tag.abi)
+
+
+def _newest_torch(compat: Compat, cudas: list[Cuda], pythons: list[Python]) -> Torch:
+    for torch in reversed(compat.torches):
+        missing = [compat.why_not_cuda(torch, cuda) for cuda in cudas]
+        missing += [compat.why_not_python(torch, python) for python in pythons]
+        if not any(missing):
+            return torch
+    wanted = ", ".join([*(f"CUDA {cuda}" for cuda in cudas), *(f"Python {python}" for python in pythons)])
+    raise UsageError(
+        f"no torch release has wheels for all of these: {wanted}",
+        hints=["pass fewer values of --cuda and --python; buildfarm chooses a value for an option that you omit"],
+    )
+
+
+def _cuda_of(compat: Compat, torch: Torch) -> Cuda:
+    """The CUDA of the torch on the package index, or the newest one that this torch was built for."""
+    default = next((cuda for cuda in compat.cudas if compat.is_default_variant(torch, cuda)), None)
+    return default or max(compat.torch(torch).variants)
+
+
+def _python_of(compat: Compat, torch: Torch) -> Python:
+    """The Python that runs buildfarm, or the newest one that this torch has wheels for."""
+    here = Python(sys.version_info.major, sys.version_info.minor)
+    if compat.why_not_python(torch, here) is None:
+        return here
+    return max(python for python in compat.torch(torch).pythons[torch] if not python.free_threaded)
