@@ -17,12 +17,16 @@ from builder.matrix.axes import Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
+from builder.matrix.selection import selected
 from builder.recipes.matrix_file import NewAxes
+
+_NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
 
 
 def new_axes(select: Selection) -> NewAxes:
     """Return the axes of a new matrix. Raises UsageError if a value is unknown or the values exclude each other."""
     compat = Compat.load()
+    selected([], select, compat)  # raises the errors, which then name the option
     cudas = [compat.resolve_cuda(text) for text in select.cuda]
     pythons = [compat.resolve_python(text) for text in select.python]
     torches = [compat.resolve_torch(text) for text in select.torch] or [_newest_torch(compat, cudas, pythons)]
@@ -41,7 +45,12 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
     """
     path, source = file or MATRIX, ""
     if file or path.exists() or select.extensions or not wheels:
-        return load_matrix(path)
+        try:
+            return load_matrix(path)
+        except UsageError as error:
+            if path.exists() or select.extensions:
+                raise
+            raise UsageError(error.sentence, where=error.where, hints=[_NAME_A_WHEEL, *error.hints]) from None
     if not (select.torch or select.cuda or select.python):
         select = Selection((str(torch_here()),), (str(cuda_here()),), (str(python_here()),))
         source = f", as in the current environment ({current_environment().prefix})"

@@ -73,7 +73,7 @@ def read_document(path: Path) -> Document:
             hints=[
                 "`buildfarm init` starts a project with a small extension that works",
                 "`buildfarm add SOURCE` starts a project with an upstream source, such as torch-scatter==2.1.2",
-                "pass `--matrix FILE` for a file in a different place",
+                "for a file in a different place, pass `--matrix FILE`, or to `buildfarm ci` `--dir DIR`",
             ],
         ) from None
     except IsADirectoryError:

@@ -225,8 +225,14 @@ class Record:
 
 
 def read_record(wheel: Path) -> Record:
-    """The record inside a wheel; raises UsageError when the wheel has none that this buildfarm can read."""
+    """The record inside a wheel; raises UsageError when the wheel has none, or one that this buildfarm cannot read."""
     with WheelFile(wheel) as archive:
+        if not any(name.endswith(f".dist-info/{FILE}") for name in archive.names):
+            raise UsageError(
+                f"buildfarm did not build this wheel: it has no record of its build ({FILE})",
+                where=str(wheel),
+                hints=["`buildfarm verify WHEEL` judges any wheel, and `buildfarm smoke WHEEL` tests it"],
+            )
         try:
             return parse_json(archive.read_dist_info(FILE), Record.from_json)
         except (JsonError, BuildfarmError) as error:

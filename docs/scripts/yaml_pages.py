@@ -16,7 +16,8 @@ nearest known key. An editor with a YAML language server completes the keys if t
 
 _MATRIX = """\
 `matrix.yaml` lists the versions to build for and the extensions to build. buildfarm reads it from the current folder;
-`--matrix FILE` names a different file. A combination that does not exist, such as torch 2.2 with CUDA 13.0, is skipped;
+`--matrix FILE` names a different file. Commands that test, judge or publish
+named wheels work without the file. A combination that does not exist, such as torch 2.2 with CUDA 13.0, is skipped;
 `buildfarm plan --explain` prints the reason."""
 
 _RECIPE = """\

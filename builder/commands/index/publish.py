@@ -47,7 +47,10 @@ def publish_wheels(
     wheel is published then.
     """
     if not wheels:
-        raise NothingSelectedError("there is no wheel to publish", hints=["run `buildfarm build` first"])
+        raise NothingSelectedError(
+            "there is no wheel to publish",
+            hints=["run `buildfarm build` first, or name the wheels: `buildfarm publish WHEEL --to index`"],
+        )
     verification = Verification(store, recipes)
     proven = [(wheel, verification.added(wheel, _proofs(wheel, store))) for wheel in wheels]
     ready = [(new_wheel(wheel, proofs), proofs) for wheel, proofs in proven]

@@ -39,6 +39,12 @@ class IndexReader:
 
         Raises UsageError for an unknown project or an unreadable page, MissingToolError if the server does not answer.
         """
+        if self._folder and not self._folder.is_dir():
+            raise UsageError(
+                "there is no such folder",
+                where=str(self._folder),
+                hints=["`buildfarm publish WHEEL --to DIR` makes an index in the folder DIR"],
+            )
         page = f"{path}/{canonicalize_name(name)}/"
         found = None
         # A server of static files answers a page with HTML, and has the JSON under its own name.

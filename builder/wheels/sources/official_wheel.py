@@ -53,7 +53,10 @@ def exact_version(text: str) -> tuple[str, str]:
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
-        raise UsageError("this names no wheel; pass a file, a URL or NAME==VERSION", where=text) from None
+        raise UsageError(
+            "this names no wheel; pass a file, a URL, or a project with its version, such as torchvision==0.26.0",
+            where=text,
+        ) from None
     exact = re.fullmatch(r"==([^*]+)", str(requirement.specifier))
     if exact is None:
         raise UsageError(

@@ -21,6 +21,7 @@ from builder.commands.building.executor_choice import choose_executor
 from builder.commands.rebuild import rebuild
 from builder.commands.rebuild.rebuild import RebuildOptions, run_rebuild
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
+from builder.hashing import sha256_of
 from builder.publish.provenance import statement_path
 from builder.publish.rebuild_text import rebuild_json, rebuild_text
 from builder.records.toolchain import Toolchain
@@ -28,6 +29,7 @@ from builder.wheels.job import CompileJob, code_version
 from builder.wheels.local import LocalExecutor
 from builder.wheels.make import make_wheel
 from builder.wheels.toolchain import cuda_toolkit
+from tests.conftest import wheel_of
 from tests.unit.loopback import pure_wheel
 from tests.unit.small_project import MODULE, SmallProject, small_project
 
@@ -291,6 +293,37 @@ def test_an_extension_that_is_not_in_the_matrix_is_an_error(built: Built, tmp_pa
     error = refused(replace(built.options("steady"), matrix=other.matrix("other")))
     assert isinstance(error, UsageError)
     assert "'steady'" in error.sentence
+
+
+def test_without_a_matrix_the_record_gives_the_source(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = built.project.index.root / "default" / "far-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as target:
+        target.add(built.project.root / "steady" / "src", "far-1.0")
+    project = SmallProject(tmp_path, built.project.index)
+    recipe = project.recipe("steady", more="env: {LEVEL: high}\n").parents[1] / "extension.yaml"
+    source = f"{{sdist: far, version: 1.0, sha256: {sha256_of(archive)}}}"
+    recipe.write_text(recipe.read_text().replace("{path: src}", source))
+    project.matrix("steady")
+    run_build(replace(project.options(), store=built.project.store))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    options = RebuildOptions(wheel_of(tmp_path / "dist"), store=built.project.store, jobs=1)
+    assert run_rebuild(options).equal
+    assert list(empty.iterdir()) == []
+    assert "the build scripts of far 1.0 of the package index run here" in " ".join(capsys.readouterr().err.split())
+
+
+def test_without_a_matrix_a_source_in_a_folder_is_missing(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = refused(replace(built.options("steady"), matrix=None))
+    assert "missing: the source, which was in the folder of the recipe" in error.sentence
+    stranger = pure_wheel(tmp_path, "stranger", "1.0")
+    assert "buildfarm did not build this wheel" in refused(RebuildOptions(stranger)).sentence
 
 
 def test_a_different_buildfarm_version_is_a_message_and_no_error(

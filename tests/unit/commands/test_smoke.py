@@ -219,6 +219,61 @@ def test_a_wheel_without_a_recipe_is_tested_too(workspace: Workspace) -> None:
     assert "has no recipe for stranger, so smoke imports the wheel and calls no op" in done.stderr
 
 
+def without_matrix(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> Result:
+    """Run `smoke` in an empty folder, which stays empty."""
+    folder = workspace.root / "empty"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, ["smoke", *map(str, arguments), "--store", str(workspace.store)])
+    assert list(folder.iterdir()) == []
+    return done
+
+
+def test_a_named_wheel_needs_no_matrix(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace.wheel(folder=workspace.index.root / "default")
+    for wheel in (workspace.wheel(), f"{workspace.index.url}/default/ops-1.0-py3-none-any.whl", "ops==1.0"):
+        done = without_matrix(
+            workspace, monkeypatch, wheel, "--torch", "2.11", "--cuda", "13.0", "--python", str(PYTHON)
+        )
+        assert done.exit_code == Exit.OK, done.output
+        assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}" in done.stdout
+        assert "there is no recipe for ops" in done.stderr
+
+
+def test_without_a_matrix_the_file_name_gives_the_python(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = loopback.pure_wheel(workspace.dist, "ops", "1.0", {"ops/__init__.py": ""}, tag="cp314-cp314-any")
+    done = without_matrix(workspace, monkeypatch, wheel, "--torch", "2.11")
+    assert "the cell is torch 2.11.0, CUDA 13.0, Python 3.14\n" in done.stderr
+
+
+def test_without_matrix_and_options_the_versions_are_those_of_the_environment(
+    workspace: Workspace, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = error_of(without_matrix(workspace, monkeypatch, workspace.wheel()))
+    assert str(error) == f"--torch is not given, and the current environment has no torch ({environment})"
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "torch-2.13.0.dist-info").mkdir()
+    (site / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0+cu130\n")
+    (site / "torch").mkdir()
+    (site / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    done = without_matrix(workspace, monkeypatch, workspace.wheel(requires="torch"))
+    assert done.exit_code == Exit.OK, done.output
+    assert f"torch2.13.0-cu130-{PYTHON.tag}" in done.stdout
+    refused = without_matrix(workspace, monkeypatch, workspace.wheel())
+    assert isinstance(error_of(refused), NothingSelectedError)
+    assert "fits none of the selected cells: METADATA requires torch==2.11.*, not torch 2.13" in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--ext", "ops"], ["ops==1.0", "--ext", "ops"], ["--here"]])
+def test_recipes_and_dist_need_a_matrix(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(workspace.root / "ops")
+    error = error_of(CliRunner().invoke(app, ["smoke", *arguments]))
+    assert error.where == "matrix.yaml"
+    assert error.hints[0].startswith("`buildfarm init`" if arguments else "to test a wheel without this file")
+
+
 def test_the_official_wheel_of_a_recipe_is_downloaded(workspace: Workspace) -> None:
     workspace.recipe("{wheel: ops, version: 1.0}")
     workspace.wheel(folder=workspace.index.root / "default")
@@ -245,7 +300,7 @@ def test_a_wheel_given_by_name_or_url_is_downloaded(workspace: Workspace) -> Non
         (["folder/gone.whl"], "there is no such file"),
         (["ops"], "the exact version is missing; pass NAME==VERSION"),
         (["ops>=1"], "the exact version is missing; pass NAME==VERSION"),
-        (["o p s"], "this names no wheel; pass a file, a URL or NAME==VERSION"),
+        (["o p s"], "this names no wheel; pass a file, a URL, or a project"),
         (["--ext", "obs"], "no extension is named 'obs'; did you mean `ops`?"),
         (["--here", "ops==1.0"], "cannot be combined with WHEEL: --here tests what is installed"),
         (["--here", "--no-pull", "--store", "x"], "cannot be combined with --no-pull and --store: --here tests"),

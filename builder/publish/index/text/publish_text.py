@@ -21,6 +21,7 @@ _OLDER = (
     "These are the results of the last `buildfarm build` or `smoke`. After a change of cases.py, run the same"
     " `buildfarm build` command again: it tests the wheel again and does not compile."
 )
+_UNTESTED = "To test a wheel that somebody else built, and publish it, run `buildfarm adopt WHEEL --to INDEX`."
 _NO_GPU = (
     "Ops without a CPU kernel need a GPU. Add CPU kernels, or test the wheel on a GPU machine (`buildfarm smoke"
     " --pack`) and publish with `--require gpu`, or publish without results of these ops with `--require static`."
@@ -42,6 +43,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
             "",
             f"Each cell must reach {wanted}; --require sets a lower level. `buildfarm publish --help` explains it.",
             _NO_GPU if any("no GPU" in reason for reason in reasons) else _OLDER,
+            *([_UNTESTED] if any("there is no proof" in reason for reason in reasons) else []),
         ]
     if not index:
         lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]
