@@ -35,10 +35,11 @@ def new_axes(select: Selection) -> NewAxes:
 
 
 def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str]) -> Matrix:
-    """Read matrix.yaml; where there is none, return a matrix for these wheels with the versions that `select` names.
+    """The matrix for these wheels: that of matrix.yaml, and the versions that `select` names.
 
-    If `select` names no version, they are those of the current environment. A Python that `select` does not name is
-    the one in the file names of the wheels. `new_axes` chooses other missing versions. A recipe needs the file.
+    Without a file and without a version in `select`, the versions are those of the current environment. If `select`
+    names others but no Python, it is the one in the file names of the wheels. `new_axes` chooses what is missing then.
+    The recipes of `select` and the wheels of `dist` need the file.
 
     Raises UsageError for a wrong file, a missing file that is needed, an unknown version, and a current environment
     that is needed but has no torch for CUDA.
@@ -46,9 +47,10 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
     path, source = file or MATRIX, ""
     if file or path.exists() or select.extensions or not wheels:
         try:
-            return load_matrix(path)
+            matrix = load_matrix(path)
+            return _with_selected(matrix, select) if wheels else matrix
         except UsageError as error:
-            if path.exists() or select.extensions:
+            if path.exists() or file or select.extensions:
                 raise
             raise UsageError(error.sentence, where=error.where, hints=[_NAME_A_WHEEL, *error.hints]) from None
     if not (select.torch or select.cuda or select.python):
@@ -59,6 +61,20 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
     axes = new_axes(select)
     print_line(f"there is no {path}; the cell is {axes}{source}")
     return Matrix(path, axes.torch, axes.cuda, axes.python, platforms=(Platform(f"linux_{os.uname().machine}"),))
+
+
+def _with_selected(matrix: Matrix, select: Selection) -> Matrix:
+    """The matrix with all selected versions: for a wheel that others built, they need not be in the file."""
+    compat = Compat.load()
+    selected([], select, compat)  # raises the errors, which then name the option
+    series = [compat.releases(text) for text in select.torch]
+    torches = {releases[-1] for releases in series if not set(releases) & set(matrix.torch)}
+    return replace(
+        matrix,
+        torch=tuple(sorted({*matrix.torch, *torches})),
+        cuda=tuple(sorted({*matrix.cuda, *map(compat.resolve_cuda, select.cuda)})),
+        python=tuple(sorted({*matrix.python, *map(compat.resolve_python, select.python)})),
+    )
 
 
 def _named_pythons(wheels: Sequence[str]) -> Iterator[Python]:

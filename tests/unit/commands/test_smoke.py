@@ -240,6 +240,13 @@ def test_a_named_wheel_needs_no_matrix(workspace: Workspace, monkeypatch: pytest
         assert "there is no recipe for ops" in done.stderr
 
 
+def test_a_named_wheel_is_tested_with_a_torch_that_the_matrix_does_not_list(workspace: Workspace) -> None:
+    wheel = workspace.wheel(name="stranger", requires="torch")
+    done = workspace.smoke(wheel, "--torch", "2.12.0", "--python", str(PYTHON))
+    assert "torch2.12.0-cu130" in done.stdout  # no check runs: the index has no such torch
+    assert isinstance(error_of(workspace.smoke("--torch", "2.12.0")), NothingSelectedError)
+
+
 def test_without_a_matrix_the_file_name_gives_the_python(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = loopback.pure_wheel(workspace.dist, "ops", "1.0", {"ops/__init__.py": ""}, tag="cp314-cp314-any")
     done = without_matrix(workspace, monkeypatch, wheel, "--torch", "2.11")

@@ -68,7 +68,8 @@ def test_the_source_is_named_without_a_place_or_a_password(tmp_path: Path) -> No
     ],
 )
 def test_a_wheel_that_does_not_say_is_refused(tmp_path: Path, text: str | None) -> None:
-    with pytest.raises(UsageError, match="the wheel has no buildfarm" if text else "buildfarm did not build this wheel"):
+    sentence = "the wheel has no buildfarm.json that" if text else "buildfarm did not build this wheel"
+    with pytest.raises(UsageError, match=sentence):
         read_record(wheel_with(tmp_path, text))
 
 
