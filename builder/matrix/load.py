@@ -97,9 +97,12 @@ def load_recipe(folder: Path) -> Recipe:
         UsageError: the first error in the file, with its position; the hints are the other errors.
 
     """
-    document = read_document(folder / RECIPE)
+    return recipe_of(read_document(folder / RECIPE), folder.resolve())
+
+
+def recipe_of(document: Document, home: Path) -> Recipe:
+    """Return the recipe that a document declares; its paths are relative to `home`. Raises as `load_recipe`."""
     model = validate(document, RecipeModel)
-    home = folder.resolve()
     return Recipe(
         name=model.name,
         version=model.version,

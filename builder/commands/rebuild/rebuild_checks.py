@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 
 from builder.errors import MissingToolError, UsageError
 from builder.log import print_warning
 from builder.matrix.config import MATRIX, GitSource, Matrix, Recipe, SdistSource
-from builder.matrix.load import load_recipes
+from builder.matrix.load import load_recipes, recipe_of
+from builder.matrix.yaml_document import Document
 from builder.records.record import RecipeSettings, Record
 from builder.records.toolchain import Part, Toolchain
 from builder.wheels.sources.prepare import source_digest
@@ -51,7 +52,7 @@ def find_recipe(record: Record, matrix: Matrix) -> Recipe:
 def recorded_recipe(record: Record, wheel: Path) -> Recipe:
     """The recipe that the record of a wheel gives; warns that the wheel decides which source is built.
 
-    Raises UsageError if a part of the source is in no public place.
+    Raises UsageError if a part of the source was beside the recipe, or if the record says what no recipe may say.
     """
     missing = [patch.name for patch in record.source.patches]
     if record.source.origin is None:
@@ -63,14 +64,18 @@ def recorded_recipe(record: Record, wheel: Path) -> Recipe:
             hints=["run the command in the folder of the recipe's matrix.yaml, or pass `--matrix FILE`"],
         )
     match record.source.origin:
-        case SdistSource(project=project, version=version):
+        case SdistSource(project=project, version=version, sha256=sha256):
             source = f"{project} {version} of the package index"
-        case GitSource(url=url, revision=revision):
+            keys = {"sdist": project, "version": version, "sha256": sha256}
+        case GitSource(url=url, revision=revision, subdirectory=subdirectory):
             source = f"{url} at {revision}"
-    print_warning(f"there is no {MATRIX}, so the wheel decides what is built: the build scripts of {source} run here")
+            keys = {"git": url, "revision": revision, **({"subdirectory": subdirectory} if subdirectory else {})}
     build = record.build
-    settings = {each.name: getattr(record.settings, each.name) for each in fields(record.settings)}
-    return Recipe(build.extension, build.version, MATRIX.absolute().parent, record.source.origin, **settings)
+    data = {"name": build.extension, "version": build.version, "abi": str(build.abi), "imports": ["torch"]}
+    # Whoever made the wheel wrote the record, so it is checked as a recipe is. A rebuild imports nothing.
+    recipe = recipe_of(Document(wheel, {**data, "source": keys, **record.settings.to_json()}, {}), wheel.parent)
+    print_warning(f"there is no {MATRIX}, so the wheel decides what is built: the build scripts of {source} run here")
+    return recipe
 
 
 def check_source(record: Record, recipe: Recipe, cache: Path) -> None:

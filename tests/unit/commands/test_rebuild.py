@@ -20,10 +20,13 @@ from builder.commands.building.build import run_build
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.rebuild import rebuild
 from builder.commands.rebuild.rebuild import RebuildOptions, run_rebuild
+from builder.commands.rebuild.rebuild_checks import recorded_recipe
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
+from builder.matrix.config import GitSource
 from builder.publish.provenance import statement_path
 from builder.publish.rebuild_text import rebuild_json, rebuild_text
+from builder.records.record import read_record
 from builder.records.toolchain import Toolchain
 from builder.wheels.job import CompileJob, code_version
 from builder.wheels.local import LocalExecutor
@@ -314,6 +317,13 @@ def test_without_a_matrix_the_record_gives_the_source(
     assert run_rebuild(options).equal
     assert list(empty.iterdir()) == []
     assert "the build scripts of far 1.0 of the package index run here" in " ".join(capsys.readouterr().err.split())
+    record = read_record(options.wheel)
+    option = replace(record, settings=replace(record.settings, build_requires=("--index-url=x",)))
+    with pytest.raises(UsageError, match="is not a requirement"):
+        recorded_recipe(option, options.wheel)
+    url = replace(record, source=replace(record.source, origin=GitSource("ext::sh -c id", "0" * 40)))
+    with pytest.raises(UsageError, match="ext::sh -c id"):
+        recorded_recipe(url, options.wheel)
 
 
 def test_without_a_matrix_a_source_in_a_folder_is_missing(
