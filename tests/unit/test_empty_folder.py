@@ -92,7 +92,7 @@ def folder(tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(made)
     monkeypatch.setenv("VIRTUAL_ENV", str(environment))
     monkeypatch.setenv("BUILDFARM_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:9")  # over a unix socket, the SDK would leave it open
     monkeypatch.delenv("BUILDFARM_TOKEN", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setattr(options, "own_gpus", list)
