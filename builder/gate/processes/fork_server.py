@@ -40,7 +40,7 @@ from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.processes.spawn import GO
-from builder.gate.system import malloc_checks, rlimits
+from builder.gate.system import huge_pages, malloc_checks, rlimits
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
 #: A call of `torch.autograd.grad` imports the first two.
@@ -276,6 +276,8 @@ def main(root: str, commands: int, events: int, heap_checks: bool, launcher: int
     # A garbage collection in a child would touch, and so copy, every page of torch: freeze what exists now.
     gc.collect()
     gc.freeze()
+    if len(loaded.cases) * sum(check.heap_checks == heap_checks for check in TASK_CHECKS) >= huge_pages.WORTH:
+        huge_pages.use_huge_pages()
     # From here on the end of the pipe shows that the scheduler is gone, in time to kill the children's children too.
     rlimits.survive_parent()
     send_event(events, event="ready", **facts)
