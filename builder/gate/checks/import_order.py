@@ -141,7 +141,7 @@ class _Runs:
             self._may_stop.clear()
             self._launcher = None
             again = [order for order in same if bad or not same[order]]
-            self._runs |= zip(again, pool.map(self._run, again), strict=True)
+            self._runs.update(zip(again, pool.map(self._run, again)))
         runs = [self._runs[order] for order in self._orders if self._complete(order)]
         return runs, {", ".join(order): ", ".join(same[order]) for order in self._orders if not self._complete(order)}
 
