@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+import psutil
 import pytest
 
 from builder.images.engine import Engine
@@ -87,11 +88,11 @@ def wait_until(condition: Callable[[], object], what: str | Callable[[], str], s
         time.sleep(0.01)
 
 
-def is_running(pid: int) -> bool:
-    """Whether a process runs: it is there, and its parent need not only take note of its end."""
+def is_running(process: psutil.Process) -> bool:
+    """Whether a process runs: it has not ended, and no other process has its number."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
+        return process.is_running() and process.status() not in {psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD}
+    except psutil.NoSuchProcess:
         return False
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.conftest import run, wait_until
+from tests.conftest import is_running, run, wait_until
 from tests.fixtures.distributed_farm import INT, KILL, DistributedFarm, Program, distributed_farm
 
 pytestmark = pytest.mark.slow
@@ -55,15 +55,7 @@ def tag() -> str:
 def gone(processes: list[psutil.Process]) -> None:
     """Wait until none of these processes runs."""
     assert processes
-    wait_until(lambda: not any(map(_runs, processes)), "an end of every process of the build")
-
-
-def _runs(process: psutil.Process) -> bool:
-    """Whether it has not ended: what the tests run in this process can make it the parent of ended processes."""
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    wait_until(lambda: not any(map(is_running, processes)), "an end of every process of the build")
 
 
 def built_once_more(farm: DistributedFarm) -> None:

@@ -6,7 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
+
+import psutil
 
 import builder
 from builder.gate.system import rlimits
@@ -42,7 +45,9 @@ def test_a_process_dies_with_its_parent() -> None:
         "os.read(reader, 1)\nprint(pid, flush=True)\nos.kill(os.getpid(), 9)\n"
     )
     pid = int(python(code).stdout)  # the child has closed the pipe that this reads
-    wait_until(lambda: not is_running(pid), "the end of the child")
+    with suppress(psutil.NoSuchProcess):
+        child = psutil.Process(pid)
+        wait_until(lambda: not is_running(child), "the end of the child")
 
 
 def test_threads_and_memory_of_a_process() -> None:

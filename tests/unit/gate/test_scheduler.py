@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 import builder
@@ -165,15 +165,6 @@ def test_an_import_that_raises_is_a_failure_whatever_was_selected(tmp_path: Path
     assert answer.outcomes[0].reason == "import toy raises ImportError"
 
 
-def processes_below(pid: int) -> set[int]:
-    """The pids of all descendants; a process may end while this runs."""
-    found: set[int] = set()
-    with suppress(FileNotFoundError, ProcessLookupError):
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split():
-            found |= {int(child)} | processes_below(int(child))
-    return found
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int) -> None:
     code = (
@@ -188,7 +179,7 @@ def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int)
     try:
         # The process of an op has written to its journal.
         wait_until(lambda: any("float32" in journal.read_text() for journal in tmp_path.glob("*/journal")), "a case")
-        below = processes_below(scheduler.pid)
+        below = psutil.Process(scheduler.pid).children(recursive=True)
         assert len(below) >= 2
         os.kill(scheduler.pid, number)
         status = scheduler.wait(PATIENCE)
@@ -196,7 +187,7 @@ def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int)
         scheduler.kill()
         scheduler.wait()
     assert status == (-number if number == signal.SIGKILL else 128 + number)
-    wait_until(lambda: not any(map(is_running, below)), "the end of all processes")
+    wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {below}")
 
 
 def test_the_fake_fork_server_sends_the_same_facts() -> None:
