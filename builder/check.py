@@ -29,12 +29,21 @@ class Check(StrEnum):
         "The file name and the file WHEEL have the same tags. The libraries use no glibc symbol newer than the"
         " manylinux tag.",
     )
+    MODULES = (
+        "modules",
+        "Every Python that the tags name can import the extension modules, by the suffixes of their file names.",
+    )
     METADATA = (
         "metadata",
         "Name, version, torch requirement and Python requirement agree with the file name and the recipe.",
     )
     RECORD = "record", "RECORD lists every file of the wheel with its hash."
     GRAFTED = "grafted", "The wheel bundles no library of torch, CUDA or the NVIDIA driver."
+    CONTENTS = (
+        "contents",
+        "Nothing; the check never fails. It remarks on stray top-level packages, equal libraries, and CUDA sources"
+        " without their headers.",
+    )
     ABI3 = "abi3", "The libraries of a wheel with an abi3 tag use only the limited API of the tagged Python."
     STABLE = (
         "stable-abi",

@@ -89,6 +89,7 @@ class SmokeResult:
         cell: the cell.
         proofs: verdicts of the import check and of every check of the op gate.
         answer: every outcome of the op gate; None where it did not run.
+        file_proofs: verdicts of the checks of the wheel file, the same in each cell.
 
     """
 
@@ -96,6 +97,12 @@ class SmokeResult:
     cell: Cell
     proofs: tuple[Proof, ...]
     answer: Answer | None
+    file_proofs: tuple[Proof, ...] = ()
+
+    @property
+    def all_proofs(self) -> tuple[Proof, ...]:
+        """The verdicts on the file, and those in the cell."""
+        return self.file_proofs + self.proofs
 
 
 @dataclass(frozen=True)

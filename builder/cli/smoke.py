@@ -156,4 +156,5 @@ def _exit(results: Sequence[SmokeResult]) -> Exit:
     verdicts = {proof.verdict for result in results for proof in result.proofs}
     if verdicts == {Verdict.NOT_RUN}:
         raise MissingToolError("no check could run in any of the cells", hints=["the output above gives the reasons"])
-    return Exit.FAILED if Verdict.FAILED in verdicts else Exit.OK
+    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
+    return Exit.FAILED if failed else Exit.OK

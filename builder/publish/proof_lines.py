@@ -46,8 +46,14 @@ def _causes(proof: Proof) -> Hashable:
 
 
 def remark_lines(proofs: Sequence[Proof]) -> list[str]:
-    """Each gap of the tests that the author of the recipe can close."""
-    return _lines([proof for proof in proofs if proof.remark])
+    """Each gap of the tests that the author of the recipe can close, and what checks of the file remark on."""
+    gaps = _lines([proof for proof in proofs if proof.remark])
+    return gaps + list(dict.fromkeys(f"{proof.check}: {text}" for proof in proofs for text in remarks(proof)))
+
+
+def remarks(proof: Proof) -> list[str]:
+    """What a proof says besides its verdict."""
+    return list(proof.evidence.get("remarks", ()))
 
 
 def accepted_lines(proofs: Sequence[Proof]) -> list[str]:
@@ -62,7 +68,8 @@ def accepted_lines(proofs: Sequence[Proof]) -> list[str]:
 
 def counts(proofs: Sequence[Proof]) -> str:
     """How many checks have which verdict, such as `20 passed, 1 failed, 5 not run, 1 accepted, 1 remark`."""
-    return count_text(REMARK if proof.remark else str(proof.verdict) for proof in proofs)
+    words = [REMARK if proof.remark else str(proof.verdict) for proof in proofs]
+    return count_text([*words, *(REMARK for proof in proofs for _ in remarks(proof))])
 
 
 def not_run_lines(proofs: Sequence[Proof]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich.markup import escape
 from rich.table import Table
@@ -28,18 +29,24 @@ _LEGEND = (
 def smoke_text(results: Sequence[SmokeResult]) -> str:
     """A single result op by op; several as a row for each cell, with every failure and why checks did not run."""
     if len(results) == 1 and (answer := results[0].answer) is not None:
-        title = f"{results[0].subject} in {results[0].cell}: {counts(results[0].proofs)}"
-        lines = gpu_lines(results[0].proofs)
+        title = f"{results[0].subject} in {results[0].cell}: {counts(results[0].all_proofs)}"
+        lines = [*_finding_lines(results[0].file_proofs), *gpu_lines(results[0].proofs)]
         return table(title, answer, min(output_width(), 120)) + "".join(f"{line}\n" for line in lines)
     parts: list[Table | str] = []
     for subject in dict.fromkeys(result.subject for result in results):
         cells = [result for result in results if result.subject == subject]
         proofs = [proof for result in cells for proof in result.proofs]
-        lines = [f"remark: {line}" for line in remark_lines(proofs)]
-        lines += [f"failed: {line}" for line in failed_lines(proofs)]
-        lines += [f"accepted: {line}" for line in accepted_lines(proofs)] + gpu_lines(proofs) + not_run_lines(proofs)
+        proofs += cells[0].file_proofs
+        lines = [*_finding_lines(proofs), *gpu_lines(proofs), *not_run_lines(proofs)]
         parts += [escape(subject), *_tables(cells), "", *map(escape, lines), ""]
     return to_text(*parts, *textwrap.wrap(_LEGEND, output_width(), drop_whitespace=True))
+
+
+def _finding_lines(proofs: Sequence[Proof]) -> list[str]:
+    """Each remark, failure and accepted finding."""
+    lines = [f"remark: {line}" for line in remark_lines(proofs)]
+    lines += [f"failed: {line}" for line in failed_lines(proofs)]
+    return lines + [f"accepted: {line}" for line in accepted_lines(proofs)]
 
 
 def smoke_json(results: Sequence[SmokeResult]) -> str:
@@ -48,7 +55,7 @@ def smoke_json(results: Sequence[SmokeResult]) -> str:
         {
             "subject": result.subject,
             "cell": str(result.cell),
-            "proofs": [proof.to_json() for proof in result.proofs],
+            "proofs": [proof.to_json() for proof in result.all_proofs],
         }
         for result in results
     ]
@@ -62,7 +69,9 @@ def smoke_junit(results: Sequence[SmokeResult]) -> str:
         name = title = f"{result.subject} in {result.cell}"
         while name in suites:  # two wheels with the same name: both stay visible
             name = f"{title} ({sum(other.startswith(title) for other in suites) + 1})"
-        suites[name] = result.answer or _without_gate(result.proofs)
+        about_file = _without_gate(result.file_proofs).outcomes
+        answer = result.answer or _without_gate(result.proofs)
+        suites[name] = replace(answer, outcomes=[*about_file, *answer.outcomes])
     return junit(suites)
 
 

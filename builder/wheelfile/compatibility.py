@@ -32,7 +32,7 @@ def is_compatible(filename: str, python: Python, *, any_glibc: bool = False) -> 
 
 def admits(tag: Tag, python: Python, machine: str) -> bool:
     """Whether a tag suits this Python on Linux of this machine (`x86_64`), whatever its glibc."""
-    return (tag.interpreter, tag.abi) in _suiting(python) and re.fullmatch(
+    return (tag.interpreter, tag.abi) in suiting(python) and re.fullmatch(
         rf"any|(?:manylinux\w*|linux)_{machine}", tag.platform
     ) is not None
 
@@ -68,7 +68,7 @@ def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
 
 
 @cache
-def _suiting(python: Python) -> frozenset[tuple[str, str]]:
+def suiting(python: Python) -> frozenset[tuple[str, str]]:
     """The interpreter and the ABI of every tag that pip accepts under this Python, whatever the platform."""
     return frozenset((tag.interpreter, tag.abi) for tag in _tags_of(python, ["any"]))
 

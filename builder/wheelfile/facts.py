@@ -15,6 +15,7 @@ from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
 from builder.wheelfile.elf import MAGIC, read_elf
 from builder.wheelfile.fatbin import read_device_code
+from builder.wheelfile.headers import missing_headers
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Library:
         execstack: the loader must make the stack executable.
         debug: bytes of debug information.
         size: bytes of the file, unpacked.
+        sha256: of the file, unpacked, hex; empty if unknown.
 
     """
 
@@ -66,6 +68,7 @@ class Library:
     execstack: bool = False
     debug: int = 0
     size: int = 0
+    sha256: str = ""
 
     @property
     def basename(self) -> str:
@@ -76,6 +79,11 @@ class Library:
     def foreign(self) -> bool:
         """Whether auditwheel copied the library from the system into the `.libs` folder."""
         return PurePosixPath(self.path).parts[0].endswith(".libs")
+
+    @property
+    def is_module(self) -> bool:
+        """Whether Python can import the library: it defines the function that Python calls for its file name."""
+        return f"PyInit_{self.basename.partition('.')[0]}" in self.defined
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,8 @@ class WheelFacts:
         libraries: every ELF file, sorted by path.
         files: every path in the archive, sorted.
         purelib: WHEEL says that the files are for the folder of pure Python packages (`Root-Is-Purelib: true`).
+        missing_headers: what the CUDA sources in the wheel include and the wheel does not contain; see
+            `builder.wheelfile.headers`.
 
     """
 
@@ -108,6 +118,20 @@ class WheelFacts:
     libraries: tuple[Library, ...]
     files: tuple[str, ...]
     purelib: bool = False
+    missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def installed(self) -> list[str]:
+        """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
+        found = []
+        for name in self.files:
+            top, _, rest = name.partition("/")
+            if top.endswith(".data"):
+                scheme, _, name = rest.partition("/")  # noqa: PLW2901 - the path without its scheme
+                if scheme not in ("platlib", "purelib"):
+                    continue
+            if not top.endswith(".dist-info"):
+                found.append(name)
+        return found
 
 
 def read_facts(wheel: Path) -> WheelFacts:
@@ -139,6 +163,7 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         libraries=_libraries(wheel),
         files=tuple(sorted(wheel.names)),
         purelib=wheel.purelib,
+        missing_headers=missing_headers(wheel),
     )
 
 
@@ -222,6 +247,7 @@ def read_library(path: str, file: Path) -> Library | None:
         execstack=elf.execstack,
         debug=elf.debug,
         size=file.stat().st_size,
+        sha256=sha256_of(file),
     )
 
 

@@ -14,7 +14,7 @@ from builder.proofs.foreign.foreign_claim import provided_by_torch
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.verify.judge import WheelVerdict
-from builder.publish.verify.verify_text import remarks
+from builder.publish.proof_lines import remarks
 from builder.wheelfile.compatibility import codes_for
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import WheelFacts

@@ -23,6 +23,8 @@ from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheelfile.record_file import record_fault
 
 _GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
+#: Checks of wheels that do not use torch, such as dependencies.
+_OF_ANY_WHEEL = (Check.RECORD, Check.METADATA, Check.MODULES, Check.CONTENTS)
 _CODE = (*STATIC_PROOFS, "proofs/foreign", "proofs/inventory", "proofs/verify")
 
 
@@ -63,9 +65,9 @@ class Verification:
         """The proofs of a wheel, and those of the checks of `verify` that are missing among them.
 
         Those that `build` makes too are added only for a wheel that has none of them. A wheel without a library that
-        uses torch, such as a dependency, is only compared with its RECORD. `fault` is what `record_fault` said, or None
-        if the wheel was not compared yet; `recipe` is that of the wheel, or None: the one of its name. Raises
-        UsageError for a damaged wheel.
+        uses torch, such as a dependency, is judged by the checks that hold for any wheel. `fault` is the answer of
+        `record_fault`, or None if the wheel was not compared yet; `recipe` is that of the wheel, or None: the one of
+        its name. Raises UsageError for a damaged wheel.
         """
         sha256 = facts.sha256 if facts else sha256_of(wheel)
         stored = [one for one in self.store.proofs(sha256) if one.basis == self.basis]
@@ -99,7 +101,7 @@ class Verification:
             made = Judge(self._shelf, self.select).judge_read(archive, facts, fault or "", "").proofs
         wanted = set(OF_VERIFY)
         if not facts.libraries or not uses_torch(facts):
-            wanted = {Check.RECORD}
+            wanted = set(_OF_ANY_WHEEL)
         elif wanted.issuperset(known):
             wanted = set(Check) - {Check.GPUS, Check.LINKAGE}
         for one in made:

@@ -9,7 +9,7 @@ from builder.commands.smoke.smoke_targets import SmokeTarget
 from builder.gate.outcome import Answer
 from builder.log import print_warning
 from builder.matrix.axes import Cell
-from builder.proof import Proof, Verdict
+from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import judge, unused_accepts
 from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
@@ -17,6 +17,9 @@ from builder.publish.unchanged import write_if_changed
 from builder.result import SmokeResult
 from builder.store import Store
 from builder.timeline.recorder import Recorder
+
+#: Checks of a file that ask about other cells than those of `smoke`.
+_NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
 
 
 class Kept:
@@ -27,6 +30,7 @@ class Kept:
         self._store = store
         self._recorder = recorder
         self._beside = {target.wheel: proofs_beside(target.wheel, target.sha256) for target in targets}
+        self._files: dict[str, tuple[Proof, ...]] = {}
         #: the proofs of each wheel from this run and from earlier ones, by its file name
         self.known: dict[str, list[Proof]] = {}
         self.results: list[SmokeResult] = []
@@ -36,15 +40,32 @@ class Kept:
         basis = cell_basis(target.recipe)
         proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
         self._store.save_proofs(_to_save(self._store, target.sha256, proofs))
-        result = SmokeResult(target.wheel.name, cell, proofs, answer)
+        result = SmokeResult(target.wheel.name, cell, proofs, answer, self._about_file(target))
         self._recorder.name_cells(result.subject, proofs)
         self.results.append(result)
         beside = self._beside[target.wheel]
-        known = self.known[result.subject] = merged(beside or self._store.proofs(target.sha256), proofs)
+        known = self.known[result.subject] = merged(
+            beside or self._store.proofs(target.sha256), result.file_proofs, proofs
+        )
         if beside:
             self._beside[target.wheel] = known
             write_if_changed(proofs_path(target.wheel), proofs_json(known))
         return result
+
+    def _about_file(self, target: SmokeTarget) -> tuple[Proof, ...]:
+        """The checks of the wheel file, as `publish` makes them: those that `build` made do not run again."""
+        if target.sha256 not in self._files:
+            from builder.commands.index.verification import Verification  # noqa: PLC0415 - auditwheel loads slowly
+
+            known = self._beside[target.wheel] or self._store.proofs(target.sha256)
+            known = [proof for proof in known if proof.cell is None]
+            found = Verification(self._store).added(target.wheel, known, recipe=target.recipe)
+            self._files[target.sha256] = tuple(
+                proof
+                for proof in found
+                if proof.cell is None and (proof.verdict is Verdict.FAILED or proof.check not in _NOT_FOR_CELLS)
+            )
+        return self._files[target.sha256]
 
     def warn_of_unused_accepts(self, target: SmokeTarget, result: SmokeResult) -> None:
         """Print the acceptances of the recipe that no proof of a cell needed."""
@@ -54,7 +75,7 @@ class Kept:
 
 def outcome_of(result: SmokeResult) -> str:
     """The end of a cell in the lines of the progress."""
-    failed = sum(proof.verdict is Verdict.FAILED for proof in result.proofs)
+    failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
     return f"{failed} failed" if failed else "tested"
 
 

@@ -281,7 +281,15 @@ def _claim(build: Build, recipe: Recipe, cuda_sources: CudaSources) -> WheelClai
 
 def _file_checks(abi: AbiClass) -> Sequence[Check]:
     """The checks of the file that an ABI class requires."""
-    checks = [Check.PAYLOAD, Check.TAGS, Check.METADATA, Check.GRAFTED, Check.DEVICE_CODE]
+    checks = [
+        Check.PAYLOAD,
+        Check.TAGS,
+        Check.MODULES,
+        Check.METADATA,
+        Check.GRAFTED,
+        Check.CONTENTS,
+        Check.DEVICE_CODE,
+    ]
     if abi is not AbiClass.CPYTHON:
         checks.append(Check.ABI3)
     if abi is AbiClass.STABLE:

@@ -48,6 +48,7 @@ def foreign_claim(facts: WheelFacts, cells: Sequence[Cell], *, cuda_required: bo
         local="",
         requires=(),
         cells=tuple(sorted(cells)),
+        foreign=True,
     )
 
 

@@ -28,6 +28,7 @@ class WheelClaim:
         cells: the cells the wheel supports.
         cuda_sources: the CUDA files of the source; None for a wheel that buildfarm did not build.
         max_size: bytes that the wheel file may have; 0: any number.
+        foreign: others built the wheel; only what surely breaks it is a failure.
 
     """
 
@@ -41,6 +42,7 @@ class WheelClaim:
     cells: tuple[Cell, ...]
     cuda_sources: CudaSources | None = None
     max_size: int = 0
+    foreign: bool = False
 
 
 def make_proof(
@@ -51,15 +53,19 @@ def make_proof(
     cell: Cell | None = None,
     good: str = "",
     evidence: dict[str, Any] | None = None,
+    remarks: Sequence[str] = (),
 ) -> Proof:
-    """A proof that failed with these errors, or passed with the short text `good` when there are none."""
+    """A proof that failed with these errors, or passed with the short text `good` when there are none.
+
+    Remarks do not change the verdict.
+    """
     return Proof(
         wheel=facts.sha256,
         cell=cell,
         check=check,
         verdict=Verdict.FAILED if errors else Verdict.PASSED,
         reason="; ".join(errors) if errors else good,
-        evidence=evidence or {},
+        evidence=(evidence or {}) | ({"remarks": list(remarks)} if remarks else {}),
         when=now(),
     )
 

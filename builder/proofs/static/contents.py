@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from builder.gate.system.sizes import size_text
+from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof, why_no_cuda
+from builder.proofs.static.metadata import read_requirement
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -15,14 +18,23 @@ _NEVER = re.compile(r"lib(torch(_\w+)?|c10(_\w+)?|cudart|cublas|cublasLt|cudnn(_
 #: auditwheel adds a hash to the name of a copied library: `libcudart.so.13` becomes `libcudart-1a2b3c4d.so.13.0.96`.
 #: torchvision's own tool writes `libcudart.1a2b3c4d.so.13`.
 _GRAFT_HASH = re.compile(r"[-.][0-9a-f]{8,}$")
+#: A CUDA or OpenMP runtime whose name has such a hash.
+_RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
+_OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)")
 #: Libraries, and architectures of each, that a failure names.
 _MOST = 3
+#: Names at the top of site-packages that many projects have in their source folder, and that no project owns.
+_STRAY = re.compile(
+    r"tests?|testing|benchmarks?|csrc|src|examples?|docs?|tools|scripts|build|(?:tests?|conftest|setup)\.py|_C(?:_\w+)?\.(?:.+\.)?so"
+)
 
 
 def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     """The wheel holds at least one library of its own; for a CUDA extension, one of them holds GPU code."""
     errors = []
     own = [library for library in facts.libraries if not library.foreign]
+    if claim.foreign and not facts.libraries and all(tag.endswith("-any") for tag in facts.tags):
+        return make_proof(facts, Check.PAYLOAD, [], good="pure Python, without a library", evidence={"libraries": {}})
     if not own:
         tags = ", ".join(facts.tags) or "untagged"
         why = why_no_cuda(claim.cuda_sources) if claim.cuda_required else "check `ext_modules` in setup.py"
@@ -41,11 +53,12 @@ def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
     )
 
 
-def check_grafted(facts: WheelFacts, provided: frozenset[str]) -> Proof:
+def check_grafted(facts: WheelFacts, provided: frozenset[str], *, foreign: bool = False) -> Proof:
     """The wheel holds no library that the cell's torch, its NVIDIA packages or the driver provide.
 
     `provided` holds file names such as `libtorch_cpu.so` and `libcudart.so.13`. A copy is recognised by its file name
     or soname, also with the hash that auditwheel adds. Two copies in one process have two separate states of CUDA.
+    In a `foreign` wheel, a CUDA or OpenMP runtime under a name of its own is a remark: it works, as a linked one does.
     """
     # Compare names with their hash: a torch with `libgomp-a34b3233.so.1` does not provide `libgomp.so.1`.
     theirs = {name.partition(".so")[0] for name in provided}
@@ -54,15 +67,31 @@ def check_grafted(facts: WheelFacts, provided: frozenset[str]) -> Proof:
         for library in facts.libraries
         if any(_is_theirs(name, theirs) for name in (library.basename, library.soname) if name)
     ]
-    errors = (
-        [
+    errors, remarks, good = [], [], "none"
+    if grafted and foreign and all(map(_RENAMED_RUNTIME.search, grafted)):
+        good = "only a runtime of CUDA or OpenMP"
+        remarks.append(
+            f"the wheel contains {join_names(grafted)}: a second runtime in the process, which an update of torch does"
+            " not replace"
+        )
+    elif grafted:
+        errors.append(
             f"the wheel contains {join_names(grafted)}, which torch, its NVIDIA packages or the driver provide; two "
             "copies in one process break each other: repair the wheel with `auditwheel repair --exclude`"
-        ]
-        if grafted
-        else []
+        )
+    openmp = [one.path for one in facts.libraries if _OPENMP.fullmatch(_stem(one.basename)) and one.path not in grafted]
+    if openmp and _needs_torch(facts):
+        remarks.append(
+            f"the wheel contains {join_names(openmp)}: an OpenMP runtime beside that of torch, with threads of its own"
+        )
+    return make_proof(facts, Check.GRAFTED, errors, good=good, evidence={"grafted": grafted}, remarks=remarks)
+
+
+def _needs_torch(facts: WheelFacts) -> bool:
+    required = (read_requirement(line) for line in facts.requires_dist)
+    return any(one is not None and one.name == "torch" for one in required) or any(
+        name.startswith(("libtorch", "libc10")) for library in facts.libraries for name in library.needed
     )
-    return make_proof(facts, Check.GRAFTED, errors, good="none", evidence={"grafted": grafted})
 
 
 def _stem(name: str) -> str:
@@ -76,6 +105,58 @@ def _is_theirs(name: str, theirs: set[str]) -> bool:
         or _NEVER.fullmatch(stem) is not None
         or is_driver_library(f"{stem}.so")
     )
+
+
+def check_contents(facts: WheelFacts) -> Proof:
+    """Remarks on what installs and works, but harms others or wastes space; the check never fails."""
+    remarks = [*_stray(facts), *_equal(facts), *_missing_headers(facts)]
+    if facts.purelib and facts.libraries:
+        remarks.append(
+            "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
+            " installs them into lib"
+        )
+    return make_proof(facts, Check.CONTENTS, [], good=f"{len(facts.files)} files", remarks=remarks)
+
+
+def _stray(facts: WheelFacts) -> Iterator[str]:
+    """Names at the top of site-packages that hide modules of the user, or that other wheels install too."""
+    installed = facts.installed()
+    tops = dict.fromkeys(name.partition("/")[0] for name in installed)
+    stray = [top for top in tops if _STRAY.fullmatch(top) and top.partition(".")[0] != facts.name]
+    if stray:
+        yield (
+            f"the wheel installs {and_list(stray)} at the top of site-packages, where they hide the user's modules of"
+            " these names and replace those of other wheels: leave them out of `packages` in setup.py, such as with"
+            f" `find_packages(exclude={[f'{top}*' for top in stray if '.' not in top]})`, or move them into the package"
+        )
+
+
+def _equal(facts: WheelFacts) -> Iterator[str]:
+    """Libraries with the same bytes: a wheel cannot hold links, so each link becomes a copy."""
+    groups: dict[str, list[Library]] = {}
+    for library in facts.libraries:
+        if library.sha256:
+            groups.setdefault(library.sha256, []).append(library)
+    for group in groups.values():
+        if len(group) > 1:
+            needed = {name for library in facts.libraries for name in library.needed}
+            kept = next((one for one in group if one.basename in needed), group[0])
+            size = size_text(kept.size * (len(group) - 1))
+            yield (
+                f"{and_list([one.path for one in group])} have the same bytes, {size} too much: a wheel holds no links;"
+                f" keep {kept.path} only, because two copies in one process have separate states"
+            )
+
+
+def _missing_headers(facts: WheelFacts) -> Iterator[str]:
+    lacking = facts.missing_headers
+    if lacking:
+        headers = list(dict.fromkeys(path for paths in lacking.values() for path in paths))
+        yield (
+            f"the wheel contains CUDA sources, but not the headers {join_names(headers)} that"
+            f" {join_names(list(lacking))} include: a compile at run time fails where the system lacks them; add them"
+            " to `package_data`"
+        )
 
 
 def check_size(facts: WheelFacts, claim: WheelClaim) -> Proof | None:

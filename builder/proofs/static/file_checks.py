@@ -8,13 +8,13 @@ from builder.matrix.axes import Cell
 from builder.proof import Check, Proof
 from builder.proofs.static.abi3 import check_abi3
 from builder.proofs.static.claim import WheelClaim, not_run
-from builder.proofs.static.contents import check_grafted, check_payload, check_size
+from builder.proofs.static.contents import check_contents, check_grafted, check_payload, check_size
 from builder.proofs.static.device_code import check_device_code
 from builder.proofs.static.linkage import check_linkage
 from builder.proofs.static.metadata import check_metadata
 from builder.proofs.static.stable_abi import check_stable
 from builder.proofs.static.symbol_table import SymbolTable
-from builder.proofs.static.tags import check_tags
+from builder.proofs.static.tags import check_modules, check_tags
 from builder.wheelfile.facts import WheelFacts
 
 
@@ -36,8 +36,10 @@ def static_proofs(
     proofs = [
         check_payload(facts, claim),
         check_tags(facts, claim, provided),
+        check_modules(facts),
         check_metadata(facts, claim),
-        check_grafted(facts, provided),
+        check_grafted(facts, provided, foreign=claim.foreign),
+        check_contents(facts),
         check_abi3(facts, claim),
         check_stable(facts, claim),
         *(_linkage(facts, claim, cell, symbols.get(cell)) for cell in claim.cells),

@@ -1,4 +1,4 @@
-"""Check the tags of a wheel: no tag may promise an older system than the libraries need.
+"""Check the tags of a wheel: none promises an older system, or a Python that does not find the modules.
 
 auditwheel's policies decide about the platform, applied to the facts of the final file. auditwheel's own analysis is
 not used: it changes the working directory of the process, and builds run in parallel.
@@ -12,17 +12,23 @@ from functools import cache
 from auditwheel.architecture import Architecture
 from auditwheel.libc import Libc
 from auditwheel.policy import Policy, WheelPolicies
+from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Python
+from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
-from builder.wheelfile.compatibility import admits
+from builder.wheelfile.compatibility import admits, suiting
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
 _PLATFORM = re.compile(r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x)")
+#: The suffixes of extension modules that not every Python looks for.
+_SUFFIX = re.compile(r"\.(?:cpython-(?P<version>\d+t?)(?:-[\w-]+)?|abi3)\.so$")
+#: Libraries of torch and CUDA: torch.ops.load_library and ctypes load what links them by path.
+_BY_PATH = re.compile(r"\blib(?:torch|c10|cuda)")
 _LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
 
 
@@ -58,6 +64,56 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
         errors.append(f"pip in {join_names(rejecting)} does not accept a wheel tagged {_text(named)}")
     evidence = {"file": _text(named), "wheel": _text(written), "platform": best_platform(facts, provided)}
     return make_proof(facts, Check.TAGS, errors, good=_text(named), evidence=evidence)
+
+
+def check_modules(facts: WheelFacts) -> Proof:
+    """Every Python that the tags name can import each extension module, by the suffix of its file name.
+
+    Python 3.12 imports `_C.cpython-312-x86_64-linux-gnu.so`, `_C.abi3.so` and `_C.so`. Others do not find the first
+    one, and free-threaded Pythons do not find the second. A name is no failure if the Python code may load the library
+    by its path: it is no module and links torch or CUDA. Neither is a module in versions for several Pythons, or one
+    beside a Python file of the same name.
+    """
+    pythons = [python for python in Compat.load().pythons if _claims(facts, python)]
+    modules: dict[str, list[tuple[Library, re.Match[str]]]] = {}
+    for library in facts.libraries:
+        if not library.foreign and (match := _SUFFIX.search(library.path)):
+            modules.setdefault(library.path[: match.start()], []).append((library, match))
+    errors, remarks = [], []
+    for stem, files in modules.items():
+        lost = [str(python) for python in pythons if not any(_finds(python, suffix) for _, suffix in files)]
+        if not lost or f"{stem}.py" in facts.files:
+            continue
+        library, suffix = files[0]
+        only = f"Python {suffix['version'][0]}.{suffix['version'][1:]}" if suffix["version"] else "Pythons with a GIL"
+        text = (
+            f"only {only} finds {and_list([one.path for one, _ in files])}, but the tag"
+            f" {_text(parse_wheel_filename(facts.filename)[3])} also names Python {join_names(lost)}"
+        )
+        if len(files) > 1 or (not library.is_module and _BY_PATH.search(" ".join(library.needed))):
+            remarks.append(text)
+        else:
+            errors.append(
+                f"{text}: build the module with `py_limited_api=True` in its Extension, or tag the wheel for one Python"
+            )
+    return make_proof(facts, Check.MODULES, errors, good=f"{len(modules)} modules", remarks=remarks)
+
+
+def _claims(facts: WheelFacts, python: Python) -> bool:
+    """Whether a tag and Requires-Python admit this Python; a free-threaded one only if the tag names it."""
+    tags = [tag for tag in parse_wheel_filename(facts.filename)[3] if tag.abi.endswith("t") or not python.free_threaded]
+    if not any((tag.interpreter, tag.abi) in suiting(python) for tag in tags):
+        return False
+    try:
+        return f"{python.major}.{python.minor}.99" in SpecifierSet(facts.requires_python)
+    except ValueError:  # reported by the check `metadata`
+        return True
+
+
+def _finds(python: Python, suffix: re.Match[str]) -> bool:
+    """Whether the `import` of a Python looks for this suffix."""
+    version = f"{python.major}{python.minor}{'t' if python.free_threaded else ''}"
+    return suffix["version"] == version if suffix["version"] else not python.free_threaded
 
 
 def best_platform(facts: WheelFacts, provided: frozenset[str]) -> str:

@@ -15,7 +15,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.foreign.claimed_cells import ClaimedCells, claimed_cells
 from builder.proofs.foreign.foreign_claim import foreign_claim, provided_by_torch, uses_torch
 from builder.proofs.inventory.shelf import Shelf
-from builder.proofs.static.claim import join_names, make_proof, not_run
+from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.verify.clash import Neighbour, check_clash
 from builder.proofs.verify.gpus import Gpu, check_gpus
@@ -27,9 +27,6 @@ from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.record_file import record_fault
-
-#: A CUDA or OpenMP runtime whose name has the hash that auditwheel or torchvision's own tool adds.
-_RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
 
 
 @dataclass(frozen=True)
@@ -92,12 +89,6 @@ class Judge:
                 yield _no_cell(facts, proof, claimed)
             elif proof.check is Check.TAGS:
                 yield _floor(facts, proof, list(outside.remarks()))
-            elif proof.check is Check.PAYLOAD and _is_pure(facts):
-                yield make_proof(
-                    facts, Check.PAYLOAD, [], good="pure Python, without a library", evidence=proof.evidence
-                )
-            elif proof.check is Check.GRAFTED:
-                yield _graft(facts, proof)
             elif proof.check is not Check.LINKAGE:
                 yield proof
         yield check_loader(facts)
@@ -110,11 +101,6 @@ class Judge:
             yield linker.window()
         else:
             yield not_run(facts, Check.LINKAGE, "no library of the wheel uses torch")
-
-
-def _is_pure(facts: WheelFacts) -> bool:
-    """Whether the wheel has no library and claims none: its tags suit every platform."""
-    return not facts.libraries and all(tag.endswith("-any") for tag in facts.tags)
 
 
 def _driver_floor(linker: Linker) -> str:
@@ -130,33 +116,9 @@ def _floor(facts: WheelFacts, proof: Proof, remarks: Sequence[str]) -> Proof:
     evidence, reason = dict(proof.evidence), proof.reason
     if proof.verdict is Verdict.PASSED and facts.libraries:
         reason = f"{reason}; the libraries need {evidence['platform']}"
-    if facts.purelib and facts.libraries:
-        remarks = [
-            *remarks,
-            "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
-            " installs them into lib",
-        ]
     if remarks:
         evidence["remarks"] = list(remarks)
     return replace(proof, reason=reason, evidence=evidence)
-
-
-def _graft(facts: WheelFacts, proof: Proof) -> Proof:
-    """The check of bundled libraries; a CUDA or OpenMP runtime under a name of its own works, as a linked one does."""
-    grafted = [str(path) for path in proof.evidence["grafted"]]
-    if not grafted or not all(_RENAMED_RUNTIME.search(path) for path in grafted):
-        return proof
-    remark = (
-        f"the wheel contains {join_names(grafted)}: a second runtime in the process, which an update of torch does"
-        " not replace"
-    )
-    return make_proof(
-        facts,
-        Check.GRAFTED,
-        [],
-        good="only a runtime of CUDA or OpenMP",
-        evidence={**proof.evidence, "remarks": [remark]},
-    )
 
 
 def _no_cell(facts: WheelFacts, proof: Proof, claimed: ClaimedCells) -> Proof:

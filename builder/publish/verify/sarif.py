@@ -10,7 +10,8 @@ from builder import __version__
 from builder.check import Check
 from builder.proof import Proof, Verdict
 from builder.proofs.verify.judge import WheelVerdict
-from builder.publish.verify.verify_text import place, remarks
+from builder.publish.proof_lines import remarks
+from builder.publish.verify.verify_text import place
 
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from builder.gate.system.sizes import size_text
 from builder.proofs.verify.judge import WheelVerdict
-from builder.publish.verify.verify_text import place, remarks, word
+from builder.publish.proof_lines import remarks
+from builder.publish.verify.verify_text import place, word
 
 
 def verify_markdown(verdicts: Sequence[WheelVerdict]) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from builder.gate.outcome import count_text
 from builder.gate.system.sizes import size_text
 from builder.proof import Proof, Verdict
 from builder.proofs.verify.judge import WheelVerdict
+from builder.publish.proof_lines import counts, remarks
 
 #: Sentences of a reason to print.
 _MOST = 4
@@ -21,8 +21,7 @@ def verify_text(verdicts: Sequence[WheelVerdict]) -> str:
 
 def _wheel_lines(verdict: WheelVerdict) -> Iterator[str]:
     facts = verdict.facts
-    counts = count_text([*(str(proof.verdict) for proof in verdict.proofs), *["remark"] * len(remarks_of(verdict))])
-    yield f"{facts.filename}  {size_text(facts.size)}: {counts}"
+    yield f"{facts.filename}  {size_text(facts.size)}: {counts(verdict.proofs)}"
     for proof in verdict.proofs:
         yield f"  {word(proof):<8}  {proof.check:<12}  {place(proof)}{_shortened(proof.reason)}".rstrip()
         if sizes := proof.evidence.get("sizes"):
@@ -46,16 +45,6 @@ def _shortened(reason: str) -> str:
 def place(proof: Proof) -> str:
     """The cell of a proof, as the start of a sentence; empty for a proof of the file."""
     return f"{proof.cell}: " if proof.cell else ""
-
-
-def remarks(proof: Proof) -> list[str]:
-    """What a proof says besides its verdict."""
-    return list(proof.evidence.get("remarks", ()))
-
-
-def remarks_of(verdict: WheelVerdict) -> list[str]:
-    """The remarks of all proofs of a wheel."""
-    return [remark for proof in verdict.proofs for remark in remarks(proof)]
 
 
 def verify_json(verdicts: Sequence[WheelVerdict]) -> str:

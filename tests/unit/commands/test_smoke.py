@@ -105,7 +105,7 @@ def test_the_default_is_the_wheels_of_dist(workspace: Workspace) -> None:
     workspace.wheel()
     done = workspace.smoke("--python", str(PYTHON))
     assert done.exit_code == Exit.OK, done.output
-    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 16 passed, 0 failed, 5 not run" in done.stdout
+    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 20 passed, 0 failed, 5 not run" in done.stdout
 
 
 def test_a_wheel_of_an_earlier_version_is_tested_only_by_its_name(workspace: Workspace) -> None:
@@ -207,7 +207,7 @@ def test_not_run_does_not_replace_an_earlier_verdict(workspace: Workspace, monke
     monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", lambda _: None)
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--json")
     (one,) = json.loads(done.stdout)
-    assert {proof["verdict"] for proof in one["proofs"]} == {"not run"}
+    assert {proof["verdict"] for proof in one["proofs"] if proof["cell"]} == {"not run"}
     saved = {str(proof.check): proof.verdict for proof in Store(workspace.store).proofs(one["proofs"][0]["wheel"])}
     assert (saved["values"], saved["import"]) == ("passed", "passed")
 

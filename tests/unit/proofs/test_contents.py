@@ -2,14 +2,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from builder.proof import Check, Verdict
-from builder.proofs.static.contents import check_grafted, check_payload
+from builder.proofs.static.contents import check_contents, check_grafted, check_payload
 from builder.records.cuda_sources import CudaSources
-from builder.wheelfile.facts import Library
-from tests.unit.proofs.make import PROVIDED, claim, gpu_library, library, wheel_facts
+from builder.wheelfile.facts import Library, read_facts
+from tests.unit.proofs.make import PROVIDED, claim, gpu_library, library, make_wheel, wheel_facts
 
 
 @pytest.mark.parametrize(
@@ -113,3 +114,90 @@ def test_a_wheel_without_gpu_code_is_explained_by_its_build(sources: CudaSources
     assert proof.verdict == "failed"
     assert re.search(says, proof.reason), proof.reason
     assert "FORCE_CUDA" not in proof.reason
+
+
+@pytest.mark.parametrize(
+    ("path", "provided", "foreign", "verdict", "remark"),
+    [
+        ("ops.libs/libcudart-1a2b3c4d.so.13", False, True, "passed", "a second runtime in the process"),
+        ("ops.libs/libcudart-1a2b3c4d.so.13", False, False, "failed", ""),
+        ("ops/libcudart.so.13", False, True, "failed", ""),
+        ("ops.libs/libgomp-1a2b3c4d.so.1.0.0", False, False, "passed", "an OpenMP runtime beside that of torch"),
+        ("ops/libiomp5.so", False, True, "passed", "an OpenMP runtime beside that of torch"),
+        ("ops.libs/libgomp-1a2b3c4d.so.1.0.0", True, True, "passed", "a second runtime in the process"),
+    ],
+)
+def test_a_runtime_of_its_own(path: str, provided: bool, foreign: bool, verdict: str, remark: str) -> None:
+    theirs = frozenset({"libgomp.so.1"} if provided else ())
+    proof = check_grafted(wheel_facts(library(path)), theirs, foreign=foreign)
+    assert proof.verdict == verdict
+    assert remark in " ".join(proof.evidence.get("remarks", ()))
+    assert bool(remark) is ("remarks" in proof.evidence)
+
+
+def test_openmp_matters_only_beside_torch() -> None:
+    facts = wheel_facts(library("x.libs/libgomp-1a2b3c4d.so.1", needed=()), requires_dist=("numpy",))
+    assert "remarks" not in check_grafted(facts, frozenset()).evidence
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (
+            ("ops/__init__.py", "tests/__init__.py", "benchmarks/a.py", "csrc/a.py"),
+            "benchmarks, csrc and tests",
+        ),
+        (("ops/__init__.py", "_C.abi3.so"), "_C.abi3.so"),
+        (("ops/__init__.py", "ops-1.0.data/purelib/docs/__init__.py"), "docs"),
+        (("ops/tests/__init__.py", "ops/_C.so", "ops-1.0.dist-info/METADATA", "ops-1.0.data/scripts/test"), ""),
+        (("testsuite/__init__.py", "_Cython.py"), ""),
+    ],
+)
+def test_stray_top_level_packages(files: tuple[str, ...], named: str) -> None:
+    proof = check_contents(wheel_facts(files=tuple(sorted(files))))
+    assert proof.verdict == "passed"
+    remarks = proof.evidence.get("remarks", [])
+    assert [f"the wheel installs {named} at the top" in one for one in remarks] == ([True] if named else [])
+
+
+def test_a_project_may_have_such_a_name() -> None:
+    assert "remarks" not in check_contents(wheel_facts(name="build", files=("build/__init__.py",))).evidence
+
+
+def test_equal_libraries_are_one_remark() -> None:
+    copies = [library(f"ops/libx.so{end}", sha256="1" * 64, size=2**20) for end in ("", ".1", ".1.2")]
+    other = library("ops/_C.so", sha256="2" * 64, needed=("libx.so.1",))
+    (remark,) = check_contents(wheel_facts(other, *copies)).evidence["remarks"]
+    assert "ops/libx.so, ops/libx.so.1 and ops/libx.so.1.2 have the same bytes, 2.0 MiB too much" in remark
+    assert "keep ops/libx.so.1 only" in remark
+
+
+@pytest.mark.parametrize(
+    ("include", "others", "lacks"),
+    [
+        ('"op.cuh"', (), "op.cuh"),
+        ('"op.cuh"', ("ops/csrc/op.cuh",), ""),
+        ('"op.cuh"', ("ops/include/op.cuh",), ""),
+        ('"../include/op.cuh"', ("ops/include/op.cuh",), ""),
+        ("<glm/glm.hpp>", (), "glm/glm.hpp"),
+        ("<glm/glm.hpp>", ("ops/third_party/glm/glm/glm.hpp",), ""),
+        ('"torch/extension.h"', (), ""),
+        ('"cuda_runtime.h"', (), ""),
+        ("<ATen/cuda/CUDAContext.h>", (), ""),
+        ("<cub/cub.cuh>", (), ""),
+        ("<sys/types.h>", (), ""),
+        ("<vector>", (), ""),
+        ('"math.h" // "none.h"', ("ops/math.h",), ""),
+    ],
+)
+def test_headers_that_cuda_sources_lack(include: str, others: tuple[str, ...], lacks: str, tmp_path: Path) -> None:
+    source = f'// #include "comment.h"\n/*\n#include "block.h"\n*/\n# include {include}\n'.encode()
+    files = {"ops/csrc/k.cu": source, **dict.fromkeys(others, b"")}
+    facts = read_facts(make_wheel(tmp_path, files))
+    assert facts.missing_headers == ({"ops/csrc/k.cu": (lacks,)} if lacks else {})
+    said = " ".join(check_contents(facts).evidence.get("remarks", ()))
+    assert (f"not the headers {lacks} that ops/csrc/k.cu include" in said) if lacks else not said
+
+
+def test_headers_alone_are_no_sources(tmp_path: Path) -> None:
+    assert not read_facts(make_wheel(tmp_path, {"ops/api.h": b'#include "none.h"\n'})).missing_headers

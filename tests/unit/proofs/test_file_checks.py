@@ -26,7 +26,8 @@ OTHER = Cell.parse("torch2.12.0-cu130-cp312")
 def test_good_wheel_passes_every_check() -> None:
     proofs = static_proofs(wheel_facts(gpu_library("sm_90")), claim(), PROVIDED, {CELL: table()})
     assert [proof.check for proof in proofs] == [
-        Check.PAYLOAD, Check.TAGS, Check.METADATA, Check.GRAFTED, Check.LINKAGE, Check.DEVICE_CODE,
+        Check.PAYLOAD, Check.TAGS, Check.MODULES, Check.METADATA, Check.GRAFTED, Check.CONTENTS, Check.LINKAGE,
+        Check.DEVICE_CODE,
     ]  # fmt: skip
     assert {proof.verdict for proof in proofs} == {Verdict.PASSED}
     assert all(proof.wheel == "ab" * 32 and proof.when for proof in proofs)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builder.matrix.axes import Cell
-from builder.proofs.static.tags import best_platform, check_tags
+from builder.proofs.static.tags import best_platform, check_modules, check_tags
 from builder.wheelfile.facts import read_facts
 from tests.unit.proofs.make import PROVIDED, claim, compiled, library, make_wheel, wheel_facts
 
@@ -148,3 +148,50 @@ def test_platform_equals_that_of_auditwheel(tmp_path: Path, source: str) -> None
         check=True,
     )
     assert best_platform(read_facts(wheel), frozenset()) == json.loads(shown.stdout)["overall_tag"]
+
+
+ONE, STABLE, PLAIN = "m.cpython-310-x86_64-linux-gnu.so", "m.abi3.so", "m.so"
+
+
+@pytest.mark.parametrize(
+    ("tag", "files", "verdict", "says"),
+    [
+        ("cp310-cp310", (ONE,), "passed", ""),
+        ("cp310-cp310", (STABLE,), "passed", ""),
+        ("cp312-cp312", (PLAIN,), "passed", ""),
+        ("cp310-abi3", (STABLE,), "passed", ""),
+        ("py3-none", (PLAIN,), "passed", ""),
+        ("py3-none", (STABLE,), "passed", ""),
+        ("cp310-abi3", (ONE,), "failed", "only Python 3.10 finds ops/m.cpython-310-x86_64-linux-gnu.so, but the tag"),
+        ("cp310-abi3", (ONE, STABLE), "passed", ""),
+        ("cp312-cp312", (ONE,), "failed", "also names Python 3.12"),
+        ("py3-none", (ONE,), "failed", "only Python 3.10 finds"),
+        ("py3-none", (ONE, ONE.replace("310", "311")), "passed", "only Python 3.10 finds"),
+        ("cp313-cp313t", ("m.cpython-313t-x86_64-linux-gnu.so",), "passed", ""),
+        ("cp313-cp313t", (STABLE,), "failed", "only Pythons with a GIL finds ops/m.abi3.so"),
+        ("cp313-cp313", ("m.cpython-313t-x86_64-linux-gnu.so",), "failed", "only Python 3.13t finds"),
+    ],
+)
+def test_names_of_modules(tag: str, files: tuple[str, ...], verdict: str, says: str) -> None:
+    libraries = [library(f"ops/{name}", defined=("PyInit_m",)) for name in files]
+    proof = check_modules(wheel_facts(*libraries, tag=f"{tag}-manylinux_2_28_x86_64", requires_python=""))
+    assert proof.verdict == verdict
+    assert says in (proof.reason if verdict == "failed" else " ".join(proof.evidence.get("remarks", ())))
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"),
+    [
+        ({}, "failed"),
+        ({"requires_python": "==3.10.*"}, "passed"),
+        ({"files": ("ops/m.py",)}, "passed"),
+    ],
+)
+def test_a_module_for_one_python_may_suit(change: dict[str, Any], verdict: str) -> None:
+    module = library(f"ops/{ONE}", defined=("PyInit_m",))
+    assert check_modules(wheel_facts(module, tag="cp310-abi3-linux_x86_64", **change)).verdict == verdict
+
+
+def test_a_library_that_torch_loads_by_path_is_a_remark() -> None:
+    proof = check_modules(wheel_facts(library(f"ops/{ONE}", defined=()), tag="cp310-abi3-linux_x86_64"))
+    assert (proof.verdict, len(proof.evidence["remarks"])) == ("passed", 1)

@@ -188,6 +188,11 @@ TAGS |= {
 }
 
 ABI3 = {
+    "module for one Python under abi3": Fault(
+        "modules",
+        "only Python 3.12 finds ops/_C.cpython-312-x86_64-linux-gnu.so, but the tag",
+        replace(Wheel(), tag=f"cp310-abi3-{LINUX}", requires_python=">=3.10"),
+    ),
     "private function under abi3": Fault(
         Check.ABI3,
         "_PyObject_GetState, which Python's stable ABI does not have",
@@ -316,7 +321,7 @@ SOUND = {
     "CPU only": with_lib(
         Lib("namespace at { int foo(); }\nint call() { return at::foo(); }\n", links=TORCH, gpu=None), version="1.0"
     ),
-    "abi3": replace(Wheel(), tag=f"cp310-abi3-{LINUX}", requires_python=">=3.10"),
+    "abi3": replace(Wheel(libs={"ops/_C.abi3.so": Lib()}), tag=f"cp310-abi3-{LINUX}", requires_python=">=3.10"),
     "stable ABI": with_lib(
         _STABLE, version="1.0", requires=("torch>=2.10",), tag=f"py3-none-{LINUX}", requires_python=""
     ),

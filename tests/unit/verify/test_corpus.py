@@ -47,7 +47,7 @@ def test_remarks_are_no_failures(stubs: Path, store: Path, tmp_path: Path) -> No
     wheel = with_lib(lib, root_is_purelib="true", requires=("torch>=2.11",))
     code, proofs = verify(wheel.write(tmp_path, stubs), store)
     remarks = {proof["check"]: " ".join(proof["evidence"].get("remarks", ())) for proof in proofs}
-    assert "`Root-Is-Purelib: true`" in remarks["tags"]
+    assert "`Root-Is-Purelib: true`" in remarks["contents"]
     assert "/opt/cuda/lib64" in remarks["loader"]
     assert "also links with torch 2.10" in remarks["window"]
     assert "no upper limit for torch" in remarks["window"]

@@ -22,9 +22,9 @@ def test_sarif_and_markdown(stubs: Path, store: Path, tmp_path: Path) -> None:
     data = json.loads(sarif.read_text())
     assert data["version"] == "2.1.0"
     (run,) = data["runs"]
-    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {"linkage", "tags", "window"}
+    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {"linkage", "contents", "window"}
     levels = {(result["ruleId"], result["level"]) for result in run["results"]}
-    assert levels == {("linkage", "error"), ("tags", "note"), ("window", "note")}
+    assert levels == {("linkage", "error"), ("contents", "note"), ("window", "note")}
     assert all(
         result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == bad.name for result in run["results"]
     )
