@@ -41,6 +41,7 @@ _PLACES = {
     "worker": _Place("distributed.worker", "worker"),
     "publish": _Place("index.publish", "publish"),
     "adopt": _Place("index.adopt", "adopt"),
+    "relabel": _Place("index.relabel", "relabel"),
     "serve": _Place("index.serve", "serve"),
     "token": _Place("index.token"),
     "resolve": _Place("index.resolve", "resolve"),

@@ -181,6 +181,7 @@ def _check_project(archive: WheelContents) -> None:
         raise UsageError(
             f"the file is named for {project} {version}, but the metadata is in {archive.dist_info}",
             where=str(archive.path),
+            hints=["if the file was renamed, run `buildfarm relabel WHEEL`"],
         )
 
 

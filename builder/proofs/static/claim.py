@@ -29,6 +29,7 @@ class WheelClaim:
         cuda_sources: the CUDA files of the source; None for a wheel that buildfarm did not build.
         max_size: bytes that the wheel file may have; 0: any number.
         foreign: others built the wheel; only what surely breaks it is a failure.
+        spare: paths of libraries without which the package works.
 
     """
 
@@ -43,6 +44,7 @@ class WheelClaim:
     cuda_sources: CudaSources | None = None
     max_size: int = 0
     foreign: bool = False
+    spare: frozenset[str] = frozenset()
 
 
 def make_proof(

@@ -140,11 +140,11 @@ def _equal(facts: WheelFacts) -> Iterator[str]:
     for group in groups.values():
         if len(group) > 1:
             needed = {name for library in facts.libraries for name in library.needed}
-            kept = next((one for one in group if one.basename in needed), group[0])
-            size = size_text(kept.size * (len(group) - 1))
+            kept = next((one.path for one in group if one.basename in needed), "one of them")
+            size = size_text(group[0].size * (len(group) - 1))
             yield (
                 f"{and_list([one.path for one in group])} have the same bytes, {size} too much: a wheel holds no links;"
-                f" keep {kept.path} only, because two copies in one process have separate states"
+                f" keep only {kept}, because two copies in one process have separate states"
             )
 
 

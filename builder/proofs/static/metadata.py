@@ -17,6 +17,8 @@ from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.torch_range import TORCHES
 
+#: What to do about a wheel whose file was renamed.
+RELABEL = "run `buildfarm relabel WHEEL`, which writes a wheel in which both agree"
 _TORCH_LIBRARY = re.compile(r"lib(torch|c10)(_\w+)?\.so")
 
 
@@ -48,9 +50,12 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
         return [f"METADATA has the version {facts.version!r}, which PEP 440 does not allow"]
     errors = []
     if canonicalize_name(facts.name) != project:
-        errors.append(f"the project is {project} in the file name and {facts.name} in METADATA")
+        errors.append(f"the project is {project} in the file name and {facts.name} in METADATA: {RELABEL}")
     if written != version:
-        errors.append(f"the version is {version} in the file name and {written} in METADATA")
+        errors.append(
+            f"the version is {version} in the file name and {written} in METADATA, so installers refuse the wheel or"
+            f" install it again each time: {RELABEL}"
+        )
     if claim.local and written.local != claim.local:
         errors.append(
             f"the version {written} lacks the local part +{claim.local}: pip cannot distinguish this wheel from "

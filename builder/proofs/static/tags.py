@@ -7,6 +7,8 @@ not used: it changes the working directory of the process, and builds run in par
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 
 from auditwheel.architecture import Architecture
@@ -20,6 +22,8 @@ from builder.matrix.axes import Cell, Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.proofs.static.metadata import RELABEL
+from builder.proofs.static.variants import variants
 from builder.wheelfile.compatibility import admits, suiting
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
@@ -53,17 +57,30 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     written = frozenset(tag for line in facts.tags for tag in parse_tag(line))
     errors = []
     if named != written:
-        errors.append(
-            f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: "
-            "set both with `wheel tags`; do not rename the file"
-        )
-    for platform in sorted({tag.platform for tag in named | written}):
-        errors += _platform_errors(facts, platform, provided)
+        errors.append(f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: {RELABEL}")
+    remarks: list[str] = []
+    platforms = sorted({tag.platform for tag in named | written})
+    found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
+    if found and claim.foreign and _works_without(facts, claim.spare, platforms, provided):
+        remarks += found
+    else:
+        errors += found
     rejecting = [str(cell) for cell in claim.cells if not any(_accepts(cell, tag) for tag in named)]
     if rejecting:
         errors.append(f"pip in {join_names(rejecting)} does not accept a wheel tagged {_text(named)}")
     evidence = {"file": _text(named), "wheel": _text(written), "platform": best_platform(facts, provided)}
-    return make_proof(facts, Check.TAGS, errors, good=_text(named), evidence=evidence)
+    return make_proof(facts, Check.TAGS, errors, good=_text(named), evidence=evidence, remarks=remarks)
+
+
+def _works_without(
+    facts: WheelFacts, spare: frozenset[str], platforms: Sequence[str], provided: frozenset[str]
+) -> bool:
+    """Whether the platforms suit one variant of the libraries, without those that may be absent."""
+    for one in variants(facts):
+        kept = replace(one, libraries=tuple(library for library in one.libraries if library.path not in spare))
+        if kept.libraries and not any(_platform_errors(kept, platform, provided) for platform in platforms):
+            return True
+    return False
 
 
 def check_modules(facts: WheelFacts) -> Proof:

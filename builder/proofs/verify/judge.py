@@ -17,11 +17,11 @@ from builder.proofs.foreign.foreign_claim import foreign_claim, provided_by_torc
 from builder.proofs.inventory.shelf import Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.file_checks import static_proofs
+from builder.proofs.static.variants import newest_with_gpu_code
 from builder.proofs.verify.clash import Neighbour, check_clash
 from builder.proofs.verify.gpus import Gpu, check_gpus
 from builder.proofs.verify.loader import check_loader
 from builder.proofs.verify.outside import Outside
-from builder.proofs.verify.variants import newest_with_gpu_code
 from builder.proofs.verify.window import Linker
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.exports import read_exports
@@ -82,7 +82,8 @@ class Judge:
         outside = Outside(wheel, facts, provided_by_torch(facts) | linker.libraries)
         provided = outside.provided.union(outside.others, outside.optional)
         claimed = claimed_cells(facts, Compat.load(), linker.platform)
-        claim = replace(foreign_claim(facts, claimed.cells), max_size=self.max_size)
+        spare = frozenset(path for used in outside.optional.values() for path in used)
+        claim = replace(foreign_claim(facts, claimed.cells), max_size=self.max_size, spare=spare)
         # Every cell of the claim would repeat the same verdict on the file.
         for proof in static_proofs(facts, claim, provided, {}):
             if proof.check is Check.METADATA and not claimed.cells and uses_torch(facts):
@@ -117,7 +118,7 @@ def _floor(facts: WheelFacts, proof: Proof, remarks: Sequence[str]) -> Proof:
     if proof.verdict is Verdict.PASSED and facts.libraries:
         reason = f"{reason}; the libraries need {evidence['platform']}"
     if remarks:
-        evidence["remarks"] = list(remarks)
+        evidence["remarks"] = [*evidence.get("remarks", ()), *remarks]
     return replace(proof, reason=reason, evidence=evidence)
 
 

@@ -10,7 +10,7 @@ from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.foreign.claimed_cells import CellClaims
 from builder.proofs.static.claim import join_names, make_proof
-from builder.proofs.verify.variants import variants
+from builder.proofs.static.variants import variants
 from builder.wheelfile.facts import Library, WheelFacts
 
 #: Folders that every user may write to.
@@ -28,10 +28,8 @@ def check_loader(facts: WheelFacts) -> Proof:
             f"the libraries need the runtimes of CUDA {and_list(runtimes)}: two runtimes in one process, and torch has"
             " one of them; build all libraries with one toolkit"
         )
-    remarks = [remark for library in facts.libraries for remark in _remarks(library)]
-    return make_proof(
-        facts, Check.LOADER, errors, good="nothing unusual", evidence={"remarks": remarks} if remarks else {}
-    )
+    remarks = [*_stray_folders(facts), *(remark for library in facts.libraries for remark in _remarks(library))]
+    return make_proof(facts, Check.LOADER, errors, good="nothing unusual", remarks=remarks)
 
 
 def _errors(library: Library) -> Iterator[str]:
@@ -52,9 +50,20 @@ def _errors(library: Library) -> Iterator[str]:
         )
 
 
+def _stray_folders(facts: WheelFacts) -> Iterator[str]:
+    folders = {
+        library.path: [folder for folder in library.search if folder.startswith("/") and not _SHARED.match(folder)]
+        for library in facts.libraries
+    }
+    if users := [path for path, found in folders.items() if found]:
+        found = list(dict.fromkeys(folder for path in users for folder in folders[path]))
+        yield (
+            f"{join_names(users)} also {'search' if len(users) > 1 else 'searches'} {join_names(found)} for libraries,"
+            " a folder of the build machine"
+        )
+
+
 def _remarks(library: Library) -> Iterator[str]:
-    if other := [folder for folder in library.search if folder.startswith("/") and not _SHARED.match(folder)]:
-        yield f"{library.path} also searches {join_names(other)} for libraries, a folder of the build machine"
     if library.debug > _MUCH_DEBUG:
         size = size_text(library.debug)
         yield f"{library.path} contains {size} of debug information: `strip --strip-debug` removes it"

@@ -17,7 +17,7 @@ from builder.proofs.inventory.shelf import Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.linkage import check_linkage
 from builder.proofs.static.symbol_table import SymbolTable
-from builder.proofs.verify.variants import variants
+from builder.proofs.static.variants import variants
 from builder.wheelfile.facts import WheelFacts
 
 #: How the user makes an inventory.

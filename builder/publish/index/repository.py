@@ -77,6 +77,7 @@ class Repository:
         name = f"records/{entry.project}/{entry.filename}.json"
         before = self._record(name)
         refuse_other(before, entry)
+        self.refuse_other_spelling(entry.filename)
         with self.changing(entry.project):
             self.objects.create(entry.path, new.wheel)
             for suffix, data in new.attached.items():
@@ -92,7 +93,7 @@ class Repository:
     def yank(self, filename: str, reason: str | None) -> None:
         """Yank a wheel with a reason (PEP 592), or undo it with None; raises UsageError for an unknown wheel."""
         entry = self.find(filename)
-        name = f"records/{entry.project}/{filename}{YANK}"
+        name = f"records/{entry.project}/{entry.filename}{YANK}"
         with self.changing(entry.project):
             if reason is None:
                 self.objects.delete(name)
@@ -104,7 +105,7 @@ class Repository:
         entry = self.find(filename)
         with self.changing(entry.project):
             for suffix in (".json", YANK):
-                self.objects.delete(f"records/{entry.project}/{filename}{suffix}")
+                self.objects.delete(f"records/{entry.project}/{entry.filename}{suffix}")
         folder = entry.path.rpartition("/")[0]
         if any(other.path.startswith(f"{folder}/") for other in self.entries(entry.project)):
             return  # the same bytes are also published under another name
@@ -133,11 +134,16 @@ class Repository:
 
     def refuse_other_spelling(self, filename: str) -> None:
         """Raise ConflictError if the wheel is published under a different spelling, such as `Foo_Bar-1.0.0-…`."""
+        name = self._spelled(filename)
+        if name not in ("", filename):
+            raise ConflictError(f"the index has this wheel under the name {name}; a published file never changes")
+
+    def _spelled(self, filename: str) -> str:
+        """The name of the published wheel that is equal to this one, or differs only in spelling; else empty."""
         wanted = parse_wheel_filename(filename)
         records = self.objects.names(f"records/{project_of(filename)}")
-        for name in (record.removesuffix(".json") for record in records if record.endswith(".whl.json")):
-            if name != filename and parse_wheel_filename(name) == wanted:
-                raise ConflictError(f"the index has this wheel under the name {name}; a published file never changes")
+        names = [record.removesuffix(".json") for record in records if record.endswith(".whl.json")]
+        return next((name for name in names if name == filename or parse_wheel_filename(name) == wanted), "")
 
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel as it was published, without its yank; None if it is not published."""
@@ -149,12 +155,15 @@ class Repository:
         return _CONFLICT if before and before.sha256 != sha256 else ""
 
     def find(self, filename: str) -> Entry:
-        """The entry of a wheel as it was published, without its yank; raises UsageError if it is not published."""
+        """The entry of a wheel as it was published, without its yank; raises UsageError if it is not published.
+
+        A different spelling of the name is enough, such as other capitals in the local version.
+        """
         try:
-            project = project_of(filename)
+            project, name = project_of(filename), self._spelled(filename)
         except ValueError as error:
             raise UsageError(str(error), where=filename) from None
-        entry = self.published(project, filename)
+        entry = self.published(project, name) if name else None
         if entry is None:
             raise UsageError("the index has no such wheel", where=filename)
         return entry

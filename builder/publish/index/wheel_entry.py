@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from builder.errors import UsageError
 from builder.hashing import sha256_of
+from builder.proofs.static.metadata import RELABEL
 from builder.publish.index.entry import Entry
 from builder.wheelfile.archive import WheelFile
 
@@ -53,7 +54,9 @@ def read_entry(wheel: Path, path: str = "") -> tuple[Entry, bytes]:
     except ValueError as error:
         raise UsageError(f"this wheel cannot be read: {error}", where=str(wheel)) from None
     if named != (project, version):
-        raise UsageError(f"METADATA says {named[0]} {named[1]}, but the file name differs", where=str(wheel))
+        raise UsageError(
+            f"METADATA says {named[0]} {named[1]}, but the file name differs", where=str(wheel), hints=[RELABEL]
+        )
     stat = wheel.stat()
     entry = Entry(
         filename=wheel.name,

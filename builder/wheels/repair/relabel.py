@@ -10,6 +10,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,11 +19,15 @@ from typing import Any
 from urllib.parse import quote
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from builder.errors import UsageError
+from builder.hashing import sha256_of
 from builder.untrusted.json_data import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.record_file import record_fault
 from builder.wheelfile.torch_range import narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
@@ -174,28 +179,13 @@ def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str
 
     Raises ValueError when there is no METADATA, or its version or the file's name is malformed.
     """
-    project, _, build, _ = parse_wheel_filename(filename)
-    paths = [m.path for m in members if re.fullmatch(r"[^/]+\.dist-info/METADATA", m.path)]
-    if len(paths) != 1:
-        raise ValueError(f"expected one *.dist-info/METADATA, found {len(paths)}")
-    info = paths[0].partition("/")[0]
+    project = parse_wheel_filename(filename)[0]
     by_path = {member.path: member for member in members}
-    metadata = by_path[f"{info}/METADATA"]
-    text, version = relabel_metadata(metadata.data.decode("utf-8", "surrogateescape"), label)
-    by_path[metadata.path] = replace(metadata, data=text.encode("utf-8", "surrogateescape"))
+    info = _info(members)
+    text, version = relabel_metadata(_text(by_path[f"{info}/METADATA"]), label)
     stem = f"{canonicalize_name(project).replace('-', '_')}-{version}"
-    moved = []
-    for path, member in by_path.items():
-        top, slash, rest = path.partition("/")
-        if top == info and rest in ("RECORD", *_SIGNATURES):
-            continue
-        if top == info:
-            top = f"{stem}.dist-info"
-        elif top.endswith(".data") and "-" in top:  # no package's name has a hyphen
-            top = f"{stem}.data"
-        moved.append(replace(member, path=top + slash + rest))
-    number = f"{build[0]}{build[1]}-" if build else ""
-    new_name = f"{stem}-{number}{'-'.join(filename.removesuffix('.whl').rsplit('-', 3)[1:])}.whl"
+    new_name = _new_name(filename, stem)
+    moved = _moved(by_path, info, stem, {"METADATA": text})
     moved = [_relabel_sbom(member, new_name, version) for member in moved]
     ours: dict[str, bytes] = {}
     if label.made_by:
@@ -204,9 +194,110 @@ def relabel(members: Sequence[Member], filename: str, label: Label) -> tuple[str
         ours[f"{stem}.dist-info/sboms/buildfarm.cdx.json"] = label.sbom(project, version, new_name)
     moved = [member for member in moved if member.path not in ours]
     moved += [Member(path, data, executable=False) for path, data in ours.items()]
-    # .dist-info comes last, as the wheel format recommends, and RECORD at the very end.
-    moved.sort(key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
-    return new_name, [*moved, _record(moved, f"{stem}.dist-info/RECORD")]
+    return new_name, _with_record(moved, stem)
+
+
+def correct(
+    members: Sequence[Member], filename: str, *, name: str = "", version: str = "", tag: str = ""
+) -> tuple[str, list[Member]]:
+    """The new file name and the files of a wheel in which file name, METADATA and WHEEL agree.
+
+    Without a name, a version (PEP 440) or a tag (such as `cp312-cp312-manylinux_2_28_x86_64`), those of the file name
+    hold. Raises ValueError for one that is malformed, for a malformed file name, and when there is no METADATA.
+    """
+    project, written, _, tags = parse_wheel_filename(filename)
+    if tag:
+        if tag.count("-") != 2:
+            raise ValueError(f"{tag!r} is not a tag such as cp312-cp312-manylinux_2_28_x86_64")
+        tags = parse_tag(tag)
+    if name:
+        project = canonicalize_name(name, validate=True)
+    version = str(Version(version) if version else written)
+    by_path = {member.path: member for member in members}
+    info = _info(members)
+    head, gap, body = _split(_text(by_path[f"{info}/METADATA"]))
+    lines = []
+    for key, text in _fields(head):
+        if key == "version":
+            text = f"Version: {version}"  # noqa: PLW2901 - the line in its new form
+        elif key == "name" and (name or canonicalize_name(text.partition(":")[2].strip()) != project):
+            text = f"Name: {name or project}"  # noqa: PLW2901
+        lines.append(text)
+    wheel = [text for key, text in _fields(_split(_text(by_path[f"{info}/WHEEL"]))[0]) if key != "tag"]
+    wheel += [f"Tag: {each}" for each in sorted(map(str, tags))]
+    stem = f"{project.replace('-', '_')}-{version}"
+    texts = {"METADATA": "\n".join(lines) + (gap or "\n") + body, "WHEEL": "\n".join(wheel) + "\n"}
+    return _new_name(filename, stem, tag), _with_record(_moved(by_path, info, stem, texts), stem)
+
+
+def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", tag: str = "") -> Path:
+    """Write the wheel that `correct` makes into the folder `out`; returns its path. The wheel itself is not changed.
+
+    Raises UsageError for a wheel that cannot be read or differs from its RECORD, for a malformed name, version or tag,
+    and when `out` has a different file of this name.
+    """
+    with WheelFile(wheel) as archive:
+        fault = record_fault(archive)
+    if fault:
+        raise UsageError(fault, where=str(wheel), hints=["get the wheel from its source again"])
+    try:
+        final_name, final = correct(read_members(wheel), wheel.name, name=name, version=version, tag=tag)
+    except ValueError as error:
+        raise UsageError(f"this wheel cannot be relabelled: {error}", where=str(wheel)) from None
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".relabel-", dir=out) as scratch:
+        made = Path(scratch, final_name)
+        write_wheel(final, made)
+        target = out / final_name
+        if target.exists() and sha256_of(target) != sha256_of(made):
+            raise UsageError(
+                "the folder has a different file of this name",
+                where=str(target),
+                hints=["pass another folder with --out"],
+            )
+        made.replace(target)
+    return target
+
+
+def _info(members: Sequence[Member]) -> str:
+    """The name of the .dist-info folder."""
+    paths = [m.path for m in members if re.fullmatch(r"[^/]+\.dist-info/METADATA", m.path)]
+    if len(paths) != 1:
+        raise ValueError(f"expected one *.dist-info/METADATA, found {len(paths)}")
+    return paths[0].partition("/")[0]
+
+
+def _text(member: Member) -> str:
+    return member.data.decode("utf-8", "surrogateescape")
+
+
+def _new_name(filename: str, stem: str, tag: str = "") -> str:
+    build = parse_wheel_filename(filename)[2]
+    number = f"{build[0]}{build[1]}-" if build else ""
+    return f"{stem}-{number}{tag or '-'.join(filename.removesuffix('.whl').rsplit('-', 3)[1:])}.whl"
+
+
+def _moved(by_path: Mapping[str, Member], info: str, stem: str, texts: Mapping[str, str]) -> list[Member]:
+    """The files under their new paths, without RECORD; `texts` replaces files of .dist-info."""
+    moved = []
+    for path, member in by_path.items():
+        top, slash, rest = path.partition("/")
+        if top == info and rest in ("RECORD", *_SIGNATURES):
+            continue
+        if top == info:
+            top = f"{stem}.dist-info"
+            if rest in texts:
+                member = replace(member, data=texts[rest].encode("utf-8", "surrogateescape"))  # noqa: PLW2901
+        elif top.endswith(".data") and "-" in top:  # no package's name has a hyphen
+            top = f"{stem}.data"
+        moved.append(replace(member, path=top + slash + rest))
+    return moved
+
+
+def _with_record(members: Sequence[Member], stem: str) -> list[Member]:
+    """The files with RECORD; .dist-info comes last, as the wheel format recommends, and RECORD at the very end."""
+    ordered = sorted(members, key=lambda member: (member.path.startswith(f"{stem}.dist-info/"), member.path))
+    return [*ordered, _record(ordered, f"{stem}.dist-info/RECORD")]
 
 
 def _relabel_sbom(member: Member, new_name: str, version: str) -> Member:

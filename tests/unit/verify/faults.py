@@ -189,7 +189,7 @@ TAGS |= {
 
 ABI3 = {
     "module for one Python under abi3": Fault(
-        "modules",
+        Check.MODULES,
         "only Python 3.12 finds ops/_C.cpython-312-x86_64-linux-gnu.so, but the tag",
         replace(Wheel(), tag=f"cp310-abi3-{LINUX}", requires_python=">=3.10"),
     ),

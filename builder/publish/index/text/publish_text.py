@@ -74,7 +74,7 @@ def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
     for result in published:
         name, version = _identity(result)
         if version == newest[name]:
-            text = result.wheel.split("-")[1]
+            text = str(Version(result.wheel.split("-")[1]))
             path = max(result.paths[1:] or result.paths, key=lambda one: (len(one), one))
             index, cells = f"{root}{path}/", [Cell.parse(cell) for cell in result.cells]
             made = commands_of_cells(index, name, text, cells) if cells else install_commands(index, name, text, [])

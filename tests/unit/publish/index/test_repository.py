@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.index.manage import find_wheels
 from builder.errors import UsageError
 from builder.publish.index.objects import Folder
 from builder.publish.index.pages import Status
@@ -59,6 +60,20 @@ def test_a_published_file_never_changes(repository: Repository, tmp_path: Path) 
     with pytest.raises(ConflictError, match="never changes"):
         repository.add(ready(tmp_path / "b", text="other"))
     assert {path: path.read_bytes() for path in (tmp_path / "index").rglob("*.*") if path.is_file()} == before
+
+
+def test_capitals_of_a_local_version_are_no_other_version(repository: Repository, tmp_path: Path) -> None:
+    upper, lower = (ready(tmp_path, version=f"1.0+cu130cxx11abi{text}", text=text) for text in ("TRUE", "true"))
+    repository.add(upper)
+    with pytest.raises(ConflictError, match=r"under the name my_ext-1\.0\+cu130cxx11abiTRUE-"):
+        repository.add(lower)
+    assert listed(repository, "cu130") == [upper.wheel.name]
+    repository.yank(lower.wheel.name, "slow")
+    assert repository.entries("my-ext")[0].yanked == "slow"
+    assert [entry.filename for entry in find_wheels(repository, "my_ext==1.0+CU130cxx11abitrue")] == [upper.wheel.name]
+    repository.yank(lower.wheel.name, None)
+    repository.remove(lower.wheel.name)
+    assert listed(repository, "cu130") == []
 
 
 def test_yank_and_unyank(repository: Repository, tmp_path: Path) -> None:

@@ -1,0 +1,106 @@
+"""Finished wheels as people reported them: the check that names the fault, and the command that cures it."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from builder.cli.app import app
+from builder.errors import Exit
+from tests.fixtures.handmade_wheels import w0
+from tests.unit.proofs.make import compiled
+
+TAG = "cp312-cp312-manylinux_2_34_x86_64"
+
+
+@cache
+def lib(source: str = "int f(void) { return 1; }", *flags: str) -> bytes:
+    """A library from a line of C."""
+    with TemporaryDirectory() as folder:
+        return compiled(Path(folder), source, *flags, language="c").read_bytes()
+
+
+def module(name: str = "_C", *flags: str) -> bytes:
+    """A library that is a Python module by its name."""
+    return lib(f"void *PyInit_{name}(void) {{ return 0; }}", *flags)
+
+
+def buildfarm(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words])
+
+
+def verify(wheel: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The failed checks with their reasons, and the remarks by check."""
+    done = buildfarm("verify", wheel, "--store", wheel.parent / "store", "--json")
+    assert done.exit_code in (Exit.OK, Exit.FAILED), done.output
+    proofs = json.loads(done.stdout)[0]["proofs"]
+    failed = {proof["check"]: proof["reason"] for proof in proofs if proof["verdict"] == "failed"}
+    return failed, {proof["check"]: " | ".join(proof["evidence"].get("remarks", ())) for proof in proofs}
+
+
+@pytest.mark.parametrize("local", ["cu130torch2.11", "cu12torch2.11cxx11abiTRUE"])
+def test_9_a_local_version_in_the_file_name_only(tmp_path: Path, local: str) -> None:
+    """flash-attention 489: CI renames the wheel; uv installs it again each time."""
+    files = {"t0/__init__.py": b"", "t0/_C.so": module()}
+    wheel = w0(tmp_path, "t0", f"1.0+{local}", TAG, files, meta_version="1.0")
+    assert "run `buildfarm relabel WHEEL`" in verify(wheel)[0]["metadata"]
+    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
+    refused = buildfarm(*publish, wheel)
+    assert refused.exception is not None
+    assert "METADATA says t0 1.0, but the file name differs" in str(refused.exception)
+    made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
+    assert "metadata" not in verify(Path(made))[0]
+    assert buildfarm(*publish, made).exit_code == Exit.OK
+
+
+def test_13_a_module_for_one_python_in_an_abi3_wheel(tmp_path: Path) -> None:
+    """sglang 37640: the tag was set, but not py_limited_api of one Extension."""
+    one = "t0/extra.cpython-310-x86_64-linux-gnu.so"
+    files = {"t0/__init__.py": b"from . import _C\n", "t0/_C.abi3.so": module(), one: module("extra")}
+    failed, _ = verify(w0(tmp_path, "t0", "1.0", "cp310-abi3-manylinux_2_34_x86_64", files))
+    assert list(failed) == ["modules"]
+    assert f"only Python 3.10 finds {one}" in failed["modules"]
+
+
+def test_14_stray_packages_at_the_top(tmp_path: Path) -> None:
+    """torch-spyre 4429: find_packages() without `exclude`."""
+    names = ("t0", "tests", "benchmarks", "csrc")
+    files = {f"{name}/__init__.py": b"" for name in names} | {"_C.abi3.so": module()}
+    failed, remarks = verify(w0(tmp_path, "t0", "1.0", TAG, files))
+    assert not failed
+    assert "_C.abi3.so, benchmarks, csrc and tests at the top of site-packages" in remarks["contents"]
+
+
+def test_15_three_copies_of_one_library(tmp_path: Path) -> None:
+    """nixl 1567: a wheel cannot hold links."""
+    copy = lib("int x(void) { return 2; }", "-Wl,-soname,libx.so.1")
+    files = {f"t0/libx.so{end}": copy for end in ("", ".1", ".1.2")}
+    failed, remarks = verify(w0(tmp_path, "t0", "1.0", TAG, {"t0/__init__.py": b"", "t0/_C.so": module()} | files))
+    assert not failed
+    assert "t0/libx.so, t0/libx.so.1 and t0/libx.so.1.2 have the same bytes" in remarks["contents"]
+
+
+def test_25_a_cuda_source_without_its_header(tmp_path: Path) -> None:
+    """gsplat 461: package_data misses headers."""
+    files = {"t0/__init__.py": b"", "t0/csrc/k.cu": b'#include "k.cuh"\n#include <glm/glm.hpp>\n'}
+    failed, remarks = verify(w0(tmp_path, "t0", "1.0", "py3-none-any", files))
+    assert not failed
+    assert "not the headers k.cuh, glm/glm.hpp that t0/csrc/k.cu include" in remarks["contents"]
+
+
+def test_bundled_libraries_of_torch_and_a_second_openmp(tmp_path: Path) -> None:
+    """Libraries that must stay outside, in a wheel of others."""
+    files = {"t0/__init__.py": b"", "t0/_C.so": module()}
+    bad = {"t0/libc10.so": lib(), "t0/libcuda.so.1": lib("int cu;")}
+    failed, _ = verify(w0(tmp_path, "t0", "1.0", TAG, files | bad, requires=("torch",)))
+    assert "t0/libc10.so, t0/libcuda.so.1, which torch, its NVIDIA packages or the driver provide" in failed["grafted"]
+    assert "--exclude" in failed["grafted"]
+    openmp = {"t0.libs/libgomp-1a2b3c4d.so.1.0.0": lib("int omp;")}
+    failed, remarks = verify(w0(tmp_path, "t0", "1.1", TAG, files | openmp, requires=("torch",)))
+    assert "grafted" not in failed
+    assert "an OpenMP runtime beside that of torch" in remarks["grafted"]
