@@ -51,7 +51,7 @@ _TABLE = (
         "Every dispatcher op, every pybind function and every public callable of the modules listed in `PUBLIC` in "
         "cases.py has a case.",
     ),
-    Check("loaded", "libs", "The imports of the recipe load every shared library of the wheel."),
+    Check("loaded", "libs", "The imports of the recipe load every shared library of the wheel for this CUDA."),
     Check(
         "dispatch",
         "keys",

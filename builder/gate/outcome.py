@@ -35,6 +35,7 @@ class Spec:
         checks: names of checks to run; empty for all.
         needs_first: modules that every process imports before those of `imports`.
         accepts: entries of `acceptance.Accept` as JSON data.
+        variants: libraries that are for one CUDA or GPU architecture: [{"library": PATTERN, "cuda": "13", "arch": ""}].
 
     """
 
@@ -49,6 +50,7 @@ class Spec:
     checks: list[str] = field(default_factory=list)
     needs_first: list[str] = field(default_factory=list)
     accepts: list[dict[str, Any]] = field(default_factory=list)
+    variants: list[dict[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -78,6 +79,30 @@ class AcceptRule:
 
 
 @dataclass(frozen=True)
+class Variant:
+    """An entry of `variants:`: libraries of the wheel that only some processes load.
+
+    Attributes:
+        library: pattern of their paths in the wheel, or of their file names, as fnmatch reads it.
+        cuda: the CUDA that they are for, such as `13` or `12.8`; empty: every CUDA.
+        arch: the architecture that they are for; None: every architecture.
+
+    """
+
+    library: str
+    cuda: str = ""
+    arch: Arch | None = None
+
+    def matches(self, path: str) -> bool:
+        """Whether a library of this path is meant."""
+        return any(fnmatchcase(name, self.library) for name in (path, path.rpartition("/")[2]))
+
+    def suits(self, cuda: Cuda) -> bool:
+        """Whether the entry is for this CUDA."""
+        return self.cuda in ("", str(cuda), str(cuda.major))
+
+
+@dataclass(frozen=True)
 class Recipe:
     """One extension, as its extension.yaml declares it.
 
@@ -103,6 +128,7 @@ class Recipe:
         needs_first: modules that a user must import before those of `imports`.
         companions: requirements whose import order is tested together with the wheel.
         libraries: library file stem to the dispatch keys it must register, such as {"_C": ("CPU", "CUDA")}.
+        variants: libraries that are for one CUDA or one architecture; empty: every process may load every library.
         seconds_per_case: time limit of one check with one case.
         max_size: bytes that the wheel file may have; 0: any number.
         memory_per_job: memory that one compiler needs at its peak, in bytes.
@@ -131,6 +157,7 @@ class Recipe:
     accepts: tuple[AcceptRule, ...] = ()
     companions: tuple[str, ...] = ()
     libraries: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    variants: tuple[Variant, ...] = ()
     seconds_per_case: int = SECONDS_PER_CASE
     memory_per_job: int = MEMORY_PER_JOB
     max_size: int = 0

@@ -27,6 +27,7 @@ from builder.matrix.config import (
     SdistSource,
     Selection,
     Source,
+    Variant,
     WheelSource,
 )
 from builder.matrix.config_errors import key_path, validate
@@ -125,6 +126,7 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         accepts=tuple(_accept_rule(entry) for entry in model.accepts),
         companions=tuple(model.companions),
         libraries={stem: tuple(keys) for stem, keys in model.libraries.items()},
+        variants=tuple(Variant(one.library, one.cuda, one.arch) for one in model.variants),
         seconds_per_case=model.seconds_per_case,
         memory_per_job=model.memory_per_job,
         max_size=model.max_size or 0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +21,10 @@ from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+
+
+#: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
+_CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,11 @@ class Library:
     def foreign(self) -> bool:
         """Whether auditwheel copied the library from the system into the `.libs` folder."""
         return PurePosixPath(self.path).parts[0].endswith(".libs")
+
+    @property
+    def cuda_runtimes(self) -> frozenset[int]:
+        """The major versions of CUDA whose runtime the library needs."""
+        return frozenset(int(match[1]) for name in self.needed if (match := _CUDA_RUNTIME.match(name)))
 
     @property
     def is_module(self) -> bool:

@@ -6,26 +6,32 @@ would not miss it. Libraries are searched for strings, because the gate has no E
 
 from __future__ import annotations
 
+import filecmp
 import importlib.metadata
 import mmap
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.gate.outcome import NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.system.mapped import mapped_files
 
+_RUNTIME = re.compile(rb"\0lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)[.\d]*(?=\0)")
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 
 
-def installed_libraries(distribution: str) -> list[dict[str, Any]] | None:
+def installed_libraries(distribution: str, variants: Sequence[Mapping[str, str]] = ()) -> list[dict[str, Any]] | None:
     """Return the shared libraries of an installed distribution as JSON data, or None if it is not installed.
 
     `path` is the path in the wheel; `loaded` whether this process has loaded it; `gpu` whether it has a section of GPU
-    code; `module` the dotted name if it is an extension module, else "". Libraries that only another unloaded library
-    needs are left out.
+    code; `module` the dotted name if it is an extension module, else ""; `other` the CUDA of an unloaded library if
+    torch has another one, else ""; `cuda` that of torch if the wheel has no library for it, else ""; `arch` the
+    architectures that `variants` names for it. Libraries that only another unloaded library needs are left out, and so
+    are unloaded copies of another library.
     """
     try:
         files = importlib.metadata.files(distribution) or ()
@@ -39,14 +45,54 @@ def installed_libraries(distribution: str) -> list[dict[str, Any]] | None:
             found[path] = _facts(PurePosixPath(file), path) | {"loaded": path in loaded}
     missing = [path for path in found if not found[path]["loaded"]]
     needed = {path for path in missing if any(other != path and _contains(other, Path(path).name) for other in missing)}
-    return [facts for path, facts in sorted(found.items()) if path not in needed]
+    copies, cuda = _copies(found, missing), cuda_of_torch()
+    runtimes = {path: _runtimes(path) for path in found}
+    served = any(cuda.partition(".")[0] in majors for majors in runtimes.values())
+    for path in missing:
+        named = [one["cuda"] for one in variants if one["cuda"] and _matches(found[path]["path"], one["library"])]
+        wrong = named or ([] if variants else runtimes[path])
+        if cuda and wrong and not {cuda, cuda.partition(".")[0]} & set(wrong):
+            found[path] |= {"other": f"CUDA {', '.join(wrong)}", "cuda": "" if named or served else cuda}
+    return [
+        facts | {"arch": [one["arch"] for one in variants if one["arch"] and _matches(facts["path"], one["library"])]}
+        for path, facts in sorted(found.items())
+        if path not in needed | copies
+    ]
+
+
+def cuda_of_torch() -> str:
+    """The CUDA of the imported torch, such as `13.0`; empty without torch, or for a torch without CUDA."""
+    version = getattr(sys.modules.get("torch"), "version", None)
+    return str(getattr(version, "cuda", None) or "")
+
+
+def _copies(found: Mapping[str, Mapping[str, Any]], missing: Sequence[str]) -> set[str]:
+    """The unloaded libraries whose bytes are those of a loaded one, or of an unloaded one before them."""
+    known: dict[int, list[str]] = {}
+    copies = set()
+    for path in sorted(found, key=lambda path: (path in missing, path)):
+        alike = known.setdefault(Path(path).stat().st_size, [])
+        if path in missing and any(filecmp.cmp(path, other, shallow=False) for other in alike):
+            copies.add(path)
+        alike.append(path)
+    return copies
+
+
+def _runtimes(path: str) -> list[str]:
+    """The major versions of CUDA whose runtime a library names."""
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:  # noqa: PTH123
+        return sorted({found[1].decode() for found in _RUNTIME.finditer(data)})
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name.rpartition("/")[2], pattern)
 
 
 def _facts(name: PurePosixPath, path: str) -> dict[str, Any]:
     stem = name.name.partition(".")[0]
     is_module = _contains(path, f"PyInit_{stem}")
     module = ".".join([*name.parent.parts, stem]) if is_module else ""
-    return {"path": str(name), "module": module, "gpu": _contains(path, ".nv_fatbin")}
+    return {"path": str(name), "module": module, "gpu": _contains(path, ".nv_fatbin"), "other": "", "cuda": ""}
 
 
 def _contains(path: str, text: str) -> bool:
@@ -60,16 +106,32 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
     if not libraries:
         reason = "the wheel contains no shared library" if libraries is not None else f"{spec.name} is not installed"
         return [Outcome("loaded", "", "", NOT_RUN, reason)]
-    modules = [one["module"] for one in libraries if one["module"] and not one["loaded"]]
-    imports = ", ".join([*spec.imports, *modules])
+    split = [one for one in libraries if one["arch"] and not one["other"]]  # a process loads one of them
+    served = any(one["loaded"] for one in split)
+    modules = [one["module"] for one in libraries if not (one["loaded"] or one["other"] or one["arch"])]
+    imports = ", ".join([*spec.imports, *filter(None, modules)])
     outcomes = []
     for one in libraries:
         if one["loaded"]:
             outcomes.append(Outcome("loaded", "", one["path"], PASSED))
             continue
+        if (one["other"] and not one["cuda"]) or (one["arch"] and served):
+            what = one["other"] or f"the architecture {', '.join(one['arch'])}"
+            outcomes.append(Outcome("loaded", "", one["path"], PASSED, f"not loaded here: it is for {what}"))
+            continue
+        if one["arch"]:
+            if one is split[0]:
+                names = ", ".join(each["path"] for each in split)
+                reason = (
+                    f"no import loads one of {names}, so their ops were not looked for: run the checks on such a GPU"
+                )
+                outcomes.append(Outcome("loaded", "", "", NOT_RUN, reason, remark=True))
+            continue
         cure = (
             f"write `imports: [{imports}]`" if one["module"] else "add the module that loads the library to `imports`"
         )
+        if one["cuda"]:
+            cure = f"it needs the runtime of {one['other']}, and torch has CUDA {one['cuda']}"
         reason = (
             f"no import of the recipe loads this library{' with GPU code' if one['gpu'] else ''}, so its ops were not "
             f"looked for: {cure}, or add the library to `accepts` if the package loads the library only on demand"

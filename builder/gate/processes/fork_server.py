@@ -220,7 +220,7 @@ def load(
             facts["imported"] = False
             facts["errors"].append(f"import {name} raises {discover.one_line(error)}")
     # Before cases.py, which may import more of the extension than its users do.
-    facts["libraries"] = installed_libraries(spec.name)
+    facts["libraries"] = installed_libraries(spec.name, spec.variants)
     importing("cases.py")
     file = load_cases(root) if spec.has_cases else CasesFile()
     ops = discover.ops(recorder, file.public)

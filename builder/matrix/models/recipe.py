@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
@@ -25,6 +26,12 @@ from builder.matrix.models.fields import (
     inside_tree,
 )
 from builder.matrix.models.strict import StrictModel
+
+
+def _cuda(text: str) -> str:
+    if not re.fullmatch(r"\d{1,3}(\.\d{1,2})?", text):
+        raise ValueError(f"{text!r} is not a CUDA version; write it like 13 or 12.8")
+    return text
 
 
 class AbiModel(StrictModel):
@@ -140,6 +147,26 @@ class AcceptModel(StrictModel):
         description="From this version of the extension on, the entry has no effect.",
         examples=["0.5.0"],
     )
+
+
+class VariantModel(StrictModel):
+    """Libraries that only processes with one CUDA, or on one GPU architecture, load."""
+
+    library: str = Field(
+        min_length=1,
+        description="Pattern of paths in the wheel, or of file names; `*` matches any text.",
+        examples=["*_cuda13*.so", "my_ops/sm90/*"],
+    )
+    cuda: Annotated[str, AfterValidator(_cuda)] = Field(
+        default="", description="The CUDA: a major version, or major and minor version.", examples=["13", "12.8"]
+    )
+    arch: ArchName | None = Field(default=None, description="The GPU architecture.", examples=["9.0"])
+
+    @model_validator(mode="after")
+    def _require_one(self) -> VariantModel:
+        if bool(self.cuda) == bool(self.arch):
+            raise ValueError("must have exactly one of `cuda` and `arch`")
+        return self
 
 
 def _rule_list(value: object) -> object:
@@ -269,6 +296,13 @@ class RecipeModel(StrictModel):
         description="Maps the name of each shared library, without its suffix, to the dispatch keys that the library"
         " must register.",
         examples=[{"_C": ["CPU"], "_C_cuda": ["CUDA"]}],
+    )
+    variants: list[VariantModel] = Field(
+        default=[],
+        description="Libraries of which a process loads only those for its CUDA or its GPU. The checks `linkage`,"
+        " `device-code` and `loaded` judge a cell by the libraries that are for it. Of libraries for one architecture"
+        " each, every architecture of the build needs one.",
+        examples=[[{"library": "*_cuda13*.so", "cuda": "13"}], [{"library": "my_ops/sm90/*", "arch": "9.0"}]],
     )
     max_size: Bytes | None = Field(
         default=None,

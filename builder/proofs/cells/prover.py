@@ -232,10 +232,10 @@ class WheelProver:
 def cell_basis(recipe: Recipe) -> dict[Check, str]:
     """For each check of a cell, digest of what its verdict depends on besides the wheel.
 
-    Linkage depends on code alone, the import also on the recipe's modules, and the op gate also on its cases. What
-    changes the basis of the import changes that of the op gate too, because the gate needs an import that passed.
+    Linkage depends on code and on `variants`, the import on code and the recipe's modules, and the op gate also on its
+    cases. What changes the basis of the import changes that of the op gate too: the gate needs an import that passed.
     """
-    linkage = digest_of([code_digest(LINKAGE_PROOFS), *_table_versions()])[:16]
+    linkage = digest_of([code_digest(LINKAGE_PROOFS), repr(recipe.variants), *_table_versions()])[:16]
     imports = digest_of([code_digest(CELL_PROOFS), recipe.modules])[:16]
     ops = digest_of(gate_basis(recipe))[:16]
     return {Check.LINKAGE: linkage, Check.IMPORT: imports, **dict.fromkeys(GATE_CHECKS, ops)}
@@ -276,6 +276,7 @@ def _claim(build: Build, recipe: Recipe, cuda_sources: CudaSources) -> WheelClai
         cells=build.serves,
         cuda_sources=cuda_sources,
         max_size=recipe.max_size,
+        variants=recipe.variants,
     )
 
 

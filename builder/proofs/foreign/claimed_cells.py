@@ -20,8 +20,6 @@ from builder.proofs.static.stable_abi import shims
 from builder.wheelfile.compatibility import admits
 from builder.wheelfile.facts import WheelFacts
 
-#: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
-_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
 _LOCAL = re.compile(r"\+[\w.]+")
 #: `cu121` or `cu13` in a local version.
 _VARIANT = re.compile(r"cu(\d{2,3})(?!\d)")
@@ -153,8 +151,7 @@ class CellClaims:
     @cached_property
     def runtimes(self) -> frozenset[int]:
         """The CUDA major versions whose runtime the libraries need; several for one library of each."""
-        needed = (name for library in self.facts.libraries for name in library.needed)
-        return frozenset(int(match[1]) for name in needed if (match := _RUNTIME.match(name)))
+        return frozenset[int]().union(*(library.cuda_runtimes for library in self.facts.libraries))
 
 
 def claimed_cells(facts: WheelFacts, compat: Compat, platform: Platform) -> ClaimedCells:

@@ -18,5 +18,6 @@ def foreign_subject(wheel: Path, facts: WheelFacts, cells: Sequence[Cell], recip
 
     The recipe gives the imports, the cases and the accepted findings. It may say that the wheel needs GPU code.
     """
-    claim = replace(foreign_claim(facts, cells, cuda_required=recipe.cuda == "required"), max_size=recipe.max_size)
+    claim = foreign_claim(facts, cells, cuda_required=recipe.cuda == "required")
+    claim = replace(claim, max_size=recipe.max_size, variants=recipe.variants)
     return Subject(wheel, facts, claim, provided_by_torch(facts), recipe)

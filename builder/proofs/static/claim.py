@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
+from builder.matrix.config import Variant
 from builder.proof import Check, Proof, Verdict, now
 from builder.records.cuda_sources import CudaSources
 from builder.wheelfile.facts import WheelFacts
@@ -29,6 +30,7 @@ class WheelClaim:
         cuda_sources: the CUDA files of the source; None for a wheel that buildfarm did not build.
         max_size: bytes that the wheel file may have; 0: any number.
         foreign: others built the wheel; only what surely breaks it is a failure.
+        variants: libraries that are for one CUDA or one architecture.
         spare: paths of libraries without which the package works.
 
     """
@@ -44,6 +46,7 @@ class WheelClaim:
     cuda_sources: CudaSources | None = None
     max_size: int = 0
     foreign: bool = False
+    variants: tuple[Variant, ...] = ()
     spare: frozenset[str] = frozenset()
 
 

@@ -109,7 +109,7 @@ def _is_theirs(name: str, theirs: set[str]) -> bool:
 
 def check_contents(facts: WheelFacts) -> Proof:
     """Remarks on what installs and works, but harms others or wastes space; the check never fails."""
-    remarks = [*_stray(facts), *_equal(facts), *_missing_headers(facts)]
+    remarks = [*_stray(facts), *_equal(facts), *_per_cuda(facts), *_missing_headers(facts)]
     if facts.purelib and facts.libraries:
         remarks.append(
             "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
@@ -146,6 +146,17 @@ def _equal(facts: WheelFacts) -> Iterator[str]:
                 f"{and_list([one.path for one in group])} have the same bytes, {size} too much: a wheel holds no links;"
                 f" keep only {kept}, because two copies in one process have separate states"
             )
+
+
+def _per_cuda(facts: WheelFacts) -> Iterator[str]:
+    """Libraries of which a process loads only those for its CUDA."""
+    groups: dict[int, list[str]] = {}
+    for library in facts.libraries:
+        for major in library.cuda_runtimes if len(library.cuda_runtimes) == 1 else ():
+            groups.setdefault(major, []).append(library.path)
+    if len(groups) > 1:
+        named = [f"CUDA {major} ({join_names(paths)})" for major, paths in sorted(groups.items())]
+        yield f"the wheel has libraries for {and_list(named)}: a process can load only those for the CUDA of its torch"
 
 
 def _missing_headers(facts: WheelFacts) -> Iterator[str]:

@@ -14,6 +14,7 @@ from typing import Any
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.proofs.static.variants import archs_of, for_cell
 from builder.wheelfile.facts import Library, WheelFacts
 
 
@@ -22,22 +23,35 @@ def check_device_code(
 ) -> Proof:
     """Every library with GPU code holds code for every claimed architecture; grafted libraries do not count.
 
+    A library that `variants` of the recipe names for some architectures needs code for these alone, and each claimed
+    architecture needs one such library. A library for a CUDA of no claimed cell is not judged.
+
     `gpus` names the GPUs of an architecture for messages, e.g. {"9.0": ["H100", "H200"]}.
     """
-    coded = [library for library in facts.libraries if library.fatbin and not library.foreign]
+    judged = {one.path for cell in claim.cells for one in for_cell(facts, claim.variants, cell).libraries}
+    coded = [
+        library
+        for library in facts.libraries
+        if library.fatbin and not library.foreign and (library.path in judged or not claim.cells)
+    ]
+    only = {library.path: archs_of(library, claim.variants) for library in coded}
+    split = set().union(*only.values())
     errors = []
     if not coded and claim.cuda_required:
         errors.append("no library contains GPU code")
+    if split and (unserved := [arch.sm for arch in claim.archs if (arch.major, arch.minor) not in split]):
+        errors.append(f"no library of `variants` in the recipe is for {join_names(unserved)}")
     for library in coded:
-        if missing := [arch for arch in claim.archs if not _has_sass(library, arch)]:
+        archs = [a for a in claim.archs if not only[library.path] or (a.major, a.minor) in only[library.path]]
+        if missing := [arch for arch in archs if not _has_sass(library, arch)]:
             errors.append(_no_code(library, missing, gpus or {}))
-        if no_ptx := [f"compute_{a.number}{a.suffix}" for a in claim.archs if a.ptx and not _has_ptx(library, a)]:
+        if no_ptx := [f"compute_{a.number}{a.suffix}" for a in archs if a.ptx and not _has_ptx(library, a)]:
             errors.append(
                 f"{library.path} has no PTX {join_names(no_ptx)}, without which newer GPUs cannot run the library"
             )
     evidence: dict[str, Any] = {
         "claimed": [str(arch) for arch in claim.archs],
-        "libraries": {library.path: {"sass": list(library.sass), "ptx": list(library.ptx)} for library in coded},
+        "libraries": _codes(coded, [library for library in coded if only[library.path]]),
     }
     if beyond := _beyond(coded, claim.archs):
         evidence["beyond"] = beyond
@@ -49,6 +63,18 @@ def check_device_code(
         good=" ".join(every) or "no GPU code, which the recipe allows (`cuda: optional`)",
         evidence=evidence,
     )
+
+
+def _codes(libraries: Sequence[Library], split: Sequence[Library]) -> dict[str, dict[str, list[str]]]:
+    """The code of each library; those for some architectures only count as one library."""
+    codes = {one.path: {"sass": list(one.sass), "ptx": list(one.ptx)} for one in libraries if one not in split}
+    if split:
+        name = ", ".join(one.path for one in split)
+        codes[name] = {
+            "sass": sorted({code for one in split for code in one.sass}, key=_order),
+            "ptx": sorted({code for one in split for code in one.ptx}, key=_order),
+        }
+    return codes
 
 
 def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, int]:
@@ -78,7 +104,8 @@ def _no_code(library: Library, missing: Sequence[Arch], gpus: Mapping[str, Seque
     have = f", only for {', '.join(library.sass)}" if library.sass else ""
     return (
         f"{library.path} has no machine code for {names}{products}{have}: if the source names its own architectures"
-        " (-gencode), set `override_architectures: true` in the recipe"
+        " (-gencode), set `override_architectures: true` in the recipe; if the library is for one architecture only,"
+        " name it in `variants`"
     )
 
 

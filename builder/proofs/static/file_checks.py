@@ -10,7 +10,7 @@ from builder.proofs.static.abi3 import check_abi3
 from builder.proofs.static.claim import WheelClaim, not_run
 from builder.proofs.static.contents import check_contents, check_grafted, check_payload, check_size
 from builder.proofs.static.device_code import check_device_code
-from builder.proofs.static.linkage import check_linkage
+from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.metadata import check_metadata
 from builder.proofs.static.stable_abi import check_stable
 from builder.proofs.static.symbol_table import SymbolTable
@@ -57,4 +57,4 @@ def _linkage(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTabl
             f"the libraries of torch in {cell} were not read, so the wheel's symbols were not looked up",
             cell=cell,
         )
-    return check_linkage(facts, cell, table, claim.cuda_sources)
+    return check_linkage_in(facts, claim, cell, table)

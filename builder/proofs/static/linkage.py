@@ -8,12 +8,12 @@ linking it therefore fails at import, although torch has loaded libtorch_cuda.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from builder.matrix.axes import Cell
-from builder.proof import Check, Proof
-from builder.proofs.static.claim import forgotten, join_names, make_proof, why_no_cuda
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.static.claim import WheelClaim, forgotten, join_names, make_proof, why_no_cuda
 from builder.proofs.static.stable_abi import SHIM, shims
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.system_symbols import (
@@ -24,6 +24,7 @@ from builder.proofs.static.system_symbols import (
     system_library,
 )
 from builder.proofs.static.tags import system_libraries
+from builder.proofs.static.variants import for_cell, variants
 from builder.records.cuda_sources import CudaSources
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
@@ -105,6 +106,40 @@ def check_linkage(
         good=f"{found} symbols found",
         evidence={"found": found, "missing": missing, "absent": absent},
     )
+
+
+def check_linkage_in(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTable) -> Proof:
+    """`check_linkage` of the libraries that a process of this cell loads.
+
+    These are all but those for another CUDA in `variants` of the recipe. Of the variants of a wheel that others built,
+    which buildfarm knows by their names only, one must link.
+    """
+    if claim.foreign and not claim.variants:
+        return link_one(variants(facts), cell, table)
+    own = for_cell(facts, claim.variants, cell)
+    proof = check_linkage(own, cell, table, claim.cuda_sources, torch_only=claim.foreign)
+    named = [one for one in claim.variants if one.cuda]
+    if named and not any(
+        entry.suits(cell.cuda) and entry.matches(one.path) for entry in named for one in own.libraries
+    ):
+        text = f"no library of `variants` in the recipe is for CUDA {cell.cuda}"
+        reason = f"{text}; {proof.reason}" if proof.verdict is Verdict.FAILED else text
+        proof = replace(proof, verdict=Verdict.FAILED, reason=reason)
+    others = [one.path for one in facts.libraries if one not in own.libraries]
+    if others:
+        remark = f"not judged, because `variants` in the recipe says they are for another CUDA: {join_names(others)}"
+        proof = replace(proof, evidence=proof.evidence | {"remarks": [remark]})
+    return proof
+
+
+def link_one(builds: Sequence[WheelFacts], cell: Cell, table: SymbolTable) -> Proof:
+    """The check of the newest of several builds that links; if none does, of the one with the fewest faults."""
+    found: list[Proof] = []
+    for one in reversed(builds):
+        found.append(check_linkage(one, cell, table, torch_only=True))
+        if found[-1].verdict is Verdict.PASSED:
+            return found[-1]
+    return min(found, key=lambda proof: sum(len(names) for names in proof.evidence["missing"].values()))
 
 
 def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:

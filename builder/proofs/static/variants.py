@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from builder.matrix.axes import Cell
+from builder.matrix.config import Variant
 from builder.wheelfile.facts import Library, WheelFacts
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)*")
@@ -26,6 +28,21 @@ def variants(facts: WheelFacts) -> list[WheelFacts]:
         replace(facts, libraries=tuple(one for one in facts.libraries if builds.get(one.path, key) == key))
         for key in keys
     ]
+
+
+def for_cell(facts: WheelFacts, named: Sequence[Variant], cell: Cell) -> WheelFacts:
+    """The wheel without the libraries that `variants` of the recipe names for other CUDA versions only."""
+    return replace(facts, libraries=tuple(one for one in facts.libraries if _is_for(one, named, cell)))
+
+
+def _is_for(library: Library, named: Sequence[Variant], cell: Cell) -> bool:
+    entries = [one for one in named if one.cuda and one.matches(library.path)]
+    return not entries or any(one.suits(cell.cuda) for one in entries)
+
+
+def archs_of(library: Library, named: Sequence[Variant]) -> set[tuple[int, int]]:
+    """The compute capabilities that `variants` of the recipe names for a library; empty: every one."""
+    return {(one.arch.major, one.arch.minor) for one in named if one.arch and one.matches(library.path)}
 
 
 def newest_with_gpu_code(facts: WheelFacts) -> WheelFacts:

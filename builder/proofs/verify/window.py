@@ -15,7 +15,7 @@ from builder.proofs.foreign.foreign_claim import abi_class
 from builder.proofs.inventory.inventory import Release
 from builder.proofs.inventory.shelf import Shelf
 from builder.proofs.static.claim import make_proof, not_run
-from builder.proofs.static.linkage import check_linkage
+from builder.proofs.static.linkage import link_one
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.variants import variants
 from builder.wheelfile.facts import WheelFacts
@@ -81,12 +81,7 @@ class Linker:
 
     def _linked(self, cell: Cell) -> Proof:
         """The check of one cell. Of several builds of one library, one must link; else the one with fewest faults."""
-        found: list[Proof] = []
-        for one in reversed(self._variants):
-            found.append(check_linkage(one, cell, self._table(cell), torch_only=True))
-            if found[-1].verdict is Verdict.PASSED:
-                return found[-1]
-        return min(found, key=lambda proof: sum(len(names) for names in proof.evidence["missing"].values()))
+        return link_one(self._variants, cell, self._table(cell))
 
     @cached_property
     def _variants(self) -> list[WheelFacts]:

@@ -11,7 +11,7 @@ import pytest
 from builder.errors import UsageError
 from builder.gate.acceptance import Accept
 from builder.matrix.axes import AbiClass, Arch
-from builder.matrix.config import AbiRule, GitSource, PathSource, SdistSource, WheelSource
+from builder.matrix.config import AbiRule, GitSource, PathSource, SdistSource, Variant, WheelSource
 from builder.matrix.load import load_recipe
 from tests.unit.matrix.conftest import WriteRecipe
 
@@ -41,6 +41,9 @@ accepts:
 companions: [transformers==4.49.0]
 libraries:
   _C: [CPU, CUDA]
+variants:
+  - {{library: "*_cuda13*", cuda: 13}}
+  - {{library: "a/sm90/*", arch: 9.0}}
 memory_per_job: 1.5GiB
 """
 
@@ -70,6 +73,7 @@ def test_all_keys(write_recipe: WriteRecipe) -> None:
         ("transformers==4.49.0",),
     )
     assert recipe.libraries == {"_C": ("CPU", "CUDA")}
+    assert recipe.variants == (Variant("*_cuda13*", cuda="13"), Variant("a/sm90/*", arch=Arch(9, 0)))
     assert recipe.memory_per_job == 3 * 2**29
 
 
@@ -147,6 +151,14 @@ def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
             {"imports": "[a-b]"},
             "`imports[0]`: 'a-b' is not a module name; write it like torch_scatter",
             id="module",
+        ),
+        pytest.param(
+            {"variants": "[{library: a, cuda: 12.x}]"},
+            "`variants[0].cuda`: '12.x' is not a CUDA version; write it like 13 or 12.8",
+            id="variant-cuda",
+        ),
+        pytest.param(
+            {"variants": "[{library: a}]"}, "`variants[0]`: must have exactly one of `cuda` and `arch`", id="variant"
         ),
         pytest.param({"libraries": "{_C: CPU}"}, "`libraries._C` must be a list; write [CPU]", id="libraries"),
         pytest.param(

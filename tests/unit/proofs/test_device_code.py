@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 
 from builder.matrix.axes import Arch
+from builder.matrix.config import Variant
 from builder.proofs.static.device_code import check_device_code
+from builder.publish.index.new_wheel import gpu_code
 from builder.wheelfile.facts import Library
 from tests.unit.proofs.make import claim, gpu_library, library, wheel_facts
 
@@ -69,3 +71,35 @@ def test_affected_gpus_are_named() -> None:
 def test_passed_reason_lists_the_architectures() -> None:
     wheel = wheel_facts(gpu_library("sm_80", "sm_100"), gpu_library("sm_80", path="ops/b.so", ptx=("compute_80",)))
     assert check_device_code(wheel, claim(archs=(Arch(8, 0),))).reason == "compute_80 sm_80 sm_100"
+
+
+SM90, SM100 = gpu_library("sm_90", path="ops/sm90/_C.so"), gpu_library("sm_100", path="ops/sm100/_C.so")
+SPLIT = (Variant("ops/sm90/*", arch=Arch(9, 0)), Variant("ops/sm100/*", arch=Arch(10, 0)))
+
+
+@pytest.mark.parametrize(
+    ("libraries", "variants", "archs", "missing"),
+    [
+        ((SM90, SM100), (), "9.0 10.0", "if the library is for one architecture only, name it in `variants`"),
+        ((SM90, SM100), SPLIT, "9.0 10.0", ""),
+        ((SM90, SM100), SPLIT, "9.0", ""),
+        ((SM90, SM100), SPLIT, "9.0 10.0 12.0", "no library of `variants` in the recipe is for sm_120"),
+        ((SM90, gpu_library("sm_90", path=SM100.path)), SPLIT, "9.0 10.0", "ops/sm100/_C.so has no machine code"),
+        ((SM90, SM100, gpu_library("sm_90")), SPLIT, "9.0 10.0", "ops/_C_cuda.so has no machine code for sm_100"),
+        ((SM90, SM100), SPLIT, "9.0 10.0+PTX", "ops/sm100/_C.so has no PTX compute_100"),
+        ((SM90, SM100), (Variant("*/sm90/*", cuda="13"), Variant("*/sm100/*", cuda="12")), "9.0", ""),
+        ((SM90, SM100), (Variant("*/sm90/*", cuda="12"), Variant("*/sm100/*", cuda="13")), "9.0", "sm100/_C.so has no"),
+    ],
+)
+def test_libraries_for_one_architecture_or_cuda(
+    libraries: tuple[Library, ...], variants: tuple[Variant, ...], archs: str, missing: str
+) -> None:
+    claimed = claim(archs=tuple(map(Arch.parse, archs.split())), variants=variants)
+    proof = check_device_code(wheel_facts(*libraries), claimed)
+    assert proof.verdict == ("failed" if missing else "passed"), proof.reason
+    assert missing in proof.reason
+
+
+def test_libraries_for_one_architecture_each_count_as_one() -> None:
+    proof = check_device_code(wheel_facts(SM90, SM100), claim(variants=SPLIT))
+    assert gpu_code([proof]) == ("sm_100", "sm_90")

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 
+from builder.matrix.config import Variant
 from builder.proof import Check
-from builder.proofs.static.linkage import check_linkage
+from builder.proofs.static.linkage import check_linkage, check_linkage_in
 from builder.records.cuda_sources import CudaSources
 from builder.wheelfile.facts import Library, read_facts
 from tests.unit.proofs.make import (
     CELL,
     FORWARD,
+    claim,
     compiled,
     gpu_library,
     library,
@@ -240,3 +242,50 @@ def test_real_library_with_a_missing_dependency(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, source, str(other), name="ops.so")})
     proof = check_linkage(read_facts(wheel), CELL, table())
     assert proof.evidence["absent"] == {"ops.so": ["libother.so.7"]}
+
+
+PER_CUDA = tuple(
+    library(f"ops/libx_cuda{name}.so", needed=(f"libcudart.so.{major}",), soname="")
+    for name, major in (("118", "11.0"), ("121", "12"), ("130", "13"))
+)
+
+
+@pytest.mark.parametrize(
+    ("named", "foreign", "reason", "remark"),
+    [
+        ((), False, "the runtime of CUDA 12", ""),
+        ((), True, "", ""),
+        (
+            (("*cuda11*", "11"), ("*cuda12*", "12"), ("*cuda13*", "13")),
+            False,
+            "",
+            "ops/libx_cuda118.so, ops/libx_cuda121.so",
+        ),
+        (
+            (("*cuda11*", "11"), ("*cuda12*", "12.1"), ("*cuda13*", "13.0")),
+            True,
+            "",
+            "another CUDA: ops/libx_cuda118.so",
+        ),
+        ((("*cuda1*", "12"),), False, "no library of `variants` in the recipe is for CUDA 13.0", "ops/libx_cuda118.so"),
+        (
+            (("libx_cuda1[12]*", "12"),),
+            False,
+            "no library of `variants` in the recipe is for CUDA 13.0",
+            "libx_cuda121",
+        ),
+    ],
+)
+def test_libraries_for_one_cuda_each(
+    named: tuple[tuple[str, str], ...], foreign: bool, reason: str, remark: str
+) -> None:
+    claimed = claim(foreign=foreign, variants=tuple(Variant(pattern, cuda=cuda) for pattern, cuda in named))
+    proof = check_linkage_in(wheel_facts(*PER_CUDA), claimed, CELL, table())
+    assert proof.verdict == ("failed" if reason else "passed"), proof.reason
+    assert reason in proof.reason
+    assert remark in " ".join(proof.evidence.get("remarks", ()))
+
+
+def test_a_foreign_wheel_without_a_library_for_this_cuda_fails() -> None:
+    proof = check_linkage_in(wheel_facts(*PER_CUDA[:2]), claim(foreign=True), CELL, table())
+    assert "the runtime of CUDA" in proof.reason
