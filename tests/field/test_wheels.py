@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,7 +12,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
-from builder.errors import Exit
+from builder.errors import BuildError, Exit
+from builder.wheelfile.facts import read_facts
+from builder.wheels.repair.repair import repair
 from tests.fixtures.handmade_wheels import w0
 from tests.unit.proofs.make import compiled
 
@@ -104,3 +107,32 @@ def test_bundled_libraries_of_torch_and_a_second_openmp(tmp_path: Path) -> None:
     failed, remarks = verify(w0(tmp_path, "t0", "1.1", TAG, files | openmp, requires=("torch",)))
     assert "grafted" not in failed
     assert "an OpenMP runtime beside that of torch" in remarks["grafted"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "path", "says"),
+    [
+        ("py3-none-any", "t0/_C.so", "the Python module t0/_C.so, but its tag py3-none-any says"),
+        ("py3-none-any", "t0-1.0.data/purelib/t0/_C.so", "in the folder for pure Python packages"),
+        ("cp312-cp312-linux_x86_64", "t0-1.0.data/purelib/t0/x.so", "in the folder for pure Python packages"),
+        ("cp312-cp312-linux_x86_64", "t0/_C.so", ""),
+        ("py3-none-any", "t0/libx.so", ""),
+    ],
+)
+def test_22_a_library_in_a_pure_wheel(tmp_path: Path, tag: str, path: str, says: str) -> None:
+    """auditwheel 333: package data makes no platform wheel; auditwheel said "couldn't detect libc"."""
+    source = lib("int f(void) { return 1; }", "-nostdlib") if path.endswith("libx.so") else module("_C", "-nostdlib")
+    raw = w0(tmp_path, "t0", "1.0", tag, {"t0/__init__.py": b"", path: source}, pure=True)
+
+    def mended() -> Path:
+        provided, log = frozenset[str](), tmp_path / "log"
+        return repair(raw, tmp_path / "out", provided=provided, local_version="cu13", torch_requirement="", log=log)
+
+    if says:
+        with pytest.raises(BuildError, match=re.escape(says)) as raised:
+            mended()
+        assert any("has_ext_modules=lambda: True" in hint for hint in raised.value.hints)
+        return
+    facts = read_facts(mended())
+    assert all("-manylinux" in each for each in facts.tags)
+    assert facts.purelib == (tag != "py3-none-any")

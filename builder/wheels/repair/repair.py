@@ -7,6 +7,7 @@ import json
 import os
 import posixpath
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -31,6 +32,12 @@ from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import Elf, read_elf
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
 
+_PLATFORM_HINTS = (
+    "make it a platform wheel: with setuptools, pass `has_ext_modules=lambda: True` to `setup()`; with"
+    " scikit-build-core, set `wheel.platlib = true`; with hatchling, set `build_data['pure_python'] = False` in a build"
+    " hook",
+    "better: let the build backend compile the library, such as with `ext_modules`",
+)
 _LIBRARY = re.compile(r"(?:torch|nvidia/.+)/lib/[^/]+\.so(?:\.[0-9.]+)?")
 
 
@@ -122,6 +129,8 @@ def repair(
             "the wheel contains no library: the build did not compile the extension",
             "setup.py may have found no GPU, or no sources: read the log",
         )
+    if reason := _why_pure(raw, members):
+        raise _failure(raw, log, reason, *_PLATFORM_HINTS)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
         aside = Path(scratch)
@@ -139,6 +148,25 @@ def repair(
         wheel = (aside / name).rename(out / name)
     sync(out)
     return wheel
+
+
+def _why_pure(raw: Path, members: Sequence[Member]) -> str:
+    """Why a wheel that says that it is pure Python cannot be repaired; empty if it can, or says no such thing.
+
+    auditwheel gives a wheel with the platform `any` the right one. But a Python module is for one Python or one ABI,
+    and neither is known here. auditwheel moves no library out of the folder for pure Python.
+    """
+    libraries = [member for member in members if _is_elf(member)]
+    pure = [member.path for member in libraries if re.match(r"[^/]+\.data/purelib/", member.path)]
+    if pure:
+        return f"the wheel contains the library {pure[0]}, in the folder for pure Python packages"
+    if all(tag.platform != "any" for tag in parse_wheel_filename(raw.name)[3]):
+        return ""
+    modules = [member.path for member in libraries if b"\0PyInit_" in member.data]
+    tag = "-".join(raw.name.removesuffix(".whl").split("-")[-3:])
+    if not modules:
+        return ""
+    return f"the wheel contains the Python module {modules[0]}, but its tag {tag} says that it suits every system"
 
 
 def _failure(raw: Path, log: Path, sentence: str, *hints: str) -> BuildError:
@@ -171,12 +199,23 @@ def _tools() -> dict[str, str]:
     return settings | {"PATH": os.pathsep.join(scripts)}
 
 
-def _auditwheel(raw: Path, folder: Path, provided: frozenset[str], *, log: Path, owner: str) -> Path:
+def _lowest_policy() -> str:
+    """The manylinux platform that promises least."""
+    from auditwheel.architecture import Architecture  # noqa: PLC0415 - auditwheel loads slowly
+    from auditwheel.libc import Libc  # noqa: PLC0415
+    from auditwheel.policy import WheelPolicies  # noqa: PLC0415
+
+    return str(WheelPolicies(libc=Libc.GLIBC, arch=Architecture.detect()).lowest.name)
+
+
+def _auditwheel(
+    raw: Path, folder: Path, provided: frozenset[str], *, policy: str = "auto", log: Path, owner: str
+) -> Path:
     folder.mkdir()
     start = log_size(log)
     status = run(
         [
-            *(sys.executable, "-m", "auditwheel", "repair", "--plat", "auto", "--wheel-dir", str(folder)),
+            *(sys.executable, "-m", "auditwheel", "repair", "--plat", policy, "--wheel-dir", str(folder)),
             *(f"--exclude={name}" for name in sorted(provided)),
             str(raw),
         ],
@@ -188,6 +227,9 @@ def _auditwheel(raw: Path, folder: Path, provided: frozenset[str], *, log: Path,
     if status == 0 and len(made) == 1:
         return made[0]
     talk = text_since(log, start)
+    if policy == "auto" and "couldn't detect libc" in talk:  # a module that needs nothing, not even the C library
+        shutil.rmtree(folder)
+        return _auditwheel(raw, folder, provided, policy=_lowest_policy(), log=log, owner=owner)
     if missing := re.search(r'required library "(?P<name>[^"]+)" could not be located', talk):
         raise _failure(
             raw,

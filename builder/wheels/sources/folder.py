@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from builder.errors import UsageError
@@ -24,6 +26,11 @@ _MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history")
 # Only at the top level: `src/build/` may be a package. The top-level `tests/`, matrix.yaml, the recipe and its op cases
 # are neither in the digest nor in the tree of a build, so changing a test or a summary causes no rebuild.
 _LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", "buildfarm.lock", RECIPE})
+#: The list after `packages =` in setup.py, setup.cfg or pyproject.toml; not the call of a function that finds packages.
+_PACKAGES = (
+    re.compile(r"\bpackages\s*=\s*(\[[^\]]*\](?:\s*\+\s*\[[^\]]*\])*)"),
+    re.compile(r"^packages\s*=((?:\s+[\w.]+,?$)+)", re.MULTILINE),
+)
 _LEFT_OUT_WITH_CASES = _LEFT_OUT_AT_TOP | {CASES, "references"}
 
 
@@ -36,12 +43,23 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     if not root.is_dir():
         raise UsageError("the source folder does not exist", where=str(root), hints=("correct `source` in the recipe",))
     left_out = _LEFT_OUT_WITH_CASES if (root / CASES).is_file() else _LEFT_OUT_AT_TOP
+    left_out -= _packages(root)
     # git lists nothing where it ignores the folder itself.
     names = _git_names(root) or list(_walk(root, root))
     marked = [name.removesuffix(f"/{marker}") for name in names for marker in _MARKERS if name.endswith(f"/{marker}")]
     below = tuple(f"{folder}/" for folder in marked)
     files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
     return [(name, root / name) for name in sorted(files)]
+
+
+def _packages(root: Path) -> set[str]:
+    """Those of `build`, `dist` and `tests` that `packages` of the project names: then they are source."""
+    text = ""
+    for name in ("setup.py", "setup.cfg", "pyproject.toml"):
+        with suppress(OSError):
+            text += (root / name).read_text(errors="replace")
+    listed = " ".join(found for form in _PACKAGES for found in form.findall(text))
+    return {name for name in ("build", "dist", "tests") if re.search(rf"(?<![\w.]){name}(?![\w-])", listed)}
 
 
 def _is_leftover(name: str, left_out: frozenset[str]) -> bool:

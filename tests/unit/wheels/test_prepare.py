@@ -903,3 +903,23 @@ def test_the_names_of_downloads_need_no_network(cache: Path) -> None:
     # A mirror of the same commit is the same source.
     assert source_digest(recipe(GitSource("https://example.org/b", "2" * 40)), cache=cache) == names[3]
     assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "taken"),
+    [
+        ("setup.py", 'setup(name="t0", packages=["t0", "tests", "build.x"])', {"tests", "build"}),
+        ("setup.py", 'setup(packages=["t0"] + ["tests.unit"])', {"tests"}),
+        ("pyproject.toml", '[tool.setuptools]\npackages = [\n  "t0",\n  "dist",\n]\n', {"dist"}),
+        ("setup.cfg", "[options]\npackages =\n    t0\n    tests\ninstall_requires =\n    build\n", {"tests"}),
+        ("setup.py", 'setup(packages=find_packages(exclude=["tests", "build"]))', set()),
+        ("setup.py", 'setup(packages=["t0.tests", "tests_of_mine"])', set()),
+        ("setup.cfg", "[options]\npackages = find:\n[options.packages.find]\nexclude =\n    tests\n", set()),
+    ],
+)
+def test_packages_of_the_project_are_source(
+    folder: Path, target: Path, cache: Path, name: str, text: str, taken: set[str]
+) -> None:
+    write(folder, {name: text} | {f"{top}/a.py": "" for top in ("tests", "build", "dist")})
+    prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    assert {path.name for path in target.iterdir()} & {"tests", "build", "dist"} == taken
