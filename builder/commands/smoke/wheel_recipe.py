@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from builder.errors import UsageError
 from builder.matrix.config import PathSource, Recipe, Selection
 from builder.matrix.load import did_you_mean
+from builder.proofs.static.contents import stray_names
 from builder.wheelfile.facts import WheelFacts
 
 
@@ -66,5 +67,6 @@ def with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
             hints=["write a recipe with `imports`"],
         )
     if packages:
-        return replace(recipe, imports=tuple(sorted(packages)))
+        # Stray packages, such as `tests`, are no part of the extension.
+        return replace(recipe, imports=tuple(sorted(packages.difference(stray_names(facts)) or packages)))
     return replace(recipe, imports=tuple(sorted(modules)), needs_first=("torch",))

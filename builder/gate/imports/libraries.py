@@ -132,12 +132,19 @@ def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) 
         )
         if one["cuda"]:
             cure = f"it needs the runtime of {one['other']}, and torch has CUDA {one['cuda']}"
+        elif twin := next((each["path"] for each in libraries if each["loaded"] and _alike(each, one)), ""):
+            cure = f"if it is a variant of {twin} for other GPUs, name both under `variants` in the recipe; else {cure}"
         reason = (
             f"no import of the recipe loads this library{' with GPU code' if one['gpu'] else ''}, so its ops were not "
             f"looked for: {cure}, or add the library to `accepts` if the package loads the library only on demand"
         )
         outcomes.append(Outcome("loaded", "", one["path"], NOT_RUN, reason, remark=True))
     return outcomes
+
+
+def _alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the paths of two libraries differ in numbers only, as those for different GPUs do."""
+    return re.sub(r"\d+", "", one["path"]) == re.sub(r"\d+", "", other["path"])
 
 
 def no_op(libraries: Sequence[Mapping[str, Any]] | None) -> Outcome:

@@ -118,12 +118,14 @@ def check_contents(facts: WheelFacts) -> Proof:
     return make_proof(facts, Check.CONTENTS, [], good=f"{len(facts.files)} files", remarks=remarks)
 
 
-def _stray(facts: WheelFacts) -> Iterator[str]:
+def stray_names(facts: WheelFacts) -> list[str]:
     """Names at the top of site-packages that hide modules of the user, or that other wheels install too."""
-    installed = facts.installed()
-    tops = dict.fromkeys(name.partition("/")[0] for name in installed)
-    stray = [top for top in tops if _STRAY.fullmatch(top) and top.partition(".")[0] != facts.name]
-    if stray:
+    tops = dict.fromkeys(name.partition("/")[0] for name in facts.installed())
+    return [top for top in tops if _STRAY.fullmatch(top) and top.partition(".")[0] != facts.name]
+
+
+def _stray(facts: WheelFacts) -> Iterator[str]:
+    if stray := stray_names(facts):
         yield (
             f"the wheel installs {and_list(stray)} at the top of site-packages, where they hide the user's modules of"
             " these names and replace those of other wheels: leave them out of `packages` in setup.py, such as with"

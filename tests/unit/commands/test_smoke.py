@@ -429,3 +429,21 @@ def test_the_run_is_recorded_and_appended_to_the_summary(workspace: Workspace, t
     assert {each.build for each in run.timeline.stages} == {f"{wheel.name} in {cell}"}
     summary = (tmp_path / "summary.md").read_text()
     assert f"| `{wheel.name}` | tested |" in summary
+
+
+def test_stray_packages_of_a_wheel_are_named_and_not_imported(workspace: Workspace) -> None:
+    files = {"stranger/__init__.py": "", "tests/__init__.py": "raise RuntimeError"}
+    wheel = loopback.pure_wheel(workspace.dist, "stranger", "1.0", files, requires=["torch"])
+    done = workspace.smoke(wheel, "--python", str(PYTHON), "--torch", "2.11")
+    assert done.exit_code == Exit.OK, done.output
+    assert "remark: contents: the wheel installs tests at the top of site-packages" in done.stdout
+
+
+def test_a_failed_check_of_the_file_fails_the_run(workspace: Workspace) -> None:
+    wheel = workspace.wheel()
+    renamed = wheel.rename(wheel.with_name("ops-1.0+cu130-py3-none-any.whl"))
+    done = workspace.smoke(renamed, "--python", str(PYTHON), "--junit", workspace.root / "junit.xml")
+    assert done.exit_code == Exit.FAILED
+    assert "failed: metadata: the version is 1.0+cu130 in the file name and 1.0 in METADATA" in done.stdout
+    (suite,) = ElementTree.parse(workspace.root / "junit.xml").getroot().findall("testsuite")
+    assert int(str(suite.get("failures"))) >= 1

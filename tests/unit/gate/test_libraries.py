@@ -150,3 +150,10 @@ def test_copies_of_a_library_are_named_once(install: Install) -> None:
     assert set(outcomes()) == {"lazy/libx.so"}
     ctypes.CDLL(str(folder / "liby.so"))
     assert {name: one.verdict for name, one in outcomes().items()} == {"lazy/liby.so": PASSED}
+
+
+def test_a_variant_is_not_advised_without_a_word(install: Install) -> None:
+    folder = install(_86_C=(MODULE.format("_86_C"),), _89_C=(MODULE.format("_89_C"),))
+    ctypes.CDLL(str(folder / "_86_C.so"))
+    reason = outcomes()["lazy/_89_C.so"].reason
+    assert "if it is a variant of lazy/_86_C.so for other GPUs, name both under `variants`" in reason
