@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,6 +16,7 @@ from builder.cli.app import app
 from builder.errors import BuildError, Exit
 from builder.wheelfile.facts import read_facts
 from builder.wheels.repair.repair import repair
+from tests.conftest import Farm
 from tests.fixtures.handmade_wheels import w0
 from tests.unit.proofs.make import compiled
 
@@ -136,3 +138,48 @@ def test_22_a_library_in_a_pure_wheel(tmp_path: Path, tag: str, path: str, says:
     facts = read_facts(mended())
     assert all("-manylinux" in each for each in facts.tags)
     assert facts.purelib == (tag != "py3-none-any")
+
+
+def per_cuda(folder: Path) -> dict[str, bytes]:
+    """Libraries for three CUDA versions, of which `__init__` opens that of torch, as bitsandbytes does."""
+    load = (
+        'ctypes.CDLL(os.path.join(os.path.dirname(__file__), f\'libx_cuda{torch.version.cuda.replace(".", "")}.so\'))'
+    )
+    files = {"t8/__init__.py": f"import ctypes, os\nimport torch\n{load}\n".encode()}
+    for name, runtime in (("118", "libcudart.so.11.0"), ("121", "libcudart.so.12"), ("130", "libcudart.so.13")):
+        compiled(folder, "int stub;", f"-Wl,-soname,{runtime}", language="c", name=runtime)
+        source, flags = f"int x{name};", ("-Wl,--no-as-needed", f"-L{folder}", f"-l:{runtime}")
+        files[f"t8/libx_cuda{name}.so"] = compiled(folder, source, *flags, language="c").read_bytes()
+    return files
+
+
+def test_8_a_library_for_each_cuda(tmp_path: Path) -> None:
+    """bitsandbytes 631: the other libraries are named once, and are no failures."""
+    failed, remarks = verify(w0(tmp_path, "t8", "1.0", "py3-none-manylinux_2_34_x86_64", per_cuda(tmp_path)))
+    assert not failed
+    assert "CUDA 11 (t8/libx_cuda118.so), CUDA 12 (t8/libx_cuda121.so) and CUDA 13" in remarks["contents"]
+
+
+@pytest.mark.network
+@pytest.mark.slow
+def test_8_and_15_in_a_cell(farm: Farm, store: Path, tmp_path: Path) -> None:
+    """No advice to import libraries for another CUDA, or copies of one library."""
+    eight = w0(tmp_path, "t8", "1.0", "py3-none-manylinux_2_34_x86_64", per_cuda(tmp_path), requires=("torch",))
+    copy = lib("int x(void) { return 2; }", "-Wl,-soname,libx.so.1")
+    copies = {f"t15/libx.so{end}": copy for end in ("", ".1", ".1.2")}
+    load = b"import ctypes, os\nctypes.CDLL(os.path.join(os.path.dirname(__file__), 'libx.so.1'))\n"
+    fifteen = w0(
+        tmp_path,
+        "t15",
+        "1.0",
+        "py3-none-manylinux_2_34_x86_64",
+        {"t15/__init__.py": load} | copies,
+        requires=("torch",),
+    )
+    python = "{}.{}".format(*sys.version_info)
+    (tmp_path / "matrix.yaml").write_text(f"torch: [2.11]\ncuda: [13.0]\npython: [{python}]\nextensions: []\n")
+    done = farm("smoke", eight, fifteen, "--store", store, "--json", cwd=tmp_path)
+    assert done.code == Exit.OK, done.all
+    for result in json.loads(done.out):
+        loaded = next(proof for proof in result["proofs"] if proof["check"] == "loaded")
+        assert loaded["verdict"] == "passed", loaded

@@ -21,6 +21,8 @@ from builder.gate.outcome import NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.system.mapped import mapped_files
 
 _RUNTIME = re.compile(rb"\0lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)\.so\.(\d+)[.\d]*(?=\0)")
+#: What libraries for GPUs of others need.
+_OTHER_GPUS = {b"\0libamdhip64.so": "AMD", b"\0libsycl.so": "Intel"}
 _SHARED = re.compile(r"\.so(\.\d+)*$")
 
 
@@ -53,6 +55,8 @@ def installed_libraries(distribution: str, variants: Sequence[Mapping[str, str]]
         wrong = named or ([] if variants else runtimes[path])
         if cuda and wrong and not {cuda, cuda.partition(".")[0]} & set(wrong):
             found[path] |= {"other": f"CUDA {', '.join(wrong)}", "cuda": "" if named or served else cuda}
+        elif cuda and (vendor := next((who for name, who in _OTHER_GPUS.items() if _holds(path, name)), "")):
+            found[path]["other"] = f"GPUs of {vendor}"
     return [
         facts | {"arch": [one["arch"] for one in variants if one["arch"] and _matches(facts["path"], one["library"])]}
         for path, facts in sorted(found.items())
@@ -97,8 +101,12 @@ def _facts(name: PurePosixPath, path: str) -> dict[str, Any]:
 
 def _contains(path: str, text: str) -> bool:
     """Whether a file contains this text between two zero bytes, as in a table of strings."""
+    return _holds(path, b"\0" + text.encode() + b"\0")
+
+
+def _holds(path: str, text: bytes) -> bool:
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:  # noqa: PTH123
-        return data.find(b"\0" + text.encode() + b"\0") != -1
+        return data.find(text) != -1
 
 
 def loaded_libraries(libraries: Sequence[Mapping[str, Any]] | None, spec: Spec) -> list[Outcome]:

@@ -62,7 +62,9 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     platforms = sorted({tag.platform for tag in named | written})
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
     if found and claim.foreign and _works_without(facts, claim.spare, platforms, provided):
-        remarks += found
+        late = [one.path for one in facts.libraries if any(text.startswith(f"{one.path} ") for text in found)]
+        more = f"; so do {join_names(late[1:])}" if late[1:] else ""
+        remarks.append(f"{found[0]}{more}: the package works without")
     else:
         errors += found
     rejecting = [str(cell) for cell in claim.cells if not any(_accepts(cell, tag) for tag in named)]

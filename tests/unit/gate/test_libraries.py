@@ -157,3 +157,9 @@ def test_a_variant_is_not_advised_without_a_word(install: Install) -> None:
     ctypes.CDLL(str(folder / "_86_C.so"))
     reason = outcomes()["lazy/_89_C.so"].reason
     assert "if it is a variant of lazy/_86_C.so for other GPUs, name both under `variants`" in reason
+
+
+@pytest.mark.usefixtures("cuda_13")
+def test_a_library_for_gpus_of_others_is_not_advised(install: Install, tmp_path: Path) -> None:
+    install(rocm=needing(tmp_path, "libamdhip64.so.6"))
+    assert outcomes()["lazy/rocm.so"].reason == "not loaded here: it is for GPUs of AMD"

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +196,25 @@ def test_a_module_for_one_python_may_suit(change: dict[str, Any], verdict: str) 
 def test_a_library_that_torch_loads_by_path_is_a_remark() -> None:
     proof = check_modules(wheel_facts(library(f"ops/{ONE}", defined=()), tag="cp310-abi3-linux_x86_64"))
     assert (proof.verdict, len(proof.evidence["remarks"])) == ("passed", 1)
+
+
+def test_in_a_wheel_of_others_one_variant_must_suit_the_tag() -> None:
+    """bitsandbytes: the libraries for CUDA 12.6 and newer need glibc 2.34, those before do not."""
+    old = library("ops/libx_cuda118.so", needed=("libcudart.so.11.0",), **OLD)
+    late = library("ops/libx_cuda126.so", needed=("libcudart.so.12",), **NEW)
+    facts = wheel_facts(old, late, tag="py3-none-manylinux_2_24_x86_64")
+    provided = PROVIDED | {"libcudart.so.11.0", "libcudart.so.12"}
+    foreign = claim(foreign=True, cells=())
+    proof = check_tags(facts, foreign, provided)
+    assert proof.verdict == "passed"
+    assert "ops/libx_cuda126.so needs dlopen@GLIBC_2.34" in proof.evidence["remarks"][0]
+    assert check_tags(facts, claim(cells=()), provided).verdict == "failed"
+    assert check_tags(wheel_facts(late, tag="py3-none-manylinux_2_24_x86_64"), foreign, provided).verdict == "failed"
+
+
+def test_a_library_that_may_be_absent_need_not_suit_the_tag() -> None:
+    own, spare = library(**OLD), library("ops/xpu.so", **NEW)
+    facts = wheel_facts(own, spare, tag="py3-none-manylinux_2_24_x86_64")
+    foreign = claim(foreign=True, cells=(), spare=frozenset({"ops/xpu.so"}))
+    assert check_tags(facts, foreign, PROVIDED).verdict == "passed"
+    assert check_tags(facts, replace(foreign, spare=frozenset()), PROVIDED).verdict == "failed"
