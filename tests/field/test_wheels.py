@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from functools import cache
@@ -16,7 +17,8 @@ from builder.cli.app import app
 from builder.errors import BuildError, Exit
 from builder.wheelfile.facts import read_facts
 from builder.wheels.repair.repair import repair
-from tests.conftest import Farm
+from builder.wheels.toolchain.uv import find_uv
+from tests.conftest import Farm, run
 from tests.fixtures.handmade_wheels import w0
 from tests.unit.proofs.make import compiled
 
@@ -61,6 +63,25 @@ def test_9_a_local_version_in_the_file_name_only(tmp_path: Path, local: str) -> 
     made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
     assert "metadata" not in verify(Path(made))[0]
     assert buildfarm(*publish, made).exit_code == Exit.OK
+
+
+def test_9_uv_installs_a_relabelled_wheel_once(tmp_path: Path) -> None:
+    """cuda-wheels 2: `uv sync` installed the renamed wheel again each time."""
+    local = "cu12torch2.11cxx11abiTRUE"
+    wheel = w0(tmp_path, "t0", f"1.0+{local}", "py3-none-any", {"t0/__init__.py": b""}, meta_version="1.0")
+    made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
+    index, app = tmp_path / "index", tmp_path / "app"
+    buildfarm("publish", made, "--to", index, "--require", "none", "--store", tmp_path / "store")
+    app.mkdir()
+    (app / "pyproject.toml").write_text(
+        f'[project]\nname = "app"\nversion = "0"\nrequires-python = ">=3.11"\ndependencies = ["t0==1.0+{local}"]\n'
+        f'[[tool.uv.index]]\nurl = "{(index / "simple").as_uri()}"\ndefault = true\n'
+    )
+    sync = (find_uv(), "sync", "--python", sys.executable, "--cache-dir", str(tmp_path / "cache"))
+    environment = dict.fromkeys({"UV_DEFAULT_INDEX", "UV_INDEX", "VIRTUAL_ENV"} & set(os.environ), "")
+    first, second = (run(*sync, cwd=app, env=environment) for _ in range(2))
+    assert "+ t0==1.0+cu12torch2.11cxx11abitrue" in first.err, first.all
+    assert (second.code, "t0" in second.err) == (0, False), second.all
 
 
 def test_13_a_module_for_one_python_in_an_abi3_wheel(tmp_path: Path) -> None:
