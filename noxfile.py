@@ -51,7 +51,7 @@ def everything(session: nox.Session) -> None:
     variables = {"CI": "true"}
     # Tests in containers share one set of images and volumes, so one process runs them.
     session.run("pytest", "tests/containers", "tests/full/containers", *session.posargs, env=variables)
-    others = ("tests/full", "tests/real", "tests/unit", "--ignore=tests/full/containers")
+    others = ("tests/full", "tests/real", "tests/field", "tests/unit", "--ignore=tests/full/containers")
     session.run("pytest", "-n", "3", *others, *session.posargs, env=variables)
 
 

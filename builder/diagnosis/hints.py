@@ -9,7 +9,7 @@ from builder.diagnosis.first_error import FirstError
 from builder.diagnosis.known_errors import KnownError, Package, knowledge
 from builder.matrix.axes import Cuda, Torch
 
-_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
+_NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
 _NO_HEADER = re.compile(
     r"error: (?P<gcc>\S+): No such file or directory|'(?P<clang>\S+)' file not found"
     r"|cannot open source file '(?P<nvcc>\S+)'"

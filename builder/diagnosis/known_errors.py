@@ -98,7 +98,7 @@ class Knowledge:
 def knowledge() -> Knowledge:
     """The contents of known_errors.yaml. A mistake in it is a bug and raises KeyError, TypeError or ValueError."""
     raw = read_text_yaml(_FILE)
-    sections = ("removed_from_torch", "missing_include", "removed_from_cuda", "compilers")
+    sections = ("removed_from_torch", "missing_include", "removed_from_cuda", "compilers", "sources")
     return Knowledge(
         errors=tuple(_error(section, row) for section in sections for row in raw[section]),
         packages=tuple(Package(**row) for row in raw["packages"]),

@@ -75,6 +75,21 @@ def compile_failure(
     return failure(error.sentence, *error.excerpt)
 
 
+def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
+    """The error of a build that changed the packages of its environment: its record would not be true."""
+    more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+    return BuildError(
+        f"the source changed the packages of its build environment: {', '.join(changes[:3])}{more}",
+        stage="compile",
+        log=job.log,
+        hints=[
+            "name the packages in `build_requires` in the recipe, and delete the call of pip with a patch",
+            "the next build uses a new environment",
+            f"the full output is in {job.log}",
+        ],
+    )
+
+
 def _hints(error: FirstError, job: CompileJob) -> list[str]:
     if _UNREACHABLE.search(error.message):
         return ["the source downloads files during its build: run the build where this server can be reached"]

@@ -22,7 +22,7 @@ from builder.records.cache_statistics import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
-from builder.wheels.failures import compile_failure
+from builder.wheels.failures import changed_packages, compile_failure
 from builder.wheels.job import CALLS_FILE, WAITS, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
@@ -171,6 +171,8 @@ class LocalExecutor:
             argv = [*script_command(sys.executable, PACKAGE.parent, "with-compiler-cache"), *argv]
             own = [place, raw, job.work / "statistics", Path(variables["SCCACHE_DIR"]).parent, Path(short)]
             status = run(self._confined(argv, own), log=job.log, owner=job.owner, cwd=job.work, env=variables)
+            if changed := self._environments.changes(environment):
+                raise changed_packages(job, changed)
             if status != 0:
                 raise compile_failure(job, status, str(source))
         wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []

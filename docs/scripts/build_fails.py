@@ -25,6 +25,8 @@ def build_fails_page() -> str:
         table(["error about", "CUDA", "what to do", "source"], _rows("removed_from_cuda")),
         "## Compilers and their options",
         table(["error about", "what to do", "source"], _rows("compilers", release=False)),
+        "## What a source expects of its build",
+        table(["error about", "what to do", "source"], _rows("sources", release=False)),
         "## Missing headers, libraries and CMake packages",
         "A build in a container needs the package in its image: [use your own base images](base-images.md). A build on "
         "this machine needs it here. The column Debian holds for Ubuntu too, the column dnf for Fedora, and for Rocky "

@@ -1,0 +1,1 @@
+"""Inputs of public bug reports: one small input for each kind."""

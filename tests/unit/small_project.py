@@ -115,7 +115,7 @@ def small_project(root: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Small
     with loopback.served(root / "index") as index:
         loopback.only(index, root / "uv-cache", monkeypatch)
         index.add_torch("2.11.0", "13.0", libraries=loopback.torch_libraries(root / "torch-lib"))
-        for name in ("ninja", "setuptools", "wheel", "numpy"):
+        for name in ("ninja", "setuptools", "wheel", "pip", "numpy"):
             index.add(name, "80.0")
         monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(root / "cuda")))
         for name in ("CC", "CXX"):

@@ -218,7 +218,7 @@ class RecipeModel(StrictModel):
     )
     build_requires: list[RequirementText] = Field(
         default=[],
-        description="Requirements installed before the build. torch, ninja, setuptools, wheel and numpy are always"
+        description="Requirements installed before the build. torch, ninja, setuptools, wheel, pip and numpy are always"
         " installed. In containers, triton is installed only if it is named here.",
         examples=[["setuptools>=77", "wheel"]],
     )

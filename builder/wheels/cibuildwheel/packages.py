@@ -59,9 +59,8 @@ class PackageResolver:
 
     def requirements(self, build: Build, recipe: Recipe, image: BuildImage) -> BuildRequirements:
         """The requirements of a build in an image."""
-        extra = (*recipe.build_requires, "pip")  # the source's own before-build may use it
         packaged = image.toolkit is None
-        requirements = build_requirements(build.torch, build.cuda, extra, toolkit=packaged)
+        requirements = build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
         platform = f"{build.platform.removeprefix('linux_')}-{_uv_platform(image)}"
         return BuildRequirements(requirements, self.torch_index(build), platform)
 

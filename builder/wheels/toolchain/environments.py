@@ -104,7 +104,7 @@ class Environments:
         self._store.use(f"envs/{key}")
         with self._store.lock(job):
             locked = self._read(record)
-            if locked is None or not marker.exists():
+            if locked is None or not marker.exists() or _changes(folder, python, locked):
                 kill_orphans(self._store.owner(job))
                 remove_tree(folder)
                 wanted, owner = locked or requirements, self._store.owner(job)
@@ -126,6 +126,16 @@ class Environments:
         key = digest_of([self.interpreter(python).version, list(requirements), list(index)])[:16]
         packages = self._read(self._store.root / "envs" / f"{key}.json")
         return tuple(packages) if packages is not None else None
+
+    def changes(self, environment: Environment) -> list[str]:
+        """What a program did to the packages of an environment, such as `installed numpy==2.0`; empty: nothing.
+
+        A changed environment is not used again: `ensure` makes it anew from its lock record.
+        """
+        changed = _changes(environment.folder, environment.python, environment.packages)
+        if changed:
+            (environment.folder / ".complete").unlink(missing_ok=True)
+        return changed
 
     def check(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> None:
         """Ask the index for these packages without downloading them; raises as `ensure` would.
@@ -197,6 +207,14 @@ def _freeze(folder: Path, python: Python) -> list[str]:
     return sorted(f"{m[1].lower().replace('_', '-')}=={m[2]}" for m in names if m)
 
 
+def _changes(folder: Path, python: Python, locked: Sequence[str]) -> list[str]:
+    found, recorded = set(_freeze(folder, python)), set(locked)
+    return [
+        *(f"installed {package}" for package in sorted(found - recorded)),
+        *(f"removed {package}" for package in sorted(recorded - found)),
+    ]
+
+
 def locked_version(packages: Sequence[str], project: str) -> str:
     """The version of a project among exact requirements (`name==version`), or empty."""
     return next((p.split("==")[1] for p in packages if p.startswith(f"{project}==")), "")
@@ -211,6 +229,7 @@ def build_requirements(torch: Torch, cuda: Cuda, extra: Sequence[str], *, toolki
         # torch before 2.8 imports pkg_resources in cpp_extension; setuptools 82 no longer has it.
         "setuptools<82" if (torch.major, torch.minor) < (2, 8) else "setuptools",
         "wheel",
+        "pip",  # setup.py of many sources, and the source's own commands in containers, call `python -m pip`
         *extra,
     ]
 

@@ -188,7 +188,7 @@ def executor(
 ) -> LocalExecutor:
     assert home.is_dir()
     monkeypatch.setattr(local, "find_sccache", lambda: None)  # as on a machine without one
-    for project in ("ninja", "setuptools", "wheel", "numpy"):
+    for project in ("ninja", "setuptools", "wheel", "pip", "numpy"):
         index.add(project, "80.0")
     return LocalExecutor(Environments(Store(tmp_path / "store"), index.torch_index))
 
@@ -248,7 +248,7 @@ def test_a_stand_in_is_part_of_the_toolchain(
     assert home.is_dir()
     monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(tmp_path / "cuda-12.4", "12.4.131")))
     monkeypatch.setattr("builder.wheels.toolchain.cuda_toolkit.USUAL_HOMES", ())
-    for project in ("ninja", "setuptools", "wheel", "numpy"):
+    for project in ("ninja", "setuptools", "wheel", "pip", "numpy"):
         index.add(project, "1.20")
     index.add_torch("2.5.1+cu121", "12.1", channel="whl/cu121")
     build = replace(BUILD, torch=Torch(2, 5, 1), cuda=Cuda(12, 1))

@@ -1,0 +1,134 @@
+"""What sources expect around them: pip, options, git, a toolkit, names and versions that are not constants.
+
+Each source is a C extension that setuptools and gcc build in a second. torch is a stub.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from builder.commands.add.add import AddOptions, run_add
+from builder.commands.building.build import run_build
+from builder.errors import BuildfarmError
+from builder.matrix.config import Selection
+from builder.recipes.added import Added
+from builder.result import BuildResult
+from tests.unit.small_project import MODULE, PYTHON, SmallProject, small_project
+
+pytestmark = [pytest.mark.network, pytest.mark.slow]
+
+SETUP = """\
+from setuptools import Extension, setup
+
+setup(name="t0", version="1.0", packages=["t0"], ext_modules=[Extension("t0._C", ["t0/csrc/c.c"])])
+"""
+#: A pyproject.toml that names its backend, so that no release of uv warns.
+PYPROJECT = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta:__legacy__"\n'
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A project, and the folder of the sources of its extensions."""
+
+    project: SmallProject
+    folder: Path
+
+    def write(self, setup: str = SETUP, files: Mapping[str, str] | None = None) -> Path:
+        """Write the source t0; `files` are further files, or replace those of t0."""
+        code = MODULE.format(answer=42)
+        known = {"setup.py": setup, "t0/__init__.py": "import torch\nfrom . import _C\n", "t0/csrc/c.c": code}
+        for name, text in {**known, "pyproject.toml": PYPROJECT, **(files or {})}.items():
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return self.folder
+
+    def add(self) -> Added:
+        """`buildfarm add` of the folder, for one cell."""
+        select = Selection(("2.11",), ("13.0",), (str(PYTHON),))
+        options = self.project.options()
+        return run_add(AddOptions(str(self.folder), options.matrix, select, options.store))
+
+    def build(self) -> BuildResult:
+        """`buildfarm build` of the one extension."""
+        (result,) = run_build(self.project.options()).results
+        return result
+
+    def error(self) -> BuildfarmError:
+        """The error of a build that must fail."""
+        error = self.build().error
+        assert error is not None
+        return error
+
+    def recipe(self, line: str) -> None:
+        """Add a line to the recipe."""
+        path = self.folder / "extension.yaml"
+        path.write_text(f"{path.read_text()}{line}\n")
+
+
+@pytest.fixture(scope="session")
+def tools(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Wheels of pip, setuptools and wheel."""
+    folder = tmp_path_factory.mktemp("tools")
+    words = ("-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest", folder)
+    subprocess.run([sys.executable, *words, "pip", "setuptools", "wheel", "packaging"], check=True)
+    return folder
+
+
+@pytest.fixture
+def sources(tmp_path: Path, tools: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sources]:
+    with small_project(tmp_path / "project", monkeypatch) as project:
+        served = project.index.root / "default"
+        for name in ("pip", "setuptools", "wheel"):
+            (served / f"{name}-80.0-py3-none-any.whl").unlink()
+        for wheel in tools.glob("*.whl"):
+            (served / wheel.name).hardlink_to(wheel)
+        yield Sources(project, tmp_path / "project" / "t0")
+
+
+CALL = "import subprocess, sys\nsubprocess.{}([sys.executable, '-m', 'pip', *{!r}])\n"
+
+
+@pytest.mark.parametrize("where", ["setup.py", "tools/helper.py"])
+def test_setup_py_calls_pip(sources: Sources, where: str) -> None:
+    """Report 1: `python -m pip` works, also in a module that setup.py imports; uninstalling itself does nothing."""
+    call = CALL.format("check_call", ("--version",)) + CALL.format("call", ("uninstall", "-y", "t0"))
+    if where == "setup.py":
+        sources.write(call + SETUP)
+    else:
+        sources.write("import sys\nsys.path.insert(0, '.')\nfrom tools import helper\n" + SETUP, {where: call})
+    sources.add()
+    assert sources.build().error is None
+
+
+@pytest.mark.parametrize("kernel_confines", [True, False])
+def test_setup_py_installs_another_version(
+    sources: Sources, kernel_confines: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Report 1: the stored environment keeps its packages, and the next build does not get those of setup.py."""
+    if not kernel_confines:
+        monkeypatch.setattr("builder.wheels.local.confined", lambda argv, _: list(argv))
+    sources.project.index.add("ninja", "79.0")
+    requirements = "ninja==79.0\n"
+    install = ("install", "--index-url", sources.project.index.default, "-r", "requirements.txt")
+    sources.write(CALL.format("check_call", install) + SETUP, {"requirements.txt": requirements})
+    sources.add()
+    recipe = sources.folder / "extension.yaml"
+    recipe.write_text(recipe.read_text().replace("ninja==79.0", ""))  # as a user who does not follow `add`
+    error = sources.error()
+    if kernel_confines:
+        assert "Could not install packages" in error.sentence
+    else:
+        assert "the source changed the packages of its build environment: installed ninja==79.0" in error.sentence
+    assert any("`build_requires`" in hint for hint in error.hints)
+    sources.write(f"import importlib.metadata\nassert importlib.metadata.version('ninja') == '80.0'\n{SETUP}")
+    assert sources.build().error is None
+    sources.write(CALL.format("check_call", install) + SETUP)
+    sources.recipe("build_requires: [ninja==79.0]")
+    assert sources.build().error is None
