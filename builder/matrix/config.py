@@ -115,6 +115,7 @@ class Recipe:
         abi: rules in order; the first rule whose specifier contains the torch release decides.
         cuda: `required` if the wheel must hold device code, `optional` if it may be CPU only.
         env: environment variables of the build, added to those that buildfarm sets.
+        config_settings: options of the build backend (PEP 517), by name.
         build_requires: PEP 508 requirements installed before the build, besides torch, ninja and the CUDA toolkit.
         requires: PEP 508 run-time requirements added to the wheel's METADATA.
         requires_torch: `window` if METADATA requires the torch releases of the ABI class, `source` if it keeps the
@@ -145,6 +146,7 @@ class Recipe:
     abi: tuple[AbiRule, ...] = (AbiRule(AbiClass.CPYTHON),)
     cuda: str = "required"
     env: dict[str, str] = field(default_factory=dict)
+    config_settings: dict[str, tuple[str, ...]] = field(default_factory=dict)
     build_requires: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     requires_torch: str = "window"

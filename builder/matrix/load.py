@@ -114,6 +114,7 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         abi=tuple(AbiRule(rule.abi, rule.torch) for rule in model.abi),
         cuda=model.cuda,
         env=dict(model.env),
+        config_settings={name: tuple(values) for name, values in model.config_settings.items()},
         build_requires=tuple(model.build_requires),
         requires=tuple(model.requires),
         requires_torch=model.requires_torch,

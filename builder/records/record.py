@@ -112,6 +112,7 @@ class RecipeSettings:
     requires: tuple[str, ...] = ()
     override_architectures: bool = False
     requires_torch: str = "window"
+    config_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, recipe: Recipe) -> RecipeSettings:
@@ -121,6 +122,9 @@ class RecipeSettings:
             env={name: mask_credentials(value) for name, value in recipe.env.items()},
             build_requires=tuple(map(mask_credentials, recipe.build_requires)),
             requires=tuple(map(mask_credentials, recipe.requires)),
+            config_settings={
+                name: tuple(map(mask_credentials, values)) for name, values in recipe.config_settings.items()
+            },
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -134,6 +138,11 @@ class RecipeSettings:
             # Only where it is used: records of other wheels stay as they were before the key existed.
             **({"override_architectures": True} if self.override_architectures else {}),
             **({"requires_torch": self.requires_torch} if self.requires_torch != "window" else {}),
+            **(
+                {"config_settings": {k: list(v) for k, v in self.config_settings.items()}}
+                if self.config_settings
+                else {}
+            ),
         }
 
     @classmethod
@@ -147,6 +156,7 @@ class RecipeSettings:
             requires=texts(data["requires"]),
             override_architectures=bool(data.get("override_architectures", False)),
             requires_torch=text(data.get("requires_torch", "window")),
+            config_settings={text(name): texts(values) for name, values in data.get("config_settings", {}).items()},
         )
 
 

@@ -9,7 +9,10 @@ from pathlib import Path
 from builder.diagnosis.first_error import FirstError, first_error, last_words
 from builder.diagnosis.hints import hints_for
 from builder.diagnosis.messages import clean, is_message
+from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError
+from builder.matrix.compat import and_list
+from builder.matrix.config import Recipe
 from builder.wheels.job import CompileJob
 from builder.wheels.toolchain.pythons import header_hint
 
@@ -26,6 +29,8 @@ _NO_MEMORY = re.compile(
     r": out of memory allocating \d+ bytes|memory exhausted|throwing an instance of 'std::bad_alloc'"
     r"|LLVM ERROR: out of memory|: Cannot allocate memory$"
 )
+#: Variables that may switch a compile on or off.
+_SWITCH = re.compile(r"CUDA|GPU|BUILD|COMPILE|EXT")
 #: The file that a compiler command compiles.
 _COMPILES = re.compile(r"\s-c\s+(?:-c\s+)?(?P<file>[^\s-]\S*)")
 
@@ -73,6 +78,23 @@ def compile_failure(
         return failure("Python's headers (Python.h) are missing", *error.excerpt)
     hints[:0] = _hints(error, job)
     return failure(error.sentence, *error.excerpt)
+
+
+def no_library_hints(script: SetupFacts, recipe: Recipe) -> list[str]:
+    """Why a source may have compiled nothing: its setup.py waits for an option, a variable or a GPU."""
+    given = " ".join(text for values in recipe.config_settings.values() for text in values)
+    hints = []
+    if options := [name + "…" * name.endswith("=") for name in script.options if name not in given]:
+        hints.append(
+            f"setup.py reads {and_list(options[:8])} from its command line: if it compiles only with one of them, add"
+            f" `config_settings: {{--global-option: [{options[0]}]}}` to the recipe"
+        )
+    switches = [name for name in script.variables if name not in recipe.env and _SWITCH.search(name)]
+    if switches:
+        hints.append(f"setup.py reads {and_list(switches[:5])}: set such a variable under `env` in the recipe")
+    if script.asks_for_gpu and not recipe.assume_cuda:
+        hints.append("setup.py asks torch for a GPU: add `assume_cuda: true` to the recipe")
+    return hints or ["setup.py may have found no sources: read the log"]
 
 
 def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:

@@ -19,6 +19,8 @@ from builder.records.toolchain import Toolchain
 
 #: File of `launch.sh` in the folder BUILDFARM_STATISTICS_DIR.
 CALLS_FILE = "calls"
+#: File of `launch.sh` beside it, which exists if a compiler or a linker was called.
+CALLED_FILE = "called"
 #: The stage of a build that another process makes too, with this store or another one.
 WAITS = "waiting for another buildfarm process that makes the same wheel"
 
@@ -111,9 +113,15 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
             "torch_window": required_torch(build, recipe),
             "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
             "farm": code_version(),
+            **({"config_settings": recipe.config_settings} if recipe.config_settings else {}),
             **({"override_architectures": True} if recipe.override_architectures else {}),
         }
     )
+
+
+def config_setting_options(recipe: Recipe) -> list[str]:
+    """The options of `uv build` that pass the recipe's `config_settings`."""
+    return [f"--config-setting={name}={value}" for name, values in recipe.config_settings.items() for value in values]
 
 
 def torch_floor(build: Build, recipe: Recipe) -> Torch:

@@ -23,7 +23,7 @@ from builder.records.toolchain import Toolchain
 from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.failures import changed_packages, compile_failure
-from builder.wheels.job import CALLS_FILE, WAITS, CompileJob
+from builder.wheels.job import CALLS_FILE, WAITS, CompileJob, config_setting_options
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
     cache_variables,
@@ -164,7 +164,8 @@ class LocalExecutor:
             source = Path(shutil.move(job.source, place / "src"))
             variables = self._variables(job, environment, home, source)
             argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
-            argv += [str(environment.interpreter), "--out-dir", str(raw), str(source)]
+            argv += [str(environment.interpreter), *config_setting_options(job.recipe)]
+            argv += ["--out-dir", str(raw), str(source)]
             site, socket = environment.site_packages, Path(short, "server")
             variables |= self._through_launchers(job, variables, place, socket, site, str(home))
             variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})

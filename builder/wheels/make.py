@@ -8,12 +8,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from builder.build_log import log_size, text_since
+from builder.diagnosis.setup_script import read_setup_script
 from builder.log import print_warning
 from builder.records.build_record import BuildRecord
 from builder.records.record import Record
-from builder.wheels.job import CompileJob, Executor, code_version, required_torch
+from builder.wheels.failures import no_library_hints
+from builder.wheels.job import CALLED_FILE, CompileJob, Executor, code_version, required_torch
 from builder.wheels.repair.repair import repair
-from builder.wheels.wheel_checks import check_identity, find_cuda_sources, unmet_requirements, without_compiled
+from builder.wheels.wheel_checks import (
+    check_compiled,
+    check_identity,
+    find_cuda_sources,
+    unmet_requirements,
+    without_compiled,
+)
 
 
 def make_wheel(
@@ -30,9 +38,11 @@ def make_wheel(
             f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"
             " does not install; if the build fails, add these requirements to `build_requires` in extension.yaml"
         )
+    script = read_setup_script(job.source)
     cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
     raw = executor.compile(job, stage)
     check_identity(raw, job)
+    check_compiled(raw, job, executor.compiler_calls(job).with_name(CALLED_FILE), script)
     stage("repair")
     provided = executor.libraries(job)
     wheel = repair(
@@ -44,6 +54,7 @@ def make_wheel(
         built_with=str(job.build.torch),
         requires=job.recipe.requires,
         record=record,
+        no_library_hints=no_library_hints(script, job.recipe),
         log=job.log,
         owner=job.owner,
     )

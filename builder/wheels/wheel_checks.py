@@ -12,9 +12,11 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
+from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import BuildError
 from builder.matrix.config import RECIPE, Recipe
 from builder.records.cuda_sources import CudaSources
+from builder.wheelfile.archive import WheelFile
 from builder.wheels.job import CompileJob
 
 _INCLUDE = re.compile(r'#\s*include\s*[<"](?:[^">]*/)?([^"/>]+\.cu)[">]')
@@ -48,6 +50,32 @@ def check_identity(wheel: Path, job: CompileJob) -> None:
             log=job.log,
             where=str(recipe.folder / RECIPE),
             hints=hints,
+        )
+
+
+def check_compiled(wheel: Path, job: CompileJob, called: Path, script: SetupFacts) -> None:
+    """Raises BuildError for a wheel with libraries if no compiler was called: the file `called` does not exist.
+
+    Such a wheel was downloaded, or its libraries are files of the source: its record would name a toolchain that made
+    nothing of it.
+    """
+    if called.exists():
+        return
+    with WheelFile(wheel) as archive:
+        libraries = [name for name in archive.names if re.search(r"\.so(?:\.[\d.]+)?$", name)]
+    if libraries:
+        switches = [name for name in script.variables if "BUILD" in name and name not in job.recipe.env]
+        switch = switches[0] if switches else "the variable that turns this off"
+        raise BuildError(
+            f"the wheel was not built here: no compiler was called, and the wheel contains {libraries[0]}",
+            stage="verify",
+            log=job.log,
+            where=wheel.name,
+            hints=[
+                f"setup.py may download a finished wheel: set {switch} under `env` in the recipe, or"
+                " delete the download with a patch",
+                "to test an official wheel, use `source: {wheel: NAME, version: VERSION}`",
+            ],
         )
 
 

@@ -19,6 +19,7 @@ from builder.errors import BuildfarmError
 from builder.matrix.config import Selection
 from builder.recipes.added import Added
 from builder.result import BuildResult
+from tests.unit.loopback import pure_wheel
 from tests.unit.small_project import MODULE, PYTHON, SmallProject, small_project
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -132,3 +133,108 @@ def test_setup_py_installs_another_version(
     sources.write(CALL.format("check_call", install) + SETUP)
     sources.recipe("build_requires: [ninja==79.0]")
     assert sources.build().error is None
+
+
+#: Extensions that are compiled only with an option, and the same for another spelling.
+FLAGS = {
+    "in": 'wanted = "--cuda_ext" in sys.argv\nif wanted:\n    sys.argv.remove("--cuda_ext")\n',
+    "startswith": (
+        "wanted = [word for word in sys.argv if word.startswith('--blas=')]\n"
+        "sys.argv = [word for word in sys.argv if word not in wanted]\n"
+    ),
+    "argparse": (
+        "import argparse\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--force-cuda', action='store_true')\n"
+        "known, rest = parser.parse_known_args()\nsys.argv[1:] = rest\nwanted = known.force_cuda\n"
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("spelling", "option"), [("in", "--cuda_ext"), ("startswith", "--blas=openblas"), ("argparse", "--force-cuda")]
+)
+def test_extensions_only_with_an_option(sources: Sources, spelling: str, option: str) -> None:
+    """Report 2: `add` writes or asks for `config_settings`, and without the key the failure names the option."""
+    modules = 'ext_modules=[Extension("t0._C", ["t0/csrc/c.c"])]'
+    assert modules in SETUP
+    sources.write(f"import sys\n{FLAGS[spelling]}{SETUP.replace(modules, f'{modules} if wanted else []')}")
+    added = sources.add()
+    assert added.draft is not None
+    assert any(option.partition("=")[0] in each.found for each in added.draft.findings)
+    if not added.recipe.config_settings:
+        error = sources.error()
+        assert "the wheel contains no library" in error.sentence
+        assert option.partition("=")[0] in error.hints[0]
+        sources.recipe(f"config_settings: {{--global-option: {option}}}")
+    result = sources.build()
+    assert result.error is None
+    assert result.stored is not None
+    assert result.stored.record.record.settings.config_settings == {"--global-option": (option,)}
+
+
+DOWNLOAD = """
+import os, sys
+from setuptools.command.bdist_wheel import bdist_wheel
+{imports}
+
+class Cached(bdist_wheel):
+    def run(self):
+        if os.getenv("T0_FORCE_BUILD", "FALSE") == "TRUE":
+            return super().run()
+        name = "t0-1.0-{tag}-{tag}-linux_x86_64.whl"
+        os.makedirs(self.dist_dir, exist_ok=True)
+        {fetch}
+
+"""
+#: Four ways to fetch a file: the import, and the call.
+FETCHES = {
+    "import urllib": ("import urllib, urllib.request", "urllib.request.urlretrieve(URL, self.dist_dir + '/' + name)"),
+    "from urllib import request": (
+        "from urllib import request",
+        "request.urlretrieve(URL, self.dist_dir + '/' + name)",
+    ),
+    "from urllib.request import": (
+        "from urllib.request import urlretrieve",
+        "urlretrieve(URL, self.dist_dir + '/' + name)",
+    ),
+    "curl": (
+        "import subprocess",
+        "subprocess.check_call(['curl', '-sSf', '-o', self.dist_dir + '/' + name, URL])",
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", FETCHES)
+def test_setup_py_downloads_a_finished_wheel(sources: Sources, spelling: str) -> None:
+    """Report 4: `add` turns the download off; without that, a wheel for which no compiler was called is refused."""
+    tag = f"cp{PYTHON.major}{PYTHON.minor}"
+    imports, fetch = FETCHES[spelling]
+    ready = sources.project.root / "ready" / f"t0-1.0-{tag}-{tag}-linux_x86_64.whl"
+    pure_wheel(
+        ready.parent, "t0", "1.0", {"t0/_C.so": b"\x7fELF", "t0/__init__.py": ""}, tag=f"{tag}-{tag}-linux_x86_64"
+    )
+    script = DOWNLOAD.format(tag=tag, imports=imports, fetch=fetch.replace("URL", repr(ready.as_uri())))
+    script += SETUP.replace("setup(n", "setup(cmdclass={'bdist_wheel': Cached}, n")
+    if spelling == "import urllib":  # as a source that has it in a function: only `import urllib` is seen
+        script = script.replace("import urllib, urllib.request", "import urllib")
+        script = script.replace(
+            "        urllib.request.",
+            "        import importlib; importlib.import_module('urllib.request'); urllib.request.",
+        )
+    sources.write(script)
+    assert sources.add().recipe.env == {"T0_FORCE_BUILD": "TRUE"}
+    if spelling == "curl":
+        assert sources.build().error is None
+        recipe = sources.folder / "extension.yaml"
+        recipe.write_text(recipe.read_text().replace("env: ", "# env: "))
+        error = sources.error()
+        assert "the wheel was not built here: no compiler was called" in error.sentence
+        assert "T0_FORCE_BUILD" in error.hints[0]
+
+
+def test_setup_py_imports_a_module_that_needs_old_setuptools(sources: Sources) -> None:
+    """Report 10: the imports of a module that setup.py imports are requirements of the build too."""
+    helper = "import pkg_resources\n\ndef version():\n    return pkg_resources.parse_version('1.0').public\n"
+    setup = "from wheel.bdist_wheel import bdist_wheel\nfrom tools.helper import version\n" + SETUP
+    sources.write("import sys\nsys.path.insert(0, '.')\n" + setup, {"tools/helper.py": helper})
+    assert sources.add().recipe.build_requires == ("setuptools<82",)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import BuildfarmError, UsageError, raise_problems
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.recipes.inspection.metadata import read_metadata
-from builder.recipes.inspection.setup_script import read_setup_script
 from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store
 from builder.wheels.job import Executor

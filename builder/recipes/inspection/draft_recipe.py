@@ -8,6 +8,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import and_list
@@ -18,7 +19,6 @@ from builder.recipes.inspection.findings import Draft, Entry
 from builder.recipes.inspection.metadata import Metadata, read_metadata
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
 from builder.recipes.inspection.package_imports import PackageFacts, project_of, read_packages
-from builder.recipes.inspection.setup_script import SetupFacts, read_setup_script
 
 _NO_VERSION = "0.0.0"
 

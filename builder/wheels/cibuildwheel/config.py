@@ -24,7 +24,7 @@ from builder.wheels.build_scripts.finish import DRIVER_LIBRARIES as DRIVER_LIBRA
 from builder.wheels.cibuildwheel.merge import constraints, merge_settings, overridden_variables
 from builder.wheels.cibuildwheel.root_directory import ENTRY_POINT, write_entry_point
 from builder.wheels.cibuildwheel.upstream import Upstream
-from builder.wheels.job import CompileJob
+from builder.wheels.job import CompileJob, config_setting_options
 from builder.wheels.sccache.configure import cache_variables, compiler_variables, reuse_variables
 from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.recorded_packages import wheels_only
@@ -195,13 +195,14 @@ def configuration(
         "test-command": "",
     }
     # The same front end as in the local executor.
-    frontend_args = ["--no-build-isolation", "--no-config"]
+    frontend_args = ["--no-build-isolation", "--no-config", *config_setting_options(job.recipe)]
     settings = merge_settings(
         lines,
         upstream,
         frontend_args=frontend_args,
         variables=variables,
         recipe=job.recipe.env,
+        config_settings=job.recipe.config_settings,
         job_dir=_JOB,
         before_test=_script("before-test"),
     )

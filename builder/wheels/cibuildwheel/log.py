@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.build_log import complete_lines, text_since
+from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
 from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
-from builder.wheels.failures import compile_failure, disk_is_full, was_killed
+from builder.wheels.failures import compile_failure, disk_is_full, no_library_hints, was_killed
 from builder.wheels.job import CompileJob
+from builder.wheels.repair.repair import NO_LIBRARY
 
 #: Makes cibuildwheel begin each step with a line that compilers do not print.
 LOG_VARIABLES = {"CIBW_LOG_FOLD_MODE": "github"}
@@ -80,6 +82,8 @@ _SHELL_ERROR = re.compile(r".*(?:not found|Permission denied|No such file or dir
 _PACKAGE_MANAGER = re.compile(r".*\b(yum|dnf|microdnf|apt-get|apt|apk|zypper|pacman): (?:command )?not found$")
 _FAILED_TEST = re.compile(r"(?:FAILED|FAIL:|ERROR:?) ([^(\s].*)")
 _EXCEPTION = re.compile(r"(?:E\s+)?([\w.]*(?:Error|Exception|Exit)\b(?:: .+)?)$")
+#: What auditwheel says of a wheel with the tag of a platform and without a library.
+_NO_ELF = "no ELF executable or shared library"
 _ENDED_INSIDE = re.compile(r"the container shell has exited|BrokenPipeError")
 
 
@@ -150,9 +154,8 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
         python = job.toolchain.python
         way_out = "set `python` in the recipe to the versions that the source's `requires-python` allows"
         return error(f"the source does not support Python {python}", way_out, stage="environment")
-    if status == _PURE_WHEEL:
-        way_out = "setup.py may look for a GPU: set `assume_cuda: true`, or FORCE_CUDA under `env`, in the recipe"
-        return error("the wheel contains no library: the build did not compile the extension", way_out, stage="compile")
+    if status == _PURE_WHEEL or any(_NO_ELF in line for line in lines):
+        return error(NO_LIBRARY, *no_library_hints(read_setup_script(job.source), job.recipe), stage="compile")
     if status in _STATUSES:
         stage, sentence = _STATUSES[status]
         return error(f"{sentence}: {last_error(lines)}", stage=stage)

@@ -45,6 +45,7 @@ def merge_settings(
     frontend_args: Sequence[str],
     variables: Mapping[str, str],
     recipe: Collection[str],
+    config_settings: Collection[str] = (),
     job_dir: str = "/buildfarm/job",
     before_test: str,
 ) -> dict[str, object]:
@@ -52,8 +53,9 @@ def merge_settings(
 
     `ours` are buildfarm's settings and must contain `before-build`; `frontend_args` are buildfarm's options for
     `uv build`; `variables` are those that buildfarm sets in the container, `recipe` the names of those that come
-    from the recipe; `job_dir` is the container's directory with constraints.txt, and `before_test` the
-    command that prepares the environment of the source's tests.
+    from the recipe; `config_settings` are the keys of options in `frontend_args` that the recipe sets; `job_dir` is
+    the container's directory with constraints.txt, and `before_test` the command that prepares the environment of the
+    source's tests.
     """
     settings = dict(ours)
     settings["before-all"] = upstream.before_all
@@ -71,7 +73,8 @@ def merge_settings(
         lines += [f"export UV_CONSTRAINT={job_dir}/constraints.txt PIP_CONSTRAINT={job_dir}/constraints.txt"]
         settings["before-build"] = "\n".join([*lines, upstream.before_build])
     settings["build-frontend"] = {"name": "uv", "args": [*frontend_args, *upstream.frontend_args]}
-    settings["config-settings"] = upstream.config_settings
+    own = shlex.split(upstream.config_settings)
+    settings["config-settings"] = shlex.join(word for word in own if word.partition("=")[0] not in config_settings)
     if upstream.tests:
         settings |= _test_settings(upstream.tests, job_dir, before_test)
     return settings

@@ -32,6 +32,7 @@ from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import Elf, read_elf
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
 
+NO_LIBRARY = "the wheel contains no library: the build did not compile the extension"
 _PLATFORM_HINTS = (
     "make it a platform wheel: with setuptools, pass `has_ext_modules=lambda: True` to `setup()`; with"
     " scikit-build-core, set `wheel.platlib = true`; with hatchling, set `build_data['pure_python'] = False` in a build"
@@ -106,6 +107,7 @@ def repair(
     built_with: str = "",
     requires: Sequence[str] = (),
     record: Record | None = None,
+    no_library_hints: Sequence[str] = (),
     log: Path,
     owner: str = "",
 ) -> Path:
@@ -115,7 +117,8 @@ def repair(
     the version gets `local_version`, METADATA gets `torch_requirement` (`relabel_metadata`) and `requires`, `record`
     and its SBOM are added, run paths that lead out of the wheel are removed, and a reproducible zip is written. The
     file is audited before it is renamed into `out`. Repairing a repaired wheel gives the same bytes.
-    Output is appended to `log`; programs carry `owner` (see `builder.process.run`).
+    Output is appended to `log`; programs carry `owner` (see `builder.process.run`). `no_library_hints` are for a wheel
+    without libraries.
 
     Raises BuildError (stage `repair`) when the wheel contains no library, needs a library that is not found, or has
     a platform tag that the audit does not confirm.
@@ -126,8 +129,8 @@ def repair(
         raise _failure(
             raw,
             log,
-            "the wheel contains no library: the build did not compile the extension",
-            "setup.py may have found no GPU, or no sources: read the log",
+            NO_LIBRARY,
+            *no_library_hints,
         )
     if reason := _why_pure(raw, members):
         raise _failure(raw, log, reason, *_PLATFORM_HINTS)

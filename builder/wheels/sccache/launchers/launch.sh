@@ -182,6 +182,9 @@ for argument; do
     esac
     last=$argument
 done
+# buildfarm refuses a wheel with libraries if nothing was compiled or linked.
+[ -z "${BUILDFARM_STATISTICS_DIR-}" ] || [ -z "$source$object$compiles" ] ||
+    : 2> /dev/null >> "$BUILDFARM_STATISTICS_DIR/called"
 # shellcheck disable=SC2086 # several options
 [ -z "$architectures" ] || [ -z "$compiles$chosen" ] || set -- "$@" $architectures
 # Only a compile has a result that the cache can keep.

@@ -1,0 +1,402 @@
+"""Facts about a setup.py, and the modules of the source that it imports, from their text. Nothing is executed."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: Stands in a text for a part that only the run knows. It reads as a glob pattern.
+UNKNOWN = "*"
+#: Functions of torch.cuda that need a GPU to answer.
+_DEVICE_QUERIES = {
+    "current_device",
+    "device_count",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+}
+_EXTENSIONS = {"CUDAExtension": True, "CppExtension": False, "SyclExtension": False, "Extension": False}
+_ARCH = re.compile(r"(?:compute|sm)_(\d{2,3}[af]?)\b")
+#: Values that turn something off: comparing with them does not tell which value turns it on.
+_OFF = {"", "0", "false", "off", "no", "n"}
+_LISTS_FILES = {"iterdir", "listdir", "rglob", "walk", "scandir"}
+#: Modules that can download, and programs.
+_DOWNLOADERS = {"urllib", "urllib.request", "http.client", "urllib3", "requests", "httpx", "wget"}
+_DOWNLOADS = re.compile(r"(?:curl|wget|aria2c)(?:\s|$)")
+#: Modules of the source that are read, besides setup.py.
+_MOST_HELPERS = 30
+#: An option of the command line, such as `--cuda_ext` or `--blas=`; those of setuptools are not the source's own.
+_OPTION = re.compile(r"--[A-Za-z][\w-]*=?")
+_OPTIONS_OF_SETUPTOOLS = {
+    "--help",
+    "--version",
+    "--inplace",
+    "--dist-dir",
+    "--verbose",
+    "--quiet",
+    "--egg-base",
+    "--name",
+}
+#: `pip install …` in a text, and its options that have a value.
+_PIP_INSTALL = re.compile(r"\bpip3?\s+install\s+(?P<words>[^;&|]+)")
+_PIP_VALUES = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-c", "--constraint", "-t", "--target",
+               "--prefix", "--platform", "--python-version", "--cache-dir"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ExtensionModule:
+    """A module that setup.py compiles; `*` in `name` and `sources` is a part that only the run knows.
+
+    Attributes:
+        name: full name of the module, such as `package._C`.
+        sources: its source files.
+        cuda: whether it is a CUDAExtension.
+
+    """
+
+    name: str
+    sources: tuple[str, ...]
+    cuda: bool
+
+
+@dataclass
+class SetupFacts:
+    """What a setup.py does, with the modules of the source that it imports.
+
+    Attributes:
+        keywords: arguments of `setup()` that are constants.
+        extensions: the modules that it compiles.
+        variables: environment variables that it reads, each with the value it compares with, or empty.
+        asks_for_gpu: whether it calls torch.cuda.is_available().
+        device_queries: functions of torch.cuda that it calls and that fail without a GPU.
+        architectures: GPU architectures in compiler flags, such as `90`.
+        replaces_arch_list: whether it assigns TORCH_CUDA_ARCH_LIST.
+        nvcc_threads: whether it passes `--threads` to nvcc.
+        ninja: whether torch may use ninja.
+        limited_api: whether it asks for Python's limited API.
+        downloads: whether it imports a module that can download, or starts a program that does.
+        replaces_wheel: whether it has a class of its own for the command that makes the wheel.
+        options: options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
+        installs: requirements that it installs by pip, with those of the files that it names.
+        lists_files: whether it finds source files in folders by itself.
+        imports: modules that it imports, without the standard library.
+        strings: every text constant.
+
+    """
+
+    keywords: dict[str, object] = field(default_factory=dict)
+    extensions: list[ExtensionModule] = field(default_factory=list)
+    variables: dict[str, str] = field(default_factory=dict)
+    asks_for_gpu: bool = False
+    device_queries: list[str] = field(default_factory=list)
+    architectures: list[str] = field(default_factory=list)
+    replaces_arch_list: bool = False
+    nvcc_threads: bool = False
+    ninja: bool = True
+    limited_api: bool = False
+    downloads: bool = False
+    replaces_wheel: bool = False
+    options: list[str] = field(default_factory=list)
+    installs: list[str] = field(default_factory=list)
+    lists_files: bool = False
+    imports: list[str] = field(default_factory=list)
+    strings: list[str] = field(default_factory=list)
+
+
+def read_setup_script(tree: Path) -> SetupFacts:
+    """Return the facts about the setup.py of a source; empty facts without one, or if it is not valid Python."""
+    facts = SetupFacts()
+    for path, module in _modules(tree):
+        facts.imports += _imported(module, path, tree)
+        facts.downloads |= bool(set(_names(module)) & _DOWNLOADERS)
+        if path.name == "__init__.py":  # of a package that is installed: the rest says nothing about the build
+            continue
+        constants = Constants(module)
+        for node in ast.walk(module):
+            _read_node(node, constants, facts, tree, is_setup=path == tree / "setup.py")
+        facts.options += _options(module)
+    facts.architectures = sorted({arch for text in facts.strings for arch in _ARCH.findall(text)}, key=_arch_order)
+    facts.nvcc_threads = any(re.match(r"--threads\b", text) for text in facts.strings)
+    facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
+    facts.imports = sorted(set(facts.imports))
+    facts.options = list(dict.fromkeys(facts.options))
+    facts.installs = list(dict.fromkeys(facts.installs))
+    return facts
+
+
+def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """setup.py and the modules of the source that it imports or executes, each once."""
+    pending, seen = [tree / "setup.py"], set[Path]()
+    while pending and len(seen) <= _MOST_HELPERS:
+        path = pending.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        try:
+            module = ast.parse(path.read_bytes())
+        except (OSError, SyntaxError, ValueError):
+            continue
+        yield path, module
+        pending += _helpers(module, path, tree)
+
+
+def _helpers(module: ast.Module, path: Path, tree: Path) -> Iterator[Path]:
+    """Files of the source that a module imports, or executes by their path."""
+    texts = [node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    called = {_last_name(node.func) for node in ast.walk(module) if isinstance(node, ast.Call)}
+    if called & {"exec", "run_path", "spec_from_file_location", "execfile"}:
+        yield from (tree / text for text in texts if text.endswith(".py") and _inside(text) and (tree / text).is_file())
+    bases = [tree, path.parent]
+    if any(isinstance(node, ast.Attribute) and _dotted(node) == "sys.path" for node in ast.walk(module)):
+        bases += [tree / text for text in texts if _inside(text) and (tree / text).is_dir()]
+    for name in _names(module):
+        parts = name.split(".")
+        for base in bases:
+            for depth in range(1, len(parts) + 1):
+                inner = base.joinpath(*parts[:depth])
+                yield from (each for each in (inner / "__init__.py", inner.with_suffix(".py")) if each.is_file())
+
+
+def _inside(text: str) -> bool:
+    """Whether a text may be a path in the source."""
+    return 0 < len(text) < 100 and "\0" not in text and not text.startswith(("/", "~")) and ".." not in text
+
+
+def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, tree: Path, *, is_setup: bool) -> None:
+    match node:
+        case ast.Call():
+            _read_call(node, constants, facts, is_setup=is_setup)
+        case ast.Compare(left=left, comparators=[ast.Constant(value=str(value))]):
+            for name in _variables_in(left, constants):
+                facts.variables[name] = value if value.lower() not in _OFF else ""
+        case ast.Attribute() | ast.Subscript():
+            _read_access(node, constants, facts)
+        case ast.Constant(value=str(text)):
+            facts.strings.append(text)
+            if found := _PIP_INSTALL.search(text):
+                with suppress(ValueError):  # a quote is not closed
+                    facts.installs += _requirements(shlex.split(found["words"]), tree)
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            words = [str(constants.value(item) or "") for item in items]
+            if "install" in words and {"pip", "pip3"} & set(words[: words.index("install")]):
+                facts.installs += _requirements(words[words.index("install") + 1 :], tree)
+        case ast.ClassDef(bases=bases):
+            facts.replaces_wheel |= any(_last_name(base).lstrip("_") == "bdist_wheel" for base in bases)
+
+
+def _requirements(words: Sequence[str], tree: Path) -> Iterator[str]:
+    """The requirements among the arguments of `pip install`; one that only the run knows is left out."""
+    given = iter(words)
+    for word in given:
+        if word in ("-r", "--requirement"):
+            file = tree / name if _inside(name := next(given, "")) else tree
+            if file.is_file():
+                lines = (line.partition(" #")[0].strip() for line in file.read_text(errors="replace").splitlines())
+                yield from (line for line in lines if line and not line.startswith(("-", "#")))
+        elif word in _PIP_VALUES:
+            next(given, None)
+        elif word and re.match(r"[A-Za-z0-9]", word) and UNKNOWN not in word:
+            yield word
+
+
+def _options(module: ast.Module) -> Iterator[str]:
+    """Options that a module looks for in `sys.argv`: by comparison, by `startswith`, by `remove`, or by argparse."""
+    names = {_last_name(node) for node in ast.walk(module)}
+    if not names & {"argv", "parse_known_args"}:
+        return
+    for node in ast.walk(module):
+        candidates: list[ast.expr] = []
+        if isinstance(node, ast.Compare):
+            candidates = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and _last_name(node.func) in {"startswith", "remove", "index", "add_argument"}:
+            candidates = list(node.args)
+        elif isinstance(node, ast.For) and isinstance(node.iter, ast.List | ast.Tuple):
+            candidates = list(node.iter.elts)  # for flag in ("--a", "--b"): if flag in sys.argv
+        texts = [each.value for each in candidates if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        own = (text for text in texts if _OPTION.fullmatch(text))
+        yield from (text for text in own if text.rstrip("=") not in _OPTIONS_OF_SETUPTOOLS)
+
+
+def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_setup: bool) -> None:
+    called = _last_name(node.func)
+    for keyword in node.keywords:
+        if keyword.arg == "use_ninja" and constants.value(keyword.value) is False:
+            facts.ninja = False
+        if keyword.arg == "py_limited_api" and constants.value(keyword.value) is True:
+            facts.limited_api = True
+    facts.lists_files = facts.lists_files or called in _LISTS_FILES
+    if called in _EXTENSIONS or (called.endswith("extension") and called != "load_extension"):
+        _read_extension(node, called, constants, facts)
+    elif called == "setup" and is_setup:
+        known = ((keyword.arg, constants.value(keyword.value)) for keyword in node.keywords if keyword.arg)
+        facts.keywords.update({name: value for name, value in known if value is not None})
+    for name in _variables_in(node, constants):
+        facts.variables.setdefault(name, "")
+
+
+def _read_extension(node: ast.Call, called: str, constants: Constants, facts: SetupFacts) -> None:
+    given = {keyword.arg: keyword.value for keyword in node.keywords}
+    arguments = dict(zip(("name", "sources"), node.args, strict=False))
+    name_node, source_node = given.get("name", arguments.get("name")), given.get("sources", arguments.get("sources"))
+    name = constants.value(name_node) if name_node else None
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.*-]+", name):
+        return
+    sources = constants.value(source_node) if source_node else None
+    files = tuple(each for each in sources if isinstance(each, str)) if isinstance(sources, list) else ()
+    # `Extension = CUDAExtension if … else CppExtension` is common: such a name counts as CUDA.
+    facts.extensions.append(ExtensionModule(name, files, _EXTENSIONS.get(called, True)))
+
+
+def _read_access(node: ast.Attribute | ast.Subscript, constants: Constants, facts: SetupFacts) -> None:
+    if isinstance(node, ast.Subscript):
+        if _last_name(node.value) == "environ" and constants.value(node.slice) == "TORCH_CUDA_ARCH_LIST":
+            facts.replaces_arch_list |= isinstance(node.ctx, ast.Store)
+        if isinstance(node.ctx, ast.Load):
+            for name in _variables_in(node, constants):
+                facts.variables.setdefault(name, "")
+        return
+    if _last_name(node.value) == "cuda":
+        facts.asks_for_gpu |= node.attr == "is_available"
+        if node.attr in _DEVICE_QUERIES and node.attr not in facts.device_queries:
+            facts.device_queries.append(node.attr)
+
+
+def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
+    """Names of environment variables that an expression reads: os.getenv, os.environ.get, os.environ[…]."""
+    for inner in ast.walk(node):
+        name: object = None
+        if isinstance(inner, ast.Call) and inner.args:
+            function = inner.func
+            environ_get = isinstance(function, ast.Attribute) and _last_name(function.value) == "environ"
+            if _last_name(function) == "getenv" or (environ_get and _last_name(function) == "get"):
+                name = constants.value(inner.args[0])
+        elif isinstance(inner, ast.Subscript) and _last_name(inner.value) == "environ":
+            name = constants.value(inner.slice)
+        if isinstance(name, str):
+            yield name
+
+
+def _imported(module: ast.Module, path: Path, tree: Path) -> Iterator[str]:
+    """Modules of others that a module imports; of the package itself, only those that every import of it needs."""
+    nodes: Iterable[ast.AST] = module.body if path.name == "__init__.py" else ast.walk(module)
+    for name in _names_in(nodes):
+        top = name.partition(".")[0]
+        local = any((base / f"{top}.py").exists() or (base / top).is_dir() for base in (tree, path.parent))
+        if top not in sys.stdlib_module_names and not local:
+            yield top
+
+
+def _names(module: ast.Module) -> Iterator[str]:
+    """Full names of everything that a module imports, such as `urllib.request` for `from urllib import request`."""
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    yield from _names_in(ast.walk(module))
+
+
+def _names_in(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level and node.module != "urllib":
+            yield node.module  # of `urllib`, only the imported name says whether it downloads
+
+
+def _dotted(node: ast.AST) -> str:
+    return ast.unparse(node) if isinstance(node, ast.Attribute) else ""
+
+
+def _last_name(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def _arch_order(arch: str) -> tuple[int, str]:
+    return int(arch.rstrip("af")), arch
+
+
+class Constants:
+    """The constants of a module. A name that is assigned more than once has no known value."""
+
+    def __init__(self, module: ast.Module) -> None:
+        self._nodes: dict[str, list[ast.expr]] = {}
+        self._open: set[str] = set()
+        for node in ast.walk(module):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    if isinstance(target, ast.Name):
+                        self._nodes.setdefault(target.id, []).append(node.value)
+            elif isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+                self._nodes.setdefault(node.target.id, []).append(node.value)
+
+    def value(self, node: ast.expr) -> object:
+        """Return the value of an expression, or None; a text may hold `*` for parts that are not known."""
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name):
+                return self._of_name(name)
+            case ast.List(elts=items) | ast.Tuple(elts=items) | ast.Set(elts=items):
+                return [value for item in items for value in self._items(item)]
+            case ast.Dict(keys=keys, values=values):
+                pairs = zip(keys, values, strict=True)
+                return {str(self.value(key)): self.value(value) for key, value in pairs if key is not None}
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return self._sum(self.value(left), self.value(right))
+            case ast.BinOp(left=left, op=ast.Div(), right=right):
+                return f"{self._text(left)}/{self._text(right)}"
+            case ast.JoinedStr(values=parts):
+                return "".join(self._text(part) for part in parts)
+            case ast.FormattedValue(value=inner):
+                return self._text(inner)
+            case ast.Call(func=ast.Attribute(attr="join", value=owner), args=args) if _is_path(owner):
+                return "/".join(self._text(arg) for arg in args if not isinstance(arg, ast.Starred))
+            case ast.Call(func=ast.Attribute(attr="glob") | ast.Name(id="glob"), args=[pattern, *_]):
+                return [self._text(pattern)]
+            case ast.Call(func=ast.Attribute(attr="format", value=owner)):
+                return self._text(owner).replace("{}", UNKNOWN)
+            case ast.Call(func=ast.Name(id="str" | "Path" | "sorted" | "list"), args=[inner]):
+                return self.value(inner)
+        return None
+
+    def _of_name(self, name: str) -> object:
+        nodes = self._nodes.get(name, [])
+        if name in self._open or not nodes:
+            return None
+        self._open.add(name)
+        try:
+            values = [self.value(node) for node in nodes]
+        finally:
+            self._open.remove(name)
+        if all(isinstance(value, list) for value in values):  # `sources = [...]`, then `sources += [...]`
+            return [item for value in values if isinstance(value, list) for item in value]
+        return values[0] if len(values) == 1 else None
+
+    def _items(self, node: ast.expr) -> list[object]:
+        value = self.value(node.value if isinstance(node, ast.Starred) else node)
+        if isinstance(node, ast.Starred):
+            return value if isinstance(value, list) else []
+        return [] if value is None else [value]
+
+    def _sum(self, left: object, right: object) -> object:
+        if isinstance(left, list) or isinstance(right, list):
+            return [*(left if isinstance(left, list) else ()), *(right if isinstance(right, list) else ())]
+        if isinstance(left, str) or isinstance(right, str):
+            return "".join(part if isinstance(part, str) else UNKNOWN for part in (left, right))
+        return None
+
+    def _text(self, node: ast.expr) -> str:
+        value = self.value(node)
+        return value if isinstance(value, str) else UNKNOWN
+
+
+def _is_path(node: ast.expr) -> bool:
+    """Whether an expression is `os.path` or a name of it, and not a text that joins a list."""
+    return (isinstance(node, ast.Attribute) and node.attr == "path") or (
+        isinstance(node, ast.Name) and node.id in ("osp", "path", "op")
+    )
