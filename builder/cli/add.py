@@ -37,7 +37,10 @@ def add(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a recipe for a source and add it to matrix.yaml. Runs no code of the source."""
+    """Write a recipe for a source and add it to matrix.yaml.
+
+    Runs no code of the source if its files state name and version. Otherwise it asks the build backend for them.
+    """
     from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
     from builder.recipes.added import added_json, added_text, next_steps  # noqa: PLC0415
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.errors import UsageError
@@ -46,18 +46,18 @@ def current_environment() -> CurrentEnvironment:
     )
 
 
-def installed_version(site_packages: Path, name: str) -> str:
-    """The version of an installed distribution, or empty."""
+def installed_version(site_packages: Path, is_it: Callable[[str], bool]) -> str:
+    """The version of the installed distribution whose name `is_it` accepts, or empty."""
     from importlib.metadata import distributions  # noqa: PLC0415 - takes long
 
     found = distributions(path=[str(site_packages)])
-    return next((d.version for d in found if canonicalize_name(d.name) == canonicalize_name(name)), "")
+    return next((d.version for d in found if is_it(d.name)), "")
 
 
 def torch_here() -> Torch:
     """The release of the current environment's torch. Raises UsageError if it has none."""
     here = current_environment()
-    if not (version := installed_version(here.site_packages, "torch")):
+    if not (version := installed_version(here.site_packages, "torch".__eq__)):
         raise UsageError(
             f"--torch is not given, and the current environment has no torch ({here.prefix})", hints=[_NAME_THEM]
         )

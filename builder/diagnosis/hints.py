@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
+
+from packaging.utils import canonicalize_name
 
 from builder.diagnosis.first_error import FirstError
 from builder.diagnosis.known_errors import KnownError, Package, knowledge
@@ -22,10 +24,13 @@ _NO_PROGRAM = re.compile(
 )
 
 
-def hints_for(error: FirstError, torch: Torch, cuda: Cuda, *, container: bool) -> list[str]:
+def hints_for(
+    error: FirstError, torch: Torch, cuda: Cuda, *, container: bool, packages: Sequence[str] = ()
+) -> list[str]:
     """What to do about an error in a build for this torch and CUDA; empty if the cause is not known.
 
-    `container` is whether the build runs in a container of an image.
+    `container` is whether the build runs in a container of an image. `packages` are those of its environment, as exact
+    requirements.
     """
     message = re.sub('[\u2018\u2019"`]', "'", error.message)
     for known in knowledge().errors:
@@ -33,7 +38,8 @@ def hints_for(error: FirstError, torch: Torch, cuda: Cuda, *, container: bool) -
             for form in known.forms:
                 if found := form.search(message):
                     return [_hint(known, found, torch, cuda)]
-    return next((hints for hints in _missing(message, cuda, container=container) if hints), [])
+    installed = {canonicalize_name(package.partition("==")[0]) for package in packages}
+    return next((hints for hints in _missing(message, cuda, installed, container=container) if hints), [])
 
 
 def _hint(known: KnownError, found: re.Match[str], torch: Torch, cuda: Cuda) -> str:
@@ -47,7 +53,7 @@ def _hint(known: KnownError, found: re.Match[str], torch: Torch, cuda: Cuda) -> 
     return hint
 
 
-def _missing(message: str, cuda: Cuda, *, container: bool) -> Iterator[list[str]]:
+def _missing(message: str, cuda: Cuda, installed: Set[str], *, container: bool) -> Iterator[list[str]]:
     """Hints for a module, a header, a library, a CMake package or a program that is not there."""
     knows = knowledge()
     if found := _NO_MODULE.search(message):
@@ -56,17 +62,17 @@ def _missing(message: str, cuda: Cuda, *, container: bool) -> Iterator[list[str]
         header = next(filter(None, found.groups()))
         for package in knows.packages:
             if package.has_header(header):
-                yield [_package(package, f"the header {header}", cuda, container=container)]
+                yield [_package(package, f"the header {header}", cuda, installed, container=container)]
     if found := _NO_LIBRARY.search(message):
         library = next(filter(None, found.groups()))
         for package in knows.packages:
             if package.library == library:
-                yield [_package(package, f"the library {library}", cuda, container=container)]
+                yield [_package(package, f"the library {library}", cuda, installed, container=container)]
     if found := _NO_CMAKE_PACKAGE.search(message):
         name = next(filter(None, found.groups()))
         for package in knows.packages:
             if package.cmake and package.cmake.lower() == name.lower():
-                yield [_package(package, name, cuda, container=container)]
+                yield [_package(package, name, cuda, installed, container=container)]
     if (found := _NO_PROGRAM.search(message)) and (name := next(filter(None, found.groups()))) in knows.programs:
         yield [f"add `{knows.programs[name]}` to `build_requires` in the recipe: the build calls the program {name}"]
 
@@ -82,7 +88,7 @@ def _module(module: str) -> str:
     return f"add `{requirement}` to `build_requires` in the recipe: the build needs this module"
 
 
-def _package(package: Package, what: str, cuda: Cuda, *, container: bool) -> str:
+def _package(package: Package, what: str, cuda: Cuda, installed: Set[str], *, container: bool) -> str:
     if package.submodule:
         return (
             f"{what} is of {package.submodule}, which is a git submodule of most sources: use the git repository as"
@@ -90,6 +96,12 @@ def _package(package: Package, what: str, cuda: Cuda, *, container: bool) -> str
         )
     if package.pypi:
         requirement = package.pypi.format(cuda_major=cuda.major)
+        brings = package.brings.format(cuda_major=cuda.major) or canonicalize_name(requirement)
+        if brings in installed:
+            return (
+                f"{what} is in `{brings}`, which is installed, and the compiler does not search its folder: add the"
+                " folder to the extension in setup.py with a patch (CUDAExtension of torch adds that of the toolkit)"
+            )
         return f"{what} is in `{requirement}`: add it to `build_requires` in the recipe"
     where = f"{what} is in `{package.debian}` (Debian, Ubuntu) and `{package.dnf}` (dnf)"
     if container:

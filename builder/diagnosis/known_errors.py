@@ -59,6 +59,7 @@ class Package:
         headers: expression of the paths of its headers.
         cmake, library: the names for `find_package` and `-l`, or "".
         debian, dnf, pypi: the package that brings it, or "".
+        brings: the distribution that `pypi` installs, if its name differs, or "".
         submodule: the name of a project that sources have as a git submodule, or "".
 
     """
@@ -69,6 +70,7 @@ class Package:
     debian: str = ""
     dnf: str = ""
     pypi: str = ""
+    brings: str = ""
     submodule: str = ""
 
     def has_header(self, path: str) -> bool:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.gate.acceptance import Accept
@@ -24,6 +26,23 @@ SECONDS_PER_CASE = 60
 
 #: PyTorch's own index of wheels; `{variant}` is replaced by the CUDA variant, such as cu130.
 TORCH_INDEX = "https://download.pytorch.org/whl/{variant}"
+
+
+#: What `name` in a recipe may hold in braces: 13.0 is 130, its major version 13, and torch 2.11 is 211.
+PLACEHOLDERS = ("cuda", "cuda_major", "torch")
+
+
+def _numbers(torch: Torch, cuda: Cuda) -> dict[str, str]:
+    values = (cuda.variant.removeprefix("cu"), str(cuda.major), f"{torch.major}{torch.minor}")
+    return dict(zip(PLACEHOLDERS, values, strict=True))
+
+
+def name_pattern(name: str, torch: Torch, cuda: Cuda) -> str:
+    """A distribution name with PLACEHOLDERS in place of the numbers of a torch and a CUDA that it contains."""
+    numbers = _numbers(torch, cuda)
+    name = re.sub(rf"(?<!\d){numbers['cuda']}(?!\d)", "{cuda}", name)
+    name = re.sub(rf"(?<=cu){numbers['cuda_major']}(?!\d)|(?<=cuda){numbers['cuda_major']}(?!\d)", "{cuda_major}", name)
+    return re.sub(rf"(torch|pt){numbers['torch']}(?!\d)", r"\1{torch}", name)
 
 
 @dataclass(frozen=True)
@@ -107,7 +126,8 @@ class Recipe:
     """One extension, as its extension.yaml declares it.
 
     Attributes:
-        name, version: distribution name and version of the wheel, the version without a local part.
+        name: name of the extension.
+        version: version of the wheel, without a local part.
         folder: absolute path of the folder that holds extension.yaml.
         source: where the source is.
         summary: one line about the extension.
@@ -133,6 +153,7 @@ class Recipe:
         seconds_per_case: time limit of one check with one case.
         max_size: bytes that the wheel file may have; 0: any number.
         memory_per_job: memory that one compiler needs at its peak, in bytes.
+        pattern: distribution name of the wheel with PLACEHOLDERS; empty: `name`.
         cibuildwheel_skip: parts of the source's own [tool.cibuildwheel] to ignore, such as `test`, or `all`.
 
     """
@@ -164,6 +185,19 @@ class Recipe:
     memory_per_job: int = MEMORY_PER_JOB
     max_size: int = 0
     cibuildwheel_skip: tuple[str, ...] = ()
+    pattern: str = ""
+
+    def wheel_name(self, torch: Torch, cuda: Cuda) -> str:
+        """The distribution name of the wheel for this torch and CUDA."""
+        return (self.pattern or self.name).format_map(_numbers(torch, cuda))
+
+    def makes(self, project: str) -> bool:
+        """Whether wheels of this distribution name may be of this extension, compared as pip compares names."""
+        name = canonicalize_name(project)
+        if not self.pattern:
+            return name == canonicalize_name(self.name)
+        parts = [re.escape(re.sub(r"[-_.]+", "-", part).lower()) for part in re.split(r"\{\w+\}", self.pattern)]
+        return re.fullmatch(r"\d+".join(parts), name) is not None
 
     def abi_of(self, torch: Torch) -> AbiClass | None:
         """The class of the first rule that contains a torch release, or None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -105,7 +106,8 @@ def recipe_of(document: Document, home: Path) -> Recipe:
     """Return the recipe that a document declares; its paths are relative to `home`. Raises as `load_recipe`."""
     model = validate(document, RecipeModel)
     return Recipe(
-        name=model.name,
+        name=re.sub(r"[-_]*\{\w+\}", "", model.name),
+        pattern=model.name if "{" in model.name else "",
         version=model.version,
         summary=model.summary,
         folder=home,

@@ -34,6 +34,7 @@ class Build:
         archs: the GPU architectures that the wheel must hold device code for.
         platform: operating system and processor.
         serves: the cells that the wheel is for, sorted.
+        project: the distribution name of the wheel, if it is not the name of the extension; else empty.
 
     """
 
@@ -46,6 +47,12 @@ class Build:
     archs: tuple[Arch, ...]
     platform: Platform
     serves: tuple[Cell, ...]
+    project: str = ""
+
+    @property
+    def wheel_name(self) -> str:
+        """The distribution name of the wheel."""
+        return self.project or self.extension
 
     @property
     def local_version(self) -> str:
@@ -236,4 +243,5 @@ def _build(rules: RecipeRules, key: GroupKey, cells: list[Cell]) -> Build:
         archs=rules.archs(cells, cuda),
         platform=cells[0].platform,
         serves=tuple(cells),
+        project=rules.recipe.wheel_name(torch, cuda) if rules.recipe.pattern else "",
     )

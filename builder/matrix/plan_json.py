@@ -28,6 +28,7 @@ def _build_to_json(build: Build) -> dict[str, Any]:
     return {
         "name": str(build),
         "extension": build.extension,
+        **({"project": build.project} if build.project else {}),
         "version": build.version,
         "abi": str(build.abi),
         "torch": str(build.torch),

@@ -117,7 +117,7 @@ def is_of(wheel: Path, build: Build) -> bool:
     except ValueError:
         return False
     local = f".{version.local}".endswith(f".{build.local_version}")  # the source may have a local version of its own
-    same = name == canonicalize_name(build.extension) and version.public == Version(build.version).public and local
+    same = name == canonicalize_name(build.wheel_name) and version.public == Version(build.version).public and local
     python = build.pythons[0].tag
     return same and (build.abi is not AbiClass.CPYTHON or any(tag.interpreter == python for tag in tags))
 

@@ -10,6 +10,7 @@ import yaml
 
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
+from builder.matrix.config import Matrix
 from builder.matrix.yaml_document import read_document
 from builder.store import write_atomic
 
@@ -37,6 +38,10 @@ class NewAxes:
     cuda: tuple[Cuda, ...]
     python: tuple[Python, ...]
     archs: tuple[Arch, ...] = ()
+
+    def matrix(self, path: Path) -> Matrix:
+        """The matrix of the new file, without its extensions."""
+        return Matrix(path, self.torch, self.cuda, self.python, self.archs)
 
     def __str__(self) -> str:
         archs = f", archs {_joined(self.archs)}" if self.archs else ""

@@ -15,7 +15,7 @@ _BLOCKS = ("source",)
 def recipe_text(draft: Draft, command: str) -> str:
     """extension.yaml with a comment for each key that the inspection decided."""
     lines = _comment(
-        f"Written by `{command}` from an inspection that ran none of the source's code. Change what is wrong:"
+        f"Written by `{command}` from an inspection of the source. Change what is wrong:"
         " buildfarm does not write this file again. All keys: docs/reference/extension-yaml.md in the repository of"
         " buildfarm"
     )

@@ -193,6 +193,7 @@ class Record:
             "schema": _SCHEMA,
             "build": str(build),
             "extension": build.extension,
+            **({"project": build.project} if build.project else {}),
             "version": build.version,
             "abi": str(build.abi),
             "torch": str(build.torch),
@@ -224,6 +225,7 @@ class Record:
             archs=tuple(map(Arch.parse, data["archs"])),
             platform=platform,
             serves=(Cell(torch, cuda, python, platform),),
+            project=text(data.get("project", "")),
         )
         return cls(
             build,

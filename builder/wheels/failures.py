@@ -115,7 +115,8 @@ def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
 def _hints(error: FirstError, job: CompileJob) -> list[str]:
     if _UNREACHABLE.search(error.message):
         return ["the source downloads files during its build: run the build where this server can be reached"]
-    found = hints_for(error, job.build.torch, job.build.cuda, container=job.toolchain.executor == "docker")
+    container, packages = job.toolchain.executor == "docker", job.toolchain.packages
+    found = hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
     if not found and error.text.startswith("CMake Error"):
         return [
             "if CMake does not find a library or program, install it; for a Python package, add it to `build_requires`"

@@ -6,10 +6,14 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
+from packaging.version import Version
+
+from builder.build_log import log_size, text_since
 from builder.code_digest import PACKAGE
 from builder.errors import BuildError, BuildfarmError, MissingToolError
 from builder.gate.system.confinement import confined, weakness
@@ -21,7 +25,9 @@ from builder.process import run
 from builder.records.cache_statistics import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.wheels.build_dir import fixed_folder
+from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
+from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.failures import changed_packages, compile_failure
 from builder.wheels.job import CALLS_FILE, WAITS, CompileJob, config_setting_options
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
@@ -48,6 +54,13 @@ from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.recorded_packages import check_needed, wheels_only
 from builder.wheels.toolchain.uv import find_uv, uv_variables
 from builder.wheels.variables import build_variables, merge_variables, prefix_map_flags, shell_variables
+from builder.wheels.wheel_checks import answered_identity, identity_question, other_identity
+
+#: Asks the build backend for name and version, then runs the build unless they differ from the recipe's. The line that
+#: begins with `+` separates the output of both, as in the log of every program.
+_ASK_FIRST = (
+    f'(cd "$4" && exec "$1" "$2" "$3"); [ $? -ne {DIFFERS} ] || exit {DIFFERS}; shift 4; echo "+ $1 $2"; exec "$@"'
+)
 
 
 class LocalExecutor:
@@ -149,12 +162,49 @@ class LocalExecutor:
 
     def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Path:
         """Build one wheel without isolation in the build's environment; returns its path in `job.work/raw`."""
+        raw, question = job.work / "raw", identity_question(job)
+        start = log_size(job.log)
+        with self._prepared(job, stage) as (environment, source, run_there):
+            argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
+            argv += [str(environment.interpreter), *config_setting_options(job.recipe)]
+            argv += ["--out-dir", str(raw), str(source)]
+            asked = [str(environment.interpreter), identity.__file__, question, str(source)]
+            status = run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, *argv] if question else argv)
+            if changed := self._environments.changes(environment):
+                raise changed_packages(job, changed)
+            answer = answered_identity(text_since(job.log, start))
+            if status == DIFFERS and answer and (error := other_identity(job, *answer)):
+                raise error
+            if status != 0:
+                raise compile_failure(job, status, str(source))
+        wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
+        if len(wheels) != 1:
+            raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
+        return wheels[0]
+
+    def identity(self, job: CompileJob, stage: Callable[[str], None]) -> tuple[str, Version] | None:
+        """The name and the version that the wheel gets, as the build backend says; None if it does not say them."""
+        start, question = log_size(job.log), identity_question(job, expect=False)
+        with self._prepared(job, stage) as (environment, source, run_there):
+            asked = [str(environment.interpreter), identity.__file__, question, str(source)]
+            run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, "true"])
+            self._environments.changes(environment)
+        return answered_identity(text_since(job.log, start))
+
+    @contextmanager
+    def _prepared(
+        self, job: CompileJob, stage: Callable[[str], None]
+    ) -> Iterator[tuple[Environment, Path, Callable[[Sequence[str]], int]]]:
+        """The environment of a build, its source in the build's place, and a function that runs a program there.
+
+        The program calls its compilers through the launchers; the function returns its exit status.
+        """
         stage("environment")
         environment = self._environment(job.build, job.recipe, job.log)
         toolkit = find_toolkit(job.build.cuda, stand_in=self._stand_in)
         home = toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not toolkit.home:
-            link_toolkit(home, str(job.build.cuda.major))
+            link_toolkit(home, self._compiler_for(job.build).cc)
         raw = job.work / "raw"
         with (
             fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place,
@@ -163,23 +213,17 @@ class LocalExecutor:
             stage("compile")
             source = Path(shutil.move(job.source, place / "src"))
             variables = self._variables(job, environment, home, source)
-            argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
-            argv += [str(environment.interpreter), *config_setting_options(job.recipe)]
-            argv += ["--out-dir", str(raw), str(source)]
             site, socket = environment.site_packages, Path(short, "server")
             variables |= self._through_launchers(job, variables, place, socket, site, str(home))
             variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})
-            argv = [*script_command(sys.executable, PACKAGE.parent, "with-compiler-cache"), *argv]
+            launcher = script_command(sys.executable, PACKAGE.parent, "with-compiler-cache")
             own = [place, raw, job.work / "statistics", Path(variables["SCCACHE_DIR"]).parent, Path(short)]
-            status = run(self._confined(argv, own), log=job.log, owner=job.owner, cwd=job.work, env=variables)
-            if changed := self._environments.changes(environment):
-                raise changed_packages(job, changed)
-            if status != 0:
-                raise compile_failure(job, status, str(source))
-        wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
-        if len(wheels) != 1:
-            raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
-        return wheels[0]
+
+            def run_there(argv: Sequence[str]) -> int:
+                command = self._confined([*launcher, *argv], own)
+                return run(command, log=job.log, owner=job.owner, cwd=job.work, env=variables)
+
+            yield environment, source, run_there
 
     def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
         """What the compiler cache saved; None on a machine without sccache."""
@@ -211,6 +255,8 @@ class LocalExecutor:
             "CUDA_HOME": str(home),
             "CC": compiler.cc,
             "CXX": compiler.cxx,
+            # A repository around the place of the build is not that of the source.
+            "GIT_CEILING_DIRECTORIES": str(source.parent),
         }
         if job.recipe.assume_cuda:
             variables["PYTHONPATH"] = str(Path(__file__).parent / "assume_cuda")

@@ -37,8 +37,10 @@ def build_variables(job: CompileJob) -> dict[str, str]:
         "MAX_JOBS": str(job.jobs),
         "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),
         "SOURCE_DATE_EPOCH": EPOCH,
-        # A source without .git, as buildfarm prepares it, has no version for setuptools-scm and hatch-vcs.
+        # A source without .git, as buildfarm prepares it, has no version for setuptools-scm, hatch-vcs and others.
         "SETUPTOOLS_SCM_PRETEND_VERSION": job.recipe.version,
+        "PBR_VERSION": job.recipe.version,
+        "POETRY_DYNAMIC_VERSIONING_BYPASS": job.recipe.version,
         # nvcc puts its intermediate files next to the object file. In the folder for temporary files their names would
         # hold nvcc's process id, and an object file contains the name of its source.
         "NVCC_PREPEND_FLAGS": "-objtemp",

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
 
-from builder.diagnosis.setup_script import SetupFacts
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
 from builder.errors import BuildError
-from builder.matrix.config import RECIPE, Recipe
+from builder.matrix.config import RECIPE, Recipe, name_pattern
 from builder.records.cuda_sources import CudaSources
 from builder.wheelfile.archive import WheelFile
+from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.job import CompileJob
 
 _INCLUDE = re.compile(r'#\s*include\s*[<"](?:[^">]*/)?([^"/>]+\.cu)[">]')
@@ -27,30 +31,76 @@ _COMPILES = re.compile(r"\s-c\s|\.o\b|Building CUDA object")
 
 
 def check_identity(wheel: Path, job: CompileJob) -> None:
-    """Raises BuildError unless name and version of the compiled wheel are those of the recipe.
+    """Raises BuildError unless name and version of the compiled wheel are those of the recipe."""
+    try:
+        _, version, _, _ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename as error:
+        raise BuildError(str(error), stage="verify", log=job.log, where=wheel.name) from None
+    if differs := other_identity(job, wheel.name.split("-")[0], version):
+        raise differs
+
+
+def other_identity(job: CompileJob, name: str, version: Version) -> BuildError | None:
+    """The error of a wheel that gets another name or version than the recipe says; None if it gets the same.
 
     The name is compared as pip compares names. Of the version, the public part counts: setup.py may append a local one.
     """
-    try:
-        name, version, _, _ = parse_wheel_filename(wheel.name)
-    except InvalidWheelFilename as error:
-        raise BuildError(str(error), stage="verify", log=job.log, where=wheel.name) from None
     recipe, differences, hints = job.recipe, [], []
-    if name != canonicalize_name(recipe.name):
-        made = wheel.name.split("-")[0]
-        differences.append(f"the name {made} instead of {recipe.name}")
-        hints.append(f"set `name: {made}` in {RECIPE}, or correct the name in setup.py or pyproject.toml")
+    if canonicalize_name(name) != canonicalize_name(job.build.wheel_name):
+        differences.append(f"the name {name} instead of {job.build.wheel_name}")
+        pattern = name_pattern(name, job.build.torch, job.build.cuda)
+        hints.append(f"set `name: {pattern}` in {RECIPE}, or correct the name in setup.py or pyproject.toml")
     if not has_version(recipe, version):
         differences.append(f"the version {version.public} instead of {recipe.version}")
         hints.append(f"set `version: {version.public}` in {RECIPE}, or correct the version of the source")
-    if differences:
-        raise BuildError(
-            f"the source made a wheel with {' and '.join(differences)}",
-            stage="verify",
-            log=job.log,
-            where=str(recipe.folder / RECIPE),
-            hints=hints,
-        )
+    if not differences:
+        return None
+    return BuildError(
+        f"the source makes a wheel with {' and '.join(differences)}",
+        stage="verify",
+        log=job.log,
+        where=str(recipe.folder / RECIPE),
+        hints=hints,
+    )
+
+
+def identity_question(job: CompileJob, *, expect: bool = True) -> str:
+    """The argument of `build_scripts.identity` for a source whose name or version only its build backend knows.
+
+    Empty if both are constants in the files of the source. With `expect`, the answer must be what the recipe says.
+    """
+    pyproject = _read_toml(job.source / "pyproject.toml")
+    system, project = pyproject.get("build-system", {}), pyproject.get("project")
+    backend = system.get("build-backend", "setuptools.build_meta:__legacy__")
+    if project is None and backend.startswith("setuptools."):
+        project = {} if (job.source / "setup.cfg").exists() else read_setup_script(job.source).keywords
+    constants = [(project or {}).get(key) for key in ("name", "version")]
+    if expect and all(isinstance(value, str) and UNKNOWN not in value for value in constants):
+        return ""
+    return json.dumps(
+        {
+            "backend": backend,
+            "path": system.get("backend-path", []),
+            "settings": {name: list(values) for name, values in job.recipe.config_settings.items()},
+            "name": job.build.wheel_name if expect else "",
+            "version": Version(job.recipe.version).public if expect else "",
+        }
+    )
+
+
+def answered_identity(output: str) -> tuple[str, Version] | None:
+    """What the build backend answered, from the output of `build_scripts.identity`; None without a valid answer."""
+    found = re.findall(rf"^{ANSWER} (\S+) (\S+)$", output, re.MULTILINE)
+    with suppress(IndexError, InvalidVersion):
+        return found[-1][0], Version(found[-1][1])
+    return None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # no file, or one that the build front end rejects
+        return {}
 
 
 def check_compiled(wheel: Path, job: CompileJob, called: Path, script: SetupFacts) -> None:
@@ -87,9 +137,8 @@ def has_version(recipe: Recipe, version: Version) -> bool:
 def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:
     """What `build-system.requires` of a source asks for and the exact requirements `packages` do not meet."""
     try:
-        document = tomllib.loads((source / "pyproject.toml").read_text())
-        wanted = [Requirement(text) for text in document["build-system"]["requires"]]
-    except (OSError, ValueError, KeyError, TypeError):  # no pyproject.toml, or one that the build front end rejects
+        wanted = [Requirement(text) for text in _read_toml(source / "pyproject.toml")["build-system"]["requires"]]
+    except (ValueError, KeyError, TypeError):
         return []
     versions = {
         str(canonicalize_name(name)): version for name, _, version in (text.partition("==") for text in packages)

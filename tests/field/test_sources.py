@@ -19,6 +19,7 @@ from builder.errors import BuildfarmError
 from builder.matrix.config import Selection
 from builder.recipes.added import Added
 from builder.result import BuildResult
+from builder.wheelfile.facts import read_facts
 from tests.unit.loopback import pure_wheel
 from tests.unit.small_project import MODULE, PYTHON, SmallProject, small_project
 
@@ -238,3 +239,125 @@ def test_setup_py_imports_a_module_that_needs_old_setuptools(sources: Sources) -
     setup = "from wheel.bdist_wheel import bdist_wheel\nfrom tools.helper import version\n" + SETUP
     sources.write("import sys\nsys.path.insert(0, '.')\n" + setup, {"tools/helper.py": helper})
     assert sources.add().recipe.build_requires == ("setuptools<82",)
+
+
+HASH = "import subprocess\nhash = subprocess.check_output(['git', 'rev-parse', '--short', 'HEAD'], text=True).strip()\n"
+
+
+def git_repository(folder: Path) -> str:
+    """Make a folder a repository with one commit; returns the short hash."""
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run(["git", "-c", "user.name=n", "-c", "user.email=e@example.org", *words], cwd=folder, check=True)
+    return subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def test_version_from_git_with_a_way_out(sources: Sources, tmp_path: Path) -> None:
+    """Report 11: a repository around the build is not that of the source, and `add` finds the version."""
+    commit = git_repository(tmp_path)
+    guarded = "try:\n" + "".join(f"    {line}\n" for line in HASH.splitlines())
+    guarded += "except Exception:\n    hash = ''\n"
+    sources.write(guarded + SETUP.replace('version="1.0"', 'version="1.0" + (hash and "+" + hash)'))
+    added = sources.add()
+    assert added.recipe.version == "1.0"
+    result = sources.build()
+    assert result.error is None
+    assert result.stored is not None
+    assert commit not in result.stored.wheel.name
+
+
+def test_version_from_git_without_a_way_out(sources: Sources) -> None:
+    """Report 11: the failure says that a build has no `.git`."""
+    sources.write(HASH + SETUP.replace('version="1.0"', 'version="1.0+" + hash'))
+    added = sources.add()
+    assert added.draft is not None
+    assert any("version is not a constant" in question for question in added.draft.questions)
+    error = sources.error()
+    assert "not a git repository" in error.sentence
+    assert "a build has no `.git`" in error.hints[0]
+
+
+def test_a_wrong_version_ends_before_the_compile(sources: Sources) -> None:
+    """Report 11: nothing is compiled before name and version are known to fit."""
+    sources.write("import torch\n" + SETUP.replace('"1.0"', '"1." + torch.__version__[0]'))
+    assert sources.add().recipe.version == "1.2"
+    recipe = sources.folder / "extension.yaml"
+    recipe.write_text(recipe.read_text().replace("version: '1.2'", "version: '1.1'").replace("1.2", "1.1"))
+    result = sources.build()
+    assert result.error is not None
+    assert "the source makes a wheel with the version 1.2 instead of 1.1" in result.error.sentence
+    assert "set `version: 1.2`" in result.error.hints[0]
+    assert result.log is not None
+    assert "building 't0._C' extension" not in result.log.read_text()
+
+
+def test_a_name_with_the_version_of_cuda(sources: Sources) -> None:
+    """Report 18: `add` writes a pattern, which each build fills in."""
+    sources.write("import torch\n" + SETUP.replace('"t0", v', '"t0-cu" + torch.version.cuda.replace(".", ""), v'))
+    added = sources.add()
+    assert (added.recipe.name, added.recipe.pattern) == ("t0_cu", "t0_cu{cuda}")
+    result = sources.build()
+    assert result.error is None
+    assert result.stored is not None
+    assert result.stored.wheel.name.startswith("t0_cu130-1.0+cu130")
+    recipe = sources.folder / "extension.yaml"
+    recipe.write_text(recipe.read_text().replace("t0_cu{cuda}", "t0"))
+    error = sources.error()
+    assert "the name t0_cu130 instead of t0" in error.sentence or "the name t0-cu130 instead of t0" in error.sentence
+    assert "cu{cuda}`" in error.hints[0]
+
+
+def packaged_toolkit(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the toolkit come from the index: nvcc, cuda.h, and libraries with version numbers only."""
+    monkeypatch.delenv("CUDA_HOME")
+    monkeypatch.setattr("builder.wheels.toolchain.cuda_toolkit.USUAL_HOMES", ())
+    served = sources.project.index.root / "default"
+    extras = ("nvidia_cuda_nvcc", "nvidia_cuda_crt", "nvidia_nvvm", "nvidia_libraries")
+    pure_wheel(served, "cuda_toolkit", "13.0.2", requires=["nvidia-cuda-nvcc", "nvidia-libraries"])
+    for name in extras[1:3]:
+        pure_wheel(served, name, "13.0.88")
+    nvcc = "#!/bin/sh\necho 'Cuda compilation tools, release 13.0, V13.0.88'\n"
+    header = "CUresult CUDAAPI cuInit(unsigned int Flags);\n"
+    files: dict[str, str | bytes] = {"nvidia/cu13/bin/nvcc": nvcc, "nvidia/cu13/include/cuda.h": header}
+    pure_wheel(served, extras[0], "13.0.88", files)
+    made: dict[str, str | bytes] = {}
+    for name in ("cublas", "nvrtc"):
+        library = sources.project.root / f"lib{name}.so.13"
+        argv = ["gcc", "-shared", "-x", "c", "-", "-o", str(library), f"-Wl,-soname,{library.name}"]
+        subprocess.run(argv, input=f"int {name}(void) {{ return 0; }}\n", text=True, check=True)
+        made[f"nvidia/cu13/lib/{library.name}"] = library.read_bytes()
+    pure_wheel(served, extras[3], "13.0", made)
+
+
+def test_libraries_of_the_packaged_toolkit(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report 6: `-lcuda` links a stub, and a library of the toolkit has the name that linkers look for."""
+    packaged_toolkit(sources, monkeypatch)
+    calls = "int cuInit(unsigned), cublas(void), nvrtc(void);\n"
+    calls += "int call(void) { return cuInit(0) + cublas() + nvrtc(); }\n"
+    sources.write(
+        SETUP.replace('c.c"])', 'c.c"], libraries=["cuda", "cublas", "nvrtc"])'),
+        {"t0/csrc/c.c": MODULE.format(answer=42) + calls},
+    )
+    sources.add()
+    sources.recipe("requires: [nvidia-libraries]")
+    result = sources.build()
+    assert result.error is None
+    assert result.stored is not None
+    (library,) = read_facts(result.stored.wheel).libraries
+    assert {"libcuda.so.1", "libcublas.so.13", "libnvrtc.so.13"} <= set(library.needed)
+
+
+@pytest.mark.parametrize(
+    ("header", "package"), [("cuda_profiler_api.h", "cuda-toolkit[profiler]"), ("nvml.h", "cuda-toolkit[nvml]")]
+)
+def test_a_header_that_the_packaged_toolkit_lacks(
+    sources: Sources, monkeypatch: pytest.MonkeyPatch, header: str, package: str
+) -> None:
+    """Report 6: the failure names the package for `build_requires`."""
+    packaged_toolkit(sources, monkeypatch)
+    sources.write(files={"t0/csrc/c.c": f"#include <{header}>\n{MODULE.format(answer=42)}"})
+    sources.add()
+    error = sources.error()
+    assert f"{header}: No such file" in error.sentence
+    assert f"`{package}`: add it to `build_requires`" in error.hints[0]

@@ -120,7 +120,7 @@ class Machine:
         objects, statistics_dir = self.folder / "objects", self.folder / "statistics"
         shutil.rmtree(statistics_dir, ignore_errors=True)
         toolkit = self.environment.packaged_toolkit(CUDA)
-        link_toolkit(toolkit, str(CUDA.major))
+        link_toolkit(toolkit, "gcc")
         variables = {
             **os.environ,
             **cache_variables(

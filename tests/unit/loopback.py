@@ -43,7 +43,9 @@ def pure_wheel(
     members[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n"
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {**members, f"{info}/RECORD": record_of(members, f"{info}/RECORD")}.items():
-            archive.writestr(name, content)
+            entry = zipfile.ZipInfo(name)
+            entry.external_attr = (0o100755 if "/bin/" in name else 0o100644) << 16
+            archive.writestr(entry, content)
     return path
 
 

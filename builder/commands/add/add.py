@@ -12,19 +12,26 @@ from packaging.utils import canonicalize_name
 
 from builder.commands.axes import new_axes
 from builder.commands.folders import open_store
-from builder.errors import UsageError
+from builder.errors import BuildfarmError, UsageError
 from builder.hashing import digest_of
-from builder.log import print_line
+from builder.log import print_line, print_warning
 from builder.matrix.axes import Arch
-from builder.matrix.config import RECIPE, PathSource, Recipe, Selection
+from builder.matrix.compat import Compat, and_list
+from builder.matrix.config import RECIPE, PathSource, Recipe, Selection, name_pattern
 from builder.matrix.load import load_matrix, load_recipe, load_recipes
+from builder.matrix.plan import make_plan
 from builder.recipes.added import Added
 from builder.recipes.fetch import PinnedSource, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
-from builder.recipes.matrix_file import add_extension, create_matrix
+from builder.recipes.inspection.findings import Draft, Entry
+from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
 from builder.recipes.recipe_file import recipe_text
 from builder.recipes.reference import parse_reference
 from builder.store import Store, write_atomic
+from builder.wheels.job import CompileJob
+from builder.wheels.local import LocalExecutor
+from builder.wheels.sources.prepare import prepare_source
+from builder.wheels.toolchain.environments import Environments
 
 
 @dataclass(frozen=True)
@@ -67,6 +74,8 @@ def run_add(options: AddOptions) -> Added:
     else:
         with _unpacked(pinned, open_store(options.store)) as tree:
             draft = inspect_source(pinned, tree)
+            if draft.unknown:
+                draft = _ask_backend(draft, pinned, tree, axes, options)
         folder = pinned.source.path if isinstance(pinned.source, PathSource) else home / "extensions" / draft.name
         _refuse_taken(draft.name, folder, known, options)
         recipe = _write_recipe(folder, recipe_text(draft, f"buildfarm add {options.source}"))
@@ -90,6 +99,45 @@ def _unpacked(pinned: PinnedSource, store: Store) -> Iterator[Path]:
         tree.mkdir()
         unpack_source(pinned, tree, cache=store.root / "sources")
         yield tree
+
+
+def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes | None, options: AddOptions) -> Draft:
+    """The draft with the name and the version that the build backend states, where the files do not state them.
+
+    This runs code of the source, as the build does, in the environment of the first build. If there can be no such
+    environment, or the backend says nothing, the draft stays as it is.
+    """
+    print_line(f"asking the build backend for the {and_list(draft.unknown)}, in the environment of the build")
+    store = open_store(options.store)
+    matrix = load_matrix(options.matrix) if axes is None else axes.matrix(options.matrix)
+    try:
+        with store.work(f"ask-{digest_of(str(pinned.source))[:12]}") as work:
+            (work / RECIPE).write_text(recipe_text(replace(draft, entries=[*_without_source(draft)]), ""))
+            recipe = replace(load_recipe(work), source=pinned.source)
+            build = make_plan(matrix, (recipe,), Selection(), Compat.load()).builds[0]
+            executor = LocalExecutor(Environments(store, matrix.torch_index))
+            log = store.log(f"add-{draft.name}")
+            (work / "source").mkdir()
+            prepare_source(recipe, work / "source", cache=store.root / "sources")
+            toolchain = executor.toolchain(build, recipe, log=log)
+            owner = store.owner(work.name)
+            job = CompileJob(
+                build, recipe, toolchain, work / "source", work, log, jobs=1, digest=work.name, owner=owner
+            )
+            answer = executor.identity(job, lambda _: None)
+    except (BuildfarmError, IndexError) as error:  # IndexError: the plan has no build
+        print_warning(f"the build backend cannot be asked here: {error or 'there is no cell to build for'}")
+        return draft
+    if answer is None:
+        print_warning(f"the build backend did not answer; the full output is in {log}")
+        return draft
+    name, version = answer
+    return inspect_source(pinned, tree, made=(name_pattern(name, build.torch, build.cuda), version))
+
+
+def _without_source(draft: Draft) -> Iterator[Entry]:
+    """The entries of a recipe whose source is the folder of the recipe."""
+    yield from (Entry("source", {"path": "."}) if entry.key == "source" else entry for entry in draft.entries)
 
 
 def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], options: AddOptions) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from builder.commands.cases.draft_file import cases_text, missing_text
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
@@ -103,7 +101,7 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
 
 def _is_wheel_of(wheel: Path, recipe: Recipe) -> bool:
     name, version, *_ = wheel.name.split("-")
-    return canonicalize_name(name) == canonicalize_name(recipe.name) and version.partition("+")[0] == recipe.version
+    return recipe.makes(name) and version.partition("+")[0] == recipe.version
 
 
 def _drafted(

@@ -29,7 +29,7 @@ def smoke_here(matrix: Path, select: Selection) -> list[SmokeResult]:
     """
     environment = current_environment()
     recipes = selected_recipes(load_recipes(load_matrix(matrix)), select)
-    versions = {recipe.name: installed_version(environment.site_packages, recipe.name) for recipe in recipes}
+    versions = {recipe.name: installed_version(environment.site_packages, recipe.makes) for recipe in recipes}
     installed = [recipe for recipe in recipes if versions[recipe.name]]
     for name in select.extensions:
         if not versions[name]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from builder.commands.smoke.failed_builds import failed_build
@@ -96,11 +96,12 @@ class TargetFinder:
 
     def _default(self, dist: Path) -> list[SmokeTarget]:
         selected_recipes(self.recipes, self.select)  # raises UsageError for an unknown extension
-        names = {canonicalize_name(name) for name in self.select.extensions}
+        chosen = [recipe for recipe in self.recipes if recipe.name in self.select.extensions]
         targets = [
             self._from_file(wheel)
             for wheel in sorted(dist.glob("*.whl"))
-            if (not names or canonicalize_name(wheel.name.split("-")[0]) in names) and self._is_current(wheel)
+            if (not chosen or any(recipe.makes(wheel.name.split("-")[0]) for recipe in chosen))
+            and self._is_current(wheel)
         ]
         for recipe, cells in served_cells(self.matrix, self.recipes, self.select, Compat.load()):
             if isinstance(recipe.source, WheelSource):
@@ -113,7 +114,7 @@ class TargetFinder:
             project, version, _, _ = parse_wheel_filename(wheel.name)
         except InvalidWheelFilename:
             return True  # reading the wheel explains what is wrong
-        recipe = next((recipe for recipe in self.recipes if canonicalize_name(recipe.name) == project), None)
+        recipe = next((recipe for recipe in self.recipes if recipe.makes(project)), None)
         if recipe is None or Version(recipe.version).public == version.public:
             return True
         print_warning(

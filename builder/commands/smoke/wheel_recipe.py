@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from builder.errors import UsageError
 from builder.matrix.config import PathSource, Recipe, Selection
 from builder.matrix.load import did_you_mean
@@ -24,7 +22,7 @@ def recipe_for(name: str, recipes: Sequence[Recipe], select: Selection) -> Recip
     if len(select.extensions) == 1:
         return selected[0]
     for recipe in selected:
-        if canonicalize_name(recipe.name) == canonicalize_name(name):
+        if recipe.makes(name):
             return recipe
     if select.extensions:
         raise UsageError(

@@ -175,6 +175,15 @@ Name = Annotated[
     _matching(r"[A-Za-z0-9_-]+", "is not a name for a wheel; use letters, digits, - and _"),
     WithJsonSchema({"type": "string", "pattern": "^[A-Za-z0-9_-]+$"}),
 ]
+#: A name for a wheel that may hold numbers of the cell in braces, such as `ops-cu{cuda}`.
+NamePattern = Annotated[
+    str,
+    _matching(
+        r"(?=[A-Za-z0-9])(?:[A-Za-z0-9_-]|\{(?:cuda|cuda_major|torch)\})+",
+        "is not a name for a wheel; use letters, digits, - and _, and {cuda}, {cuda_major} and {torch}",
+    ),
+    WithJsonSchema({"type": "string", "pattern": r"^[A-Za-z0-9]([A-Za-z0-9_-]|\{(cuda|cuda_major|torch)\})*$"}),
+]
 EnvName = Annotated[str, _matching(r"[A-Za-z_][A-Za-z0-9_]*", "is not a name for an environment variable")]
 EnvText = Annotated[
     str, BeforeValidator(_none_is_empty), WithJsonSchema({"type": ["string", "number", "boolean", "null"]})

@@ -18,6 +18,7 @@ from builder.matrix.models.fields import (
     GitUrl,
     Module,
     Name,
+    NamePattern,
     RequirementText,
     Revision,
     SettingName,
@@ -183,7 +184,11 @@ def _one_or_more(value: object) -> object:
 class RecipeModel(StrictModel):
     """extension.yaml: one extension and how it is built."""
 
-    name: Name = Field(description="Distribution name of the wheel.", examples=["torch_scatter"])
+    name: NamePattern = Field(
+        description="Distribution name of the wheel. `{cuda}` is the CUDA of the build (13.0: 130), `{cuda_major}` its"
+        " major version (13), `{torch}` its torch (2.11: 211). The name of the extension is the name without these.",
+        examples=["torch_scatter", "ops-cu{cuda}"],
+    )
     version: VersionText = Field(
         description="Version of the extension, without a local part. buildfarm adds one: +cu130.torch211, or +cu13 for"
         " a stable-ABI wheel.",

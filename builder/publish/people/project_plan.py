@@ -75,10 +75,10 @@ def project_plans(plan: Plan) -> dict[str, ProjectPlan]:
     """The plan of each project that has builds, by its normalized name."""
     builds: dict[str, list[Build]] = defaultdict(list)
     for build in plan.builds:
-        builds[build.extension].append(build)
+        builds[build.wheel_name].append(build)
     projects = tuple(sorted(canonicalize_name(name) for name in builds))
     return {
-        canonicalize_name(name): ProjectPlan(own[0].version, _wheels(own), _skipped(plan, name), projects)
+        canonicalize_name(name): ProjectPlan(own[0].version, _wheels(own), _skipped(plan, own[0].extension), projects)
         for name, own in builds.items()
     }
 

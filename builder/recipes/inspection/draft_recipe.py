@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fnmatch
+import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import UsageError
@@ -23,16 +26,25 @@ from builder.recipes.inspection.package_imports import PackageFacts, project_of,
 _NO_VERSION = "0.0.0"
 
 
-def inspect_source(pinned: PinnedSource, tree: Path) -> Draft:
-    """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it."""
+def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, Version] | None = None) -> Draft:
+    """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it.
+
+    `made` are the name (with placeholders, see `name_pattern`) and the version that the build backend states.
+    """
     script, native = read_setup_script(tree), read_native_code(tree)
     stated = read_metadata(tree, script)
     _refuse_impossible(pinned, tree, stated, script, native)
     tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
     packages = read_packages(tree, stated.name or pinned.default_name, tops, script.keywords.get("package_dir"))
+    states = {"name": stated.name, "version": stated.stated_version or stated.versioned_by_git}
+    unknown = [key for key, value in states.items() if not value]
     name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
-    draft = Draft(name, stated.version or _NO_VERSION)
-    _add_identity(draft, stated)
+    version = stated.version or _tagged_version(pinned)
+    if made:
+        name = re.sub(r"[-_.]+", "_", made[0]).lower() if not stated.name else name
+        version = version if stated.versioned_by_git else made[1].public
+    draft = Draft(re.sub(r"_*\{\w+\}", "", name), version or _NO_VERSION, () if made else tuple(unknown))
+    _add_identity(draft, stated, name, asked=unknown if made else ())
     _add_source(draft, pinned, stated)
     _add_abi(draft, script, native, packages)
     _add_imports(draft, script, native, packages, stated)
@@ -76,10 +88,23 @@ def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
     return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
 
 
-def _add_identity(draft: Draft, stated: Metadata) -> None:
-    draft.entries += [Entry("name", draft.name), Entry("version", draft.version)]
+def _tagged_version(pinned: PinnedSource) -> str:
+    """The version in the tag that the user names, such as `v1.2`; empty without one."""
+    found = re.search(r"@\D{0,20}?(\d+(?:\.\d+)+\w*)$", pinned.label)
+    return found[1] if found and isinstance(pinned.source, GitSource) else ""
+
+
+def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str]) -> None:
+    draft.entries += [Entry("name", name), Entry("version", draft.version)]
+    if asked:
+        found = f"the files of the source do not state the {and_list(asked)} of the wheel"
+        draft.note(found, f"the build backend said {name} {draft.version}")
+    if "{" in name:
+        draft.note("the name contains the version of CUDA or torch", "buildfarm fills it in for each build")
     if draft.version == _NO_VERSION:
         draft.ask("the version is not a constant in the source", "set `version` to the version of the wheel")
+    if "name" in draft.unknown:
+        draft.ask("the name is not a constant in the source", "set `name` to the name of the wheel")
     if stated.summary:
         draft.entries.append(Entry("summary", stated.summary))
     if stated.licence:

@@ -35,7 +35,9 @@ class Draft:
     """A recipe before it is written.
 
     Attributes:
-        name, version: of the wheel.
+        name: of the extension.
+        version: of the wheel.
+        unknown: which of name and version the files of the source do not state; only the build backend knows them.
         entries: the keys, in the order of the file.
         questions: questions for the file, each with the line to write.
         findings: what was found, in the order in which it is printed.
@@ -44,6 +46,7 @@ class Draft:
 
     name: str
     version: str
+    unknown: tuple[str, ...] = ()
     entries: list[Entry] = field(default_factory=list)
     questions: list[str] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)

@@ -16,6 +16,8 @@ from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import SetupFacts
 
+#: Tools that take the version from git, and from a variable that buildfarm sets (`builder.wheels.variables`).
+_BY_GIT = re.compile(r"setuptools_scm|hatch_vcs|vcs_versioning|pbr\b|poetry_dynamic_versioning")
 _VERSION_LINE = re.compile(r"""^(?:__version__|VERSION|version)\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", re.MULTILINE)
 
 
@@ -58,7 +60,7 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     section = dict(config["metadata"]) if config.has_section("metadata") else {}
     keywords = script.keywords
     build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
-    dynamic = any("setuptools_scm" in each.replace("-", "_") or "hatch-vcs" in each for each in build_requires)
+    dynamic = any(_BY_GIT.match(each.replace("-", "_")) for each in (*build_requires, *script.imports))
     licence = project.get("license")
     stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
     return Metadata(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
 
-from builder.wheels.build_scripts import before_test, finish, install, prepare
+from builder.wheels.build_scripts import before_test, finish, identity, install, prepare
 from builder.wheels.build_scripts.environment import BuildPaths
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.environment import CacheSettings
@@ -28,6 +28,8 @@ def main(command: str, *arguments: str) -> int:
     try:
         if command == "before-build":
             prepare.prepare(BuildPaths.from_environment(), CacheSettings.from_environment())
+        elif command == "check-identity":
+            return identity.ask(*arguments)
         elif command == "install-packages":
             install.install(BuildPaths.from_environment(), CacheSettings.from_environment())
         elif command == "after-build":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,12 +23,45 @@ def torch_mismatch(site_packages: Path, cuda: str) -> str:
     return f"the index returned a torch for {f'CUDA {found}' if found else 'CPU only'} instead of CUDA {cuda}"
 
 
-def link_toolkit(home: Path, major: str) -> None:
-    """Complete the toolkit in `home`, the folder `nvidia/cu13` of an environment, for CUDA `major` (`13`).
+#: CUDA_ERROR_STUB_LIBRARY of cuda.h.
+_STUB_LIBRARY = 34
+#: A function of the driver in cuda.h, and its newer name: `#define cuMemAlloc cuMemAlloc_v2`.
+_DRIVER_FUNCTION = re.compile(
+    r"^\s*CUresult\s+CUDAAPI\s+(cu\w+)\s*\(|^\s*#\s*define\s+cu\w+\s+(?:__CUDA_API_\w+\()?(cu\w+)", re.MULTILINE
+)
 
-    torch's cpp_extension looks for `lib64` and links `-lcudart`; the wheels ship `lib` and a versioned file only.
+
+def link_toolkit(home: Path, cc: str) -> None:
+    """Complete the toolkit in `home`, the folder `nvidia/cu13` of an environment; `cc` is a C compiler.
+
+    torch's cpp_extension looks for `lib64`, and linkers look for `libX.so`: the wheels ship `lib` and versioned files
+    only. They have no stub of the driver either, which a build without a GPU links.
     """
-    links = {home / "lib64": "lib", home / "lib" / "libcudart.so": f"libcudart.so.{major}"}
+    folders = [folder for folder in home.parent.glob("*/lib") if folder.is_dir()]
+    links = {home / "lib64": "lib"}
+    for library in (path for folder in folders for path in folder.glob("lib*.so.*")):
+        links[library.with_name(f"{library.name.partition('.so.')[0]}.so")] = library.name
     for link, target in links.items():
         with suppress(FileExistsError):  # made by an earlier build, or by one that runs at the same time
             link.symlink_to(target)
+    with suppress(OSError, subprocess.CalledProcessError):  # only a source that links -lcuda needs it
+        _make_driver_stub(home, cc)
+
+
+def _make_driver_stub(home: Path, cc: str) -> None:
+    """Make `lib/stubs/libcuda.so`, a library with the functions of cuda.h; each returns an error.
+
+    What links it needs `libcuda.so.1`. Raises OSError or CalledProcessError without a working compiler.
+    """
+    stub = home / "lib" / "stubs" / "libcuda.so"
+    if stub.exists():
+        return
+    header = home / "include" / "cuda.h"
+    text = header.read_text(encoding="utf-8", errors="replace") if header.is_file() else ""
+    names = sorted({name for pair in _DRIVER_FUNCTION.findall(text) for name in pair if name})
+    code = "".join(f"int {name}(void) {{ return {_STUB_LIBRARY}; }}\n" for name in names)
+    stub.parent.mkdir(exist_ok=True)
+    made = stub.with_name(f".{stub.name}.{os.getpid()}")
+    argv = [cc, "-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-o", str(made), "-x", "c", "-"]
+    subprocess.run(argv, input=code, text=True, check=True, capture_output=True)
+    made.rename(stub)

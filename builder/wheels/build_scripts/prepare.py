@@ -54,7 +54,7 @@ def make_environment(paths: BuildPaths) -> None:
     if paths.torch_cuda and (problem := torch_mismatch(paths.site, paths.torch_cuda)):
         sys.exit(f"error: {problem}")
     if paths.links_toolkit:
-        link_toolkit(paths.toolkit, paths.torch_cuda.split(".", maxsplit=1)[0])
+        link_toolkit(paths.toolkit, "gcc")
 
 
 def write_path_file(paths: BuildPaths, cache: CacheSettings) -> None:

@@ -29,6 +29,7 @@ from builder.wheels.sccache.configure import cache_variables, compiler_variables
 from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.recorded_packages import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
+from builder.wheels.wheel_checks import identity_question
 
 #: Engine volumes with uv's cache and the compiler cache. Containers do not use the host's caches: files that the
 #: container's user writes there would not belong to the host's user, and it cannot hard-link files of other users.
@@ -187,7 +188,7 @@ def configuration(
     lines = {
         "container-engine": {"name": "docker", "create-args": create, "disable-host-mount": True},
         f"manylinux-{machine(job)}-image": container.image,
-        "before-build": _script("before-build"),
+        "before-build": _before_build(job, upstream),
         "repair-wheel-command": f"{_script('after-build')} {{wheel}} {{dest_dir}}",
         # buildfarm audits the finished wheel itself, after setting its version and tags.
         "audit-command": "",
@@ -259,6 +260,7 @@ def container_variables(job: CompileJob, container: BuildContainer, torch_index:
         "BUILDFARM_PACKAGES": _PACKAGES,
         "BUILDFARM_PREFIX": prefix,
         "BUILDFARM_TORCH_CUDA": str(job.build.cuda),
+        "GIT_CEILING_DIRECTORIES": str(PurePosixPath(SOURCE).parent),
         "UV_CACHE_DIR": _PACKAGES,
         "UV_LINK_MODE": "hardlink",
         "UV_NO_PROGRESS": "1",
@@ -271,6 +273,15 @@ def container_variables(job: CompileJob, container: BuildContainer, torch_index:
     if torch_index:
         variables[FIRST_INDEX] = " ".join(torch_index)
     return merge_variables(variables, job.recipe.env)
+
+
+def _before_build(job: CompileJob, upstream: Upstream) -> str:
+    """Prepare the build; ask its backend for name and version, unless the source's own commands run afterwards."""
+    prepare, question = _script("before-build"), identity_question(job)
+    if not question or upstream.before_build:
+        return prepare
+    python = f"{python_prefix(job.toolchain.python)}/bin/python"
+    return f"{prepare} && {_script('check-identity')} {shlex.join([python, SOURCE, question])}"
 
 
 def _script(command: str) -> str:

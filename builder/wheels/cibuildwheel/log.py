@@ -18,6 +18,7 @@ from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.failures import compile_failure, disk_is_full, no_library_hints, was_killed
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import NO_LIBRARY
+from builder.wheels.wheel_checks import answered_identity, other_identity
 
 #: Makes cibuildwheel begin each step with a line that compilers do not print.
 LOG_VARIABLES = {"CIBW_LOG_FOLD_MODE": "github"}
@@ -159,6 +160,9 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
     if status in _STATUSES:
         stage, sentence = _STATUSES[status]
         return error(f"{sentence}: {last_error(lines)}", stage=stage)
+    answer = answered_identity("\n".join(lines)) if step.stage == "environment" else None
+    if answer and (differs := other_identity(job, *answer)):
+        return differs
     if step.stage == "compile":
         return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines], tree=job.source)
     if disk_is_full(lines):

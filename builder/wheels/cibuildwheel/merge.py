@@ -73,8 +73,10 @@ def merge_settings(
         lines += [f"export UV_CONSTRAINT={job_dir}/constraints.txt PIP_CONSTRAINT={job_dir}/constraints.txt"]
         settings["before-build"] = "\n".join([*lines, upstream.before_build])
     settings["build-frontend"] = {"name": "uv", "args": [*frontend_args, *upstream.frontend_args]}
-    own = shlex.split(upstream.config_settings)
-    settings["config-settings"] = shlex.join(word for word in own if word.partition("=")[0] not in config_settings)
+    settings["config-settings"] = upstream.config_settings
+    if config_settings:
+        own = shlex.split(upstream.config_settings)
+        settings["config-settings"] = shlex.join(word for word in own if word.partition("=")[0] not in config_settings)
     if upstream.tests:
         settings |= _test_settings(upstream.tests, job_dir, before_test)
     return settings

@@ -118,7 +118,7 @@ def make_sbom(
 def _pedigree(record: Record) -> Pedigree:
     """The source of the wheel and its patches."""
     source = record.source
-    name, version, sha256, subdirectory = record.build.extension, record.build.version, "", ""
+    name, version, sha256, subdirectory = record.build.wheel_name, record.build.version, "", ""
     references, purl = [], None
     match source.origin:
         case SdistSource(project=name, version=version, sha256=sha256):

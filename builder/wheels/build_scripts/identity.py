@@ -1,0 +1,78 @@
+"""Asks a build backend for the name and the version of its wheel before anything is compiled.
+
+The Python of the build runs this file by its path, in the folder of the source. It imports the standard library only,
+of Python 3.8 and newer. The argument is JSON with these keys:
+
+    backend, path: `build-backend` and `backend-path` of pyproject.toml.
+    settings: the options of the backend.
+    name, version: what the wheel must have, or "": anything. The version has no local part.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+#: The exit status if the wheel would get another name or version.
+DIFFERS = 65
+#: The line with which the answer begins; the name and the version follow.
+ANSWER = "buildfarm: the wheel will be"
+_PLAIN_VERSION = re.compile(r"\d+(?:\.\d+)*(?:(?:a|b|rc)\d+)?(?:\.post\d+)?(?:\.dev\d+)?")
+
+
+def main(text: str) -> int:
+    """Print the name and the version; returns DIFFERS if they are not the expected ones.
+
+    A backend without the hook, or one whose hook fails, prints no answer: its compile says more.
+    """
+    asked = json.loads(text)
+    sys.path[:0] = [os.path.abspath(folder) for folder in asked["path"]]  # noqa: PTH100 - as PEP 517 has it
+    module, _, attributes = asked["backend"].partition(":")
+    backend = importlib.import_module(module)
+    for attribute in filter(None, attributes.split(".")):
+        backend = getattr(backend, attribute)
+    hook = getattr(backend, "prepare_metadata_for_build_wheel", None)
+    if hook is None:
+        return 0
+    with tempfile.TemporaryDirectory() as folder:
+        info = hook(folder, asked["settings"])
+        headers = HeaderParser().parsestr(Path(folder, info, "METADATA").read_text(encoding="utf-8", errors="replace"))
+    name, version = headers["Name"] or "", headers["Version"] or ""
+    sys.stdout.write(f"{ANSWER} {name} {version}\n")
+    sys.stdout.flush()
+    return 0 if _fits(name, version, asked["name"], asked["version"]) else DIFFERS
+
+
+def ask(python: str, folder: str, text: str) -> int:
+    """Run this file with the Python of a build; returns DIFFERS or 0."""
+    status = subprocess.run([python, __file__, text], cwd=folder, check=False).returncode
+    return DIFFERS if status == DIFFERS else 0
+
+
+def _fits(name: str, version: str, wanted_name: str, wanted_version: str) -> bool:
+    if wanted_name and _canonical(name) != _canonical(wanted_name):
+        return False
+    public = version.partition("+")[0]
+    # A version that is not in its normal form is compared after the compile, by a complete reader of versions.
+    readable = _PLAIN_VERSION.fullmatch(public) and _PLAIN_VERSION.fullmatch(wanted_version)
+    return not readable or _release(public) == _release(wanted_version)
+
+
+def _canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _release(version: str) -> str:
+    return re.sub(r"^(\d+(?:\.\d+)*?)(?:\.0)+(?![.\d])", r"\1", version)
+
+
+if __name__ == "__main__":
+    sys.path.pop(0)  # the folder of this file, whose modules the source must not find
+    sys.exit(main(sys.argv[1]))
