@@ -72,9 +72,12 @@ def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[Fir
             if from_compiler(lines[n]):
                 yield _compiler_error(lines, n, start, source, tree)
     yield from _python_errors(lines, source, tree)
-    for line in lines:
+    for n, line in enumerate(lines):
         if from_any_program(line):
-            yield FirstError(_one_line(line, source), line)
+            # What the error is about may be on a line of its own, after an empty one.
+            about = next((each for each in lines[n + 1 : n + 3] if each.strip()), "") if line.endswith(":") else ""
+            message = f"{line} {about.strip()}".rstrip()
+            yield FirstError(_one_line(message, source), message)
 
 
 def _compiler_error(lines: Sequence[str], n: int, start: int, source: str, tree: Path | None) -> FirstError:

@@ -361,3 +361,25 @@ def test_a_header_that_the_packaged_toolkit_lacks(
     error = sources.error()
     assert f"{header}: No such file" in error.sentence
     assert f"`{package}`: add it to `build_requires`" in error.hints[0]
+
+
+def test_an_absolute_path_in_setup_py(sources: Sources) -> None:
+    """Report 20: the sentence names the path, and the hint the cure."""
+    project = f'{PYPROJECT}[project]\nname = "t0"\nversion = "1.0"\n'
+    setup = "import os\nfrom glob import glob\nhere = os.path.dirname(os.path.abspath(__file__))\n"
+    setup += SETUP.replace('["t0/csrc/c.c"]', 'glob(os.path.join(here, "t0/csrc/*.c"))')
+    sources.write(setup, {"pyproject.toml": project})
+    added = sources.add()
+    assert added.draft is not None
+    assert any("absolute paths" in each.found for each in added.draft.findings)
+    error = sources.error()
+    assert "absolute path: t0/csrc/c.c" in error.sentence
+    assert "relative to the folder of setup.py" in error.hints[0]
+
+
+def test_two_sources_with_one_stem(sources: Sources) -> None:
+    """Report 24: `add` asks to rename one of them."""
+    sources.write(SETUP.replace('"t0/csrc/c.c"', '"t0/csrc/c.c", "t0/csrc/c.cpp"'), {"t0/csrc/c.cpp": ""})
+    added = sources.add()
+    assert added.draft is not None
+    assert any("t0/csrc/c.c and t0/csrc/c.cpp" in question for question in added.draft.questions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -50,7 +51,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, Version] |
     _add_imports(draft, script, native, packages, stated)
     add_build_settings(draft, script, native, stated)
     _add_requirements(draft, stated, packages)
-    _note_sources(draft, tree, script, native)
+    _note_sources(draft, tree, script, native, stated)
     return draft
 
 
@@ -203,7 +204,15 @@ def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) ->
         draft.add("requires", sorted(missing.values()), found, "added to the metadata of the wheel")
 
 
-def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts) -> None:
+def _expanded(tree: Path, source: str) -> list[str]:
+    """The files of the source that a name or a pattern of setup.py means."""
+    pattern = source.removeprefix("*/").removeprefix("./")
+    if "*" not in pattern or pattern.startswith(("/", "..")):
+        return [source]
+    return [path.relative_to(tree).as_posix() for path in tree.glob(pattern)]
+
+
+def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
     """Compare the files that setup.py names with the files that exist; name the sources that are downloaded."""
     if native.cmake_downloads:
         draft.note(
@@ -211,6 +220,20 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFa
             "the build then needs a network, and the recipe does not pin what CMake downloads",
         )
     named = [source for extension in script.extensions for source in extension.sources]
+    for extension in script.extensions:
+        files = [path for source in extension.sources if source for path in _expanded(tree, source)]
+        stems = Counter(path.rpartition(".")[0] for path in dict.fromkeys(files))
+        if twice := [path for path in files if stems[path.rpartition(".")[0]] > 1]:
+            draft.ask(
+                f"{extension.name} has source files that differ only in the ending: {and_list(sorted(set(twice))[:4])}",
+                "torch gives their objects one name: rename one of them with a patch",
+            )
+    packaged = stated.has_table or script.keywords.get("include_package_data")
+    if packaged and any(source.startswith("*/") for source in named):
+        draft.note(
+            "setup.py may name source files by absolute paths",
+            "setuptools refuses this for files inside a package: use paths relative to the folder of setup.py",
+        )
     absent = [source for source in named if "*" not in source and not (tree / source).exists()]
     if absent:
         draft.ask(

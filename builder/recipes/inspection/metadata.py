@@ -33,6 +33,7 @@ class Metadata:
         backend: the build backend of pyproject.toml.
         versioned_by_git: whether setuptools_scm or a similar tool takes the version from git.
         repository: URL of the repository.
+        has_table: whether pyproject.toml has the table `[project]`.
 
     """
 
@@ -47,6 +48,7 @@ class Metadata:
     backend: str = ""
     versioned_by_git: bool = False
     repository: str = ""
+    has_table: bool = False
 
 
 def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
@@ -77,6 +79,7 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
         backend=_first(build.get("build-backend")),
         versioned_by_git=dynamic or "use_scm_version" in keywords,
         repository=_repository(info, project, keywords),
+        has_table="project" in pyproject,
     )
 
 
