@@ -13,6 +13,8 @@ from builder.untrusted.plain_text import visible
 
 #: Characters of the sentence.
 LONGEST = 300
+#: Lines of the output that are shown if nothing better is known.
+LAST_LINES = 20
 #: ninja prints this line before the command that failed and its output.
 _NINJA_FAILED = "FAILED: "
 #: The path of the environment, which says nothing about the source.
@@ -62,6 +64,12 @@ def last_words(output: Sequence[str]) -> str:
     lines = [clean(line).strip() for line in output]
     end = next((n for n, line in enumerate(lines) if is_wrapper(line)), 0)
     return visible(next((line for line in reversed(lines[:end]) if line and not line.startswith("+ ")), ""))[:LONGEST]
+
+
+def last_lines(output: Sequence[str]) -> tuple[str, ...]:
+    """The last lines of the output, for an error without a known cause and without a line of the source."""
+    lines = [visible(clean(line))[:LONGEST] for line in output]
+    return tuple([line for line in lines if line.strip()][-LAST_LINES:])
 
 
 def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[FirstError]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence, Set
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.first_error import FirstError
-from builder.diagnosis.known_errors import KnownError, Package, knowledge
+from builder.diagnosis.known_errors import KnownError, Package, knowledge, plain_quotes
 from builder.matrix.axes import Cuda, Torch
 
 _NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
@@ -32,7 +32,7 @@ def hints_for(
     `container` is whether the build runs in a container of an image. `packages` are those of its environment, as exact
     requirements.
     """
-    message = re.sub('[\u2018\u2019"`]', "'", error.message)
+    message = plain_quotes(error.message)
     for known in knowledge().errors:
         if not (known.torch and torch < known.torch) and not (known.cuda and cuda < known.cuda):
             for form in known.forms:

@@ -13,6 +13,8 @@ from builder.matrix.facts.text_yaml import read_text_yaml
 
 _FILE = Path(__file__).with_name("known_errors.yaml")
 
+#: The keys of the file with errors; an error is looked for in this order.
+SECTIONS = ("removed_from_torch", "missing_include", "removed_from_cuda", "compilers", "sources", "outputs")
 #: How gcc, clang and nvcc say that they do not know a name; every quote is written '.
 _UNKNOWN_NAME = (
     r"'(?:\w+::)*(?P<name>{names})(?:\(.*\))?'"
@@ -39,6 +41,9 @@ class KnownError:
         cuda: the CUDA version that brought it, or None.
         hint: what to do; known names in braces are replaced.
         source: how the fact was checked.
+        id: the name for `reports`, or "".
+        cause: why the program fails, one sentence; "" if `hint` says it.
+        example: a text in which `forms` find the error, or "".
 
     """
 
@@ -49,6 +54,9 @@ class KnownError:
     cuda: Cuda | None
     hint: str
     source: str
+    id: str = ""
+    cause: str = ""
+    example: str = ""
 
 
 @dataclass(frozen=True)
@@ -100,13 +108,27 @@ class Knowledge:
 def knowledge() -> Knowledge:
     """The contents of known_errors.yaml. A mistake in it is a bug and raises KeyError, TypeError or ValueError."""
     raw = read_text_yaml(_FILE)
-    sections = ("removed_from_torch", "missing_include", "removed_from_cuda", "compilers", "sources")
     return Knowledge(
-        errors=tuple(_error(section, row) for section in sections for row in raw[section]),
+        errors=tuple(_error(section, row) for section in SECTIONS for row in raw[section]),
         packages=tuple(Package(**row) for row in raw["packages"]),
         modules=dict(raw["modules"]),
         programs=dict(raw["programs"]),
     )
+
+
+def plain_quotes(text: str) -> str:
+    """A text in which every quote is '."""
+    return re.sub('[\u2018\u2019"`]', "'", text)
+
+
+def reports(name: str, text: str) -> re.Match[str] | None:
+    """Where a program reports the failure with this id; None if it does not. Raises KeyError for an unknown id."""
+    return _by_id()[name].forms[0].search(plain_quotes(text))
+
+
+@cache
+def _by_id() -> dict[str, KnownError]:
+    return {error.id: error for error in knowledge().errors if error.id}
 
 
 def _error(section: str, row: dict[str, Any]) -> KnownError:
@@ -129,4 +151,7 @@ def _error(section: str, row: dict[str, Any]) -> KnownError:
         cuda=Cuda.parse(row["cuda"]) if "cuda" in row else None,
         hint=row["hint"],
         source=row["source"],
+        id=row.get("id", ""),
+        cause=row.get("cause", ""),
+        example=row.get("example", ""),
     )

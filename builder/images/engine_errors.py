@@ -10,6 +10,7 @@ from pathlib import Path
 import requests
 from docker.errors import APIError, DockerException
 
+from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, BuildfarmError, MissingToolError
 
 #: Errors that the SDK raises, and those of the HTTP library below it that it lets through.
@@ -21,22 +22,8 @@ LOCAL_EXECUTOR_HINT = "use `--executor local`, which needs no container engine"
 #: in the Dockerfile. Second, BuildKit's own error lines, which repeat the complete command of the step.
 _ERROR_LINES = re.compile(r"#\d+ [\d.]+ (?:ERROR|E|[Ee]rror): (.+)"), re.compile(r"(?:#\d+ )?(?:ERROR|error): (.+)")
 
-#: How the programs of a build step report a missing network.
-_NO_NETWORK = re.compile(
-    r"Failed to establish a new connection|Failed to resolve|Temporary failure resolving|Could not resolve"
-    r"|Name or service not known|Network is unreachable|Unable to connect to|Could not connect to"
-    r"|Connection (?:refused|reset|aborted|broken|failed|timed out)|[Rr]ead timed out|Remote end closed connection"
-    r"|error sending request|dns error|error reading a body from connection|Curl error \((?:6|7|28|56)\)"
-)
-
-#: How the programs of a build step report a server whose certificate they do not trust: dnf, apt, pip, uv.
-_UNTRUSTED = re.compile(r"SSL peer certificate|[Cc]ertificate verif|CERTIFICATE_VERIFY_FAILED|invalid peer certificate")
-
 #: A retry of pip; only a line with `total=0` means that pip gave up.
 _RETRY = re.compile(r"Retrying \(Retry\(total=(\d+),")
-
-#: How programs and the engine report a full disk.
-NO_SPACE = re.compile(r"no space left on device|disk quota exceeded", re.IGNORECASE)
 
 
 @contextmanager
@@ -69,7 +56,7 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
     hints = [f"the full output is in {log}"]
     errors = [[found[1] for line in lines if (found := pattern.match(line))] for pattern in _ERROR_LINES]
     last = next((found[-1][:300] for found in errors if found), "buildx gave no reason")
-    if any(NO_SPACE.search(line) for line in lines):
+    if any(reports("disk-full", line) for line in lines):
         return BuildError(
             "the image could not be built: the disk of the Docker engine is full",
             stage="environment",
@@ -77,7 +64,7 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
             where=tag,
             hints=["`docker system df` shows what uses the disk", *hints],
         )
-    if untrusted := next((line for line in lines if _UNTRUSTED.search(line)), ""):
+    if untrusted := next((line for line in lines if reports("untrusted", line)), ""):
         return MissingToolError(
             f"the image could not be built because a server's certificate is not trusted: {_without_step(untrusted)}",
             where=tag,
@@ -104,7 +91,7 @@ def _sentence(error: Exception, activity: str) -> str:
 def _network_error(lines: Sequence[str]) -> str:
     """The first message about a missing network, or the empty string."""
     for line in lines:
-        if found := _NO_NETWORK.search(line):
+        if found := reports("unreachable", line):
             retry = _RETRY.search(line)
             if retry is None:
                 return _without_step(line)

@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from builder.diagnosis.first_error import FirstError, first_error, last_words
+from builder.diagnosis.first_error import FirstError, first_error, last_lines, last_words
 from builder.diagnosis.hints import hints_for
+from builder.diagnosis.known_errors import reports
 from builder.diagnosis.messages import clean, is_message
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError
@@ -16,19 +17,6 @@ from builder.matrix.config import Recipe
 from builder.wheels.job import CompileJob
 from builder.wheels.toolchain.pythons import header_hint
 
-#: What git, curl and Python say about a server that cannot be reached.
-_UNREACHABLE = re.compile(
-    r"Could not resolve host|Name or service not known|Temporary failure in name resolution|Failed to connect to"
-    r"|Each download failed"
-)
-
-#: How programs report SIGKILL, which the kernel sends when memory runs out.
-_KILLED = re.compile(r"(?:^|: |\d +)Killed\b|\[Killed\]|\bsignal:? 9\b|\bSIGKILL\b|\b(?:code|status):? (?:-9|137)\b")
-#: How compilers and linkers report that they get no more memory.
-_NO_MEMORY = re.compile(
-    r": out of memory allocating \d+ bytes|memory exhausted|throwing an instance of 'std::bad_alloc'"
-    r"|LLVM ERROR: out of memory|: Cannot allocate memory$"
-)
 #: Variables that may switch a compile on or off.
 _SWITCH = re.compile(r"CUDA|GPU|BUILD|COMPILE|EXT")
 #: The file that a compiler command compiles.
@@ -55,7 +43,7 @@ def compile_failure(
 
     if status < 0:
         return failure(f"the compile was killed by signal {-status}")
-    if (killed := was_killed(lines)) or _any(_NO_MEMORY, lines):
+    if (killed := was_killed(lines)) or _any("no-memory", lines):
         fewer = max(1, job.jobs // 2)
         hints[:0] = [
             f"run the command again with `--jobs {fewer}`, which needs less memory",
@@ -72,12 +60,12 @@ def compile_failure(
         return failure("the disk is full; unfinished files were deleted")
     if error is None:
         said = last_words(lines)
-        return failure(f"the build exited with status {status}{': ' if said else ''}{said}")
+        return failure(f"the build exited with status {status}{': ' if said else ''}{said}", *last_lines(lines))
     if "Python.h: No such file" in error.message:
         hints.insert(0, header_hint(job.toolchain.python))
         return failure("Python's headers (Python.h) are missing", *error.excerpt)
     hints[:0] = _hints(error, job)
-    return failure(error.sentence, *error.excerpt)
+    return failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
 
 
 def no_library_hints(script: SetupFacts, recipe: Recipe) -> list[str]:
@@ -113,8 +101,6 @@ def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
 
 
 def _hints(error: FirstError, job: CompileJob) -> list[str]:
-    if _UNREACHABLE.search(error.message):
-        return ["the source downloads files during its build: run the build where this server can be reached"]
     container, packages = job.toolchain.executor == "docker", job.toolchain.packages
     found = hints_for(error, job.build.torch, job.build.cuda, container=container, packages=packages)
     if not found and error.text.startswith("CMake Error"):
@@ -126,7 +112,7 @@ def _hints(error: FirstError, job: CompileJob) -> list[str]:
 
 def _while(lines: Sequence[str], source: str) -> str:
     """` while it compiled a.cu`, from the command before the first line about missing memory, or ""."""
-    end = next((n for n, line in enumerate(lines) if _any(_KILLED, [line]) or _any(_NO_MEMORY, [line])), 0)
+    end = next((n for n, line in enumerate(lines) if _any("killed", [line]) or _any("no-memory", [line])), 0)
     for line in reversed(lines[:end]):
         if found := _COMPILES.search(line):
             return f" while it compiled {found['file'].strip(chr(39)).removeprefix(f'{source}/')[-100:]}"
@@ -135,14 +121,14 @@ def _while(lines: Sequence[str], source: str) -> str:
 
 def was_killed(lines: Iterable[str]) -> bool:
     """Whether SIGKILL terminated a program, as reported by a shell, gcc, nvcc, setuptools or a container's 137."""
-    return _any(_KILLED, lines)
+    return _any("killed", lines)
 
 
-def _any(form: re.Pattern[str], lines: Iterable[str]) -> bool:
-    """Whether a line has this form. What a compiler says about a line of the source does not count."""
-    return any(form.search(line) and not is_message(clean(line)) for line in lines)
+def _any(failure: str, lines: Iterable[str]) -> bool:
+    """Whether a line reports this failure. What a compiler says about a line of the source does not count."""
+    return any(reports(failure, line) and not is_message(clean(line)) for line in lines)
 
 
 def disk_is_full(lines: Iterable[str]) -> bool:
     """Whether a program reported a full disk or a full quota."""
-    return any("No space left on device" in line or "Disk quota exceeded" in line for line in lines)
+    return any(reports("disk-full", line) for line in lines)

@@ -27,6 +27,16 @@ def build_fails_page() -> str:
         table(["error about", "what to do", "source"], _rows("compilers", release=False)),
         "## What a source expects of its build",
         table(["error about", "what to do", "source"], _rows("sources", release=False)),
+        "## What other programs print",
+        "buildfarm looks for these failures in the output of every program that it starts.",
+        table(
+            ["failure", "cause", "what to do", "example", "source"],
+            [
+                [error.about, error.cause, sentence(error.hint), code(error.example.replace("`", "'")), error.source]
+                for error in knowledge().errors
+                if error.section == "outputs"
+            ],
+        ),
         "## Missing headers, libraries and CMake packages",
         "A build in a container needs the package in its image: [use your own base images](base-images.md). A build on "
         "this machine needs it here. The column Debian holds for Ubuntu too, the column dnf for Fedora, and for Rocky "

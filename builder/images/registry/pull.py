@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -13,8 +12,9 @@ from typing import Any
 import requests
 from docker import DockerClient, auth
 
+from builder.diagnosis.known_errors import reports
 from builder.errors import MissingToolError
-from builder.images.engine_errors import NO_SPACE, SDK_ERRORS, reason
+from builder.images.engine_errors import SDK_ERRORS, reason
 from builder.images.registry.progress import PullProgress, shown
 from builder.images.registry.reference import VARIABLE, Reference
 from builder.process import raise_if_interrupted
@@ -27,14 +27,6 @@ SILENCE_TIMEOUT = 180
 _POLL_INTERVAL = 0.2
 
 _AGAIN = "run the command again: images that are complete are not pulled again"
-
-_NOT_FOUND = re.compile(r"manifest unknown|manifest for .* not found|name unknown|not found: manifest", re.IGNORECASE)
-_DENIED = re.compile(r"unauthorized|no basic auth|access denied|denied:|forbidden", re.IGNORECASE)
-_LIMITED = re.compile(r"toomanyrequests|rate limit|too many requests", re.IGNORECASE)
-_NETWORK = re.compile(
-    r"dial tcp|no such host|connection (?:refused|reset)|timeout|unexpected EOF|\bEOF\b|network is unreachable"
-    r"|Client\.Timeout|server misbehaving|proxyconnect|x509|tls:|HTTP response to HTTPS client"
-)
 
 
 class UnreachableRegistryError(MissingToolError):
@@ -125,19 +117,19 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
     another = "a mirror" if source == image else "a different mirror"
     mirror = f"name {another} of {own} under `registries:` in matrix.yaml or in {VARIABLE}"
     message = " ".join(message.split())
-    if NO_SPACE.search(message):
+    if reports("disk-full", message):
         sentence = "the disk of the Docker engine is full"
         hints = ["`docker system df` shows what uses the disk", _AGAIN]
-    elif _LIMITED.search(message):
+    elif reports("registry-limit", message):
         sentence = f"the registry {registry} refuses more pulls for now"
         hints = [f"log in with `docker login {registry}`, or wait", mirror]
-    elif _NOT_FOUND.search(message):
+    elif reports("registry-missing", message):
         sentence = f"the registry {registry} has no image {name}"
         hints = ["copy the image to the registry, or name a different image under `images:` in matrix.yaml"]
-    elif _DENIED.search(message):
+    elif reports("registry-denied", message):
         sentence = f"the registry {registry} has no image {name}, or requires a login for this image"
         hints = [f"log in with `docker login {registry}`", mirror]
-    elif _NETWORK.search(message):
+    elif reports("registry-unreachable", message):
         hints = [_AGAIN, "behind a proxy, the Docker engine needs proxy settings of its own", mirror]
         return UnreachableRegistryError(
             f"the connection to the registry {registry} failed: {message}", where=image, hints=hints

@@ -10,6 +10,7 @@ import threading
 from importlib.metadata import version
 
 from builder.build_log import log_size, text_since
+from builder.diagnosis.known_errors import reports
 from builder.errors import MissingToolError
 from builder.log import print_line
 from builder.matrix.axes import Python
@@ -17,7 +18,7 @@ from builder.process import run
 from builder.store import Store
 from builder.untrusted.masking import mask_credentials
 from builder.wheels.toolchain.pythons import Interpreter, find_python, header_hint
-from builder.wheels.toolchain.uv import UNREACHABLE, find_uv, uv_command, uv_variables
+from builder.wheels.toolchain.uv import find_uv, uv_command, uv_variables
 
 #: uv's own setting; `automatic` is its default.
 SETTING = "UV_PYTHON_DOWNLOADS"
@@ -88,7 +89,7 @@ class Pythons:
         status = run(argv, log=log, owner=self._store.owner("pythons"), env=variables)
         output = _LINE_BREAK.sub(" ", text_since(log, start))
         if status != 0:
-            if UNREACHABLE.search(output):
+            if reports("unreachable", output) or reports("fetch-failed", output):
                 self._unreachable = output
             raise self._failure(python, missing, output)
         find_python.cache_clear()

@@ -15,6 +15,7 @@ from pathlib import Path
 import uv
 
 from builder.build_log import log_size, text_since
+from builder.diagnosis.known_errors import reports
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
 from builder.images.network import prepend_index
 from builder.process import run
@@ -23,19 +24,8 @@ from builder.untrusted.masking import mask_credentials
 #: Variables that name the default package index, in uv's order of precedence; pip's counts when uv's are not set.
 INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
-#: How uv reports that a server does not answer.
-UNREACHABLE = re.compile(
-    r"(?i)failed to fetch|error sending request|dns error|connection refused|timed out|client error \(connect\)"
-    r"|error reading a body from connection|connection (?:reset|closed)"
-)
-_NO_SOLUTION = re.compile(r"(?i)no solution found")
-_ABSENT = re.compile(r"(?i)was not found in the package registry|there (?:is|are) no versions? of")
 #: How uv introduces a cause, before and after uv 0.10.
 _CAUSE = re.compile(r"(?s)(?:╰─▶|cause:) (.+?)(?:\n\n|$)")
-#: What uv prints for a wheel that needs a newer glibc than this machine's.
-_NEWER_GLIBC = re.compile(r"wheel is compatible with ((?:Linux \(`\w+`\)(?:, )?)+), but you're on Linux \(`(\w+)`\)")
-_DISK_FULL = "No space left on device"
-
 _COMPILE = ("pip", "compile", "--quiet", "--no-header")
 
 
@@ -145,7 +135,7 @@ def cause_of(output: str) -> str:
 
 def has_no_solution(output: str) -> bool:
     """Whether uv found no versions that satisfy the requirements."""
-    return _NO_SOLUTION.search(output) is not None
+    return reports("conflict", output) is not None
 
 
 def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> BuildfarmError:
@@ -153,21 +143,21 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
     output = text_since(log, start)
     wanted = ", ".join(requirements)
     where = " and ".join([*map(mask_credentials, index), index_setting()])
-    if _DISK_FULL in output:
+    if reports("disk-full", output):
         sentence = "the disk is full; unfinished files were deleted"
         return DiskFullError(sentence, stage="environment", log=log, hints=[DISK_HINT])
-    if UNREACHABLE.search(output):
+    if reports("unreachable", output) or reports("fetch-failed", output):
         return _unreachable(output, wanted, where, log)
-    if newer := _NEWER_GLIBC.search(output):
-        tags = " or ".join(re.findall(r"`(\w+)`", newer[1]))
+    if newer := reports("newer-glibc", output):
+        tags = " or ".join(re.findall(r"'(\w+)'", newer["tags"]))
         return MissingToolError(
-            f"the wheel needs {tags}, but the C library (glibc) here supports at most {newer[2]}",
+            f"the wheel needs {tags}, but the C library (glibc) here supports at most {newer['here']}",
             hints=[
                 "test the wheel in a container of the cell's runtime image with `buildfarm smoke --executor docker`",
                 "set `runtime` under `images:` in matrix.yaml to a newer base image for such containers",
             ],
         )
-    absent = _ABSENT.search(output)
+    absent = reports("no-package", output)
     if absent or has_no_solution(output):
         detail = cause_of(output) or "no version satisfies the requirements"
         hints = [

@@ -11,7 +11,7 @@ import yaml
 from builder.diagnosis import known_errors
 from builder.diagnosis.first_error import FirstError
 from builder.diagnosis.hints import hints_for
-from builder.diagnosis.known_errors import knowledge
+from builder.diagnosis.known_errors import SECTIONS, KnownError, knowledge, plain_quotes
 from builder.matrix.axes import Cuda, Torch
 
 NEWEST, CUDA = Torch(2, 15, 0), Cuda(13, 0)
@@ -33,6 +33,20 @@ def test_every_row_has_a_source_and_a_text() -> None:
         assert (row.torch is not None) == (row.section == "removed_from_torch")
     for package in knowledge().packages:
         assert package.pypi or package.submodule or (package.debian and package.dnf), package
+
+
+@pytest.mark.parametrize("row", [row for row in knowledge().errors if row.example], ids=lambda row: row.example[:40])
+def test_the_example_of_a_row_finds_this_row_and_no_earlier_one(row: KnownError) -> None:
+    text = plain_quotes(row.example)
+    found = [each for each in knowledge().errors if any(form.search(text) for form in each.forms)]
+    assert found, row.example
+    assert found[0] == row
+
+
+def test_every_message_has_an_example() -> None:
+    rows = yaml.safe_load(FILE.read_text())
+    lacking = [row for section in SECTIONS for row in rows[section] if "message" in row and not row.get("example")]
+    assert lacking == []
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import re
+import shlex
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -35,7 +37,7 @@ from builder.wheels.cibuildwheel.executor import DockerExecutor
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
 from builder.wheels.cibuildwheel.packages import PackageResolver
 from builder.wheels.cibuildwheel.upstream import Upstream, UpstreamTests
-from builder.wheels.job import CompileJob
+from builder.wheels.job import CompileJob, config_setting_options
 from builder.wheels.toolchain.environments import Environments
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.matrix.make import matrix
@@ -143,8 +145,32 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert (mounted / "builder/wheels/build_scripts/prepare.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts"
-    assert options.before_build == f"{script} before-build"  # type: ignore[attr-defined]
+    prepare, _, check = options.before_build.partition(" && ")  # type: ignore[attr-defined]
+    assert prepare == f"{script} before-build"
+    words = shlex.split(check)
+    assert shlex.join(words[:6]) == f"{script} check-identity"
+    assert words[6:8] == ["/opt/python/cp311-cp311/bin/python", "/project"]
+    assert json.loads(words[8])["name"] == "toy"
     assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"  # type: ignore[attr-defined]
+
+
+def test_a_source_that_states_name_and_version_is_not_asked(job: CompileJob) -> None:
+    (job.source / "pyproject.toml").write_text('[project]\nname = "toy"\nversion = "1.0"\n')
+    settings, _ = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
+    assert "check-identity" not in read(job, settings)[0].before_build  # type: ignore[attr-defined]
+
+
+def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
+    """They replace the same option of the source's table, and are those of a local build."""
+    wanted = {"--global-option": ("--cuda_ext", "--x=a b")}
+    job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, config_settings=wanted))
+    upstream = Upstream(config_settings="--global-option=--theirs other=1")
+    settings, _ = write_inputs(job, CONTAINER, upstream, torch_index=[])
+    options, _ = read(job, settings)
+    passed = config_setting_options(job.recipe)
+    assert passed == ["--config-setting=--global-option=--cuda_ext", "--config-setting=--global-option=--x=a b"]
+    assert list(options.build_frontend.args)[-2:] == passed  # type: ignore[attr-defined]
+    assert options.config_settings == "other=1"  # type: ignore[attr-defined]
 
 
 def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:

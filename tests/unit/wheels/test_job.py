@@ -58,6 +58,7 @@ def test_what_is_built_is_an_input(change: dict[str, Any]) -> None:
         {"requires": ("numpy>=1.26",)},
         {"assume_cuda": True},
         {"override_architectures": True},
+        {"config_settings": {"--global-option": ("--cuda_ext",)}},
         {"requires_torch": "source"},
         {"cibuildwheel_skip": ("test",)},
     ],

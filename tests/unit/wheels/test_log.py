@@ -16,6 +16,7 @@ from builder.errors import BuildError, BuildfarmError, MissingToolError
 from builder.matrix.axes import AbiClass, Arch, Cell, Python
 from builder.matrix.plan import Build
 from builder.records.toolchain import Toolchain
+from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.cibuildwheel import log as log_module
 from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.job import CompileJob
@@ -57,6 +58,22 @@ def fail(job: CompileJob) -> Callable[..., BuildfarmError]:
         return error
 
     return fail
+
+
+def test_another_version_ends_a_build_before_its_compile(job: CompileJob) -> None:
+    with job.log.open("a") as stream:
+        stream.write(f"{OURS}{ANSWER} toy 1.1\n{COMMAND_FAILED}")
+    error = log_module.run_error(job, len(EARLIER), 1)
+    assert "makes a wheel with the version 1.1 instead of 1.0" in error.sentence
+
+
+def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(
+    job: CompileJob, fail: Callable[..., BuildfarmError]
+) -> None:
+    (job.source / "setup.py").write_text("import sys\nif '--cuda_ext' in sys.argv:\n    pass\n")
+    error = fail(BUILDING, 5)
+    assert "the wheel contains no library" in error.sentence
+    assert "--cuda_ext" in error.hints[0]
 
 
 @pytest.mark.parametrize(

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from builder.errors import BuildError
+from builder.matrix.axes import Cuda, Torch
+from builder.matrix.config import name_pattern
 from builder.records.cuda_sources import CudaSources
+from builder.wheels.build_scripts import identity
+from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.job import CompileJob
-from builder.wheels.wheel_checks import check_identity, find_cuda_sources, unmet_requirements, without_compiled
+from builder.wheels.wheel_checks import (
+    answered_identity,
+    check_identity,
+    find_cuda_sources,
+    identity_question,
+    other_identity,
+    unmet_requirements,
+    without_compiled,
+)
 from tests.unit.matrix import make
 from tests.unit.wheels.make_record import BUILD, TOOLCHAIN
 
 
 def job(name: str, version: str) -> CompileJob:
     recipe = replace(make.recipe("ops"), name=name, version=version)
-    return CompileJob(BUILD, recipe, TOOLCHAIN, Path(), Path(), Path("log"), 1, "", "")
+    return CompileJob(replace(BUILD, extension=name), recipe, TOOLCHAIN, Path(), Path(), Path("log"), 1, "", "")
 
 
 @pytest.mark.parametrize(
@@ -35,8 +48,8 @@ def test_the_same_name_and_public_version(name: str, version: str, wheel: str) -
 @pytest.mark.parametrize(
     ("name", "version", "sentence", "hint"),
     [
-        ("my_ops", "0.4.0", "made a wheel with the version 0.3.0 instead of 0.4.0", "set `version: 0.3.0`"),
-        ("ops", "0.3.0", "made a wheel with the name my_ops instead of ops", "set `name: my_ops`"),
+        ("my_ops", "0.4.0", "makes a wheel with the version 0.3.0 instead of 0.4.0", "set `version: 0.3.0`"),
+        ("ops", "0.3.0", "makes a wheel with the name my_ops instead of ops", "set `name: my_ops`"),
         ("my_ops", "0.3.0.dev1", "the version 0.3.0 instead of 0.3.0.dev1", "set `version: 0.3.0`"),
     ],
 )
@@ -45,6 +58,78 @@ def test_another_name_or_version(name: str, version: str, sentence: str, hint: s
         check_identity(Path("my_ops-0.3.0-cp312-cp312-linux_x86_64.whl"), job(name, version))
     assert sentence in caught.value.sentence
     assert hint in caught.value.hints[0]
+
+
+SETUP = "import os\nfrom setuptools import setup\nsetup(name='ops' + os.getenv('END', ''), version=os.getenv('NUMBER', '1.0'))\n"
+BACKEND = """\
+import pathlib
+
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    info = pathlib.Path(folder, "ops-1.0.dist-info")
+    info.mkdir()
+    options = "".join(config_settings.get("name", ()))
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\\nName: ops{options}\\nVersion: {VERSION}\\n")
+    return info.name
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "options", "status"),
+    [
+        ("1.0", (), 0),
+        ("1.0.0+cu130.abc", (), 0),
+        ("1.0", ("_cu130",), DIFFERS),
+        ("1.1", (), DIFFERS),
+        ("1.0-rc.1", (), 0),  # not in its normal form: compared after the compile
+        ("None\nboom", (), 0),
+    ],
+)
+def test_the_build_backend_is_asked_for_name_and_version(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], version: str, options: tuple[str, ...], status: int
+) -> None:
+    """As in a container: by the script that `before-build` runs."""
+    (tmp_path / "backend.py").write_text(BACKEND.replace("VERSION", repr(version)[1:-1]))
+    (tmp_path / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    asked = replace(job("ops", "1.0"), source=tmp_path)
+    asked = replace(asked, recipe=replace(asked.recipe, config_settings={"name": options}))
+    assert identity.ask(sys.executable, str(tmp_path), identity_question(asked)) == status
+    answer = answered_identity(capfd.readouterr().out)
+    if status:
+        assert answer is not None
+        assert other_identity(asked, *answer) is not None
+
+
+@pytest.mark.parametrize(
+    ("files", "asked"),
+    [
+        ({"pyproject.toml": "[project]\nname = 'ops'\nversion = '1.0'\n"}, False),
+        ({"pyproject.toml": "[project]\nname = 'ops'\ndynamic = ['version']\n"}, True),
+        ({"setup.py": "from setuptools import setup\nsetup(name='ops', version='1.0')\n"}, False),
+        ({"setup.py": SETUP}, True),
+        ({"setup.py": "setup(name='ops', version='1.0')\n", "setup.cfg": "[metadata]\nversion = attr: ops.v\n"}, True),
+        ({"pyproject.toml": "[build-system]\nbuild-backend = 'other'\n"}, True),
+    ],
+)
+def test_a_backend_is_asked_only_for_what_the_files_do_not_state(
+    tmp_path: Path, files: dict[str, str], asked: bool
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert bool(identity_question(replace(job("ops", "1.0"), source=tmp_path))) is asked
+
+
+def test_numbers_of_the_cell_in_a_name() -> None:
+    recipe = replace(make.recipe("ops"), pattern="ops-cu{cuda}-torch{torch}")
+    assert recipe.wheel_name(Torch(2, 11, 0), Cuda(12, 6)) == "ops-cu126-torch211"
+    assert recipe.makes("ops_cu126_torch211")
+    assert not recipe.makes("ops_cu126")
+    for name in ("ops-cu130", "ops-cuda13x", "ops-cu13", "ops-130-pt211"):
+        pattern = name_pattern(name, Torch(2, 11, 0), Cuda(13, 0))
+        assert "{cuda" in pattern
+        assert replace(recipe, pattern=pattern).wheel_name(Torch(2, 11, 0), Cuda(13, 0)) == name
+    assert name_pattern("ops130x", Torch(2, 11, 0), Cuda(12, 6)) == "ops130x"
 
 
 LOGS = {
