@@ -20,6 +20,7 @@ _DEVICE_QUERIES = {
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "mem_get_info",
 }
 _EXTENSIONS = {"CUDAExtension": True, "CppExtension": False, "SyclExtension": False, "Extension": False}
 _ARCH = re.compile(r"(?:compute|sm)_(\d{2,3}[af]?)\b")

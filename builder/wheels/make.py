@@ -42,7 +42,8 @@ def make_wheel(
     cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
     raw = executor.compile(job, stage)
     check_identity(raw, job)
-    check_compiled(raw, job, executor.compiler_calls(job).with_name(CALLED_FILE), script)
+    called = executor.compiler_calls(job).with_name(CALLED_FILE).exists()
+    check_compiled(raw, job, script, text_since(job.log, start), called=called)
     stage("repair")
     provided = executor.libraries(job)
     wheel = repair(

@@ -103,13 +103,14 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return {}
 
 
-def check_compiled(wheel: Path, job: CompileJob, called: Path, script: SetupFacts) -> None:
-    """Raises BuildError for a wheel with libraries if no compiler was called: the file `called` does not exist.
+def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str, *, called: bool) -> None:
+    """Raises BuildError for a wheel with libraries if no compiler was called.
 
     Such a wheel was downloaded, or its libraries are files of the source: its record would name a toolchain that made
-    nothing of it.
+    nothing of it. `called` is whether a launcher was called; a compiler without a launcher shows in `log`, the output
+    of the build.
     """
-    if called.exists():
+    if called or _COMPILES.search(log):
         return
     with WheelFile(wheel) as archive:
         libraries = [name for name in archive.names if re.search(r"\.so(?:\.[\d.]+)?$", name)]

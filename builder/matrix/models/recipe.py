@@ -257,8 +257,9 @@ class RecipeModel(StrictModel):
     )
     assume_cuda: bool = Field(
         default=False,
-        description="Make torch.cuda.is_available() return True during the build, for a setup.py that compiles CUDA"
-        " code only on a machine with a GPU.",
+        description="Make torch.cuda answer during the build as on a machine with a GPU of each architecture of the"
+        " plan: is_available, device_count, get_device_capability, get_device_name, get_device_properties. For a"
+        " setup.py that compiles CUDA code only on a machine with a GPU.",
         examples=[True],
     )
     override_architectures: bool = Field(

@@ -76,16 +76,12 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
         draft.note(
             "setup.py reads FORCE_CUDA", "buildfarm sets FORCE_CUDA, so that CUDA code is compiled without a GPU"
         )
+    if script.device_queries:
+        found = f"setup.py calls {and_list(f'torch.cuda.{name}()' for name in script.device_queries)}"
+        draft.add("assume_cuda", True, found, "torch answers for a GPU of each architecture of the plan")
     elif script.asks_for_gpu and not switches:
-        if script.device_queries:
-            query = and_list(f"torch.cuda.{name}()" for name in script.device_queries)
-            draft.ask(
-                f"setup.py calls {query}, which needs a GPU",
-                "if setup.py can read a variable instead, set this variable under `env` in the recipe",
-            )
-        else:
-            found = "setup.py calls torch.cuda.is_available()"
-            draft.add("assume_cuda", True, found, "the call returns True during the build")
+        found = "setup.py calls torch.cuda.is_available()"
+        draft.add("assume_cuda", True, found, "the call returns True during the build")
 
 
 def _add_options(draft: Draft, script: SetupFacts) -> None:

@@ -1,15 +1,53 @@
-"""Makes torch.cuda.is_available() return True while a recipe is built on a machine without a GPU.
+"""Makes torch.cuda answer as on a machine with a GPU of each architecture of the plan, while a recipe is built.
 
 buildfarm puts this folder on PYTHONPATH for recipes with `assume_cuda: true`, never for proofs. Many setup.py scripts
-call this function to decide whether to compile CUDA sources. It replaces the function when torch.cuda is imported.
+call these functions to decide what to compile. It replaces them when torch.cuda is imported. The architectures are
+those of TORCH_CUDA_ARCH_LIST, the newest one is the first GPU. Without the variable, only is_available() is replaced.
 It must run under every Python that builds a recipe, so it uses only Python 3.8 syntax.
 """
 
+from __future__ import annotations
+
 import importlib.abc
 import importlib.machinery
+import os
+import re
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Optional, Sequence  # collections.abc.Sequence takes no [str] before Python 3.9
+
+#: Bytes and multiprocessors of each GPU: those of an H100.
+_MEMORY, _MULTIPROCESSORS = 80 << 30, 132
+
+
+def _capabilities() -> list[tuple[int, int]]:
+    listed = re.findall(r"(\d+)\.(\d)", os.environ.get("TORCH_CUDA_ARCH_LIST", ""))
+    return sorted({(int(major), int(minor)) for major, minor in listed}, reverse=True)
+
+
+def _answer_as_with_gpus(module: ModuleType) -> None:
+    vars(module).update(is_available=lambda: True)
+    capabilities = _capabilities()
+    if not capabilities:
+        return
+
+    def properties(device: object = None) -> SimpleNamespace:
+        index = device if isinstance(device, str) else getattr(device, "index", device)
+        digits = re.sub(r"\D", "", str(index or 0))
+        major, minor = capabilities[int(digits or 0)]
+        name = f"NVIDIA GPU of compute capability {major}.{minor}"
+        return SimpleNamespace(
+            name=name, major=major, minor=minor, total_memory=_MEMORY, multi_processor_count=_MULTIPROCESSORS
+        )
+
+    vars(module).update(
+        device_count=lambda: len(capabilities),
+        current_device=lambda: 0,
+        get_device_properties=properties,
+        get_device_name=lambda device=None: properties(device).name,
+        get_device_capability=lambda device=None: (properties(device).major, properties(device).minor),
+        mem_get_info=lambda *_: (_MEMORY, _MEMORY),
+    )
 
 
 class _AssumeCuda(importlib.abc.MetaPathFinder):
@@ -25,7 +63,7 @@ class _AssumeCuda(importlib.abc.MetaPathFinder):
 
         def exec_module(module: ModuleType) -> None:
             execute(module)
-            module.is_available = lambda: True  # type: ignore[attr-defined]
+            _answer_as_with_gpus(module)
 
         spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec

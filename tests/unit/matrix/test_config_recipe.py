@@ -114,7 +114,8 @@ def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
         ),
         pytest.param(
             {"name": "a/b"},
-            "`name`: 'a/b' is not a name for a wheel; use letters, digits, - and _, and {cuda}, {cuda_major} and {torch}",
+            "`name`: 'a/b' is not a name for a wheel; use letters, digits, - and _, and {cuda}, {cuda_major} and"
+            " {torch}",
             id="name",
         ),
         pytest.param({"version": "new"}, "`version`: 'new' is not a version; write it like 1.2.3", id="version"),

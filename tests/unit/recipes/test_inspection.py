@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import UsageError
 from builder.matrix.config import GitSource, PathSource
 from builder.recipes.fetch import PinnedSource
@@ -20,7 +21,7 @@ from setuptools import find_packages, setup
 from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 %s
 setup(name="small-ops", version="1.2.0", packages=find_packages(), cmdclass={"build_ext": BuildExtension},
-      ext_modules=[CUDAExtension(name="small_ops._C", sources=["csrc/ops.cpp", "csrc/ops.cu"]%s)]%s)
+      ext_modules=[CUDAExtension(name="small_ops._C", sources=["csrc/bind.cpp", "csrc/ops.cu"]%s)]%s)
 """
 
 
@@ -29,7 +30,7 @@ def tree(tmp_path: Path) -> Path:
     for name, text in {
         "setup.py": SETUP % ("", "", ""),
         "small_ops/__init__.py": "import torch\nfrom small_ops import _C\n",
-        "csrc/ops.cpp": PYBIND,
+        "csrc/bind.cpp": PYBIND,
         "csrc/ops.cu": "__global__ void k() {}\n",
     }.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -68,6 +69,8 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
     ("line", "key", "value"),
     [
         ("cuda = torch.cuda.is_available()", "assume_cuda", True),
+        ("arch = torch.cuda.get_device_capability() if torch.cuda.is_available() else None", "assume_cuda", True),
+        ("count = torch.cuda.device_count()", "assume_cuda", True),
         ('cuda = os.getenv("OPS_FORCE_CUDA", "0") == "1"', "env", {"OPS_FORCE_CUDA": "1"}),
         ('cuda = os.environ.get("BUILD_CUDA_EXT") == "TRUE"', "env", {"BUILD_CUDA_EXT": "TRUE"}),
         ('cuda = os.environ["WITH_CUDA"]', "env", {"WITH_CUDA": "1"}),
@@ -101,7 +104,6 @@ def test_force_cuda_is_set_by_buildfarm_already(tree: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "question"),
     [
-        ("arch = torch.cuda.get_device_capability() if torch.cuda.is_available() else None", "needs a GPU"),
         ('arch = os.getenv("OPS_CUDA_ARCH", "")', "OPS_CUDA_ARCH"),
     ],
 )
@@ -129,10 +131,10 @@ def test_forgotten_and_missing_files(tree: Path) -> None:
     (tree / "csrc" / "forgotten.cu").write_text("")
     (tree / "csrc" / "included.cu").write_text("")
     (tree / "csrc" / "ops.cu").write_text('#include "included.cu"\n')
-    (tree / "csrc" / "ops.cpp").unlink()
+    (tree / "csrc" / "bind.cpp").unlink()
     text = found(inspect(tree))
     assert "does not name csrc/forgotten.cu" in text
-    assert "? setup.py compiles csrc/ops.cpp, which the source does not contain" in text
+    assert "? setup.py compiles csrc/bind.cpp, which the source does not contain" in text
 
 
 @pytest.mark.parametrize(
@@ -146,7 +148,7 @@ def test_forgotten_and_missing_files(tree: Path) -> None:
 )
 def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi: object) -> None:
     (tree / "setup.py").write_text(SETUP % ("", options, ""))
-    (tree / "csrc" / "ops.cpp").write_text(f"#include <{header}>\nTORCH_LIBRARY(small_ops, m) {{}}\n")
+    (tree / "csrc" / "bind.cpp").write_text(f"#include <{header}>\nTORCH_LIBRARY(small_ops, m) {{}}\n")
     draft = inspect(tree)
     assert keys(draft)["abi"] == abi
     assert keys(draft)["imports"] == ["small_ops"]
@@ -252,7 +254,7 @@ def test_sources_that_cmake_downloads(tree: Path, module: str) -> None:
 @pytest.mark.parametrize("imports", ["torch", "ctypes"])
 def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> None:
     (tree / "setup.py").unlink()
-    (tree / "csrc/ops.cpp").write_text('extern "C" void f() {}\n')
+    (tree / "csrc/bind.cpp").write_text('extern "C" void f() {}\n')
     (tree / "small_ops/__init__.py").write_text(f"import {imports}\n")
     (tree / "pyproject.toml").write_text('[project]\nname = "small-ops"\nversion = "0.3"\n')
     draft = inspect(tree)
@@ -273,10 +275,10 @@ def test_version_from_the_package_or_from_git(tree: Path) -> None:
 def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
     for path in (tree / "csrc").iterdir():
         path.unlink()
-    with pytest.raises(UsageError, match=r"setup.py compiles csrc/ops.cpp, but the folder does not contain"):
+    with pytest.raises(UsageError, match=r"setup.py compiles csrc/bind.cpp, but the folder does not contain"):
         inspect(tree)
-    (tree / "setup.py").write_text((tree / "setup.py").read_text().replace("csrc/ops", "../csrc/ops"))
-    with pytest.raises(UsageError, match=r"setup.py compiles ../csrc/ops.cpp, which is outside of the folder"):
+    (tree / "setup.py").write_text((tree / "setup.py").read_text().replace("csrc/", "../csrc/"))
+    with pytest.raises(UsageError, match=r"setup.py compiles ../csrc/bind.cpp, which is outside of the folder"):
         inspect(tree)
     (tree / "setup.py").rename(tree / "csrc" / "setup.py")
     with pytest.raises(UsageError, match=r"no setup.py and no pyproject.toml") as raised:
@@ -294,3 +296,43 @@ def test_a_repository_pins_its_commit(tree: Path) -> None:
     source = GitSource("https://host/name", "0" * 40, "python")
     draft = inspect_source(PinnedSource(source, "https://host/name@v1", "git repository", "name"), tree)
     assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}
+
+
+def test_requirements_that_setup_py_installs_by_pip(tree: Path) -> None:
+    line = "import subprocess, sys\n"
+    line += "subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', 'cython<4', '-r', 'more.txt'])\n"
+    line += "import os\nos.system('pip install --index-url https://index.example/simple pybind11')"
+    (tree / "more.txt").write_text("# tools\nnumpy==1.26 # old\n-e .\n")
+    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    draft = inspect(tree)
+    assert keys(draft)["build_requires"] == ["cython<4", "numpy==1.26", "pybind11"]
+    assert "setup.py installs" in found(draft)
+
+
+@pytest.mark.parametrize(
+    ("line", "downloads"),
+    [
+        ("import urllib", True),
+        ("from urllib import request", True),
+        ("from urllib import parse", False),
+        ("import urllib.parse", False),
+        ("import wget", True),
+        ("subprocess.check_call(['wget', url])", True),
+        ("os.system('curl -LO ' + url)", True),
+        ("print('no curl here')", False),
+    ],
+)
+def test_ways_to_download(tree: Path, line: str, downloads: bool) -> None:
+    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    assert read_setup_script(tree).downloads is downloads
+
+
+def test_options_of_the_command_line(tree: Path) -> None:
+    line = "if '--cuda_ext' in sys.argv and '--inplace' not in sys.argv:\n    pass\n"
+    line += "for word in sys.argv:\n    if word.startswith('--blas=') or word == '--cpu_only':\n        pass"
+    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    draft = inspect(tree)
+    assert keys(draft)["config_settings"] == {"--global-option": ["--cuda_ext"]}
+    (question,) = draft.questions
+    assert "--blas=… and --cpu_only" in question
+    assert "[--cuda_ext, --blas=…]" in question

@@ -55,6 +55,24 @@ def test_there_is_a_gpu_with_the_shim_and_none_without(python: Path, code: str, 
 
 
 @pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
+def test_gpus_are_those_of_the_plan(python: Path, torch: Path) -> None:
+    """The newest architecture is the first GPU."""
+    code = """
+import os
+os.environ["TORCH_CUDA_ARCH_LIST"] = "8.0;9.0a;12.0+PTX"
+import torch
+cuda = torch.cuda
+found = [cuda.get_device_capability(n) for n in range(cuda.device_count())]
+print(found, cuda.get_device_capability(), cuda.get_device_capability("cuda:1"), cuda.current_device())
+print(cuda.get_device_properties(2).total_memory >= 16 << 30, "8.0" in cuda.get_device_name(2))
+"""
+    assert say(python, code, SHIM, torch).splitlines() == [
+        "[(12, 0), (9, 0), (8, 0)] (12, 0) (9, 0) 0",
+        "True True",
+    ]
+
+
+@pytest.mark.parametrize("python", PYTHONS.values(), ids=PYTHONS.keys())
 def test_what_is_not_torch_is_left_alone(python: Path, tmp_path: Path) -> None:
     code = "import json, sys; print('torch' in sys.modules, json.dumps([1]))"
     assert say(python, code, SHIM) == "False [1]"

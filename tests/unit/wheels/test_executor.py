@@ -162,7 +162,7 @@ def test_a_source_that_states_name_and_version_is_not_asked(job: CompileJob) -> 
 
 def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
     """They replace the same option of the source's table, and are those of a local build."""
-    wanted = {"--global-option": ("--cuda_ext", "--x=a b")}
+    wanted: dict[str, tuple[str, ...]] = {"--global-option": ("--cuda_ext", "--x=a b")}
     job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, config_settings=wanted))
     upstream = Upstream(config_settings="--global-option=--theirs other=1")
     settings, _ = write_inputs(job, CONTAINER, upstream, torch_index=[])

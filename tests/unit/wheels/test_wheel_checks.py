@@ -60,7 +60,7 @@ def test_another_name_or_version(name: str, version: str, sentence: str, hint: s
     assert hint in caught.value.hints[0]
 
 
-SETUP = "import os\nfrom setuptools import setup\nsetup(name='ops' + os.getenv('END', ''), version=os.getenv('NUMBER', '1.0'))\n"
+SETUP = "import os\nfrom setuptools import setup\nsetup(name='ops' + os.getenv('END', ''), version='1.0')\n"
 BACKEND = """\
 import pathlib
 
