@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from ctypes.util import find_library
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from builder.diagnosis.hints import hints_for
 from builder.errors import BuildfarmError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import Selection
+from builder.proof import Check, Verdict
 from builder.recipes.added import Added
 from builder.result import BuildResult
 from builder.wheelfile.facts import read_facts
@@ -349,6 +351,22 @@ def test_libraries_of_the_packaged_toolkit(sources: Sources, monkeypatch: pytest
     assert result.stored is not None
     (library,) = read_facts(result.stored.wheel).libraries
     assert {"libcuda.so.1", "libcublas.so.13", "libnvrtc.so.13"} <= set(library.needed)
+
+
+def test_a_wheel_that_needs_the_driver(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Report 6: a wheel that links libcuda is made on a machine without a driver, which cannot import it."""
+    packaged_toolkit(sources, monkeypatch)
+    calls = "int cuInit(unsigned);\nint call(void) { return cuInit(0); }\n"
+    setup = SETUP.replace('c.c"])', 'c.c"], libraries=["cuda"])')
+    sources.write(setup, {"t0/csrc/c.c": MODULE.format(answer=42) + calls})
+    sources.add()
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused
+    if not find_library("cuda"):  # without a driver, the import says nothing about the wheel
+        (imported,) = [proof for proof in result.proofs if proof.check is Check.IMPORT]
+        assert imported.verdict is Verdict.NOT_RUN
+        assert "needs libcuda.so.1 of NVIDIA's driver" in imported.reason
 
 
 @pytest.mark.parametrize(

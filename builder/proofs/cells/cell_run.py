@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from ctypes.util import find_library
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +20,8 @@ from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironme
 from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
+from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.facts import read_facts
 from builder.wheels.toolchain.uv import DiskFullError, KilledError, UnsatisfiableError
 
 #: The gate uses every core: two gates at the same time would run into their time limits.
@@ -75,6 +79,9 @@ class CellRunner:
                     return CellRun(symbols, _import_failed(reason, {}, sha256, cell))
                 outcome = environment.try_import(recipe.modules)
                 if outcome.verdict is Verdict.FAILED:
+                    if lacking := _missing_driver(outcome.reason, wheel):
+                        import_not_run = _not_run(Check.IMPORT, lacking, sha256, cell)
+                        return CellRun(symbols, (import_not_run, *gate_not_run(lacking, sha256, cell)))
                     return CellRun(symbols, _import_failed(outcome.reason, outcome.evidence, sha256, cell))
                 imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
                 answer = self._run_gate(environment, cell, wheel, recipe)
@@ -138,6 +145,19 @@ def _install_failure(install: Callable[[], None], errors: tuple[type[BuildfarmEr
     except errors as error:
         return f"the wheel cannot be installed: {error.sentence}"
     return ""
+
+
+def _missing_driver(reason: str, wheel: Path) -> str:
+    """Why an import failed that needs NVIDIA's driver on a machine without it, or "".
+
+    Such a failure says nothing about the wheel. A wheel cannot claim it: one of its libraries needs the driver's, and
+    the loader does not find that here.
+    """
+    found = re.search(r"\blib([\w-]+)\.so[.\d]*(?=: cannot open shared object file)", reason)
+    if not found or not is_driver_library(found[0]) or find_library(found[1]):
+        return ""
+    needed = {name for library in read_facts(wheel).libraries for name in library.needed}
+    return f"it needs {found[0]} of NVIDIA's driver, which is not here" if found[0] in needed else ""
 
 
 def _import_failed(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) -> tuple[Proof, ...]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from builder.errors import MissingToolError
-from builder.proofs.cells.cell_run import _install_companions
+from builder.proofs.cells import cell_run
+from builder.proofs.cells.cell_run import _install_companions, _missing_driver
 from builder.wheels.toolchain.uv import DiskFullError
 
 
@@ -29,3 +32,22 @@ def test_full_disk_is_not_a_missing_companion() -> None:
 
     with pytest.raises(DiskFullError):
         _install_companions(["numpy"], install)
+
+
+@pytest.mark.parametrize(
+    ("library", "needed", "here", "lacking"),
+    [
+        ("libcuda.so.1", "libcuda.so.1", None, True),
+        ("libcuda.so.1", "libcuda.so.1", "libcuda.so.1", False),  # the driver is here: the wheel is at fault
+        ("libcuda.so.1", "libc.so.6", None, False),  # the wheel only says so
+        ("libcudart.so.13", "libcudart.so.13", None, False),  # not of the driver
+    ],
+)
+def test_an_import_without_the_driver_says_nothing(
+    library: str, needed: str, here: str | None, lacking: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cell_run, "find_library", lambda _: here)
+    facts = SimpleNamespace(libraries=[SimpleNamespace(needed=(needed,))])
+    monkeypatch.setattr(cell_run, "read_facts", lambda _: facts)
+    reason = f"import of ops failed: ImportError: {library}: cannot open shared object file: No such file or directory"
+    assert bool(_missing_driver(reason, Path("ops.whl"))) is lacking
