@@ -86,8 +86,6 @@ def cache_variables(objects: str, statistics_dir: str, cache_dir: str, socket: s
 def compiler_variables(objects: str, *, toolkit: str, site: str, cc: str, cxx: str, path: str) -> dict[str, str]:
     """A build's compilers, toolkit and PATH through the launchers, in place of the real ones that are given."""
     layout = Layout(Path(objects))
-    # Where linkers find the libraries of the toolkit and of torch's CUDA packages, as NVIDIA's images set it.
-    packaged = [f"{layout.site}/nvidia/{name}/lib" for name in ("cudnn", "nccl", "cusparselt", "nvshmem")]
     return {
         "BUILDFARM_TOOLKIT": toolkit,
         "BUILDFARM_SITE": site,
@@ -96,7 +94,6 @@ def compiler_variables(objects: str, *, toolkit: str, site: str, cc: str, cxx: s
         "CC": Path(cc).name,
         "CXX": Path(cxx).name,
         "CUDA_HOME": str(layout.cuda),
-        "LIBRARY_PATH": ":".join([f"{layout.cuda}/lib64", f"{layout.cuda}/lib64/stubs", *packaged]),
         "PATH": f"{layout.launch}:{layout.cuda}/bin:{path}",
     }
 

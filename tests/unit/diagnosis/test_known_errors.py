@@ -134,3 +134,31 @@ def test_a_build_for_an_older_release_has_no_hint_about_a_newer_one() -> None:
     nvtx = "a.cpp:1:1: fatal error: nvToolsExt.h: No such file or directory"
     assert hints(nvtx, cuda=Cuda(12, 4)) == []
     assert re.match("CUDA 12.9 moved or removed nvToolsExt.h", hints(nvtx)[0])
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ("fatal: not a git repository (or any of the parent directories): .git", "a build has no `.git`"),
+        ("LookupError: setuptools-scm was unable to detect version for /project.", "a build has no `.git`"),
+        ("RuntimeError: Unable to detect version control system. Checked: Git.", "a build has no `.git`"),
+        ("RuntimeError: This does not appear to be a Git project", "a build has no `.git`"),
+        ("git.exc.InvalidGitRepositoryError: /project", "a build has no `.git`"),
+        ("Exception: Versioning for this project requires either an sdist tarball, or", "a build has no `.git`"),
+        ("error: package directory 'tests' does not exist", "exclude `tests` from `packages`"),
+        ("RuntimeError: Found no NVIDIA driver on your system.", "`assume_cuda: true`"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'nvidia-smi'", "no driver"),
+        ("/env/bin/python: No module named cython", "add `cython` to `build_requires`"),
+        ("a.c:1:10: fatal error: npp.h: No such file or directory", "`cuda-toolkit[npp]`: add it"),
+    ],
+)
+def test_what_a_source_expects_of_its_build(message: str, hint: str) -> None:
+    (found,) = hints(message)
+    assert hint in found
+
+
+def test_a_header_of_an_installed_package_is_not_searched() -> None:
+    message = "a.c:1:10: fatal error: cublas_v2.h: No such file or directory"
+    error = FirstError(message, message)
+    (found,) = hints_for(error, NEWEST, CUDA, container=False, packages=["nvidia-cublas==13.1.0.3"])
+    assert "is in `nvidia-cublas`, which is installed" in found

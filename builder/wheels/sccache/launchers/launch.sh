@@ -28,6 +28,14 @@ rest=${rest%:}
 PATH=$home/compilers$rest
 export PATH
 
+# Linkers find the libraries of the toolkit, its stub of the driver, and the libraries of torch's CUDA packages, after
+# the folders that the image or the recipe names.
+LIBRARY_PATH=${LIBRARY_PATH:+$LIBRARY_PATH:}$home/cuda/lib64:$home/cuda/lib64/stubs
+for folder in cudnn nccl cusparselt nvshmem; do
+    LIBRARY_PATH=$LIBRARY_PATH:$home/site/nvidia/$folder/lib
+done
+export LIBRARY_PATH
+
 # nvcc's own threads would multiply the number of compilers, for which the plan reserved the memory: remove them. With
 # BUILDFARM_NVCC_ARCHITECTURES (the recipe's `override_architectures`), also remove each choice of GPU architectures; the
 # plan's are appended below.
