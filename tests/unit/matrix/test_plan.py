@@ -49,6 +49,19 @@ def test_cpython_one_build_for_each_series_cuda_and_python() -> None:
     ]
 
 
+def test_numbers_of_the_cell_in_the_name_of_the_wheel() -> None:
+    named = replace(recipe("ops", (STABLE, "")), pattern="ops-cu{cuda_major}")
+    other = replace(recipe("others"), pattern="others-cu{cuda}-torch{torch}")
+    plan = planned(matrix(torch=["2.11"], cuda=["12.6", "13.0"], python=["3.12"]), named, other)
+    assert {build.wheel_name for build in plan.builds} == {
+        "ops-cu12",
+        "ops-cu13",
+        "others-cu126-torch211",
+        "others-cu130-torch211",
+    }
+    assert '"project": "ops-cu13"' in plan_to_json(plan)
+
+
 def test_patch_releases_share_one_build_against_the_oldest() -> None:
     m = matrix(["2.2.2", "2.2.0", "2.2.1"], ["12.1"], ["3.12"])
     cells = "torch2.2.0-cu121-cp312 torch2.2.1-cu121-cp312 torch2.2.2-cu121-cp312"

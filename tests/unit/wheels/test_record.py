@@ -39,6 +39,14 @@ def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
     assert record.stand_in
 
 
+def test_a_record_with_a_name_of_its_own_and_options_is_read_back_as_it_was(tmp_path: Path) -> None:
+    record = make_record.record()
+    settings = replace(record.settings, config_settings={"--global-option": ("--cuda_ext", "--blas=x")})
+    record = replace(record, settings=settings, build=replace(record.build, project="ops_cu130"))
+    assert read_record(wheel_with(tmp_path, json.dumps(record.to_json()))) == record
+    assert record.build.wheel_name == "ops_cu130"
+
+
 def test_the_source_is_named_without_a_place_or_a_password(tmp_path: Path) -> None:
     patch = tmp_path / "01-fix.patch"
     patch.write_text("--- a\n")
