@@ -86,7 +86,11 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
 
 def _add_options(draft: Draft, script: SetupFacts) -> None:
     """The options of the command line: those that switch CUDA on are set, and the user decides about the others."""
-    switches = [name for name in script.options if _EXTENSIONS_ON.fullmatch(name) and not _OFF.search(name.upper())]
+    switches = [
+        name
+        for name in script.options
+        if _EXTENSIONS_ON.fullmatch(name) and not _OFF.search(name.upper().replace("-", "_"))
+    ]
     if switches:
         found = f"setup.py compiles more with {and_list(switches)} on its command line"
         draft.add("config_settings", {"--global-option": switches}, found, "buildfarm passes these options")

@@ -329,10 +329,11 @@ def test_ways_to_download(tree: Path, line: str, downloads: bool) -> None:
 
 def test_options_of_the_command_line(tree: Path) -> None:
     line = "if '--cuda_ext' in sys.argv and '--inplace' not in sys.argv:\n    pass\n"
+    line += "no_gpu = '--no-cuda' in sys.argv\n"
     line += "for word in sys.argv:\n    if word.startswith('--blas=') or word == '--cpu_only':\n        pass"
     (tree / "setup.py").write_text(SETUP % (line, "", ""))
     draft = inspect(tree)
     assert keys(draft)["config_settings"] == {"--global-option": ["--cuda_ext"]}
     (question,) = draft.questions
-    assert "--blas=… and --cpu_only" in question
-    assert "[--cuda_ext, --blas=…]" in question
+    assert "--no-cuda, --blas=… and --cpu_only" in question
+    assert "[--cuda_ext, --no-cuda]" in question
