@@ -33,7 +33,7 @@ def hints_for(
     requirements.
     """
     message = plain_quotes(error.message)
-    for known in knowledge().errors:
+    for known in (each for each in knowledge().errors if each.section != "imports"):
         if not (known.torch and torch < known.torch) and not (known.cuda and cuda < known.cuda):
             for form in known.forms:
                 if found := form.search(message):

@@ -14,7 +14,7 @@ from builder.matrix.facts.text_yaml import read_text_yaml
 _FILE = Path(__file__).with_name("known_errors.yaml")
 
 #: The keys of the file with errors; an error is looked for in this order.
-SECTIONS = ("removed_from_torch", "missing_include", "removed_from_cuda", "compilers", "sources", "outputs")
+SECTIONS = ("removed_from_torch", "missing_include", "removed_from_cuda", "compilers", "sources", "outputs", "imports")
 #: How gcc, clang and nvcc say that they do not know a name; every quote is written '.
 _UNKNOWN_NAME = (
     r"'(?:\w+::)*(?P<name>{names})(?:\(.*\))?'"

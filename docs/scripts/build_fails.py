@@ -34,7 +34,7 @@ def build_fails_page() -> str:
             [
                 [error.about, error.cause, sentence(error.hint), code(error.example.replace("`", "'")), error.source]
                 for error in knowledge().errors
-                if error.section == "outputs"
+                if error.section in ("outputs", "imports")
             ],
         ),
         "## Missing headers, libraries and CMake packages",

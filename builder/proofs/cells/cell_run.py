@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, BuildfarmError, MissingToolError
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
@@ -153,11 +153,12 @@ def _missing_driver(reason: str, wheel: Path) -> str:
     Such a failure says nothing about the wheel. A wheel cannot claim it: one of its libraries needs the driver's, and
     the loader does not find that here.
     """
-    found = re.search(r"\blib([\w-]+)\.so[.\d]*(?=: cannot open shared object file)", reason)
-    if not found or not is_driver_library(found[0]) or find_library(found[1]):
+    found = reports("no-library", reason)
+    name = found["library"] if found else ""
+    if not is_driver_library(name) or find_library(name.removeprefix("lib").partition(".so")[0]):
         return ""
-    needed = {name for library in read_facts(wheel).libraries for name in library.needed}
-    return f"it needs {found[0]} of NVIDIA's driver, which is not here" if found[0] in needed else ""
+    needed = {each for library in read_facts(wheel).libraries for each in library.needed}
+    return f"it needs {name} of NVIDIA's driver, which is not here" if name in needed else ""
 
 
 def _import_failed(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) -> tuple[Proof, ...]:

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Messages of the dynamic linker and of Python that name the cause, wherever they are in a long message.
-_CAUSE = re.compile(
-    r"cannot open shared object file|undefined symbol|No module named|invalid ELF header|version `\w+' not found"
-)
-_NO_MODULE = re.compile(r"No module named '([\w.]+)'")
-#: Libraries that importing torch loads: torch's own, and those of CUDA that torch depends on.
-_LOADED_BY_TORCH = re.compile(r"(lib(?:c10|torch|shm|cu|nv|nccl)[\w-]*\.so[.\d]*): cannot open shared object file")
+from builder.diagnosis.known_errors import reports
+from builder.wheelfile.driver import is_driver_library
+
+#: What names the cause, wherever it is in a long message.
+_CAUSES = ("no-library", "undefined-symbol", "no-module", "bad-library")
+#: Libraries that importing torch loads: torch's own, and those of CUDA that torch depends on. The driver's is not one.
+_LOADED_BY_TORCH = re.compile(r"lib(?:c10|torch|shm|cu|nv|nccl)[\w-]*\.so[.\d]*")
 _MOST = 300  # characters of one message
 
 
@@ -49,7 +49,7 @@ class RaisedImport:
         """The first line that names a missing library, symbol or module, from the innermost exception outwards."""
         for _, text in reversed(self.chain):
             for line in text.splitlines():
-                if _CAUSE.search(line):
+                if any(reports(name, line) for name in _CAUSES):
                     return line.strip()[:_MOST]
         return _headline(*self.chain[-1])
 
@@ -57,17 +57,21 @@ class RaisedImport:
         """What to change; `imports` are the modules of the recipe."""
         cause = self._cause()
         own = {name.partition(".")[0] for name in imports}
-        if missing := _NO_MODULE.search(cause):
-            name = missing[1].partition(".")[0]
+        if missing := reports("no-module", cause):
+            name = missing["module"].partition(".")[0]
             if name in own:
-                return [f"the wheel has no module {missing[1]}: add it to `packages` or `ext_modules` of its setup.py"]
+                module = missing["module"]
+                return [f"the wheel has no module {module}: add it to `packages` or `ext_modules` of its setup.py"]
             return [
                 f"add the package that provides `{name}` to `install_requires` in the extension's setup.py, or to"
                 " `dependencies` in its pyproject.toml",
                 f"add `{name}` to `requires` in the recipe: buildfarm then adds the requirement to the wheel",
             ]
-        if library := _LOADED_BY_TORCH.search(cause):
-            return needs_torch_first(library[1], self.module)
+        lacking = reports("no-library", cause)
+        if lacking and is_driver_library(lacking["library"]):
+            return ["install NVIDIA's driver, or run the import on a machine that has it"]
+        if lacking and _LOADED_BY_TORCH.fullmatch(lacking["library"]):
+            return needs_torch_first(lacking["library"], self.module)
         return []
 
 
