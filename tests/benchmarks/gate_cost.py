@@ -48,7 +48,9 @@ def _compare(python: str, recipe: Recipe, other: Path, rounds: int) -> int:
         for checkout, measured in figures.items():
             with tempfile.TemporaryDirectory() as scratch:
                 words = [f"{scratch}/gate", json.dumps(spec_of(recipe, 0).to_json()), str(recipe.cases)]
-                subprocess.run([sys.executable, "-c", pack_it, *words], check=True, env={"PYTHONPATH": str(checkout)})
+                subprocess.run(
+                    [sys.executable, "-P", "-c", pack_it, *words], check=True, env={"PYTHONPATH": str(checkout)}
+                )
                 answer = f"{scratch}/answer.json"
                 measured.append(_timed([python, "-I", f"{scratch}/gate", "--answer", answer]))
     wall, cpu = [], []
