@@ -46,6 +46,7 @@ OUTCOMES = {
     "smoke torchvision==0.26.0 --torch 2.11": (2, "torchvision 0.26.0: the index has no such wheel"),
     "smoke --ext NAME --pack gate.pyz": _NO_MATRIX,
     "rebuild --verify WHEEL": (2, "WHEEL: this wheel cannot be read: No such file or directory"),
+    "relabel FILE.whl": (2, "FILE.whl: this wheel cannot be read: No such file or directory"),
     "publish --to index": (3, "there is no wheel to publish"),
     "publish --to https://wheels.example/": (
         2,
