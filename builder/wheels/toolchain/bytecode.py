@@ -17,6 +17,7 @@ from builder.store import BYTECODE, Store, sync_file_system
 #: Imports modules. With a folder as first word, the bytecode of everything imported from there gets the header of
 #: PEP 552 with the hash of its source file: such bytecode is valid for every copy of the file, whatever its time is.
 _PROGRAM = """
+import os
 import sys
 from contextlib import suppress
 from importlib import import_module
@@ -37,6 +38,9 @@ for module in list(sys.modules.values()) if folder else ():
         with open(bytecode, "r+b") as stream:
             stream.seek(4)
             stream.write((3).to_bytes(4, "little") + found)
+sys.stdout.flush()
+sys.stderr.flush()
+os._exit(0)  # torch 2.2 under Python 3.12 waits at the exit, forever, for processes that its compiler started
 """
 
 

@@ -39,6 +39,7 @@ def ready(ops: list[str]) -> dict[str, Any]:
 
 
 def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) -> None:  # noqa: PLR0912 (a table)
+    rlimits.exit_with_parent(parent)  # which cannot kill the process group of a child that has none yet
     os.setsid()
     task_dir = Path(command["task_dir"])
     log = os.open(task_dir / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
