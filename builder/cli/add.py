@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from builder.cli.init import NewArchOption
 from builder.cli.options import (
     JsonOption,
@@ -19,6 +17,7 @@ from builder.cli.options import (
 )
 from builder.cli.output import print_data
 from builder.log import print_warning
+from builder.matrix.config import MATRIX
 
 EXAMPLES = examples(
     "buildfarm add torch-scatter==2.1.2",
@@ -33,7 +32,7 @@ def add(
     cuda: NewCudaOption = None,
     python: NewPythonOption = None,
     arch: NewArchOption = None,
-    matrix: MatrixOption = Path("matrix.yaml"),
+    matrix: MatrixOption = MATRIX,
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:

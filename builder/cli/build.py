@@ -49,7 +49,7 @@ from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit
 from builder.log import print_error, print_line, set_verbosity
 from builder.matrix.axes import Arch
-from builder.matrix.config import Selection
+from builder.matrix.config import MATRIX, Selection
 from builder.publish.plan_text import dry_run_json, dry_run_text
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def build(
     python: PythonOption = None,
     ext: ExtOption = None,
     arch: ArchOption = None,
-    matrix: MatrixOption = Path("matrix.yaml"),
+    matrix: MatrixOption = MATRIX,
     executor: ExecutorOption = ExecutorName.AUTO,
     image: ImageOption = None,
     no_pull: NoPullOption = False,

@@ -22,6 +22,7 @@ from builder.cli.options import (
     selection,
 )
 from builder.cli.output import print_data
+from builder.matrix.config import MATRIX
 
 EXAMPLES = examples(
     "buildfarm cases --ext NAME",
@@ -35,7 +36,7 @@ def cases(
     cuda: CudaOption = None,
     python: PythonOption = None,
     ext: ExtOption = None,
-    matrix: MatrixOption = Path("matrix.yaml"),
+    matrix: MatrixOption = MATRIX,
     executor: CasesExecutorOption = ExecutorName.AUTO,
     no_pull: NoPullOption = False,
     no_python_downloads: NoPythonDownloadsOption = False,

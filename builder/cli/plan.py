@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -23,6 +22,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.errors import UsageError
 from builder.log import print_warning
+from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
 from builder.matrix.plan_json import plan_to_json
 from builder.publish.ci.shards import Scope, shards_json
@@ -56,7 +56,7 @@ def plan(
     python: PythonOption = None,
     ext: ExtOption = None,
     arch: ArchOption = None,
-    matrix: MatrixOption = Path("matrix.yaml"),
+    matrix: MatrixOption = MATRIX,
     explain: ExplainOption = False,
     github: GithubOption = None,
     new_torch: NewTorchOption = False,

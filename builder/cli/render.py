@@ -21,6 +21,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.errors import Exit
 from builder.log import print_error
+from builder.matrix.config import MATRIX
 from builder.matrix.load import read_plan
 
 EXAMPLES = examples("buildfarm render --torch 2.11 --out dockerfiles.out", "buildfarm render --lock")
@@ -31,7 +32,7 @@ def render(
     cuda: CudaOption = None,
     python: PythonOption = None,
     ext: ExtOption = None,
-    matrix: MatrixOption = Path("matrix.yaml"),
+    matrix: MatrixOption = MATRIX,
     out: DockerfilesOption = Path("build/dockerfiles"),
     lock: LockOption = False,
     as_json: JsonOption = False,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from builder.matrix.config import RECIPE, GitSource, Recipe, SdistSource
+from builder.matrix.config import MATRIX, RECIPE, GitSource, Recipe, SdistSource
 from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.findings import Draft
@@ -56,7 +56,7 @@ def added_text(added: Added) -> str:
 
 def next_steps(added: Added) -> str:
     """The commands that the user may want to run after `add`."""
-    option = "" if added.matrix == Path("matrix.yaml") else f" --matrix {added.matrix}"
+    option = "" if added.matrix == MATRIX else f" --matrix {added.matrix}"
     build = f"  buildfarm build --ext {added.recipe.name}{option}"
     cases = f"  buildfarm cases --ext {added.recipe.name}{option}"
     lines = ["To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"]

@@ -17,7 +17,7 @@ from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import RECIPE, PathSource, Recipe, Selection, name_pattern
+from builder.matrix.config import MATRIX, RECIPE, PathSource, Recipe, Selection, name_pattern
 from builder.matrix.load import load_matrix, load_recipe, load_recipes
 from builder.matrix.plan import make_plan
 from builder.recipes.added import Added
@@ -48,7 +48,7 @@ class AddOptions:
     """
 
     source: str
-    matrix: Path = Path("matrix.yaml")
+    matrix: Path = MATRIX
     select: Selection = field(default_factory=Selection)
     store: Path | None = None
     archs: tuple[Arch, ...] = ()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from builder.commands.smoke.smoke_targets import SmokeTarget
 from builder.gate.outcome import Answer
@@ -17,6 +19,9 @@ from builder.publish.unchanged import write_if_changed
 from builder.result import SmokeResult
 from builder.store import Store
 from builder.timeline.recorder import Recorder
+
+if TYPE_CHECKING:
+    from builder.commands.index.verification import Verification
 
 #: Checks of a file that ask about other cells than those of `smoke`.
 _NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
@@ -52,14 +57,18 @@ class Kept:
             write_if_changed(proofs_path(target.wheel), proofs_json(known))
         return result
 
+    @cached_property
+    def _verification(self) -> Verification:
+        from builder.commands.index.verification import Verification  # noqa: PLC0415 - auditwheel loads slowly
+
+        return Verification(self._store)
+
     def _about_file(self, target: SmokeTarget) -> tuple[Proof, ...]:
         """The checks of the wheel file, as `publish` makes them: those that `build` made do not run again."""
         if target.sha256 not in self._files:
-            from builder.commands.index.verification import Verification  # noqa: PLC0415 - auditwheel loads slowly
-
             known = self._beside[target.wheel] or self._store.proofs(target.sha256)
             known = [proof for proof in known if proof.cell is None]
-            found = Verification(self._store).added(target.wheel, known, recipe=target.recipe)
+            found = self._verification.added(target.wheel, known, recipe=target.recipe)
             self._files[target.sha256] = tuple(
                 _of_cells(proof)
                 for proof in found

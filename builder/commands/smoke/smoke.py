@@ -109,7 +109,10 @@ def _smoke_cell(
     """Test one wheel in one cell, and save its proofs."""
     name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
     progress.start(name, log)
-    stage = lambda step: progress.stage(name, step.removesuffix(f" in {cell}"))  # noqa: E731
+
+    def stage(step: str) -> None:
+        progress.stage(name, step.removesuffix(f" in {cell}"))
+
     runner = CellRunner(store, cells, log, stage, linkage=False)
     run = runner.run(cell, target.wheel, target.sha256, target.recipe)
     result = kept.add(target, cell, run.proofs, run.answer)
