@@ -18,6 +18,7 @@ from builder.publish.remote.fields import UPLOAD_PATH
 from builder.publish.server.access_log import AccessLog
 from builder.publish.server.metrics import Metrics
 from builder.publish.server.pages import Pages
+from builder.publish.server.refused_bodies import RefusedBodies
 from builder.publish.server.replies import refusal
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
@@ -88,7 +89,8 @@ def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
         ]
     )
     app.router.redirect_slashes = False
-    return AccessLog(_Guard(app, settings.root_path.rstrip("/")), metrics, write, as_json=settings.json_log)
+    guarded = _Guard(app, settings.root_path.rstrip("/"))
+    return RefusedBodies(AccessLog(guarded, metrics, write, as_json=settings.json_log))
 
 
 class _Guard:
