@@ -44,7 +44,7 @@ def pure_wheel(
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in {**members, f"{info}/RECORD": record_of(members, f"{info}/RECORD")}.items():
             entry = zipfile.ZipInfo(name)
-            entry.external_attr = (0o100755 if "/bin/" in name else 0o100644) << 16
+            entry.external_attr = (0o100755 if content[:2] in ("#!", b"#!") else 0o100644) << 16
             archive.writestr(entry, content)
     return path
 
