@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_wheels_are_tested_on_workers(tmp_path: Path, monkeypatch: pytest.Monkey
 
         done = run(farm, "smoke", foreign, "--scheduler", farm.address)
         assert done.code == 0, done.all
-        assert f"{foreign.name} in {CELL}: 16 passed" in done.out
+        assert re.search(rf"{re.escape(foreign.name)} in {CELL}: \d+ passed, ", done.out)
         assert ") on plain" in done.err or ") on with-gpu" in done.err
         page = farm.folder / "report.html"
         assert run(farm, "report", "--out", page).code == 0
