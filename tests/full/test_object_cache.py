@@ -57,12 +57,12 @@ from torch.utils import cpp_extension
 flags = {{"cxx": ["-O1"], "nvcc": ["-O1", "-cudart", "shared"]}}
 toy = cpp_extension.CUDAExtension("toy", ["toy.cpp", "kernel.cu"], extra_compile_args=flags)
 build_ext = cpp_extension.BuildExtension.with_options(use_ninja={ninja})
-setup(name="toy", ext_modules=[toy], cmdclass={{"build_ext": build_ext}})
+setup(name="toy", version="1.0", ext_modules=[toy], cmdclass={{"build_ext": build_ext}})
 """
 
 PLAIN_SETUP = """
 from setuptools import Extension, setup
-setup(name="toy", ext_modules=[Extension("toy", ["toy.cpp"])])
+setup(name="toy", version="1.0", ext_modules=[Extension("toy", ["toy.cpp"])])
 """
 
 CMAKE = """
