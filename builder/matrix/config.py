@@ -154,7 +154,6 @@ class Recipe:
         max_size: bytes that the wheel file may have; 0: any number.
         memory_per_job: memory that one compiler needs at its peak, in bytes.
         pattern: distribution name of the wheel with PLACEHOLDERS; empty: `name`.
-        cibuildwheel_skip: parts of the source's own [tool.cibuildwheel] to ignore, such as `test`, or `all`.
 
     """
 
@@ -184,7 +183,6 @@ class Recipe:
     seconds_per_case: int = SECONDS_PER_CASE
     memory_per_job: int = MEMORY_PER_JOB
     max_size: int = 0
-    cibuildwheel_skip: tuple[str, ...] = ()
     pattern: str = ""
 
     def wheel_name(self, torch: Torch, cuda: Cuda) -> str:

@@ -133,7 +133,6 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         seconds_per_case=model.seconds_per_case,
         memory_per_job=model.memory_per_job,
         max_size=model.max_size or 0,
-        cibuildwheel_skip=tuple(sorted(set(model.cibuildwheel_skip))),
     )
 
 

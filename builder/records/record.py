@@ -107,7 +107,6 @@ class RecipeSettings:
 
     env: Mapping[str, str] = field(default_factory=dict)
     assume_cuda: bool = False
-    cibuildwheel_skip: tuple[str, ...] = ()
     build_requires: tuple[str, ...] = ()
     requires: tuple[str, ...] = ()
     override_architectures: bool = False
@@ -132,7 +131,6 @@ class RecipeSettings:
         return {
             "env": dict(self.env),
             "assume_cuda": self.assume_cuda,
-            "cibuildwheel_skip": list(self.cibuildwheel_skip),
             "build_requires": list(self.build_requires),
             "requires": list(self.requires),
             # Only where it is used: records of other wheels stay as they were before the key existed.
@@ -151,7 +149,6 @@ class RecipeSettings:
         return cls(
             env={text(name): text(value) for name, value in data["env"].items()},
             assume_cuda=bool(data["assume_cuda"]),
-            cibuildwheel_skip=texts(data["cibuildwheel_skip"]),
             build_requires=texts(data["build_requires"]),
             requires=texts(data["requires"]),
             override_architectures=bool(data.get("override_architectures", False)),

@@ -107,7 +107,6 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
             "source": source,
             "env": recipe.env,
             "assume_cuda": recipe.assume_cuda,
-            "cibuildwheel_skip": recipe.cibuildwheel_skip,
             "build_requires": recipe.build_requires,
             "requires": recipe.requires,
             "torch_window": required_torch(build, recipe),

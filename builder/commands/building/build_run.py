@@ -28,6 +28,7 @@ from builder.timeline.recorder import Recorder
 from builder.timeline.timeline import Timeline
 from builder.wheels.job import WAITS, CompileJob, Executor, build_digest
 from builder.wheels.make import make_wheel
+from builder.wheels.sources.cibuildwheel_table import ignored_settings
 from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
 
 
@@ -182,6 +183,7 @@ class BuildRun:
                         print_line(f"hint: {hint}")
                 if warning := self._published.warning(build, recipe, digest):
                     print_warning(warning)
+                self._warn_once(build, ignored_settings(scratch / "src"))
                 (scratch / "src").rename(work / "src")
                 stored = self._make(build, recipe, toolchain, log, source.digest, digest, work)
                 self._last.remember(build, recipe, source)
@@ -191,6 +193,12 @@ class BuildRun:
                 " content, and the next run builds the wheel again. List files that are not source in .gitignore."
             )
         return stored
+
+    def _warn_once(self, build: Build, sentence: str) -> None:
+        """Print a warning about the source of an extension, for the first of its builds."""
+        if sentence and (warning := f"{build.extension}: {sentence}") not in self._said:
+            self._said.add(warning)
+            print_warning(warning)
 
     def _make(
         self, build: Build, recipe: Recipe, toolchain: Toolchain, log: Path, source: str, digest: str, work: Path

@@ -232,8 +232,7 @@ class RecipeModel(StrictModel):
     ] = Field(
         default={},
         description="Options of the build backend, as `-C KEY=VALUE` of pip, uv and build passes them. For a setup.py"
-        " that reads `sys.argv`: the key `--global-option`. A key of the recipe replaces the same key in the source's"
-        " own [tool.cibuildwheel] table.",
+        " that reads `sys.argv`: the key `--global-option`.",
         examples=[{"--global-option": ["--cpp_ext", "--cuda_ext"]}, {"cmake.define.WITH_CUDA": "ON"}],
     )
     build_requires: list[RequirementText] = Field(
@@ -267,14 +266,6 @@ class RecipeModel(StrictModel):
         description="Compile for the architectures of the plan, also if the source names others. buildfarm replaces"
         " the source's architecture options in each call of nvcc, and does not change the source.",
         examples=[True],
-    )
-    cibuildwheel_skip: list[
-        Literal["all", "before-all", "before-build", "environment", "config-settings", "build-frontend", "test"]
-    ] = Field(
-        default=[],
-        description="Parts of the source's own [tool.cibuildwheel] table to ignore when buildfarm builds in a"
-        " container; `all` ignores the complete table.",
-        examples=[["test"]],
     )
     archs: list[ArchName] = Field(
         default=[],

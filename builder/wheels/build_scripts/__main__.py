@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
 
-from builder.wheels.build_scripts import before_test, finish, identity, install, prepare
+from builder.wheels.build_scripts import finish, identity, install, prepare
 from builder.wheels.build_scripts.environment import BuildPaths
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.environment import CacheSettings
@@ -34,8 +34,6 @@ def main(command: str, *arguments: str) -> int:
             install.install(BuildPaths.from_environment(), CacheSettings.from_environment())
         elif command == "after-build":
             finish.finish(BuildPaths.from_environment(), CacheSettings.from_environment(), *map(Path, arguments))
-        elif command == "before-test":
-            before_test.prepare_tests(BuildPaths.from_environment())
         else:
             sys.exit(f"error: unknown command {command}")
     except subprocess.CalledProcessError as error:  # the program has printed the reason

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-#: The user of rendered images. Files in the shared volumes belong to it.
-BUILD_USER = 1000
-
 
 @dataclass(frozen=True)
 class BuildPaths:
@@ -17,15 +14,13 @@ class BuildPaths:
 
     Attributes:
         job_dir: the folder mounted from the host: requirements.txt, these scripts, results.
-        packages: uv's cache; environments and bytecode are in it too.
-        environment: the build's virtual environment, inside `packages`.
+        packages: uv's cache; environments are in it too. Read-only in the container of a build.
+        environment: the virtual environment inside `packages` that `install.py` made.
         prefix: the Python that cibuildwheel uses; becomes a link to `environment`.
         site: the build's site-packages.
         toolkit: the CUDA toolkit.
         torch_cuda: the CUDA version that torch must be built for (`13.0`), or empty.
         links_toolkit: whether the toolkit comes from the package index and needs links.
-        keeps_environment: whether the environment is needed after the build, for the source's own tests.
-        shared: whether `packages` is read-only and `environment` exists, because `install.py` made it.
 
     """
 
@@ -37,8 +32,6 @@ class BuildPaths:
     toolkit: Path
     torch_cuda: str = ""
     links_toolkit: bool = False
-    keeps_environment: bool = False
-    shared: bool = False
 
     @classmethod
     def from_environment(cls, variables: Mapping[str, str] = os.environ) -> BuildPaths:
@@ -52,8 +45,6 @@ class BuildPaths:
             toolkit=Path(variables["BUILDFARM_TOOLKIT"]),
             torch_cuda=variables.get("BUILDFARM_TORCH_CUDA", ""),
             links_toolkit=bool(variables.get("BUILDFARM_LINK_TOOLKIT")),
-            keeps_environment=bool(variables.get("BUILDFARM_KEEP_ENVIRONMENT")),
-            shared=bool(variables.get("BUILDFARM_SHARED_PACKAGES")),
         )
 
     @property
@@ -63,10 +54,5 @@ class BuildPaths:
 
     @property
     def complete(self) -> Path:
-        """Exists when a shared environment is complete."""
+        """Exists when the environment is complete."""
         return self.environment / ".complete"
-
-    @property
-    def test_environment(self) -> Path:
-        """The virtual environment of the source's own tests."""
-        return self.environment.with_name(f"{self.environment.name}-test")

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from contextlib import suppress
 from pathlib import Path
 
-from builder.wheels.build_scripts import bytecode
 from builder.wheels.build_scripts.environment import BuildPaths
-from builder.wheels.build_scripts.prepare import PATH_FILE
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.environment import CacheSettings
 
@@ -24,20 +21,12 @@ def finish(paths: BuildPaths, cache: CacheSettings, wheel: Path, destination: Pa
     packages and the driver bring at run time: those would be loaded twice.
     """
     server.stop(cache)
-    if not paths.shared:
-        (paths.site / PATH_FILE).unlink(missing_ok=True)  # the tests of the wheel run in a different environment
     _copy_metadata(paths.site, paths.job_dir / "site")
     for folder in (paths.job_dir / "site", cache.statistics_dir):
         _open_to_all(folder)
     excluded = [*(paths.job_dir / DRIVER_LIBRARIES).read_text(encoding="utf-8").split(), *_torch_libraries(paths.site)]
     options = [word for name in excluded for word in ("--exclude", name)]
     subprocess.run(["auditwheel", "repair", *options, "--wheel-dir", destination, wheel], check=True)
-    if paths.shared:
-        return
-    with suppress(OSError):  # a wheel is worth more than a faster next build
-        bytecode.keep(paths)
-    if not paths.keeps_environment:
-        shutil.rmtree(paths.environment, ignore_errors=True)
 
 
 def _torch_libraries(site: Path) -> list[str]:

@@ -6,16 +6,18 @@ environment that no build has used for a month is deleted.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
 
-from builder.wheels.build_scripts import environment_lock
+from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.environment import BuildPaths
-from builder.wheels.build_scripts.prepare import make_environment, write_path_file
+from builder.wheels.build_scripts.prepare import replace_by_link
 from builder.wheels.sccache.launchers.environment import CacheSettings
 
 #: How long an environment that no build uses is kept, seconds.
@@ -32,18 +34,55 @@ for name in sys.argv[1:]:
         pass
 """
 
+#: In site-packages while the build runs: Python takes its packages from a path that is the same for every Python,
+#: because the path of torch's headers reaches command lines and, by __FILE__, objects.
+_PATH_FILE = "buildfarm.pth"
+_PATH_LINE = (
+    "import os, sys; sys.path[:] = "
+    '["{link}" if os.path.realpath(p) == os.path.realpath("{site}") else p for p in sys.path]\n'
+)
+
 
 def install(paths: BuildPaths, cache: CacheSettings) -> None:
     """Make the environment unless an earlier build made it; raises CalledProcessError, or SystemExit 1."""
-    environment_lock.lock(paths.environment.with_name(f"{paths.environment.name}.lock"), wait=True)
+    _lock(paths.environment.with_name(f"{paths.environment.name}.lock"), wait=True)
     if not paths.complete.exists():
-        make_environment(paths)
+        _make_environment(paths)
         subprocess.run([paths.environment / "bin" / "python", "-I", "-c", _IMPORT, *_IMPORTED], check=False)
-        write_path_file(paths, cache)
+        _write_path_file(paths, cache)
         os.sync()
         paths.complete.touch()
     os.utime(paths.complete)
     _delete_old(paths.packages, paths.environment.name)
+
+
+def _make_environment(paths: BuildPaths) -> None:
+    """Install the locked packages into a new environment; raises CalledProcessError, or SystemExit 1.
+
+    The environment is inside the mounted uv cache because hard links do not cross mounts: linking takes half a second,
+    copying torch and its CUDA packages into the container's layer takes fifty.
+    """
+    python = (paths.prefix / "bin" / "python").resolve()
+    _run_uv(paths, "venv", "--no-config", "--clear", "--python", python, paths.environment)
+    replace_by_link(paths)
+    # The real path and not a link to it: uv links each file by its full name, and each folder in that name is looked up
+    # in the container's storage.
+    options: list[str | Path] = ["--no-config", "--no-deps", "--python", paths.environment / "bin" / "python"]
+    _run_uv(paths, "pip", "install", *options, "--requirements", paths.requirements)
+    if paths.torch_cuda and (problem := torch_mismatch(paths.site, paths.torch_cuda)):
+        sys.exit(f"error: {problem}")
+    if paths.links_toolkit:
+        link_toolkit(paths.toolkit, "gcc")
+
+
+def _write_path_file(paths: BuildPaths, cache: CacheSettings) -> None:
+    """Write _PATH_FILE; raises OSError."""
+    (paths.site / _PATH_FILE).write_text(_PATH_LINE.format(link=cache.layout.site, site=paths.site), encoding="utf-8")
+
+
+def _run_uv(paths: BuildPaths, *arguments: str | Path) -> None:
+    """Run uv with its cache in `paths.packages`; raises CalledProcessError."""
+    subprocess.run(["uv", *arguments], env={**os.environ, "UV_CACHE_DIR": str(paths.packages)}, check=True)
 
 
 def _delete_old(packages: Path, own: str) -> None:
@@ -53,7 +92,7 @@ def _delete_old(packages: Path, own: str) -> None:
             continue
         lock = folder.with_name(f"{folder.name}.lock")
         with suppress(OSError):
-            descriptor = environment_lock.lock(lock, wait=False)
+            descriptor = _lock(lock, wait=False)
             if descriptor is None:  # a different container installs it
                 continue
             used = (folder / ".complete").stat().st_mtime if (folder / ".complete").exists() else 0
@@ -61,3 +100,19 @@ def _delete_old(packages: Path, own: str) -> None:
                 shutil.rmtree(folder, ignore_errors=True)
                 lock.unlink(missing_ok=True)
             os.close(descriptor)
+
+
+def _lock(path: Path, *, wait: bool) -> int | None:
+    """The descriptor of a locked file that still has its name; None when the file is locked and `wait` is false."""
+    while True:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if os.path.samestat(path.stat(), os.fstat(descriptor)):
+                return descriptor
+        except FileNotFoundError:
+            pass  # a different container deleted it between the two steps: the next file is ours
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        os.close(descriptor)

@@ -17,7 +17,6 @@ from builder.images.engine import Engine
 from builder.images.image_build import ImageContents, cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
 from builder.images.specs import BuildImage
-from builder.log import print_warning
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
@@ -28,16 +27,13 @@ from builder.wheels.cibuildwheel.config import (
     SOURCE,
     BuildContainer,
     identifier,
-    ignored_settings,
     install_spec,
     statistics_dir,
-    volume_cleanup,
     write_inputs,
 )
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES, report_stages, run_error
 from builder.wheels.cibuildwheel.packages import PackageResolver
 from builder.wheels.cibuildwheel.root_directory import writable_root_directory
-from builder.wheels.cibuildwheel.upstream import read_upstream
 from builder.wheels.job import CALLS_FILE, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.gpu_seconds import read_gpu_seconds
@@ -80,7 +76,6 @@ class DockerExecutor:
         self._engine = engine or Engine()
         self._packages = PackageResolver(environments, store, packages)
         self.shares_objects = self._compiler_cache = compiler_cache
-        self._warned: set[str] = set()
         self._orphans_removed = False
 
     def problems(self, builds: Sequence[Build], recipes: Mapping[str, Recipe]) -> list[BuildfarmError]:
@@ -183,9 +178,7 @@ class DockerExecutor:
         tag, contents = inspect_image(self._engine, self._store, image, log=job.log)
         container = BuildContainer(tag, contents, bool(image.toolkit), self._compiler_cache)
         torch_index = self._packages.torch_index(job.build)
-        upstream = read_upstream(job.source, identifier(job), job.recipe.cibuildwheel_skip)
-        self._note(job, ignored_settings(job, container, upstream))
-        settings, mounted = write_inputs(job, container, upstream, torch_index=torch_index)
+        settings, mounted = write_inputs(job, container, torch_index=torch_index)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
         argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
         argv += ["--output-dir", str(raw), "--config-file", str(settings), str(job.source)]
@@ -197,8 +190,7 @@ class DockerExecutor:
         variables |= {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
         if FIRST_INDEX in job.recipe.env:  # the recipe takes precedence, as for every variable
             variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
-        if not upstream.has_commands:
-            self._install_packages(job, container, mounted, image)
+        self._install_packages(job, container, mounted, image)
         start = log_size(job.log)
         status: int | None = None
         try:
@@ -206,7 +198,7 @@ class DockerExecutor:
                 status = run(argv, log=job.log, owner=job.owner, cwd=job.source, env=variables)
         finally:
             # Also after an interrupt, which kills cibuildwheel but not its container.
-            self._clean_up(job, container.image, unfinished=upstream.has_commands and status != 0)
+            self._clean_up(job)
         if status != 0:
             raise self._failure(job, start, status, image)
         wheels = sorted(raw.glob("*.whl"))
@@ -223,20 +215,17 @@ class DockerExecutor:
         if result.status != 0:
             raise self._failure(job, start, 1, image)  # other statuses of uv and cibuildwheel differ in meaning
 
-    def _clean_up(self, job: CompileJob, image: str, *, unfinished: bool) -> None:
-        """Remove a job's container and, if unfinished, its own environment; the next run retries what fails."""
+    def _clean_up(self, job: CompileJob) -> None:
+        """Remove a job's container; the next run retries if this fails."""
         try:
             self._engine.remove_containers(job.owner)
-            if unfinished:
-                script, volumes = volume_cleanup(job)
-                self._engine.run_script(image, script, owner=job.owner, volumes=volumes)
         except MissingToolError as error:  # must not hide the result of the build
             with job.log.open("a", encoding="utf-8") as stream:
                 stream.write(f"the container may still exist: {error.sentence}\n")
 
     def _failure(self, job: CompileJob, start: int, status: int, image: BuildImage) -> BuildfarmError:
         """The error for a failed run of cibuildwheel. A stopped engine explains the failure better than any output."""
-        error = run_error(job, start, status, image=image.base)
+        error = run_error(job, start, status)
         if problem := self._engine.problem():
             stage = error.stage if isinstance(error, BuildError) else "environment"
             return MissingToolError(
@@ -250,15 +239,6 @@ class DockerExecutor:
             if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
                 return cause
         return error
-
-    def _note(self, job: CompileJob, sentences: Sequence[str]) -> None:
-        """Write notes about a build to its log, and print each of them once as a warning."""
-        with job.log.open("a", encoding="utf-8") as stream:
-            stream.writelines(f"note: {sentence}\n" for sentence in sentences)
-        for sentence in sentences:
-            if (warning := f"{job.build.extension}: {sentence}") not in self._warned:
-                self._warned.add(warning)
-                print_warning(warning)
 
     def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
         """Statistics of the compiler cache in the container."""

@@ -14,7 +14,6 @@ from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
 from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
-from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.failures import compile_failure, disk_is_full, no_library_hints, was_killed
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import NO_LIBRARY
@@ -31,33 +30,22 @@ class _Step:
     Attributes:
         stage: buildfarm's name of the stage.
         failed: the start of the error message when the step fails.
-        skip: the value of `cibuildwheel_skip` that skips the step, or empty.
 
     """
 
     stage: str
     failed: str
-    skip: str = ""
 
 
 _READY = _Step("environment", "the container did not become ready")
-_OWN_TESTS = "the source's own tests of the wheel"
 
 #: Lines that begin a step: those of cibuildwheel (its logger.py and platforms/linux.py) and buildfarm's own.
 _STEPS = {
     "::group::Starting container image": _READY,
-    "::group::Running before_all...": _Step(
-        "before-all", "`before-all` of the source's [tool.cibuildwheel] failed", "before-all"
-    ),
     "::group::Setting up build environment...": _READY,
     "::group::Running before_build...": _READY,
-    BEFORE_BUILD_FOLD: _Step(
-        "before-build", "`before-build` of the source's [tool.cibuildwheel] failed", "before-build"
-    ),
     "::group::Building wheel...": _Step("compile", "the build failed"),
     "::group::Repairing wheel...": _Step("repair", "auditwheel failed"),
-    "::group::Testing wheel...": _Step("test", f"no environment could be created for {_OWN_TESTS}", "test"),
-    TEST_FOLD: _Step("test", f"{_OWN_TESTS} failed", "test"),
     "::group::Copying wheels back to host...": _Step("copy", "the wheel could not be copied out of the container"),
 }
 
@@ -80,9 +68,6 @@ _ERROR_LINE = re.compile(
     re.IGNORECASE,
 )
 _SHELL_ERROR = re.compile(r".*(?:not found|Permission denied|No such file or directory)$")
-_PACKAGE_MANAGER = re.compile(r".*\b(yum|dnf|microdnf|apt-get|apt|apk|zypper|pacman): (?:command )?not found$")
-_FAILED_TEST = re.compile(r"(?:FAILED|FAIL:|ERROR:?) ([^(\s].*)")
-_EXCEPTION = re.compile(r"(?:E\s+)?([\w.]*(?:Error|Exception|Exit)\b(?:: .+)?)$")
 #: What auditwheel says of a wheel with the tag of a platform and without a library.
 _NO_ELF = "no ELF executable or shared library"
 _ENDED_INSIDE = re.compile(r"the container shell has exited|BrokenPipeError")
@@ -127,11 +112,11 @@ def last_error(lines: Sequence[str]) -> str:
     return others[-1][:300] if others else "no reason given"
 
 
-def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> BuildfarmError:
+def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
     """The error for a failed run of cibuildwheel, with the stage that failed.
 
-    `status` is the exit status, or the negative number of the signal that ended cibuildwheel; `image` is the name of
-    the base image. MissingToolError when the engine is too old, otherwise BuildError.
+    `status` is the exit status, or the negative number of the signal that ended cibuildwheel. MissingToolError when
+    the engine is too old, otherwise BuildError.
     """
     step, lines = _last_step(text_since(job.log, start).splitlines())
     hints = [f"the full output is in {job.log}"]
@@ -169,7 +154,7 @@ def run_error(job: CompileJob, start: int, status: int, *, image: str = "") -> B
         return error(f"the disk is full ({step.stage} stage); unfinished files were deleted", DISK_HINT)
     if was_killed(lines):
         return error(f"a program of the {step.stage} stage was killed, probably because memory ran out")
-    return error(f"{step.failed}: {_reason(step, lines)}", *_ways_out(step, lines, image))
+    return error(f"{step.failed}: {last_error(lines)}")
 
 
 def _last_step(lines: Sequence[str]) -> tuple[_Step, Sequence[str]]:
@@ -183,25 +168,3 @@ def _last_step(lines: Sequence[str]) -> tuple[_Step, Sequence[str]]:
 def _step_of(line: str) -> _Step | None:
     """The step that a line begins, or None."""
     return next((step for begin, step in _STEPS.items() if line.startswith(begin)), None)
-
-
-def _reason(step: _Step, lines: Sequence[str]) -> str:
-    """Why a step failed: for tests, the first failed test or the last exception."""
-    if step is _STEPS[TEST_FOLD]:
-        stripped = [line.strip() for line in lines]
-        for pattern, index in ((_FAILED_TEST, 0), (_EXCEPTION, -1)):
-            if found := [match[1] for line in stripped if (match := pattern.match(line))]:
-                return found[index][:300]
-    return last_error(lines)
-
-
-def _ways_out(step: _Step, lines: Sequence[str], image: str) -> list[str]:
-    if not step.skip:
-        return []
-    ways = [f"skip the step with `cibuildwheel_skip: [{step.skip}]` in the recipe"]
-    for line in lines:
-        if found := _PACKAGE_MANAGER.match(line.strip()):
-            ways.insert(0, f"the command is for a different distribution: {image or 'the image'} has no {found[1]}")
-            ways.append("under `images:` in matrix.yaml, name an image that has what this command installs")
-            break
-    return ways

@@ -107,6 +107,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     root = tmp_path_factory.mktemp("small project")  # a space in every path
     with pytest.MonkeyPatch.context() as monkeypatch, small_project(root, monkeypatch) as project:
         tiny = project.recipe("tiny")
+        with (tiny.parent / "pyproject.toml").open("a") as stream:
+            stream.write('[tool.cibuildwheel]\nbefore-all = "false"\n')
         broken = project.recipe("broken", source="int main( {\n")
         project.recipe("hollow", cuda="required")
         project.matrix("tiny", "broken", "hollow")
@@ -206,6 +208,11 @@ def test_a_new_wheel_of_a_published_version_is_a_warning(runs: Runs) -> None:
     assert said in " ".join(runs.edited.messages.split())
     assert said not in " ".join(runs.first.messages.split())
     assert "broken 1.0 is already published" not in " ".join(runs.edited.messages.split())
+
+
+def test_the_sources_own_cibuildwheel_settings_are_ignored_with_a_warning(runs: Runs) -> None:
+    said = " ".join(runs.first.messages.split())
+    assert said.count("tiny: buildfarm ignores `before-all` in the source's [tool.cibuildwheel]") == 1
 
 
 def test_the_logs_of_failed_builds_are_kept_with_their_run(runs: Runs) -> None:

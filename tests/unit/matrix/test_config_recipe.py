@@ -30,7 +30,6 @@ env: {{FORCE_CUDA: 1, EMPTY: , ON: yes}}
 build_requires: ["setuptools>=77"]
 requires: [numpy]
 assume_cuda: true
-cibuildwheel_skip: [test, before-all, test]
 archs: [9.0, 8.0]
 python: ">=3.10"
 imports: [torch_thing, torch_thing.ops]
@@ -64,7 +63,6 @@ def test_all_keys(write_recipe: WriteRecipe) -> None:
     assert recipe.patches == (folder / "fix.patch",)
     assert recipe.abi == (AbiRule(AbiClass.STABLE, ">=2.10"), AbiRule(AbiClass.CPYTHON, ""))
     assert (recipe.cuda, recipe.assume_cuda, recipe.python) == ("optional", True, ">=3.10")
-    assert recipe.cibuildwheel_skip == ("before-all", "test")
     assert recipe.env == {"FORCE_CUDA": "1", "EMPTY": "", "ON": "yes"}
     assert (recipe.build_requires, recipe.requires) == (("setuptools>=77",), ("numpy",))
     assert recipe.archs == (Arch(8, 0), Arch(9, 0))
@@ -83,7 +81,6 @@ def test_defaults(write_recipe: WriteRecipe) -> None:
     assert recipe.abi == (AbiRule(AbiClass.CPYTHON, ""),)
     assert (recipe.cuda, recipe.assume_cuda, recipe.memory_per_job) == ("required", False, 2 * 2**30)
     assert (recipe.patches, recipe.archs, recipe.env, recipe.libraries) == ((), (), {}, {})
-    assert recipe.cibuildwheel_skip == ()
 
 
 def test_git_source(write_recipe: WriteRecipe) -> None:
@@ -136,12 +133,6 @@ def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
         pytest.param({"env": "{A B: 1}"}, "`env.A B`: 'A B' is not a name for an environment variable", id="env-name"),
         pytest.param({"env": "{A: [1]}"}, "`env.A` must be text", id="env-value"),
         pytest.param({"assume_cuda": "perhaps"}, "`assume_cuda` must be true or false", id="bool"),
-        pytest.param(
-            {"cibuildwheel_skip": "[tests]"},
-            "`cibuildwheel_skip[0]` must be 'all', 'before-all', 'before-build', 'environment', 'config-settings',"
-            " 'build-frontend' or 'test', not 'tests'",
-            id="cibuildwheel-skip",
-        ),
         pytest.param(
             {"build_requires": "['no no']"},
             "`build_requires[0]`: 'no no' is not a requirement; write it like setuptools>=77",

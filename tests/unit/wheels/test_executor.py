@@ -28,15 +28,12 @@ from builder.wheels.cibuildwheel.config import (
     BuildContainer,
     configuration,
     container_variables,
-    environment_name,
-    ignored_settings,
     install_spec,
     write_inputs,
 )
 from builder.wheels.cibuildwheel.executor import DockerExecutor
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
 from builder.wheels.cibuildwheel.packages import PackageResolver
-from builder.wheels.cibuildwheel.upstream import Upstream, UpstreamTests
 from builder.wheels.job import CompileJob, config_setting_options
 from builder.wheels.toolchain.environments import Environments
 from tests.unit.images.fake_engine import FakeEngine, running_engine
@@ -128,7 +125,7 @@ def read(job: CompileJob, settings: Path) -> tuple[object, tuple[str, ...]]:
 
 def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
-    settings, mounted = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
+    settings, mounted = write_inputs(job, CONTAINER, torch_index=[])
     options, create = read(job, settings)
     assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"  # type: ignore[attr-defined]
     assert options.container_engine.disable_host_mount is True  # type: ignore[attr-defined]
@@ -156,26 +153,24 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
 
 def test_a_source_that_states_name_and_version_is_not_asked(job: CompileJob) -> None:
     (job.source / "pyproject.toml").write_text('[project]\nname = "toy"\nversion = "1.0"\n')
-    settings, _ = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
+    settings, _ = write_inputs(job, CONTAINER, torch_index=[])
     assert "check-identity" not in read(job, settings)[0].before_build  # type: ignore[attr-defined]
 
 
 def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
-    """They replace the same option of the source's table, and are those of a local build."""
+    """They are those of a local build."""
     wanted: dict[str, tuple[str, ...]] = {"--global-option": ("--cuda_ext", "--x=a b")}
     job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, config_settings=wanted))
-    upstream = Upstream(config_settings="--global-option=--theirs other=1")
-    settings, _ = write_inputs(job, CONTAINER, upstream, torch_index=[])
+    settings, _ = write_inputs(job, CONTAINER, torch_index=[])
     options, _ = read(job, settings)
     passed = config_setting_options(job.recipe)
     assert passed == ["--config-setting=--global-option=--cuda_ext", "--config-setting=--global-option=--x=a b"]
     assert list(options.build_frontend.args)[-2:] == passed  # type: ignore[attr-defined]
-    assert options.config_settings == "other=1"  # type: ignore[attr-defined]
 
 
 def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@wheels.example/simple")
-    settings, _ = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
+    settings, _ = write_inputs(job, CONTAINER, torch_index=[])
     assert "--env=UV_DEFAULT_INDEX" in read(job, settings)[1]
     assert "hush" not in settings.read_text()
 
@@ -184,7 +179,7 @@ def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypa
     bundle = job.work / "ca.pem"
     bundle.touch()
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    _, create = read(job, write_inputs(job, CONTAINER, Upstream(), torch_index=[])[0])
+    _, create = read(job, write_inputs(job, CONTAINER, torch_index=[])[0])
     assert f'--mount=type=bind,"src={bundle}",dst=/buildfarm/ca.pem,readonly' in create
     for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"):
         assert f"--env={name}=/buildfarm/ca.pem" in create
@@ -193,7 +188,7 @@ def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypa
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_shim_is_mounted_only_for_assume_cuda(job: CompileJob, wanted: bool) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, assume_cuda=wanted))
-    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
     assert ("--env=PYTHONPATH=/buildfarm/shim" in text) is wanted
     assert ("assume_cuda,dst=/buildfarm/shim,readonly" in text) is wanted
 
@@ -244,28 +239,26 @@ def test_without_the_compiler_cache_the_launchers_stay(job: CompileJob) -> None:
     assert off == {**on, "BUILDFARM_CACHE_DISABLED": "it is turned off"}
 
 
-def test_direct_mode_is_off_with_commands_of_the_source(job: CompileJob) -> None:
-    def place(one: CompileJob, upstream: Upstream) -> set[str]:
-        text = configuration(one, CONTAINER, upstream, mounted=job.work, torch_index=[])
+def test_direct_mode_depends_on_the_packages(job: CompileJob) -> None:
+    def place(one: CompileJob) -> set[str]:
+        text = configuration(one, CONTAINER, mounted=job.work, torch_index=[])
         return set(re.findall(r"--env=BUILDFARM_HEADERS_DIGEST=(\w+)", text))
 
     newer = dataclasses.replace(job.toolchain, packages=("torch==2.12.0",))
-    own, other = place(job, Upstream()), place(dataclasses.replace(job, toolchain=newer), Upstream())
+    own, other = place(job), place(dataclasses.replace(job, toolchain=newer))
     assert len(own) == len(other) == 1
-    assert own != other, "the key depends on the packages"
-    assert place(job, Upstream(before_build="pip install headers")) == set()
-    assert place(job, Upstream(before_all="apt-get install libfoo-dev")) == set()
+    assert own != other
 
 
 def test_caches_are_volumes_of_the_engine(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
     assert "--mount=type=volume,src=buildfarm-packages,dst=/buildfarm/uv,readonly" in text
     assert f"--mount=type=volume,src=buildfarm-sccache.{job.recipe.name},dst=/buildfarm/sccache" in text
     assert "--env=UV_CACHE_DIR=/buildfarm/own-uv" in text, "uv can write nothing into the volume"
 
 
 def test_a_container_of_a_build_has_limits_and_no_capabilities(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
     limits = r'"--cap-drop=ALL", "--security-opt=no-new-privileges", "--memory=\d{8,}", "--pids-limit=\d{4,}"'
     assert re.search(limits, text)
     assert "--cap-add" not in text
@@ -278,7 +271,7 @@ def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) 
     assert (options["user"], options["cap_drop"], options["cap_add"]) == ("0:0", ["ALL"], ["DAC_OVERRIDE"])
     assert spec.volumes == {"buildfarm-packages": "/buildfarm/uv"}
     environment = spec.environment["BUILDFARM_ENVIRONMENT"]
-    text = configuration(job, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
     assert f"--env=BUILDFARM_ENVIRONMENT={environment}" in text
     other = dataclasses.replace(job, owner="another/mark")
     assert install_spec(other, CONTAINER, job.work, [])[0].environment["BUILDFARM_ENVIRONMENT"] == environment
@@ -291,13 +284,9 @@ def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) 
         assert install_spec(changed, container, job.work, index)[0].environment["BUILDFARM_ENVIRONMENT"] != environment
 
 
-def test_two_stores_building_the_same_wheel_share_no_environment(job: CompileJob) -> None:
-    other = dataclasses.replace(job, owner="another/mark")
-    names = {name: environment_name(one) for name, one in (("one", job), ("other", other))}
-    assert names == {"one": "buildfarm-store-mark", "other": "buildfarm-another-mark"}
-    for one, name in ((job, "buildfarm-store-mark"), (other, "buildfarm-another-mark")):
-        assert container_variables(one, CONTAINER, [])["BUILDFARM_ENVIRONMENT"] == f"/buildfarm/uv/{name}"
-        text = configuration(one, CONTAINER, Upstream(), mounted=job.work, torch_index=[])
+def test_the_container_has_the_label_of_its_store(job: CompileJob) -> None:
+    for one in (job, dataclasses.replace(job, owner="another/mark")):
+        text = configuration(one, CONTAINER, mounted=job.work, torch_index=[])
         assert f'"--label=buildfarm.build={one.owner}"' in text
 
 
@@ -511,75 +500,21 @@ def test_a_failed_run_is_a_build_error(
     assert (error.stage, error.sentence) == ("compile", "a.cpp:3:1: error: no such thing")
 
 
-THEIRS = """
-[tool.cibuildwheel]
-skip = "cp311-*"
-before-all = "touch /etc/it"
-environment = {WITH_X = "1", TORCH_CUDA_ARCH_LIST = "7.0", WITH_Y = "theirs"}
-test-command = "pytest {project}/tests"
-"""
-
-
-def test_the_sources_own_settings_are_merged(job: CompileJob) -> None:
-    (job.source / "tests").mkdir()
-    (job.source / "tests/test_it.py").touch()
-    recipe = dataclasses.replace(a_recipe(job.source, env={"WITH_Y": "ours"}), source=PathSource(job.source))
-    job = dataclasses.replace(job, recipe=recipe)
-    upstream = Upstream(
-        before_all="touch /etc/it",
-        environment=(("WITH_X", '"1"'), ("TORCH_CUDA_ARCH_LIST", '"7.0"'), ("WITH_Y", '"theirs"')),
-        tests=UpstreamTests("pytest {project}/tests"),
+def test_the_sources_own_table_is_not_read(job: CompileJob) -> None:
+    (job.source / "pyproject.toml").write_text(
+        """
+        [tool.cibuildwheel]
+        skip = "cp311-*"
+        before-all = "touch /etc/it"
+        environment = {WITH_X = "1"}
+        config-settings = {told = "1"}
+        test-command = "pytest {project}/tests"
+        """
     )
-    settings, mounted = write_inputs(job, CONTAINER, upstream, torch_index=[])
-    options, create = read(job, settings)
-    assert options.before_all == "touch /etc/it"  # type: ignore[attr-defined]
-    assert options.environment.as_dictionary({}) == {"WITH_X": "1"}  # type: ignore[attr-defined]
-    assert options.test_command.endswith("\npytest {project}/tests")  # type: ignore[attr-defined]
-    assert options.before_test.endswith("/build_scripts before-test || exit")  # type: ignore[attr-defined]
-    assert {"--user=0:0", "--env=WITH_Y=ours", "--env=BUILDFARM_KEEP_ENVIRONMENT=1"} <= set(create)
-    assert f"--mount=type=volume,src=buildfarm-packages.{job.recipe.name},dst=/buildfarm/uv" in create
-    assert f"--mount=type=volume,src=buildfarm-sccache.{job.recipe.name}.root,dst=/buildfarm/sccache" in create
-    assert {"--cap-drop=ALL", "--cap-add=SETUID", "--security-opt=no-new-privileges"} <= set(create)
-    assert {"--env=UV_CACHE_DIR=/root/.cache/uv", "--env=BUILDFARM_PACKAGES=/buildfarm/uv"} <= set(create)
-    assert (mounted / "constraints.txt").read_text() == "torch==2.11.0\n"
-    assert (mounted / "tests/test_it.py").is_file()
-    assert ignored_settings(job, CONTAINER, upstream) == [
-        "ignored TORCH_CUDA_ARCH_LIST, WITH_Y in the source's [tool.cibuildwheel]:"
-        " the plan or the recipe sets the value"
-    ]
-
-
-def test_without_settings_of_the_source_there_is_no_root_and_no_test(job: CompileJob) -> None:
-    settings, mounted = write_inputs(job, CONTAINER, Upstream(), torch_index=[])
-    options, create = read(job, settings)
+    options, create = read(job, write_inputs(job, CONTAINER, torch_index=[])[0])
     assert (options.before_all, options.test_command) == ("", "")  # type: ignore[attr-defined]
-    assert not {"--user=0:0", "--env=BUILDFARM_KEEP_ENVIRONMENT=1"} & set(create)
-    assert not (mounted / "tests").exists()
-
-
-@pytest.mark.parametrize("skip", [(), ("all",)])
-def test_ignored_settings_are_printed_once(
-    fake: FakeEngine,
-    executor: DockerExecutor,
-    job: CompileJob,
-    monkeypatch: pytest.MonkeyPatch,
-    skip: tuple[str, ...],
-) -> None:
-    del fake
-    warnings: list[str] = []
-    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.print_warning", warnings.append)
-    monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", lambda *_, **__: 1)
-    (job.source / "pyproject.toml").write_text(THEIRS)
-    job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, cibuildwheel_skip=skip))
-    for _ in range(2):
-        failed(executor, job)
-    text = (job.work / "cibuildwheel.toml").read_text()
-    assert ("touch /etc/it" in text) is (not skip)
-    sentences = [line for line in job.log.read_text().splitlines() if line.startswith("note: ")]
-    assert (len(warnings), len(sentences)) == ((0, 0) if skip else (2, 4))
-    if not skip:
-        assert "toy: ignored `skip` in the source's" in warnings[0]
-        assert "TORCH_CUDA_ARCH_LIST" in warnings[1]
+    assert (options.environment.as_dictionary({}), options.config_settings) == ({}, "")  # type: ignore[attr-defined]
+    assert not any(word.startswith("--user") for word in create)
 
 
 def test_a_stopped_engine_does_not_hide_the_result_of_the_build(

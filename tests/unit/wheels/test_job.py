@@ -60,7 +60,6 @@ def test_what_is_built_is_an_input(change: dict[str, Any]) -> None:
         {"override_architectures": True},
         {"config_settings": {"--global-option": ("--cuda_ext",)}},
         {"requires_torch": "source"},
-        {"cibuildwheel_skip": ("test",)},
     ],
     ids=lambda change: next(iter(change)),
 )

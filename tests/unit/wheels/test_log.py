@@ -18,7 +18,6 @@ from builder.matrix.plan import Build
 from builder.records.toolchain import Toolchain
 from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.cibuildwheel import log as log_module
-from builder.wheels.cibuildwheel.merge import BEFORE_BUILD_FOLD, TEST_FOLD
 from builder.wheels.job import CompileJob
 from tests.conftest import wait_until
 from tests.unit.matrix import make
@@ -29,11 +28,9 @@ BUILD = Build(
 )
 EARLIER = "::group::Repairing wheel...\nerror: of an earlier run\n"
 
-BEFORE_ALL = "::group::Running before_all...\n\n    + sh -c 'x'\n"
 OURS = "::group::Running before_build...\n\n    + sh -c 'x'\n"
 BUILDING = "::group::Building wheel...\n\n    + uv build\n"
 REPAIRING = "::endgroup::Building wheel...\n   done 12.00s\n::group::Repairing wheel...\n\n    + sh -c 'x'\n"
-TESTING = "::group::Testing wheel...\n\n    + uv venv\n"
 COMMAND_FAILED = "::error::cibuildwheel: Command ['sh', '-c', 'x'] failed with code 1. \n\n"
 
 
@@ -52,7 +49,7 @@ def fail(job: CompileJob) -> Callable[..., BuildfarmError]:
     def fail(output: str, status: int = 1) -> BuildfarmError:
         with job.log.open("a") as stream:
             stream.write(output)
-        error = log_module.run_error(job, len(EARLIER), status, image="debian:12")
+        error = log_module.run_error(job, len(EARLIER), status)
         assert "earlier run" not in error.sentence
         assert error.hints[-1] == f"the full output is in {job.log}"
         return error
@@ -85,29 +82,9 @@ def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(
             "the container did not become ready: no such image.",
         ),
         (COMMAND_FAILED, "environment", "did not become ready: Command ['sh', '-c', 'x'] failed with code 1."),
-        (
-            BEFORE_ALL + "E: Unable to locate package libfoo\n" + COMMAND_FAILED,
-            "before-all",
-            "`before-all` of the source's [tool.cibuildwheel] failed: Unable to locate package libfoo",
-        ),
-        (
-            BEFORE_ALL + "cat: /etc/none: No such file or directory\nbye\n" + COMMAND_FAILED,
-            "before-all",
-            "`before-all` of the source's [tool.cibuildwheel] failed: cat: /etc/none: No such file or directory",
-        ),
-        (
-            BEFORE_ALL + "just this\n" + COMMAND_FAILED,
-            "before-all",
-            "[tool.cibuildwheel] failed: Command ['sh', '-c', 'x']",
-        ),
         (OURS + "error: Failed to fetch torch\n", "environment", "not become ready: Failed to fetch torch"),
         (
-            OURS + f"{BEFORE_BUILD_FOLD}\nERROR: No matching distribution found for x\n" + COMMAND_FAILED,
-            "before-build",
-            "`before-build` of the source's [tool.cibuildwheel] failed: No matching distribution found for x",
-        ),
-        (
-            OURS + f"{BEFORE_BUILD_FOLD}\nerror: of before\n" + BUILDING + "a.cpp:3:1: error: 'x' was not declared\n"
+            OURS + "error: of before\n" + BUILDING + "a.cpp:3:1: error: 'x' was not declared\n"
             "error: Failed to build\n" + COMMAND_FAILED,
             "compile",
             "a.cpp:3:1: error: 'x' was not declared",
@@ -117,27 +94,6 @@ def test_a_wheel_without_libraries_names_the_option_that_the_source_waits_for(
             BUILDING + REPAIRING + "auditwheel: error: cannot repair\n" + COMMAND_FAILED,
             "repair",
             "auditwheel failed: cannot repair",
-        ),
-        (
-            TESTING
-            + "  \u00d7 No solution found\n  \u2570\u2500\u25b6 Because you require torch==2.1 and torch==2.11\n",
-            "test",
-            "no environment could be created for the source's own tests of the wheel: Because you require torch==2.1",
-        ),
-        (
-            TESTING + f"{TEST_FOLD}\nE   AssertionError: x\nFAILED t.py::test_a - assert 1 == 2\nFAILED t.py::test_b\n",
-            "test",
-            "the source's own tests of the wheel failed: t.py::test_a - assert 1 == 2",
-        ),
-        (
-            TESTING + f"{TEST_FOLD}\nFAIL: test_a (t.T.test_a)\nFAILED (failures=1)\n",
-            "test",
-            "tests of the wheel failed: test_a (t.T.test_a)",
-        ),
-        (
-            TESTING + f"{TEST_FOLD}\nTraceback (most recent call last):\nImportError: libc10.so: cannot open\n",
-            "test",
-            "tests of the wheel failed: ImportError: libc10.so: cannot open",
         ),
     ],
 )
@@ -154,23 +110,6 @@ def test_a_build_that_prints_the_name_of_a_step_does_not_change_the_stage(fail: 
     error = fail(BUILDING + "Repairing wheel...\n  ::group::Testing wheel...\n::group::of its own\nx.cu: error: no\n")
     assert isinstance(error, BuildError)
     assert (error.stage, error.sentence) == ("compile", "x.cu: error: no")
-
-
-@pytest.mark.parametrize(("output", "part"), [(BEFORE_ALL, "before-all"), (TESTING + TEST_FOLD + "\n", "test")])
-def test_the_sources_own_steps_can_be_skipped(fail: Callable[..., BuildfarmError], output: str, part: str) -> None:
-    assert f"`cibuildwheel_skip: [{part}]`" in fail(output + "error: x\n").hints[0]
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["sh: 1: yum: not found", "sh: line 1: yum: command not found", "/tmp/x.sh: 3: yum: not found"],
-)
-def test_a_before_all_for_a_different_distribution(fail: Callable[..., BuildfarmError], line: str) -> None:
-    error = fail(f"{BEFORE_ALL}{line}\n{COMMAND_FAILED}")
-    assert error.sentence == f"`before-all` of the source's [tool.cibuildwheel] failed: {line}"
-    assert error.hints[0] == "the command is for a different distribution: debian:12 has no yum"
-    assert "cibuildwheel_skip: [before-all]" in error.hints[1]
-    assert "`images:`" in error.hints[2]
 
 
 @pytest.mark.parametrize(
@@ -235,9 +174,8 @@ def test_every_step_of_cibuildwheel_is_known() -> None:
     }
     steps = {ast.literal_eval(argument) for argument in arguments if isinstance(argument, ast.Constant)}
     ours = {step.removeprefix("::group::") for step in log_module._STEPS} - {"Starting container image"}
-    assert steps - {"Copying project into container..."} == {
-        step for step in ours if not step.startswith("the source's")
-    }
+    unused = {"Running before_all...", "Testing wheel..."}  # buildfarm writes no such commands
+    assert steps - {"Copying project into container..."} - unused == ours
 
 
 KILLED = [
@@ -270,11 +208,6 @@ def test_a_full_disk_is_reported_in_every_stage(
     assert fail(f"{output}error: write failed: No space left on device\n").sentence == sentence
 
 
-def test_a_test_that_is_killed_for_memory(fail: Callable[..., BuildfarmError]) -> None:
-    output = f"{TESTING}{TEST_FOLD}\nKilled\n::error::cibuildwheel: Command ['sh'] failed with code 137. \n"
-    assert fail(output).sentence == "a program of the test stage was killed, probably because memory ran out"
-
-
 def test_a_container_that_exited(fail: Callable[..., BuildfarmError]) -> None:
     output = "RuntimeError: Failed to read the return code, the container shell has exited\n"
     error = fail(f"{BUILDING}x.cu: error: half a line\nTraceback (most recent call last):\n{output}")
@@ -291,12 +224,10 @@ def test_stages_are_reported_when_they_begin(tmp_path: Path) -> None:
         wait_until(lambda: len(stages) >= until, lambda: f"{until} stages: {stages}")
 
     with log_module.report_stages(log, len(EARLIER), stages.append):
-        append("::group::Starting container image x...\n" + BEFORE_ALL, 1)
-        append(OURS, 2)
-        append(BUILDING, 3)
-        append(REPAIRING, 4)
-        append(TESTING + TEST_FOLD + "\n", 5)
-    assert stages == ["before-all", "environment", "compile", "repair", "test"]
+        append("::group::Starting container image x...\n" + OURS, 0)
+        append(BUILDING, 1)
+        append(REPAIRING, 2)
+    assert stages == ["compile", "repair"]
 
 
 def test_stages_between_two_reads_are_all_reported(job: CompileJob) -> None:

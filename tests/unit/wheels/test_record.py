@@ -93,7 +93,6 @@ def test_every_setting_of_the_digest_is_in_the_record() -> None:
     assert set(make_record.record().settings.to_json()) == {
         "env",
         "assume_cuda",
-        "cibuildwheel_skip",
         "build_requires",
         "requires",
     }
