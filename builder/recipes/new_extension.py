@@ -12,12 +12,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import UsageError
 from builder.recipes.cpu_kernels import FunctionOp, has_device_branch, ops_of
-from builder.recipes.host_functions import read_functions, schema_name
+from builder.recipes.host_functions import plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
-from builder.recipes.kernels import Kernel, read_kernels
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
+_KERNEL = re.compile(
+    r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)"
+)
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,6 @@ class _Op:
             arguments=function.arguments,
         )
 
-    @classmethod
-    def of_kernel(cls, kernel: Kernel) -> _Op:
-        """An op that launches a kernel, which writes to its arguments."""
-        parameters = [schema_name(each.name) for each in kernel.parameters]
-        tensors = [schema_name(each.name) for each in kernel.tensors]
-        return cls(kernel.name, kernel.schema, f"{kernel.name}_op", parameters, tensors, returns=False)
-
 
 def small_extension(name: str) -> NewExtension:
     """An extension with one op, a * x + b * y, for the CPU and the GPU, with its cases."""
@@ -132,34 +127,23 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
 
 
 def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> NewExtension:
-    (functions, skipped), (kernels, refused) = read_functions(text), read_kernels(text)
-    if functions:  # they launch the kernels
-        refused, kernels = [], []
-    refused = skipped + refused
-    if not functions and not kernels:
-        raise UsageError(
-            "the file has no kernel and no function that can become an op",
-            where=source,
-            hints=[
-                *refused,
-                "write an op in the file, as docs/tutorial.md in the repository of buildfarm shows",
-                "run `buildfarm init` in an empty folder",
-            ],
-        )
+    functions, refused = read_functions(text)
+    if not functions:
+        raise UsageError("the file has no function that can become an op", where=source, hints=_ways_out(text, refused))
     function_ops = ops_of(functions)
-    ops = [*map(_Op.of_function, function_ops), *map(_Op.of_kernel, kernels)]
+    ops = [_Op.of_function(op) for op in function_ops]
     binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"
     lacking = [op for op in ops if not op.cpu]
     template = {cpu: _render("ops_cpu.cpp", name=name, binding=binding, ops=lacking)} if lacking else {}
     files = {
-        binding: _render("ops.cu", name=name, source=source, kernels=kernels, ops=ops),
+        binding: _render("ops.cu", name=name, source=source, ops=ops),
         **template,
         f"src/{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=ops),
         **_packaging(name, [binding, *template], module="_C", complete_headers=complete_headers),
     }
     notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
     notes += [f"no op for {each}" for each in refused]
-    if skipped and functions:
+    if refused:
         notes.append(f"to use one of these, write a function with `torch::Tensor` parameters in {source} that calls it")
     notes += [op.why for op in function_ops if op.why]
     if lacking:
@@ -169,12 +153,22 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
             f'{which}: on a machine without a GPU their checks are "not run", and `buildfarm publish`'
             f" needs `--require static`; {cpu} shows how to add CPU kernels"
         )
-    return NewExtension(name, files, notes, _gaps(name, binding, ops, function_ops, kernels))
+    return NewExtension(name, files, notes, _gaps(name, binding, ops, function_ops))
 
 
-def _gaps(
-    name: str, binding: str, ops: Sequence[_Op], functions: Sequence[FunctionOp], kernels: Sequence[Kernel]
-) -> list[str]:
+def _ways_out(text: str, refused: Sequence[str]) -> list[str]:
+    """What to do with a file without a function that can become an op."""
+    kernels = list(dict.fromkeys(_KERNEL.findall(plain_code(text))))
+    launch = [
+        f"write a function that launches {' or '.join(kernels[:3])}, such as `torch::Tensor {kernels[0]}_op(const"
+        " torch::Tensor& x)`: it checks its tensors, and chooses blocks and threads"
+        for _ in kernels[:1]
+    ]
+    example = "run `buildfarm init` in an empty folder: it writes an example with a kernel and its function"
+    return [*refused, *launch, example]
+
+
+def _gaps(name: str, binding: str, ops: Sequence[_Op], functions: Sequence[FunctionOp]) -> list[str]:
     """What the files of these ops leave to the user."""
     gaps = [
         f"{binding}: its schema says that {op.name} writes to {', '.join(op.written)}, because they are `Tensor&`:"
@@ -187,11 +181,6 @@ def _gaps(
         f" and in the fake kernel in src/{name}/__init__.py"
         for op in functions
         if op.function.lost
-    ]
-    gaps += [
-        f"{binding}: it launches {each.name} with one thread for each element of {each.counted}, which is a guess:"
-        " check it at QUESTION"
-        for each in kernels
     ]
     gaps += [
         f"src/{name}/__init__.py: for torch.compile, complete the fake kernel of {op.name} at GAP: the shape of its"

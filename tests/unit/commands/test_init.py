@@ -61,7 +61,6 @@ def test_setup_py_names_existing_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "note"),
     [
-        ("__global__ void k(float* y, int n) {}", "op torch.ops.mine.k(Tensor(a!) y, int n) -> ()"),
         ("at::Tensor f(at::Tensor x) { return x; }", "op torch.ops.mine.f(Tensor x) -> Tensor"),
         ("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "mine.cu has a pybind11 module, which becomes mine._C"),
         ("PYBIND11_MODULE(backend, m) {}", "mine.cu has a pybind11 module, which becomes mine.backend"),
@@ -84,10 +83,6 @@ def test_pybind_functions_for_the_gpu_only_are_a_gap(tmp_path: Path, body: str, 
     assert " ".join(printed(tmp_path, code).split()).count("add a branch for CPU tensors to each") == gaps
 
 
-KERNELS = """\
-static int blocks(int n) { return n; }
-__global__ void k(const float* in, float* y, int n) {}
-"""
 FUNCTIONS = """\
 at::Tensor same(at::Tensor x, at::Tensor bias) { auto out = at::empty_like(x); return out; }
 at::Tensor other(at::Tensor x, at::Tensor y) { return at::mm(x, y); }
@@ -132,7 +127,7 @@ def imported(package: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Callab
 
 def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpu, cuda = SimpleNamespace(device="cpu"), SimpleNamespace(device="cuda:0")
-    made = ((FUNCTIONS, "mine::same", "like cuda:0"), (KERNELS, "mine::k", None), (WRITES, "mine::norm", None))
+    made = ((FUNCTIONS, "mine::same", "like cuda:0"), (WRITES, "mine::norm", None))
     for code, op, result in made:
         folder = tmp_path / op.replace("::", "-")
         folder.mkdir()
@@ -159,7 +154,7 @@ def test_what_init_could_not_derive_is_a_step_before_the_build(tmp_path: Path) -
     assert '# @torch.library.register_fake("mine::other")\n# def _fake_other(x, y):\n' in text
 
 
-def test_function_that_writes_to_a_tensor_becomes_an_op_and_no_kernel_is_wrapped(tmp_path: Path) -> None:
+def test_function_that_writes_to_a_tensor_becomes_an_op(tmp_path: Path) -> None:
     text = printed(tmp_path, WRITES)
     assert "op torch.ops.mine.norm(Tensor(a!) out, Tensor x, float eps) -> ()" in text
     assert "no op for" not in text
@@ -201,12 +196,12 @@ def test_several_written_tensors_are_a_question(tmp_path: Path) -> None:
     assert "norm(Tensor(a!) out, Tensor(b!) x, float eps) -> ()" in binding
 
 
-def test_a_kernel_is_not_wrapped_if_the_file_launches_it(tmp_path: Path) -> None:
-    text = printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
-    assert "no op for norm: it is static; remove `static` to make it an op" in text
-    assert "no op for norm_kernel: the file launches it" in text
-    assert "csrc/mine_ops.cu: it launches other_kernel with one thread for each element of y, which is a guess" in text
-    assert "norm_kernel" not in (tmp_path / "csrc" / "mine_ops.cu").read_text()
+def test_a_file_without_a_function_for_an_op_says_what_to_write(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no function that can become an op") as caught:
+        printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
+    assert caught.value.hints[0] == "norm: it is static; remove `static` to make it an op"
+    assert "write a function that launches norm_kernel or other_kernel, such as" in caught.value.hints[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.cu"]
 
 
 NORM = "at::Tensor {0}(at::Tensor x, double eps) {{ {1} }}\n"
@@ -280,14 +275,14 @@ def test_without_architectures_the_build_with_one_is_named(tmp_path: Path) -> No
 
 
 def test_host_functions_beside_kernels_are_named_too(tmp_path: Path) -> None:
-    (tmp_path / "mine.cu").write_text(KERNELS)
+    (tmp_path / "mine.cu").write_text("static int blocks(int n) { return n; }\n" + WRITES)
     assert any(note.startswith("no op for blocks: it returns `int`") for note in start(tmp_path))
 
 
 @pytest.mark.parametrize(
     "code",
-    [None, KERNELS, "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "TORCH_LIBRARY(space, m) {}"],
-    ids=["small", "kernels", "pybind", "library"],
+    [None, WRITES, "PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "TORCH_LIBRARY(space, m) {}"],
+    ids=["small", "functions", "pybind", "library"],
 )
 def test_the_project_folder_does_not_hide_the_installed_wheel(tmp_path: Path, code: str | None) -> None:
     if code is not None:
@@ -308,7 +303,7 @@ def test_no_file_is_replaced(tmp_path: Path) -> None:
     ("files", "name", "sentence"),
     [
         (["a.cu", "b.cu"], "ops", "has 2 .cu files"),
-        (["a.cu"], "ops", "no kernel and no function"),
+        (["a.cu"], "ops", "no function that can become an op"),
         ([], "my-ops", "'my-ops' cannot be the name"),
         ([], "torch", "'torch' cannot be the name"),
         ([], "class", "'class' cannot be the name"),

@@ -1,71 +1,13 @@
-"""Signatures of kernels and host functions as ops, and the reasons why the others become none."""
+"""Signatures of host functions as ops, and the reasons why the others become none."""
 
 from __future__ import annotations
 
 import pytest
 
 from builder.recipes.host_functions import read_functions
-from builder.recipes.kernels import read_kernels
 
 #: A fake kernel for a result with contiguous strides.
 NEW = "x.new_empty(x.shape)"
-
-
-@pytest.mark.parametrize(
-    ("code", "schema"),
-    [
-        (
-            "__global__ void saxpy(int n, float a, const float* __restrict__ x, float *y) {",
-            "saxpy(int n, float a, Tensor x, Tensor(a!) y) -> ()",
-        ),
-        (
-            "template <typename T> __global__ void __launch_bounds__(9) k(T* a, const T* b, T c, bool d, double* e) {",
-            "k(Tensor(a!) a, Tensor b, float c, bool d, Tensor(b!) e) -> ()",
-        ),
-        (
-            "__global__ void k(float const *x, // in\n /* out */ int64_t* y, size_t n)\n{",
-            "k(Tensor x, Tensor(a!) y, int n) -> ()",
-        ),
-        # A schema cannot have the name `in`.
-        ("__global__ void k(const float* in, float* out) {", "k(Tensor in_, Tensor(a!) out) -> ()"),
-    ],
-)
-def test_kernel_becomes_an_op(code: str, schema: str) -> None:
-    (kernel,), refused = read_kernels(code)
-    assert (kernel.schema, refused) == (schema, [])
-
-
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("__global__ void k(Options o, float* y) {", "k: the parameter `Options o` has no equivalent in torch"),
-        ("__global__ void k(float** y) {", "k: the parameter `float** y` has no equivalent in torch"),
-        ("__global__ void k(const float* x) {", "k: no parameter is a pointer that the kernel can write"),
-        *(
-            (f"__global__ void k(float* y) {{}}\n{launch}", "k: the file launches it; make the function that launches")
-            for launch in (
-                "int main() { k<<<1, 2>>>(y); }",
-                "static void f() { ours::k<float, Vec<int, 4>, Of<Vec<int, 2>>> <<<1, 2>>>(y); }",
-                "#define RUN(T) \\\n  k<T><<<1, 2>>>(y);",
-                "static void f() { cudaLaunchKernelEx(&config, k<float>, y); }",
-            )
-        ),
-    ],
-)
-def test_kernel_that_cannot_be_launched(code: str, reason: str) -> None:
-    kernels, (refused,) = read_kernels(code)
-    assert kernels == []
-    assert refused.startswith(reason)
-
-
-@pytest.mark.parametrize("code", ["// k<<<1, 2>>>(y);\n", "void f() { rank<<<1, 2>>>(y); if (k < n) g<<<1, 2>>>(y); }"])
-def test_kernel_that_the_file_does_not_launch(code: str) -> None:
-    ((kernel,), refused) = read_kernels(f"__global__ void k(float* y) {{}}\n{code}")
-    assert (kernel.name, refused) == ("k", [])
-
-
-def test_declarations_and_comments_are_no_kernels() -> None:
-    assert read_kernels("__global__ void k(float* y);\n// __global__ void l(float* y) {\n") == ([], [])
 
 
 def test_functions_of_tensors() -> None:
