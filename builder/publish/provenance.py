@@ -19,7 +19,7 @@ from builder.publish.unchanged import write_if_changed
 from builder.records.record import Record
 from builder.records.toolchain import Part
 from builder.store import StoredBuild
-from builder.untrusted.json_data import JsonError, read_json, text
+from builder.untrusted.json_data import JsonError, read_json
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"
@@ -51,7 +51,7 @@ def make_statement(stored: StoredBuild, proofs: Sequence[Proof] = ()) -> str:
                     "python": str(record.toolchain.python),
                     "jobs": build_record.jobs,
                     "excluded_libraries": sorted(build_record.provided),
-                    "farm_code_sha256": build_record.code,
+                    "build_format": build_record.format,
                 },
                 "resolvedDependencies": list(_dependencies(record)),
             },
@@ -91,15 +91,15 @@ def statement_path(wheel: Path) -> Path:
     return wheel.with_name(f"{wheel.name}{SUFFIX}")
 
 
-def recorded_code_version(wheel: Path) -> str:
-    """The digest of the buildfarm code that built a wheel, from the statement next to the wheel; empty without one."""
+def recorded_format(wheel: Path) -> int | None:
+    """The BUILD_FORMAT of a wheel, from the statement next to it; 0: it names none; None: there is no statement."""
     try:
         return read_json(
             statement_path(wheel),
-            lambda data: text(data["predicate"]["buildDefinition"]["internalParameters"]["farm_code_sha256"]),
+            lambda data: int(data["predicate"]["buildDefinition"]["internalParameters"].get("build_format", 0)),
         )
     except (OSError, JsonError):
-        return ""
+        return None
 
 
 def _accepted_findings(proofs: Sequence[Proof]) -> dict[str, Any]:

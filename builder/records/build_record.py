@@ -10,7 +10,7 @@ from typing import Any
 from builder.records.cache_statistics import CacheStatistics
 from builder.records.cuda_sources import CudaSources
 from builder.records.record import Record
-from builder.untrusted.json_data import text, texts
+from builder.untrusted.json_data import texts
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class BuildRecord:
         objects: what the compiler cache saved; None without a cache.
         cuda: the CUDA files of the source.
         gpu_seconds: seconds of compile time by GPU architecture (`9.0`); empty if nothing was logged.
-        code: digest of buildfarm's own build code. It is not in the wheel: other code may make the same bytes.
+        format: BUILD_FORMAT of the buildfarm that built the wheel; 0: it had none.
         started: when the build started, UTC.
         seconds: wall time of the build.
 
@@ -35,7 +35,7 @@ class BuildRecord:
     jobs: int
     objects: CacheStatistics | None
     cuda: CudaSources
-    code: str
+    format: int
     started: datetime
     seconds: float
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class BuildRecord:
             "jobs": self.jobs,
             "objects": self.objects.to_json() if self.objects else None,
             "cuda_sources": self.cuda.to_json(),
-            "farm": self.code,
+            "build_format": self.format,
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": self.seconds,
             "gpu_seconds": dict(self.gpu_seconds),
@@ -62,7 +62,7 @@ class BuildRecord:
             jobs=int(data["jobs"]),
             objects=CacheStatistics.from_json(data["objects"]) if data["objects"] else None,
             cuda=CudaSources.from_json(data["cuda_sources"]),
-            code=text(data["farm"]),
+            format=int(data.get("build_format", 0)),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
             gpu_seconds={str(arch): float(seconds) for arch, seconds in data.get("gpu_seconds", {}).items()},

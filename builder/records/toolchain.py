@@ -60,7 +60,7 @@ class Toolchain:
         uv, cibuildwheel: version of the front end that ran the build.
         auditwheel, cyclonedx, patchelf, zlib: versions of what repairs the wheel.
         sccache: version of the local compiler cache; images bring their own.
-        scripts: digest of buildfarm's own scripts that run around the compilers.
+        scripts: only in records of an early buildfarm: digest of its scripts around the compilers.
         image: tag of the build image.
         base: name of its base image.
         base_id: the engine's id of the base image.

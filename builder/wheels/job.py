@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from builder.code_digest import BUILD, code_digest
 from builder.errors import BuildfarmError
+from builder.formats import BUILD_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
@@ -111,7 +111,7 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
             "requires": recipe.requires,
             "torch_window": required_torch(build, recipe),
             "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
-            "farm": code_version(),
+            "format": BUILD_FORMAT,
             **({"config_settings": recipe.config_settings} if recipe.config_settings else {}),
             **({"override_architectures": True} if recipe.override_architectures else {}),
         }
@@ -148,8 +148,3 @@ def torch_window(build: Build, recipe: Recipe) -> str:
 def required_torch(build: Build, recipe: Recipe) -> str:
     """The requirement of torch that METADATA gets; empty if it keeps that of the source."""
     return "" if recipe.requires_torch == "source" else torch_window(build, recipe)
-
-
-def code_version() -> str:
-    """Digest of buildfarm's own build code: after a change of that code, wheels are built again."""
-    return code_digest(BUILD)

@@ -14,7 +14,6 @@ from pathlib import Path
 from packaging.version import Version
 
 from builder.build_log import log_size, text_since
-from builder.code_digest import PACKAGE
 from builder.errors import BuildError, BuildfarmError, MissingToolError
 from builder.gate.system.confinement import confined, weakness
 from builder.log import print_warning
@@ -42,7 +41,7 @@ from builder.wheels.sccache.gpu_seconds import read_gpu_seconds
 from builder.wheels.sccache.launchers.environment import Layout
 from builder.wheels.sccache.shared import shared_variables
 from builder.wheels.sccache.stats import read_statistics
-from builder.wheels.scripts import LAUNCHERS, script_command, scripts_digest
+from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (
     Environment,
@@ -156,7 +155,6 @@ class LocalExecutor:
                 stand_in_for=toolkit.stand_in_for,
                 uv=version("uv"),
                 sccache=sccache_version(program) if program and self._compiler_cache else None,
-                scripts=scripts_digest(LAUNCHERS),
             )
         )
 

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from builder.build_log import log_size, text_since
 from builder.diagnosis.setup_script import read_setup_script
+from builder.formats import BUILD_FORMAT
 from builder.log import print_warning
 from builder.records.build_record import BuildRecord
 from builder.records.record import Record
 from builder.wheels.failures import no_library_hints
-from builder.wheels.job import CALLED_FILE, CompileJob, Executor, code_version, required_torch
+from builder.wheels.job import CALLED_FILE, CompileJob, Executor, required_torch
 from builder.wheels.repair.repair import repair
 from builder.wheels.wheel_checks import (
     check_compiled,
@@ -66,7 +67,7 @@ def make_wheel(
         objects=executor.cache_statistics(job),
         cuda=without_compiled(cuda, text_since(job.log, start)),
         gpu_seconds=executor.gpu_seconds(job),
-        code=code_version(),
+        format=BUILD_FORMAT,
         started=started,
         seconds=round(time.monotonic() - clock, 1),
     )

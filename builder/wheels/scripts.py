@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path, PurePath
 
-from builder.code_digest import PACKAGE, code_digest, files_of
+import builder
+
+PACKAGE = Path(builder.__file__).parent
 
 #: Folders of the package that a container gets. They import the standard library and each other only.
 FOLDERS = ("wheels/build_scripts", "wheels/sccache/launchers")
-
-#: The folder whose files decide how compilers are called.
-LAUNCHERS = ("wheels/sccache/launchers",)
 
 #: Python's options for the scripts; `build_scripts/__main__.py` gives the reasons.
 _OPTIONS = ("-I", "-S", "-B")
@@ -24,12 +23,8 @@ def script_command(python: str, root: PurePath, command: str) -> list[str]:
 
 def copy_scripts(target: Path) -> None:
     """Copy the scripts into a folder that a container gets, below `builder/` as in the package."""
-    for path in files_of(FOLDERS, PACKAGE):
-        copy = target / "builder" / path.relative_to(PACKAGE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, copy)
-
-
-def scripts_digest(folders: tuple[str, ...] = FOLDERS) -> str:
-    """A name for the contents of the scripts, 12 hex digits."""
-    return code_digest(folders, PACKAGE)[:12]
+    for folder in FOLDERS:
+        (target / "builder" / folder).mkdir(parents=True, exist_ok=True)
+        for path in (PACKAGE / folder).iterdir():
+            if path.is_file():
+                shutil.copyfile(path, target / "builder" / folder / path.name)

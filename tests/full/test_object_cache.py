@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from builder.code_digest import PACKAGE
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.plan import Build
 from builder.records.cache_statistics import CacheOutcome, CacheStatistics
@@ -25,7 +24,7 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.configure import cache_variables, compiler_variables, find_sccache
 from builder.wheels.sccache.launchers.environment import Layout
 from builder.wheels.sccache.stats import read_statistics
-from builder.wheels.scripts import script_command
+from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
 from builder.wheels.toolchain.environments import Environment, Environments, build_requirements
 from tests.conftest import lacking, run

@@ -13,9 +13,11 @@ from builder import log
 from builder.commands.building.build import run_build
 from builder.commands.folders import open_store
 from builder.errors import Exit, UsageError
+from builder.formats import BUILD_FORMAT
 from builder.log import console
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
+from builder.wheels import job
 from tests.unit.loopback import pure_wheel
 from tests.unit.small_project import SmallProject, small_project
 
@@ -125,6 +127,29 @@ def test_unreadable_records_are_made_again(project: SmallProject, text: str) -> 
     for record in (*store.glob("proofs/*.json"), *store.glob("builds/*/facts-*.json"), *store.glob("envs/*.json")):
         record.write_text(text)
     assert failed(once(project)) == set()
+
+
+def test_a_build_of_another_format_is_made_again(project: SmallProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(job, "BUILD_FORMAT", BUILD_FORMAT + 1)
+        assert not once(project).reused
+        assert once(project).reused
+    assert once(project).reused, "the store keeps both"
+
+
+def test_a_stored_build_without_a_format_can_be_read(project: SmallProject) -> None:
+    records = list(project.store.glob("builds/*/build.json"))
+    texts = [record.read_text() for record in records]
+    try:
+        for record, text in zip(records, texts, strict=True):
+            assert f'"build_format": {BUILD_FORMAT}' in text
+            record.write_text(text.replace(f'"build_format": {BUILD_FORMAT}', f'"farm": "{"f" * 64}"'))
+        assert once(project).reused
+        (statement,) = (project.root / "dist").glob("*.intoto.json")
+        assert '"build_format": 0' in statement.read_text()
+    finally:
+        for record, text in zip(records, texts, strict=True):
+            record.write_text(text)
 
 
 def test_temporary_files_of_a_killed_run_are_deleted(project: SmallProject) -> None:

@@ -43,7 +43,7 @@ ORDER = [
     "builder.diagnosis",
     "builder.matrix",
     "builder.check",
-    "builder.code_digest",
+    "builder.formats",
     "builder.hashing",
     "builder.build_log",
     "builder.untrusted",

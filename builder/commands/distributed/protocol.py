@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 
 from builder import __version__
-from builder.code_digest import BUILD, OP_PROOFS, STATIC_PROOFS, code_digest
 from builder.commands.distributed.failure import Failure
+from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
 from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of
 from builder.matrix.axes import Cell
@@ -18,8 +17,8 @@ from builder.proof import Proof
 from builder.records.build_record import BuildRecord
 from builder.store import StoredBuild
 
-#: Changes whenever a class of this module changes.
-PROTOCOL = 1
+#: The formats that client and worker must have in common besides the protocol.
+_FORMATS = f"{BUILD_FORMAT}.{STATIC_FORMAT}.{LINKAGE_FORMAT}.{CELL_FORMAT}.{OPS_FORMAT}"
 #: The topic of Dask's events in which workers report the stages of their tasks.
 TOPIC = "buildfarm"
 #: The name of buildfarm's plugin on a worker.
@@ -35,20 +34,14 @@ NO_BUILD = "no-build"
 MANY = 1_000_000
 
 
-@cache
-def code() -> str:
-    """Digest of the code that client and worker must have in common."""
-    return code_digest(("commands/distributed", *BUILD, *OP_PROOFS, *STATIC_PROOFS))[:12]
-
-
 def version_text() -> str:
-    """The version in messages: `0.1.0 (protocol 1, code 0123456789ab)`."""
-    return f"{__version__} (protocol {PROTOCOL}, code {code()})"
+    """The version in messages: `0.1.0 (protocol 1, formats 1.1.1.1.1)`."""
+    return f"{__version__} (protocol {PROTOCOL}, formats {_FORMATS})"
 
 
 def version_resource() -> str:
-    """The Dask resource that only workers with the same protocol and code offer."""
-    return f"buildfarm-{PROTOCOL}-{code()}"
+    """The Dask resource that only workers with the same version, protocol and formats offer."""
+    return f"buildfarm-{__version__}-{PROTOCOL}-{_FORMATS}"
 
 
 @dataclass(frozen=True)

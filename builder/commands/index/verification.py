@@ -8,8 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 from builder.check import Check
-from builder.code_digest import STATIC_PROOFS, code_digest
 from builder.commands.smoke.wheel_recipe import empty_recipe, recipe_for
+from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
@@ -25,7 +25,6 @@ from builder.wheelfile.record_file import record_fault
 _GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
 #: Checks of wheels that do not use torch, such as dependencies.
 _OF_ANY_WHEEL = (Check.RECORD, Check.METADATA, Check.MODULES, Check.CONTENTS)
-_CODE = (*STATIC_PROOFS, "proofs/foreign", "proofs/inventory", "proofs/verify")
 
 
 @dataclass(frozen=True)
@@ -49,9 +48,9 @@ class Verification:
 
     @cached_property
     def basis(self) -> str:
-        """Digest of what the verdicts depend on besides the wheel: code, inventories, and the selection."""
+        """Digest of what the verdicts depend on besides the wheel: formats, inventories, and the selection."""
         known = [self._shelf.path(release).name for release in self._shelf.releases]
-        return digest_of([code_digest(_CODE), known, repr(self.select)])[:16]
+        return digest_of([STATIC_FORMAT, VERIFY_FORMAT, known, repr(self.select)])[:16]
 
     def added(
         self,

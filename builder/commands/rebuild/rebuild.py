@@ -16,18 +16,19 @@ from builder.commands.rebuild.rebuild_checks import (
     with_recorded_parts,
 )
 from builder.errors import BuildfarmError, UsageError
+from builder.formats import BUILD_FORMAT
 from builder.hashing import sha256_of
 from builder.log import print_line
 from builder.matrix.config import MATRIX, Matrix, Recipe
 from builder.matrix.load import load_matrix
 from builder.progress.display import Progress
-from builder.publish.provenance import recorded_code_version
+from builder.publish.provenance import recorded_format
 from builder.records.record import Record, read_record
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.diff import differences
 from builder.wheels.build_dir import clear_abandoned
-from builder.wheels.job import CompileJob, Executor, code_version
+from builder.wheels.job import CompileJob, Executor
 from builder.wheels.make import make_wheel
 from builder.wheels.sources.prepare import prepare_source
 from builder.wheels.toolchain.environments import Environments
@@ -89,7 +90,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     store.clear_abandoned()
     clear_abandoned()
     check_source(record, recipe, store.root / "sources")
-    _report_code_version(options.wheel)
+    _report_format(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=options.python_downloads)
     executor = _recorded_executor(record, matrix, environments, pull=options.pull)
     if known := executor.known_toolchain(record.build, recipe):  # before the index is asked for a recorded package
@@ -106,14 +107,14 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
         return RebuildResult(options.wheel.name, sha256, sha256_of(wheel), tuple(found))
 
 
-def _report_code_version(wheel: Path) -> None:
-    """Print whether a different version of buildfarm's build code built the wheel: it may still make an equal wheel."""
-    recorded = recorded_code_version(wheel)
-    if not recorded:
+def _report_format(wheel: Path) -> None:
+    """Print whether a buildfarm with another build format built the wheel: this one may still make an equal wheel."""
+    recorded = recorded_format(wheel)
+    if recorded is None:
         print_line(
             "cannot tell which version of buildfarm built the wheel: there is no provenance file next to the wheel"
         )
-    elif recorded != code_version():
+    elif recorded != BUILD_FORMAT:
         print_line("a different version of buildfarm built the wheel; the rebuilt wheel may still be equal")
 
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from builder.code_digest import OP_PROOFS, code_digest
+from builder.formats import CELL_FORMAT, OPS_FORMAT
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import (
@@ -78,14 +78,14 @@ def spec_of(recipe: Recipe, jobs: int) -> Spec:
     )
 
 
-def gate_basis(recipe: Recipe) -> list[str]:
-    """What the gate's verdicts depend on besides the wheel: code, settings of the recipe, contents of its cases.
+def gate_basis(recipe: Recipe) -> list[str | int]:
+    """What the gate's verdicts depend on besides the wheel: formats, settings of the recipe, contents of its cases.
 
     `accepts` is not among them: `builder.proofs.cells.acceptance` applies it without a run of the gate.
     """
     files = [recipe.cases, *_references(recipe)] if recipe.cases else []
     spec = replace(spec_of(recipe, 0), accepts=[])
-    return [code_digest(OP_PROOFS), json.dumps(spec.to_json()), *(sha256_of(file) for file in files)]
+    return [CELL_FORMAT, OPS_FORMAT, json.dumps(spec.to_json()), *(sha256_of(file) for file in files)]
 
 
 def _references(recipe: Recipe) -> list[Path]:

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.code_digest import CELL_PROOFS, LINKAGE_PROOFS, STATIC_PROOFS, WHEELFILE, code_digest
 from builder.errors import MissingToolError
+from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.compat import Compat
@@ -158,8 +158,8 @@ class WheelProver:
         return True
 
     def _facts(self, stored: StoredBuild) -> WheelFacts:
-        """The wheel's facts; each version of the reader reads the wheel once and caches them in the store."""
-        cached = stored.wheel.with_name(f"facts-{code_digest(WHEELFILE)[:12]}.json")
+        """The wheel's facts; each format of them is read once and kept in the store."""
+        cached = stored.wheel.with_name(f"facts-{FACTS_FORMAT}.json")
         with suppress(OSError, JsonError):
             return read_json(cached, facts_from_json, limit=MAX_OWN_JSON)
         facts = read_facts(stored.wheel)
@@ -232,18 +232,18 @@ class WheelProver:
 def cell_basis(recipe: Recipe) -> dict[Check, str]:
     """For each check of a cell, digest of what its verdict depends on besides the wheel.
 
-    Linkage depends on code and on `variants`, the import on code and the recipe's modules, and the op gate also on its
-    cases. What changes the basis of the import changes that of the op gate too: the gate needs an import that passed.
+    Linkage depends on `variants`, the import on the recipe's modules, and the op gate also on its cases. What changes
+    the basis of the import changes that of the op gate too: the gate needs an import that passed.
     """
-    linkage = digest_of([code_digest(LINKAGE_PROOFS), repr(recipe.variants), *_table_versions()])[:16]
-    imports = digest_of([code_digest(CELL_PROOFS), recipe.modules])[:16]
+    linkage = digest_of([LINKAGE_FORMAT, repr(recipe.variants), *_table_versions()])[:16]
+    imports = digest_of([CELL_FORMAT, recipe.modules])[:16]
     ops = digest_of(gate_basis(recipe))[:16]
     return {Check.LINKAGE: linkage, Check.IMPORT: imports, **dict.fromkeys(GATE_CHECKS, ops)}
 
 
 def _file_basis(claim: WheelClaim, provided: frozenset[str]) -> str:
     """Digest of what the checks of the file depend on besides the file."""
-    return digest_of([code_digest(STATIC_PROOFS), repr(claim), sorted(provided), *_table_versions()])[:16]
+    return digest_of([STATIC_FORMAT, repr(claim), sorted(provided), *_table_versions()])[:16]
 
 
 def _table_versions() -> list[str]:

@@ -1,6 +1,6 @@
 """Check LibTorch's stable ABI: a library uses only torch's C functions, none newer than the oldest claimed torch.
 
-`shims.yaml` lists which torch release first exports each C function; `make_shims.py` measured it from the wheels.
+`shims.yaml` lists which torch release first exports each C function; `tools/make_shims.py` measured it from the wheels.
 """
 
 from __future__ import annotations

@@ -38,7 +38,6 @@ from builder.wheels.job import CALLS_FILE, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.gpu_seconds import read_gpu_seconds
 from builder.wheels.sccache.stats import read_statistics
-from builder.wheels.scripts import scripts_digest
 from builder.wheels.toolchain.environments import Environments, locked_version
 from builder.wheels.toolchain.uv import (
     UnsatisfiableError,
@@ -160,7 +159,6 @@ class DockerExecutor:
                 nvcc=nvcc,
                 stand_in_for=build.cuda if other_minor else None,
                 cibuildwheel=version("cibuildwheel"),
-                scripts=scripts_digest(),
                 image=tag,
                 base=base,
                 base_id=self._engine.base_id(image.base),

@@ -20,7 +20,7 @@ from builder.commands.building.build import run_build
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.rebuild import rebuild
 from builder.commands.rebuild.rebuild import RebuildOptions, run_rebuild
-from builder.commands.rebuild.rebuild_checks import recorded_recipe
+from builder.commands.rebuild.rebuild_checks import check_toolchain, recorded_recipe, with_recorded_parts
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
@@ -28,7 +28,7 @@ from builder.publish.provenance import statement_path
 from builder.publish.rebuild_text import rebuild_json, rebuild_text
 from builder.records.record import read_record
 from builder.records.toolchain import Toolchain
-from builder.wheels.job import CompileJob, code_version
+from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.make import make_wheel
 from builder.wheels.toolchain import cuda_toolkit
@@ -167,8 +167,8 @@ def test_different_tools_are_an_error_that_names_them(built: Built, monkeypatch:
     assert any("zlib" in hint for hint in error.hints)
 
 
-def test_a_changed_script_of_buildfarm_makes_the_same_wheel(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rebuilt wheel carries the recorded digest of the scripts, not the digest of this machine's."""
+def test_records_of_an_early_buildfarm_make_the_same_wheel(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They contain a digest of scripts. The rebuilt wheel has what the record has."""
     original = LocalExecutor._identity
 
     def identity(self: LocalExecutor, *args: Any) -> Toolchain:
@@ -176,6 +176,10 @@ def test_a_changed_script_of_buildfarm_makes_the_same_wheel(built: Built, monkey
 
     monkeypatch.setattr(LocalExecutor, "_identity", identity)
     assert run_rebuild(built.options("steady")).equal
+    here = read_record(built.wheels["steady"]).toolchain
+    early = replace(here, scripts="0123456789ab")
+    check_toolchain(early, here)
+    assert with_recorded_parts(here, early) == early
 
 
 def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(
@@ -343,14 +347,17 @@ def test_a_different_buildfarm_version_is_a_message_and_no_error(
     monkeypatch.setattr(rebuild, "print_line", printed.append)
     alone = tmp_path / built.wheels["steady"].name
     shutil.copyfile(built.wheels["steady"], alone)
-    rebuild._report_code_version(built.wheels["steady"])
+    rebuild._report_format(built.wheels["steady"])
     assert printed == []
-    rebuild._report_code_version(alone)
+    rebuild._report_format(alone)
     statement = statement_path(built.wheels["steady"]).read_text()
-    statement_path(alone).write_text(statement.replace(code_version(), "0" * 64))
-    rebuild._report_code_version(alone)
+    statement_path(alone).write_text(statement.replace('"build_format": ', '"build_format": 9'))
+    rebuild._report_format(alone)
+    statement_path(alone).write_text(statement.replace("build_format", "farm_code_sha256"))
+    rebuild._report_format(alone)
     assert [line.split(" buildfarm")[0] for line in printed] == [
         "cannot tell which version of",
+        "a different version of",
         "a different version of",
     ]
 

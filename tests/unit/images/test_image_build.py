@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from builder.errors import BuildfarmError, Exit, MissingToolError
+from builder.images import render
 from builder.images.chooser import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
@@ -43,14 +45,17 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeEngine
         yield engine
 
 
+def chooser() -> ImageChooser:
+    rules = (ImageRule("*", "base:bookworm", "pythons:1"),)
+    return ImageChooser(replace(matrix(["2.11"], ["13.0"], ["3.12"]), images=rules), Compat.load(), {})
+
+
 @pytest.fixture
 def image() -> BuildImage:
-    rules = (ImageRule("*", "base:bookworm", "pythons:1"),)
-    chooser = ImageChooser(replace(matrix(["2.11"], ["13.0"], ["3.12"]), images=rules), Compat.load(), {})
     build = Build(
         "toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), (Arch(9, 0),), CELL.platform, (CELL,)
     )
-    return chooser.build_image(build)
+    return chooser().build_image(build)
 
 
 @pytest.fixture
@@ -73,6 +78,27 @@ def test_an_image_is_built_once_and_inspected_once(fake: FakeEngine, store: Stor
     assert cached_contents(Engine(), store, image) == (tag, contents)
     assert ["--tag" in call and tag in call for call in fake.calls()].count(True) == 1
     assert len(fake.removed) == asked == 1
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in render.template_dir().iterdir()))
+def test_a_changed_template_changes_the_name_of_its_images(
+    name: str, image: BuildImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image's name is part of the toolchain, and the toolchain is part of the build digest."""
+    images = {one.template: one for one in (image, chooser().runtime_image(CELL))}
+    copy = shutil.copytree(render.template_dir(), tmp_path / "templates")
+    monkeypatch.setattr(render, "template_dir", lambda: copy)
+    render._environment.cache_clear()
+    try:
+        old = {template: image_name(image, ["sha256:base"]) for template, image in images.items()}
+        text = (copy / name).read_text()
+        (copy / name).write_text(text.replace("RUN ", "RUN true && "))
+        render._environment.cache_clear()
+        new = {template: image_name(image, ["sha256:base"]) for template, image in images.items()}
+    finally:
+        render._environment.cache_clear()
+    users = {name} if name in old else set(old)  # the stages are part of every image
+    assert {template for template in old if old[template] != new[template]} == users
 
 
 def test_base_images_of_a_mirror_change_the_dockerfile_and_not_the_name_of_the_image(

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from builder.code_digest import CELL_PROOFS, LINKAGE_PROOFS, OP_PROOFS, STATIC_PROOFS, code_digest
 from builder.errors import BuildError, MissingToolError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import Matrix
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells import import_check, prover
-from builder.proofs.cells.prover import WheelProver
+from builder.proofs.cells import import_check, op_gate, prover
+from builder.proofs.cells.prover import WheelProver, cell_basis
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter, find_python
@@ -257,12 +256,8 @@ def test_changed_static_checks_do_not_repeat_the_op_gate(
 ) -> None:
     before = prove(HERE)
     gate_runs = can_gate(monkeypatch)
-    covered = code_digest
-
-    def changed(folders: tuple[str, ...]) -> str:
-        return "changed" if "proofs/static" in folders else covered(folders)
-
-    monkeypatch.setattr(prover, "code_digest", changed)
+    monkeypatch.setattr(prover, "STATIC_FORMAT", 0)
+    monkeypatch.setattr(prover, "LINKAGE_FORMAT", 0)
     after = prove(HERE)
     assert gate_runs == []
     assert verdicts(after, HERE) == verdicts(before, HERE)
@@ -286,7 +281,31 @@ def test_linkage_without_the_index_keeps_the_other_proofs(prove: Prove, monkeypa
     assert after[HERE, Check.GPU_VALUES] == before[HERE, Check.GPU_VALUES]
 
 
-def test_basis_of_the_op_gate_covers_that_of_the_import() -> None:
-    """The gate needs an import that passed, so code that decides about the import decides about the gate too."""
-    assert set(CELL_PROOFS) <= set(OP_PROOFS)
-    assert set(CELL_PROOFS) | set(STATIC_PROOFS) == set(LINKAGE_PROOFS)
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        ("STATIC_FORMAT", (False, False, False)),
+        ("LINKAGE_FORMAT", (True, False, False)),
+        ("CELL_FORMAT", (False, True, True)),  # the gate needs an import that passed
+        ("OPS_FORMAT", (False, False, True)),
+    ],
+)
+def test_a_raised_number_changes_the_basis_of_its_checks(
+    number: str, expected: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, before = (Check.LINKAGE, Check.IMPORT, Check.GPU_VALUES), cell_basis(make.recipe())
+    for module in (prover, op_gate):
+        if hasattr(module, number):
+            monkeypatch.setattr(module, number, 0)
+    after = cell_basis(make.recipe())
+    assert tuple(before[check] != after[check] for check in checks) == expected
+
+
+def test_proofs_with_an_unknown_basis_are_made_again(prove: Prove, store: Store) -> None:
+    """A buildfarm without formats made them."""
+    before = prove(HERE)
+    store.save_proofs([replace(proof, basis="f" * 16, verdict=Verdict.FAILED) for proof in before.values()])
+    after = prove(HERE)
+    assert {key: (proof.basis, proof.verdict) for key, proof in after.items()} == {
+        key: (proof.basis, proof.verdict) for key, proof in before.items()
+    }

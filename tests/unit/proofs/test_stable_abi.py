@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from builder.matrix.axes import AbiClass, Torch
-from builder.proofs.static.make_shims import tabulate
 from builder.proofs.static.stable_abi import check_stable, shims
 from builder.wheelfile.facts import Library
 from tests.unit.proofs.make import FORWARD, claim, library, wheel_facts
+from tools.make_shims import tabulate
 
 CXX = "_ZNK2at6Tensor8data_ptrIfEEPT_v"
 REPLACE = "_ZNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEE10_M_replaceEmmPKcm"

@@ -64,7 +64,7 @@ def build_record(
         jobs=2,
         objects=objects,
         cuda=CudaSources(1),
-        code="f" * 64,
+        format=7,
         started=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
         seconds=60.4,
     )

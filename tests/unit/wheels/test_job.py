@@ -84,10 +84,10 @@ def test_the_toolchain_is_an_input(change: dict[str, Any]) -> None:
     assert digest(toolchain=replace(TOOLCHAIN, **change)) != digest()
 
 
-def test_source_and_the_farms_own_code_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_source_and_the_format_of_builds_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     before = digest()
     assert digest(source="t" * 64) != before
-    monkeypatch.setattr(room, "code_version", lambda: "another")
+    monkeypatch.setattr(room, "BUILD_FORMAT", 0)
     assert digest() != before
 
 

@@ -13,10 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.code_digest import PACKAGE
 from builder.wheels.sccache.configure import TURNED_OFF, cache_enabled, cache_variables, compiler_variables
 from builder.wheels.sccache.stats import read_statistics
-from builder.wheels.scripts import script_command
+from builder.wheels.scripts import PACKAGE, script_command
 
 #: It writes down how often it compiles. `kind` decides the key of a compile: all of the text, or (`stale`, as in
 #: ccache 4.11) the text for the GPU, without the code under `#ifndef __CUDA_ARCH__`.

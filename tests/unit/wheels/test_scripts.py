@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from builder.code_digest import PACKAGE
-from builder.wheels import scripts
-from builder.wheels.scripts import FOLDERS, LAUNCHERS, copy_scripts, script_command, scripts_digest
+from builder.wheels.scripts import FOLDERS, copy_scripts, script_command
 
 
 @pytest.fixture
@@ -42,21 +39,3 @@ def test_a_build_s_own_python_settings_do_not_reach_the_scripts(copied: Path, tm
     argv = script_command(sys.executable, copied, "no-such-command")
     env = {**os.environ, "PYTHONPATH": str(tmp_path / "shim")}
     assert subprocess.run(argv, capture_output=True, check=False, cwd=tmp_path / "shim", env=env).returncode == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "digests"),
-    [
-        ("wheels/build_scripts/prepare.py", [FOLDERS]),
-        ("wheels/sccache/launchers/launch.sh", [FOLDERS, LAUNCHERS]),
-        ("wheels/sccache/stats.py", []),
-    ],
-)
-def test_the_digest_is_of_the_files_that_run(
-    name: str, digests: list[tuple[str, ...]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = {folders: scripts_digest(folders) for folders in (FOLDERS, LAUNCHERS)}
-    package = shutil.copytree(PACKAGE, tmp_path / "builder", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(scripts, "PACKAGE", package)
-    (package / name).write_bytes((package / name).read_bytes() + b"\n")
-    assert [folders for folders in before if scripts_digest(folders) != before[folders]] == digests

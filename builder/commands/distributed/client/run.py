@@ -39,7 +39,6 @@ from builder.result import BuildResult
 from builder.store import Store, StoredBuild
 from builder.timeline.recorder import Recorder
 from builder.timeline.timeline import Timeline
-from builder.wheels.job import code_version
 from builder.wheels.sources.prepare import source_digest
 
 
@@ -208,7 +207,7 @@ class RemoteRun:
                 "images": [repr(matrix.images), matrix.registries, matrix.torch_index],
                 "lock": lock.read_text() if lock.is_file() else "",
                 "executor": [settings.executor, settings.stand_in],
-                "code": [code_version(), version_resource()],
+                "version": version_resource(),
             }
         )
         return BuildTask(digest, build, recipe, settings)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from builder.commands.distributed import protocol
 from builder.commands.distributed.client.placement import UNKNOWN_SECONDS, Uses, need_of_build, need_of_proof
 from builder.commands.distributed.cluster.need import missing
 from builder.commands.distributed.failure import Failure
@@ -82,8 +83,11 @@ def test_several_errors_become_one_sentence() -> None:
     )
 
 
-def test_the_version_names_the_code() -> None:
+def test_the_version_names_the_formats(monkeypatch: pytest.MonkeyPatch) -> None:
     assert version_resource().rpartition("-")[2] in version_text()
+    before = version_resource()
+    monkeypatch.setattr(protocol, "PROTOCOL", 0)
+    assert version_resource() != before
 
 
 def worker(name: str, **resources: float) -> dict[str, object]:

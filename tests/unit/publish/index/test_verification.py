@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from builder.check import Check
+from builder.commands.index import verification
 from builder.commands.index.publish import publish_wheels
+from builder.commands.index.verification import Verification
 from builder.gate.acceptance import Accept
 from builder.hashing import sha256_of
 from builder.matrix.config import AcceptRule
@@ -86,6 +88,14 @@ def test_failure_refuses(wheel: Wheel, reason: str, level: Level, stubs: Path, s
     result = published(path, store, level)
     assert result.outcome is PublishOutcome.REFUSED
     assert [one for one in result.reasons if one.startswith(reason)], result.reasons
+
+
+@pytest.mark.parametrize("number", ["STATIC_FORMAT", "VERIFY_FORMAT"])
+def test_a_raised_number_changes_the_basis(number: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Verification(store).basis
+    assert Verification(store).basis == before
+    monkeypatch.setattr(verification, number, 0)
+    assert Verification(store).basis != before
 
 
 def test_without_inventories_only_verify_is_refused(stubs: Path, tmp_path: Path) -> None:

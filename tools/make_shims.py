@@ -1,6 +1,6 @@
 """Measure which torch release first exports each C function, and write `shims.yaml` to stdout.
 
-`python -m builder.proofs.static.make_shims WHEEL_OR_LIB…` takes torch wheels or unpacked `torch/lib` folders, one for
+`python -m tools.make_shims WHEEL_OR_LIB…` takes torch wheels or unpacked `torch/lib` folders, one for
 each series. The headers show when a function was declared; only the libraries show when it can be linked.
 """
 
@@ -85,7 +85,7 @@ def main(paths: list[str]) -> None:
     versions = ", ".join(str(torch) for torch in sorted(measured))
     sys.stdout.write(
         "# For each C function, the torch series that first exports it, and the first series that no longer does.\n"
-        f"# Measured by builder/proofs/static/make_shims.py on {datetime.now(UTC):%Y-%m-%d}\n"
+        f"# Measured by tools/make_shims.py on {datetime.now(UTC):%Y-%m-%d}\n"
         f"# from the linux x86_64 wheels of torch {versions}.\n"
         "# No older series was measured. A function of the oldest series here may exist in older series too.\n"
     )

@@ -1,0 +1,24 @@
+"""Format numbers: the digest of a build and the basis of a proof contain one, and no hash of buildfarm's code.
+
+Raise a number if a change of the code changes the output for the same inputs. Then wheels are built again, or checks
+run again. `tests/unit/formats.py` lists the code behind each number, and a test fails if that code has changed.
+"""
+
+from __future__ import annotations
+
+#: The bytes of a wheel. Templates of images are not part of it: the name of an image covers them.
+BUILD_FORMAT = 1
+#: The facts that are read from a wheel file and kept in the store.
+FACTS_FORMAT = 1
+#: Verdicts of the checks of the wheel file.
+STATIC_FORMAT = 1
+#: Verdicts of the linkage check.
+LINKAGE_FORMAT = 1
+#: Verdicts of the import in the environment of a cell.
+CELL_FORMAT = 1
+#: Verdicts of the op gate.
+OPS_FORMAT = 1
+#: Verdicts of the checks of `buildfarm verify` before a wheel is published.
+VERIFY_FORMAT = 1
+#: What client and workers send each other.
+PROTOCOL = 1
