@@ -17,6 +17,7 @@ def rebuild_text(result: RebuildResult) -> str:
         f"  {result.sha256}  {result.wheel}",
         f"  {result.rebuilt_sha256}  rebuilt",
         *(f"  {difference}" for difference in result.differences),
+        "diffoscope shows the content that differs; `--out DIR` keeps the new wheel for it",
     ]
     return "\n".join(lines) + "\n"
 
@@ -28,8 +29,6 @@ def rebuild_json(result: RebuildResult) -> str:
         "sha256": result.sha256,
         "rebuilt_sha256": result.rebuilt_sha256,
         "equal": result.equal,
-        "differences": [
-            {"member": each.member, "section": each.section, "what": each.what} for each in result.differences
-        ],
+        "differences": [{"member": each.member, "what": each.what} for each in result.differences],
     }
     return json.dumps(data, indent=1) + "\n"

@@ -13,9 +13,9 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from builder.publish.provenance import statement_path
-from builder.wheelfile.diff import differences
 from builder.wheelfile.facts import read_facts
 from tests.conftest import Farm
+from tests.fixtures.sections import changed_sections
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
@@ -88,13 +88,9 @@ def compiled(nvcc: Path, folder: Path, *flags: str) -> Path:
     return archive
 
 
-def where(one: Path, two: Path) -> set[str]:
-    return {each.section for each in differences(one, two) if each.member}
-
-
 def test_nvcc_needs_the_fixed_folder_and_its_files_beside_the_object(nvcc: Path, folders: tuple[Path, Path]) -> None:
     """Were this to fail, a newer nvcc would need less than `place` and -objtemp do for it."""
     here, there = folders
-    assert where(compiled(nvcc, here, "-objtemp"), compiled(nvcc, here, "-objtemp")) == set()
-    assert where(compiled(nvcc, here), compiled(nvcc, here)) == {".strtab"}
-    assert ".nv_fatbin" in where(compiled(nvcc, here, "-objtemp"), compiled(nvcc, there, "-objtemp"))
+    assert changed_sections(compiled(nvcc, here, "-objtemp"), compiled(nvcc, here, "-objtemp")) == set()
+    assert changed_sections(compiled(nvcc, here), compiled(nvcc, here)) == {".strtab"}
+    assert ".nv_fatbin" in changed_sections(compiled(nvcc, here, "-objtemp"), compiled(nvcc, there, "-objtemp"))
