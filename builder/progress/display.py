@@ -27,23 +27,6 @@ READ_SECONDS = 0.25
 SHORTEST_STAGE = 0.05
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """How long earlier builds of the same source took, in seconds, and how many source files they had."""
-
-    shortest: float
-    longest: float
-    files: int = 0
-
-    def text(self, elapsed: float) -> str:
-        """` of about 6:30`, to follow the elapsed time; a range if earlier builds differ by more than a quarter."""
-        if elapsed > self.longest * 1.25:
-            return f", earlier builds took {clock(self.longest)}"
-        if self.longest <= self.shortest * 1.25:
-            return f" of about {clock(self.longest)}"
-        return f" of {clock(self.shortest)} to {clock(self.longest)}"
-
-
 def clock(seconds: float) -> str:
     """`1:02:03`, or `2:03` below one hour."""
     minutes, rest = divmod(int(seconds), 60)
@@ -65,8 +48,6 @@ class _Line:
     begin: int = 0  # size of the log before this run, in bytes
     calls: Path | None = None  # of the compiler launcher: the path of a source file in each line
     calls_offset: int = 0
-    estimate: Estimate | None = None
-    compile_started: float = 0.0
 
     def __post_init__(self) -> None:
         self.started = self.stage_started = self.now()
@@ -80,11 +61,8 @@ class _Line:
         return ended
 
     def state(self) -> str:
-        """`compile 17 of 46: rasterize.cu (2:10 of about 6:30)`."""
-        now = self.now()
-        elapsed = clock(now - self.started)
-        if self.estimate and self.compile_started:
-            elapsed += self.estimate.text(now - self.compile_started)
+        """`compile 17 of 46: rasterize.cu (2:10)`."""
+        elapsed = clock(self.now() - self.started)
         return " ".join(part for part in (self.stage, self.files.text(), f"({elapsed})", self.place()) if part)
 
     def place(self) -> str:
@@ -127,12 +105,10 @@ class Progress:
         with self._lock:
             self._lines[name] = _Line(name, log, self._now)
 
-    def expect(self, name: str, estimate: Estimate | None, calls: Path) -> None:
-        """Say how long the wheel of a build will take to make from now on, and where the launcher lists its calls."""
+    def read_calls(self, name: str, calls: Path) -> None:
+        """Say where the compiler launcher lists its calls for a build."""
         with self._lock:
-            line = self._lines[name]
-            line.estimate, line.calls, line.compile_started = estimate, calls, self._now()
-            line.files.expected = estimate.files if estimate else 0
+            self._lines[name].calls = calls
 
     def stage(self, name: str, stage: str, machine: str = "") -> None:
         """Show the stage that a build has reached, and the worker that runs it; empty: this machine."""
@@ -141,9 +117,7 @@ class Progress:
             texts = self._read(line)
             self._stages.append(line.end_stage())
             line.stage, line.machine = stage, machine
-            line.files = FileCount(line.files.expected)
-            if stage not in ("fetch", "environment", "compile"):
-                line.estimate = None
+            line.files = FileCount()
             texts += self._state(line)
         _print(texts)
 

@@ -25,14 +25,8 @@ _TRIAL = re.compile(r"(?:^|/)CMakeFiles/|/cmake[^/]*/Modules/|/CMakeScratch/|(?:
 
 @dataclass
 class FileCount:
-    """The files of one build that are compiled and that are being compiled.
+    """The files of one build that are compiled and that are being compiled."""
 
-    Attributes:
-        expected: number of source files of an earlier build of the same source; 0 when it is unknown.
-
-    """
-
-    expected: int = 0
     _done: int = 0
     _total: int = 0
     _earlier: int = 0  # files of the earlier ninja runs of this build: setuptools starts one for each extension
@@ -78,14 +72,11 @@ class FileCount:
 
     def _count(self) -> str:
         if self._total:
-            done, total = self._earlier + self._done, self._earlier + self._total
-            return f"{done} of {max(total, self.expected)}" if done <= max(total, self.expected) else f"{done}"
+            return f"{self._earlier + self._done} of {self._earlier + self._total}"
         if self._percent:
             return self._percent
         started = max(len(self._started), len(self._called))
-        if not started:
-            return ""
-        return f"file {started} of {self.expected}" if started <= self.expected else f"file {started}"
+        return f"file {started}" if started else ""
 
     def _running(self) -> list[str]:
         """Names of the files that are being compiled, or of the last one that is known."""

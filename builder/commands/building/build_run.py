@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 from builder.commands.building.build_order import BuildOrder
-from builder.commands.building.earlier_builds import EarlierBuilds
 from builder.commands.building.last_sources import LastSources, without_cache
 from builder.commands.building.preflight import Parallelism, preflight
 from builder.commands.building.published_builds import PublishedBuilds
@@ -61,7 +60,6 @@ class BuildRun:
         self._source_cache = store.root / "sources"
         self._progress = progress or Progress()
         self._recorder = Recorder(store.owner(""))
-        self._earlier = EarlierBuilds(store)
         self._last = LastSources(store)
         self._said: set[str] = set()  # hints that this run has printed
         self._published = PublishedBuilds(store)
@@ -210,7 +208,7 @@ class BuildRun:
         jobs = self._order.jobs(build, builds=self._parallelism.builds, jobs=self._parallelism.jobs)
         owner = self._store.owner(work_name(digest))
         job = CompileJob(build, recipe, toolchain, work / "src", work, log, jobs, digest, owner)
-        self._progress.expect(name, self._earlier.estimate(job, source), self._executor.compiler_calls(job))
+        self._progress.read_calls(name, self._executor.compiler_calls(job))
         wheel, record = make_wheel(
             job, source, self._executor, lambda text: self._progress.stage(name, text), stand_in=self._stand_in
         )

@@ -13,7 +13,7 @@ from rich.console import Console
 from builder import log
 from builder.log import Verbosity
 from builder.progress import display
-from builder.progress.display import HEARTBEAT_SECONDS, Estimate, Progress, clock
+from builder.progress.display import HEARTBEAT_SECONDS, Progress, clock
 from builder.progress.github import fold_group
 from tests.conftest import PATIENCE, wait_until
 from tests.unit.fake_clock import FakeClock
@@ -75,30 +75,18 @@ def test_a_long_stage_is_printed_again_with_its_files(output: io.StringIO, tmp_p
         assert lines_with("(1:00)", output)[4:] == ["one: compile 1 of 2: a.cpp (1:00)"]
 
 
-def test_a_running_build_shows_how_long_earlier_builds_took(output: io.StringIO, tmp_path: Path) -> None:
+def test_a_running_build_shows_the_calls_of_the_launcher(output: io.StringIO, tmp_path: Path) -> None:
     clock, calls = FakeClock(), tmp_path / "calls"
     progress = Progress(clock)
-    progress.start("one", tmp_path / "log")
-    progress.expect("one", Estimate(60, 390, files=46), calls)
-    calls.write_text("csrc/a.cu\n")
-    progress.stage("one", "compile")
-    (tmp_path / "log").write_text(COMPILE)
-    clock.step(75)
-    progress.stage("one", "repair")
-    assert output.getvalue() == "one: compile (0:00 of 1:00 to 6:30)\none: repair (1:15)\n"
-
-
-@pytest.mark.parametrize(
-    ("estimate", "elapsed", "text"),
-    [
-        (Estimate(390, 390), 10, " of about 6:30"),
-        (Estimate(350, 390), 10, " of about 6:30"),
-        (Estimate(40, 390), 10, " of 0:40 to 6:30"),
-        (Estimate(40, 60), 90, ", earlier builds took 1:00"),
-    ],
-)
-def test_an_estimate(estimate: Estimate, elapsed: float, text: str) -> None:
-    assert estimate.text(elapsed) == text
+    with progress.shown():
+        progress.start("one", tmp_path / "log")
+        progress.read_calls("one", calls)
+        progress.stage("one", "compile")
+        calls.write_text("csrc/a.cu\n")
+        wait_until(lambda: progress.states()["one"] == "compile file 1: a.cu", "the calls were read")
+        clock.step(75)
+        progress.stage("one", "repair")
+    assert output.getvalue().splitlines()[-1] == "one: repair (1:15)"
 
 
 def test_a_clock() -> None:
