@@ -1,1 +1,1 @@
-"""The command line: one module for each command reads the options, runs the command and prints the result."""
+"""The command line: the list of the commands, and options that several commands have."""

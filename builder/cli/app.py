@@ -1,59 +1,65 @@
 """The program `buildfarm`: its commands and the options it takes without a command.
 
-The module of a command is imported when the command runs, or when the help lists all commands.
+The module of a command is imported when the command runs. The list of all commands has their docstrings, which are read
+without an import, because some modules load slowly.
 """
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
+from typer.models import Default
 
 from builder.cli.options import examples
 
 
 class _Place(NamedTuple):
-    """Where a command is: its module in `builder.cli`, its function, and the name of its examples.
+    """Where a command is: its module in `builder`, its function, and the name of its examples.
 
-    Without a function, the commands are those of the module's `app`.
+    Without a function, the commands are those of the module's `app`, and `help` says what they do.
     """
 
     module: str
     function: str = ""
     examples: str = "EXAMPLES"
+    help: str = ""
 
 
 #: The commands, in the order of the help.
 _PLACES = {
-    "init": _Place("init", "init"),
-    "add": _Place("add", "add"),
-    "plan": _Place("plan", "plan"),
-    "render": _Place("render", "render"),
-    "build": _Place("build", "build"),
-    "rebuild": _Place("rebuild", "rebuild"),
-    "cases": _Place("cases", "cases"),
-    "smoke": _Place("smoke", "smoke"),
-    "worker": _Place("distributed.worker", "worker"),
-    "publish": _Place("index.publish", "publish"),
-    "adopt": _Place("index.adopt", "adopt"),
-    "relabel": _Place("index.relabel", "relabel"),
-    "serve": _Place("index.serve", "serve"),
-    "token": _Place("index.token"),
-    "resolve": _Place("index.resolve", "resolve"),
-    "yank": _Place("index.manage", "yank", "YANK_EXAMPLES"),
-    "unyank": _Place("index.manage", "unyank", "UNYANK_EXAMPLES"),
-    "index": _Place("index.manage"),
-    "verify": _Place("verify.verify", "verify"),
-    "inventory": _Place("verify.inventory"),
-    "doctor": _Place("doctor.doctor", "doctor"),
-    "report": _Place("runs.report", "report"),
-    "ci": _Place("ci.ci", "ci"),
-    "store": _Place("store"),
+    "init": _Place("cli.init", "init"),
+    "add": _Place("cli.add", "add"),
+    "plan": _Place("cli.plan", "plan"),
+    "render": _Place("cli.render", "render"),
+    "build": _Place("cli.build", "build"),
+    "rebuild": _Place("cli.rebuild", "rebuild"),
+    "cases": _Place("cli.cases", "cases"),
+    "smoke": _Place("cli.smoke", "smoke"),
+    "worker": _Place("cli.distributed.worker", "worker"),
+    "publish": _Place("commands.index.publish", "publish"),
+    "adopt": _Place("commands.index.adopt", "adopt"),
+    "relabel": _Place("commands.index.relabel", "relabel"),
+    "serve": _Place("commands.index.serve", "serve"),
+    "token": _Place("commands.index.token", help="Make and revoke the tokens of an index server."),
+    "resolve": _Place("commands.index.resolve", "resolve"),
+    "yank": _Place("commands.index.manage", "yank", "YANK_EXAMPLES"),
+    "unyank": _Place("commands.index.manage", "unyank", "UNYANK_EXAMPLES"),
+    "index": _Place("commands.index.manage", help="Check and clean a package index."),
+    "verify": _Place("cli.verify.verify", "verify"),
+    "inventory": _Place("cli.verify.inventory"),
+    "doctor": _Place("cli.doctor.doctor", "doctor"),
+    "report": _Place("cli.runs.report", "report"),
+    "ci": _Place("cli.ci.ci", "ci"),
+    "store": _Place("cli.store"),
 }
 
 
@@ -61,12 +67,12 @@ _PLACES = {
 def _command(name: str) -> object:
     """Import the command of this name. Raises KeyError for an unknown one."""
     place = _PLACES[name]
-    module = import_module(f"builder.cli.{place.module}")
+    module = import_module(f"builder.{place.module}")
     alone = typer.Typer(pretty_exceptions_enable=False)
     if place.function:
         alone.command(name, epilog=getattr(module, place.examples))(getattr(module, place.function))
     else:
-        alone.add_typer(module.app, name=name)
+        alone.add_typer(module.app, name=name, help=place.help or Default(None))
     return get_group(alone).commands[name]
 
 
@@ -83,11 +89,35 @@ class _Loaded(Mapping[str, object]):
         return len(_PLACES)
 
 
+def _docstring(place: _Place) -> str:
+    """What a command does; its module is not imported."""
+    spec = find_spec(f"builder.{place.module}")
+    tree = ast.parse(Path(spec.origin).read_bytes() if spec and spec.origin else b"")
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == place.function)
+    return next(filter(None, map(ast.get_docstring, functions)), "")
+
+
+class _Described(_Loaded):
+    """The commands for the help: with what they do, and without their options."""
+
+    def __getitem__(self, name: str) -> object:
+        place = _PLACES[name]
+        if text := place.help or (place.function and _docstring(place)):
+            return TyperCommand(name, help=text)
+        return super().__getitem__(name)
+
+
 class _Commands(TyperGroup):
     """The group of all commands."""
 
     def __init__(self, **attributes: Any) -> None:  # noqa: ANN401 (typer passes them on)
         super().__init__(**attributes)
+        self.commands = cast("Any", _Loaded())
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 (of a package that typer contains)
+        """Print the help without importing the commands."""
+        self.commands = cast("Any", _Described())
+        super().format_help(ctx, formatter)
         self.commands = cast("Any", _Loaded())
 
 

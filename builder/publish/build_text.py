@@ -17,7 +17,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.plan import Plan
 from builder.proof import Check, Proof, Verdict
-from builder.publish.index.text.install import commands_of_cells, install_lines
+from builder.publish.index.install import commands_of_cells, install_lines
 from builder.publish.proof_lines import (
     accepted_lines,
     beyond_plan_line,

@@ -14,8 +14,9 @@ PACKAGE = Path(builder.__file__).parent
 ORDER = [
     "builder.__main__",
     "builder.cli",
-    "builder.cli.options",
     "builder.commands",
+    "builder.cli.options",
+    "builder.cli.output",
     "builder.recipes",
     "builder.publish",
     "builder.result",

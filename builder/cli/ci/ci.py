@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.index.publish import levels_of
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.publish.ci.options import WorkflowOptions
+from builder.publish.index.bar import levels_of
 
 EXAMPLES = examples(
     'buildfarm ci --install "buildfarm[cache] @ git+https://git.example/buildfarm@COMMIT"',

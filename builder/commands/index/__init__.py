@@ -1,1 +1,1 @@
-"""The commands of the private index: publish, check, yank."""
+"""The commands of the private index, each with its options, its steps and its text."""

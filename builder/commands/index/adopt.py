@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
+from builder.cli.options import (
+    CudaOption,
+    ExtOption,
+    IndexOption,
+    JsonOption,
+    NoPythonDownloadsOption,
+    PythonOption,
+    QuietOption,
+    StoreOption,
+    TorchOption,
+    VerboseOption,
+    examples,
+    selection,
+)
+from builder.cli.output import print_data
+from builder.commands.folders import new_index, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
-from builder.commands.index.publish import publish_wheel
+from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
 from builder.commands.smoke.wheel_recipe import empty_recipe, recipe_for, selected_recipes, with_imports
-from builder.errors import UsageError
-from builder.log import print_warning
-from builder.matrix.axes import Cell, Platform
+from builder.errors import Exit, UsageError
+from builder.log import print_warning, set_verbosity
+from builder.matrix.axes import Cell, Platform, Python
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import TORCH_INDEX, Recipe, Selection
+from builder.matrix.config import MATRIX, TORCH_INDEX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.selection import selected
 from builder.progress.display import Progress
@@ -27,8 +46,9 @@ from builder.proofs.cells.prover import WheelProver
 from builder.proofs.foreign.claimed_cells import claimed_cells
 from builder.proofs.foreign.foreign_claim import uses_torch
 from builder.proofs.foreign.foreign_wheel import foreign_subject
-from builder.publish.index.bar import Level
+from builder.publish.index.bar import Level, levels_of
 from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.objects.place import folder_of, open_objects, url_of
 from builder.publish.index.repository import Repository
 from builder.result import AdoptResult, PublishOutcome, PublishResult
 from builder.store import Store
@@ -36,56 +56,94 @@ from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheelfile.record_file import record_fault
 from builder.wheels.toolchain.environments import Environments
 
+EXAMPLES = examples(
+    "buildfarm adopt NAME==VERSION --to index --torch 2.11 --python 3.12 --require static",
+    "buildfarm adopt downloads/ https://wheels.example/NAME.whl --to /srv/wheels",
+)
 
-@dataclass(frozen=True)
-class AdoptOptions:
-    """The options of one `buildfarm adopt`.
+ForeignArgument = Annotated[
+    list[str],
+    typer.Argument(metavar="WHEEL", help="File, folder with wheels, URL, or NAME==VERSION on the package index."),
+]
+RecipesOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help="The file that lists the recipes, whose cases are run. Default: matrix.yaml if there is one.",
+    ),
+]
 
-    Attributes:
-        wheels: files, folders, URLs, or NAME==VERSION.
-        required: the levels that the proofs of each tested cell must reach.
-        select: which of the claimed cells; its extensions name the recipe whose cases are run.
-        matrix: the file with the recipes, or None: no recipe.
-        index: URL of a package index to ask before the default one, or empty.
-        python_downloads: whether uv may download Pythons that this machine lacks.
+#: Cells of one kind to print for a wheel; `--json` has all.
+_MOST = 8
 
+
+def adopt(
+    to: ToOption,
+    wheels: ForeignArgument,
+    require: RequireOption = "cpu",
+    torch: TorchOption = None,
+    cuda: CudaOption = None,
+    python: PythonOption = None,
+    ext: ExtOption = None,
+    matrix: RecipesOption = None,
+    index: IndexOption = "",
+    no_python_downloads: NoPythonDownloadsOption = False,
+    store: StoreOption = None,
+    quiet: QuietOption = False,
+    verbose: VerboseOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Test wheels that others built, and put them into a package index. Builds nothing.
+
+    Each wheel gets the checks that `build` runs, and the level of `publish --require` applies to each tested cell.
+
+    A wheel is tested in each cell that it claims, by its tags, its METADATA, its version and its libraries, with the
+    newest patch of each torch series. --torch, --cuda and --python leave out cells.
+
+    A cell that this machine cannot make is reported as not run, and the wheel is not published for this cell.
     """
+    set_verbosity(quiet=quiet, verbose=verbose)
+    required, select = levels_of(require), selection(torch, cuda, python, ext)
+    opened = open_store(store)
+    with new_index(folder_of(to)):
+        repository, progress = Repository(open_objects(to)), Progress()
+        pythons = _selected_pythons(select)
+        torch_index, recipes = _read_recipes(matrix, select)
+        environments = Environments(opened, torch_index, python_downloads=not no_python_downloads)
+        found = ForeignWheels(opened.root / "sources", index, pythons).find(wheels)
+        adopter = _Adopter(required, select, repository, opened, recipes, WheelProver(opened, environments), progress)
+        with progress.shown():
+            results = [adopter.adopt(wheel) for wheel in found]
+    print_data(_json(results) if as_json else _text(results, url_of(to), required))
+    refused = any(result.published.outcome is PublishOutcome.REFUSED for result in results)
+    raise typer.Exit(int(Exit.FAILED if refused else Exit.OK))
 
-    wheels: tuple[str, ...]
-    required: tuple[Level, ...]
-    select: Selection = field(default_factory=Selection)
-    matrix: Path | None = None
-    index: str = ""
-    python_downloads: bool = True
 
-
-def run_adopt(options: AdoptOptions, repository: Repository, store: Store) -> list[AdoptResult]:
-    """Download, check and test each wheel, and publish it at once if its proofs reach every required level.
-
-    Raises UsageError for an argument that names no wheel, and for the selection, before any check; MissingToolError
-    when a download fails.
-    """
+def _selected_pythons(select: Selection) -> list[Python]:
+    """The selected Pythons. Raises UsageError for a wrong selection, before a download."""
     compat = Compat.load()
-    selected([], options.select, compat)  # raises UsageError before a download
-    matrix = load_matrix(options.matrix) if options.matrix else None
-    recipes = load_recipes(matrix) if matrix else []
-    selected_recipes(recipes, options.select)  # raises UsageError for an unknown extension
-    environments = Environments(
-        store, matrix.torch_index if matrix else TORCH_INDEX, python_downloads=options.python_downloads
-    )
-    pythons = [compat.resolve_python(text) for text in options.select.python]
-    wheels = ForeignWheels(store.root / "sources", options.index, pythons).find(options.wheels)
-    progress = Progress()
-    adopter = _Adopter(options, repository, store, recipes, WheelProver(store, environments), progress)
-    with progress.shown():
-        return [adopter.adopt(wheel) for wheel in wheels]
+    selected([], select, compat)
+    return [compat.resolve_python(text) for text in select.python]
+
+
+def _read_recipes(path: Path | None, select: Selection) -> tuple[str, Sequence[Recipe]]:
+    """The index of torch and the recipes of a matrix; None: `matrix.yaml` if there is one.
+
+    Raises UsageError for a wrong file, and for the selection of an unknown extension.
+    """
+    matrix = load_matrix(path or MATRIX) if path or MATRIX.is_file() else None
+    recipes = load_recipes(matrix) if matrix else ()
+    selected_recipes(recipes, select)
+    return matrix.torch_index if matrix else TORCH_INDEX, recipes
 
 
 @dataclass(frozen=True)
 class _Adopter:
     """What the wheels of a run share."""
 
-    options: AdoptOptions
+    required: Sequence[Level]
+    select: Selection
     repository: Repository
     store: Store
     recipes: Sequence[Recipe]
@@ -113,9 +171,9 @@ class _Adopter:
                 return _refused(wheel, fault)
         platform = Platform(f"linux_{os.uname().machine}")
         claimed = claimed_cells(facts, Compat.load(), platform)
-        cells = selected(claimed.cells, self.options.select, Compat.load())
+        cells = selected(claimed.cells, self.select, Compat.load())
         left_out = len(claimed.cells) - len(cells)
-        if not cells and set(self.options.required) != {Level.NONE}:
+        if not cells and set(self.required) != {Level.NONE}:
             reason = (
                 "the options leave out every cell that the wheel claims" if left_out else "the wheel claims no cell"
             )
@@ -126,13 +184,13 @@ class _Adopter:
             log=self.store.log(f"adopt-{wheel.path.name}"),
             stage=lambda text: self.progress.stage(wheel.path.name, text),
         )
-        verification = Verification(self.store, select=self.options.select)
+        verification = Verification(self.store, select=self.select)
         proofs = verification.added(wheel.path, proofs, facts=facts, fault=fault, recipe=subject.recipe)
         not_run = _not_run(proofs)
         used = [proof for proof in proofs if str(proof.cell) not in not_run]
         earlier = _earlier(self.store.proofs(facts.sha256), set(claimed.cells) - set(cells))
         new = new_wheel(wheel.path, [*used, *earlier], origin=wheel.origin)
-        published = publish_wheel(self.repository, new, used, self.options.required)
+        published = publish_wheel(self.repository, new, used, self.required)
         tested = tuple(cell for cell in cells if str(cell) not in not_run)
         return AdoptResult(published, wheel.origin, tested, not_run, claimed.others, left_out, tuple(used))
 
@@ -155,7 +213,7 @@ class _Adopter:
         return self.repository.conflict(facts.filename, facts.sha256)
 
     def _recipe(self, facts: WheelFacts) -> Recipe:
-        recipe = recipe_for(facts.name, self.recipes, self.options.select)
+        recipe = recipe_for(facts.name, self.recipes, self.select)
         if recipe is None:
             print_warning(
                 f"no recipe is for {facts.name}, so the wheel is imported and no op is called; a recipe with cases is"
@@ -190,3 +248,55 @@ def _is_for(tag: Tag, machine: str) -> bool:
 def _refused(wheel: ForeignWheel, reason: str) -> AdoptResult:
     published = PublishResult(wheel.path.name, PublishOutcome.REFUSED, {}, reasons=(reason,))
     return AdoptResult(published, wheel.origin)
+
+
+def _text(results: Sequence[AdoptResult], index: str, required: Sequence[Level]) -> str:
+    """As `publish_text`, and for each wheel where it came from and its cells; what to do about a refusal."""
+    text = publish_text([replace(one.published, notes=tuple(_notes(one))) for one in results], index, None)
+    # A wheel that was refused before a test needs no advice.
+    short = [one for one in results if one.published.reasons and one.proofs]
+    advice = []
+    if short:
+        wanted = " and ".join(map(str, required))
+        advice += [f"Each tested cell must reach {wanted}. `buildfarm publish --help` explains the levels."]
+    if any(proof.verdict is Verdict.FAILED for one in short for proof in one.proofs):
+        advice += ["A failed check refuses a wheel at every level. A recipe accepts a known finding with `accepts`."]
+    return "\n".join([text, *advice, ""]) if advice else text
+
+
+def _json(results: Sequence[AdoptResult]) -> str:
+    """Everything about each wheel."""
+    data = [
+        publish_data(one.published)
+        | {
+            "built_here": False,
+            "origin": one.origin,
+            "tested": [str(cell) for cell in one.cells],
+            "not_run": one.not_run,
+            "not_claimed": list(one.others),
+            "left_out": one.left_out,
+            "proofs": [proof.to_json() for proof in one.proofs],
+        }
+        for one in results
+    ]
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _notes(result: AdoptResult) -> Iterator[str]:
+    yield f"not built here; from {result.origin}"
+    if result.cells:
+        yield f"tested in {_first([str(cell) for cell in result.cells])}"
+    reasons: dict[str, list[str]] = {}
+    for cell, reason in result.not_run.items():
+        reasons.setdefault(reason, []).append(cell)
+    for reason, cells in reasons.items():
+        yield f"not run in {_first(cells)}: {reason}"
+    if result.left_out:
+        yield f"the options leave out {result.left_out} more {'cell' if result.left_out == 1 else 'cells'} of the wheel"
+    for sentence in result.others:
+        yield f"not for {sentence}"
+
+
+def _first(cells: Sequence[str]) -> str:
+    shown = ", ".join(cells[:_MOST])
+    return f"{shown} and {len(cells) - _MOST} more; --json prints all" if len(cells) > _MOST else shown

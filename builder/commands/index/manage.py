@@ -2,36 +2,122 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated
 
+import typer
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.errors import UsageError
+from builder.cli.options import JsonOption, examples
+from builder.cli.output import print_data
+from builder.errors import Exit, UsageError
 from builder.log import print_warning
 from builder.publish.index.entry import Entry
+from builder.publish.index.integrity import IndexCheck, abandoned_files, check_index
 from builder.publish.index.objects.place import open_objects
 from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 
+YANK_EXAMPLES = examples(
+    "buildfarm yank my_ext==1.0+cu130 --index index --reason 'wrong results on sm_120'",
+    "buildfarm yank my_ext-1.0+cu130-cp312-cp312-manylinux_2_28_x86_64.whl --index index",
+)
+UNYANK_EXAMPLES = examples("buildfarm unyank my_ext==1.0+cu130 --index index")
 
-def yank_wheels(repository: Repository, what: str, reason: str | None) -> list[str]:
-    """Yank wheels with a reason, or undo it with None; return their file names.
+_PLACE_HELP = "The index: its folder, or s3://BUCKET/PREFIX."
+WhatArgument = Annotated[str, typer.Argument(metavar="WHEEL", help="A wheel's file name, or NAME==VERSION.")]
+IndexOption = Annotated[str, typer.Option("--index", metavar="DIR|URL", help=_PLACE_HELP)]
+IndexArgument = Annotated[str, typer.Argument(metavar="DIR|URL", help=_PLACE_HELP)]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; installers print it.")]
+KeepOption = Annotated[
+    int, typer.Option("--keep", metavar="N", min=1, help="Keep the N newest versions of each project.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
+ProjectArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the project.")]
 
-    `what` is a file name or NAME==VERSION. Warns if a pin to the public version now installs a wheel for a different
-    CUDA from the path with all wheels. Raises UsageError if the index has no such wheel.
-    """
+
+class ProjectStatus(StrEnum):
+    """The status of a project (PEP 792)."""
+
+    ACTIVE = "active"
+    ARCHIVED = "archived"
+    QUARANTINED = "quarantined"
+    DEPRECATED = "deprecated"
+
+
+StatusArgument = Annotated[
+    ProjectStatus, typer.Argument(metavar="STATUS", help="active, archived, quarantined or deprecated.")
+]
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def yank(what: WhatArgument, index: IndexOption, reason: ReasonOption = "", as_json: JsonOption = False) -> None:
+    """Mark wheels of an index as yanked: installers choose them only if their exact version is asked for (PEP 592)."""
+    repository = open_index(index)
     chosen = find_wheels(repository, what)
     for entry in chosen:
         repository.yank(entry.filename, reason)
-    if reason is not None:
-        _warn_of_substitutes(repository, chosen)
-    return [entry.filename for entry in chosen]
+    _warn_of_substitutes(repository, chosen)
+    _print_names("yanked", [entry.filename for entry in chosen], as_json=as_json)
+
+
+def unyank(what: WhatArgument, index: IndexOption, as_json: JsonOption = False) -> None:
+    """Undo `yank`."""
+    repository = open_index(index)
+    names = [entry.filename for entry in find_wheels(repository, what)]
+    for name in names:
+        repository.yank(name, None)
+    _print_names("unyanked", names, as_json=as_json)
+
+
+@app.command(epilog=examples("buildfarm index check index"))
+def check(index: IndexArgument, as_json: JsonOption = False) -> None:
+    """Compare every file with its hash, and every page with its wheels; finish what a killed command left undone."""
+    result = check_index(open_index(index))
+    print_data(json.dumps(asdict(result), indent=1) + "\n" if as_json else _check_text(result))
+    raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
+
+
+@app.command(epilog=examples("buildfarm index prune index --keep 3 --dry-run"))
+def prune(index: IndexArgument, keep: KeepOption, dry_run: DryRunOption = False, as_json: JsonOption = False) -> None:
+    """Delete old versions of each project, and files of killed uploads that are older than a day."""
+    repository = open_index(index)
+    old, unused = _old_wheels(repository, keep), abandoned_files(repository)
+    if not dry_run:
+        for name in old:
+            repository.remove(name)
+        for path in unused:
+            repository.objects.delete(path)
+    _print_names("would delete" if dry_run else "deleted", [*old, *unused], as_json=as_json)
+
+
+@app.command(epilog=examples("buildfarm index status index my_ext deprecated --reason 'use other_ext'"))
+def status(index: IndexArgument, project: ProjectArgument, status: StatusArgument, reason: ReasonOption = "") -> None:
+    """Set the status of a project, which installers may print (PEP 792)."""
+    repository, name = open_index(index), canonicalize_name(project)
+    if not repository.entries(name):
+        raise UsageError("the index has no such project", where=project)
+    repository.set_status(name, Status(str(status), reason))
+
+
+def open_index(place: str) -> Repository:
+    """The index in a folder or bucket that exists; raises UsageError, and MissingToolError as `open_objects` does."""
+    objects = open_objects(place)
+    if not objects.names("records") and not objects.names("pending"):
+        raise UsageError(
+            "this place contains no index", where=place, hints=[f"`buildfarm publish --to {place}` makes an index"]
+        )
+    return Repository(objects)
 
 
 def find_wheels(repository: Repository, what: str) -> list[Entry]:
-    """The published wheels of a file name or of NAME==VERSION; raises UsageError if there is none."""
+    """The wheels of a file name or of NAME==VERSION, sorted by name; raises UsageError if the index has none."""
     if what.endswith(".whl"):
         return [repository.find(what)]
     try:
@@ -50,7 +136,7 @@ def find_wheels(repository: Repository, what: str) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.filename)
 
 
-def old_wheels(repository: Repository, keep: int) -> list[str]:
+def _old_wheels(repository: Repository, keep: int) -> list[str]:
     """File names of the wheels that are not of the `keep` newest versions of their project, sorted.
 
     Versions that differ only in their local part, such as 1.0+cu121 and 1.0+cu124, count as one.
@@ -72,31 +158,34 @@ def _warn_of_substitutes(repository: Repository, yanked: Sequence[Entry]) -> Non
     """Installers that ask the path with all wheels for `==1.0` take the highest local version that is not yanked."""
     for project, public in sorted({(entry.project, entry.version.public) for entry in yanked}):
         left = [
-            entry
+            entry.version
             for entry in repository.entries(project)
             if entry.version.public == public and entry.yanked is None and entry.version.local
         ]
         if left:
-            best = max(left, key=lambda entry: entry.version)
             print_warning(
-                f"installers that use simple/ now get {best.version} for {project}=={public}, for any CUDA; to get"
+                f"installers that use simple/ now get {max(left)} for {project}=={public}, for any CUDA; to get"
                 " wheels for one CUDA only, use a path such as cu130/"
             )
 
 
-def set_status(repository: Repository, project: str, status: str, reason: str) -> None:
-    """Set the status of a project (PEP 792); raises UsageError for an unknown project."""
-    name = canonicalize_name(project)
-    if not repository.entries(name):
-        raise UsageError("the index has no such project", where=project)
-    repository.set_status(name, Status(status, reason))
+def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
+    """Print a line for each name, such as `yanked NAME`; as JSON the names by what was done."""
+    if as_json:
+        print_data(json.dumps({what.replace(" ", "_"): list(names)}, indent=1) + "\n")
+    else:
+        print_data("".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n")
 
 
-def open_index(place: str) -> Repository:
-    """The index in a folder or bucket that exists; raises UsageError, and MissingToolError as `open_objects` does."""
-    objects = open_objects(place)
-    if not objects.names("records") and not objects.names("pending"):
-        raise UsageError(
-            "this place contains no index", where=place, hints=[f"`buildfarm publish --to {place}` makes an index"]
+def _check_text(result: IndexCheck) -> str:
+    """The faults, then how much was checked."""
+    lines = [f"finished the interrupted change of {project}" for project in result.finished]
+    lines += result.faults
+    if result.unused:
+        lines.append(
+            f"{len(result.unused)} of the folders in files/ belong to no wheel, such as those of killed uploads;"
+            " `buildfarm index prune` deletes them after a day"
         )
-    return Repository(objects)
+    counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
+    lines.append("checked: " + ", ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts))
+    return "\n".join(lines) + "\n"

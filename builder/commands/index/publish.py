@@ -2,24 +2,168 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Annotated, Any, NoReturn, Protocol
 
+import typer
+from packaging.version import Version
+
+from builder.cli.options import DistOption, JsonOption, StoreOption, examples
+from builder.cli.output import print_data
 from builder.commands.building.published_builds import PublishedBuilds
+from builder.commands.folders import new_index, open_store
 from builder.commands.index.verification import Verification
-from builder.errors import NothingSelectedError, UsageError
+from builder.commands.smoke.failed_builds import unpublished_builds
+from builder.errors import BuildfarmError, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.hashing import sha256_of
+from builder.log import print_error
+from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof
-from builder.publish.index.bar import Level, shortfalls
+from builder.publish.index.bar import Level, levels_of, shortfalls
 from builder.publish.index.entry import Entry
+from builder.publish.index.install import commands_of_cells, install_commands, install_lines
 from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
-from builder.publish.index.repository import ALL, ConflictError, NewWheel, paths_of
+from builder.publish.index.objects.place import folder_of, open_objects, url_of
+from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, paths_of
 from builder.publish.people.project_plan import ProjectPlan, project_plans
+from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store
+
+EXAMPLES = examples(
+    "buildfarm publish --to index",
+    "buildfarm publish dist/NAME.whl --to /srv/wheels --require cpu,gpu",
+    "buildfarm publish --to s3://wheels/team",
+    "BUILDFARM_TOKEN=... buildfarm publish --to https://wheels.example/",
+)
+
+WheelsArgument = Annotated[
+    list[Path] | None, typer.Argument(metavar="WHEEL", help="Wheel files. Default: every wheel in the --dist folder.")
+]
+ToOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="DIR|URL",
+        help="The index: its folder, which is made if it is missing, or s3://BUCKET/PREFIX.",
+    ),
+]
+PublishToOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="DIR|URL",
+        help="The index: its folder, which is made if it is missing; s3://BUCKET/PREFIX; or the URL of a running"
+        " `buildfarm serve`.",
+    ),
+]
+RequireOption = Annotated[
+    str,
+    typer.Option(
+        "--require",
+        metavar="LEVELS",
+        help="Levels that the proofs must reach in each cell of a wheel: none, static, cpu or gpu; cpu,gpu: both."
+        " cpu,verify: also, no check of `verify` was left out.",
+    ),
+]
+MatrixOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--matrix",
+        metavar="FILE",
+        help="The matrix whose cells the pages for people show. Default: matrix.yaml, if there is one.",
+    ),
+]
+
+#: Reasons to print for a refused wheel; `--json` has all.
+_MOST = 5
+
+_OLDER = (
+    "These are the results of the last `buildfarm build` or `smoke`. After a change of cases.py, run the same"
+    " `buildfarm build` command again: it tests the wheel again and does not compile."
+)
+_UNTESTED = "To test a wheel that somebody else built, and publish it, run `buildfarm adopt WHEEL --to INDEX`."
+_NO_GPU = (
+    "Ops without a CPU kernel need a GPU. Add CPU kernels, or test the wheel on a GPU machine (`buildfarm smoke"
+    " --pack`) and publish with `--require gpu`, or publish without results of these ops with `--require static`."
+)
+
+
+def publish(
+    to: PublishToOption,
+    wheels: WheelsArgument = None,
+    require: RequireOption = "cpu",
+    dist: DistOption = Path("dist"),
+    matrix: MatrixOption = None,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Put wheels into a package index, each with its proofs, its SBOM and its provenance.
+
+    A wheel is refused if a check failed, or if its proofs do not reach the levels of --require in each of its cells.
+
+    Level none: no check failed.
+
+    Level static: every check of the wheel file passed, and the cell defines every symbol that the wheel's libraries
+    need.
+
+    Level cpu: as static, and the wheel was imported in the cell, every op has a case, and every result is right.
+
+    Level gpu: as cpu, but with results on a GPU. A wheel can reach gpu without cpu, if an op has no CPU kernel.
+
+    The checks of `buildfarm verify` run too. A failed one refuses the wheel, unless the recipe in --matrix accepts it.
+    One that did not run, because the store has no symbol inventory, refuses it only with --require verify.
+
+    A published file never changes: a different wheel of the same file name is refused too.
+
+    Without WHEEL, each build that failed in the last run of `buildfarm build` is an error: its wheel is not in --dist.
+
+    A server gets the token in the environment variable BUILDFARM_TOKEN, or in the netrc file. It must have the scope
+    prove: see `buildfarm token add --help`.
+
+    If there is a matrix, the pages for people also show for which of its cells a wheel is missing, and why others get
+    none. A server gets no plan.
+    """
+    found = list(wheels or sorted(dist.glob("*.whl")))
+    failed = [] if wheels else unpublished_builds(dist)
+    if not found:
+        raise_problems(failed)
+    opened = open_store(store, run=False)
+    required = levels_of(require)
+    index, results = _publish(to, found, opened, required, matrix)
+    print_data(publish_json(results) if as_json else publish_text(results, index, required))
+    _finish(results, failed)
+
+
+def _publish(
+    to: str, wheels: Sequence[Path], store: Store, required: Sequence[Level], matrix: Path | None
+) -> tuple[str, list[PublishResult]]:
+    """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done."""
+    if to.startswith(("http://", "https://")):
+        if matrix:
+            raise UsageError("a server gets no plan of a matrix; leave out the option", where="--matrix")
+        server = IndexServer(to)
+        return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
+    plans, recipes = plans_of(matrix), recipes_of(matrix)
+    with new_index(folder_of(to)):
+        repository = Repository(open_objects(to))
+        results = publish_wheels(repository, wheels, store, required, recipes)
+        if any(result.outcome is not PublishOutcome.REFUSED for result in results):
+            repository.set_plans(plans)
+    return url_of(to), results
+
+
+def _finish(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> NoReturn:
+    """Print the builds that failed; exit with 1 if there is one, or if a wheel was refused."""
+    for error in failed:
+        print_error(error)
+    refused = any(result.outcome is PublishOutcome.REFUSED for result in results)
+    raise typer.Exit(int(Exit.FAILED if refused or failed else Exit.OK))
 
 
 class Target(Protocol):
@@ -101,3 +245,86 @@ def _proofs(wheel: Path, store: Store) -> list[Proof]:
         raise UsageError("there is no such file", where=str(wheel))
     sha256 = sha256_of(wheel)
     return merged(store.proofs(sha256), proofs_beside(wheel, sha256))
+
+
+def publish_text(results: Sequence[PublishResult], index: str, required: Sequence[Level] | None) -> str:
+    """A line for each wheel, with the number of cells of each level; reasons; commands that install from the index.
+
+    `index` is the URL of its root for pip and uv; empty for an index in a bucket, which they read through a web server.
+    Without `required`, the text does not mention levels.
+    """
+    lines = list(_result_lines(results))
+    low = [result for result in results if result.outcome is PublishOutcome.REFUSED and result.below_level]
+    if required is not None and low:
+        reasons = [reason for result in low for reason in result.reasons]
+        wanted = " and ".join(map(str, required))
+        lines += [
+            "",
+            f"Each cell must reach {wanted}; --require sets a lower level. `buildfarm publish --help` explains it.",
+            _NO_GPU if any("no GPU" in reason for reason in reasons) else _OLDER,
+            *([_UNTESTED] if any("there is no proof" in reason for reason in reasons) else []),
+        ]
+    if not index:
+        lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]
+    elif commands := _install_commands(results, index):
+        cells = [Cell.parse(cell) for result in results if result.paths for cell in result.cells]
+        lines += ["", *(install_lines(cells, commands) if cells else ["To install:", *commands])]
+    return "\n".join(lines) + "\n"
+
+
+def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
+    """A line for each wheel, with the number of cells of each level, and the reasons of refused wheels."""
+    for result in results:
+        yield f"{result.outcome:<17}  {result.wheel}  {_levels(result)}".rstrip()
+        yield from (f"  {note}" for note in result.notes)
+        yield from (f"  {reason}" for reason in result.reasons[:_MOST])
+        if len(result.reasons) > _MOST:
+            yield f"  and {len(result.reasons) - _MOST} more; --json prints all"
+
+
+def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
+    """The commands of pip and uv for the newest version of each project, from the path of its newest CUDA variant."""
+    commands: dict[str, None] = {}
+    published = [result for result in results if result.paths]
+    newest: dict[str, Version] = {}
+    for result in published:
+        name, version = _identity(result)
+        newest[name] = max(newest.get(name, version), version)
+    for result in published:
+        name, version = _identity(result)
+        if version == newest[name]:
+            text = str(Version(result.wheel.split("-")[1]))
+            path = max(result.paths[1:] or result.paths, key=lambda one: (len(one), one))
+            index, cells = f"{root}{path}/", [Cell.parse(cell) for cell in result.cells]
+            made = commands_of_cells(index, name, text, cells) if cells else install_commands(index, name, text, [])
+            commands |= dict.fromkeys(made)
+    return list(commands)
+
+
+def _identity(result: PublishResult) -> tuple[str, Version]:
+    """The project of a wheel and the public part of its version."""
+    name, version = result.wheel.split("-")[:2]
+    return name, Version(Version(version).public)
+
+
+def publish_json(results: Sequence[PublishResult]) -> str:
+    """Everything about each wheel."""
+    return json.dumps([publish_data(result) for result in results], indent=1) + "\n"
+
+
+def publish_data(result: PublishResult) -> dict[str, Any]:
+    """Everything about one wheel, as plain data."""
+    return {
+        "wheel": result.wheel,
+        "outcome": str(result.outcome),
+        "cells": result.cells,
+        "paths": list(result.paths),
+        "reasons": list(result.reasons),
+    }
+
+
+def _levels(result: PublishResult) -> str:
+    """`3 cells: cpu; 1 cell: static`, the highest level first."""
+    count = Counter(result.cells.values())
+    shown = [level for level in reversed(Level) if count[level]]
+    return "; ".join(f"{count[level]} cell{'s' * (count[level] > 1)}: {level}" for level in shown)

@@ -1,98 +1,211 @@
-"""`buildfarm resolve`: the wheel of an index for a machine, and the commands that install it."""
+"""`buildfarm resolve`: the wheel of an index for a machine, how to install it, and why other wheels do not fit."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Any
 
+import typer
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag
+from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from builder.cli.options import JsonOption, examples
+from builder.cli.output import print_data
 from builder.commands.current_environment import cuda_here, python_here, torch_here
-from builder.errors import UsageError
+from builder.errors import Exit, UsageError
+from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
+from builder.matrix.config import TORCH_INDEX
 from builder.proofs.verify.gpus import gpu_named
+from builder.publish.index.bar import Level
+from builder.publish.index.entry import Entry
+from builder.publish.index.install import install_commands
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ALL
-from builder.publish.index.resolve import Resolution, Target, resolve
-from builder.publish.index.text.install import install_commands
 from builder.resources import own_gpus
+from builder.wheelfile.compatibility import admits, runs_on
+
+EXAMPLES = examples(
+    "buildfarm resolve my_ext --index index",
+    'buildfarm resolve my_ext --index URL --torch 2.6 --cuda 12.4 --python 3.11 --glibc 2.31 --gpu "RTX 4090"',
+)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the extension.")]
+IndexOption = Annotated[
+    str, typer.Option("--index", metavar="DIR|URL", help="The index: its folder, or its URL without `simple/`.")
+]
+TorchOption = Annotated[str, typer.Option("--torch", metavar="VERSION", help="PyTorch release or series.")]
+CudaOption = Annotated[str, typer.Option("--cuda", metavar="VERSION", help="CUDA of this torch: 13.0 or cu130.")]
+PythonOption = Annotated[str, typer.Option("--python", metavar="VERSION", help="Python version.")]
+GlibcOption = Annotated[str, typer.Option("--glibc", metavar="VERSION", help="glibc of the machine, such as 2.31.")]
+GpuOption = Annotated[
+    str, typer.Option("--gpu", metavar="GPU", help="Name or compute capability of the GPU: 'RTX 4090' or 8.9.")
+]
+
+#: Wheels that do not fit to print; `--json` has all.
+_MOST = 20
+#: manylinux tags with a name instead of a glibc version (PEP 513, 571, 599).
+_NAMED = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
-@dataclass(frozen=True)
-class ResolveOptions:
-    """The options of one `buildfarm resolve`; what is empty comes from the current environment.
+def resolve(
+    name: NameArgument,
+    index: IndexOption,
+    torch: TorchOption = "",
+    cuda: CudaOption = "",
+    python: PythonOption = "",
+    glibc: GlibcOption = "",
+    gpu: GpuOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Find the wheel of an index for a machine, and print the commands that install it.
 
-    Attributes:
-        name: the project.
-        index: folder or URL of the index.
-        torch: release or series.
-        cuda: version.
-        python: version.
-        glibc: version, such as 2.31.
-        gpu: name or compute capability of a GPU.
-        torch_index: URL of PyTorch's index, with `{variant}`.
-
-    """
-
-    name: str
-    index: str
-    torch: str = ""
-    cuda: str = ""
-    python: str = ""
-    glibc: str = ""
-    gpu: str = ""
-    torch_index: str = ""
-
-
-@dataclass(frozen=True)
-class Resolved:
-    """What was found.
-
-    Attributes:
-        target: the machine.
-        resolution: the wheel, or why none fits.
-        commands: how to install it with pip and with uv; without a wheel empty.
-        build_command: what builds a wheel for the target.
-
-    """
-
-    target: Target
-    resolution: Resolution
-    commands: list[str]
-    build_command: str
-
-
-def run_resolve(options: ResolveOptions) -> Resolved:
-    """Find the wheel of a project for a target.
-
-    Raises UsageError for an unknown project, version or GPU, and for an environment without torch.
+    Without --torch, --cuda and --python, the machine is this one with the current environment. If no wheel fits, the
+    reason is printed for each wheel, and the exit code is 1.
     """
     compat = Compat.load()
-    target = make_target(options, compat)
-    reader = IndexReader(options.index)
-    resolution = resolve(reader.entries(options.name), reader.requires, target)
-    commands = []
-    if best := resolution.best:
-        variant = target.cuda.variant
-        path = variant if best.farm and variant in best.farm.cuda else ALL
-        torch = [compat.torch_requirement(target.torch, target.cuda)]
-        default = compat.is_default_variant(target.torch, target.cuda)
-        torch_index = "" if default else options.torch_index.replace("{variant}", variant)
-        commands = install_commands(f"{reader.url}{path}/", best.project, str(best.version), torch, torch_index)
-    cell = ["--torch", str(target.torch), "--cuda", str(target.cuda), "--python", str(target.python)]
-    return Resolved(target, resolution, commands, shlex.join(["buildfarm", "build", *cell, "--ext", options.name]))
-
-
-def make_target(options: ResolveOptions, compat: Compat) -> Target:
-    """The target that options and the current environment give; raises UsageError."""
-    complete = bool(options.torch and options.cuda and options.python)  # it may be another machine
-    return Target(
-        torch=compat.resolve_torch(options.torch) if options.torch else torch_here(),
-        cuda=compat.resolve_cuda(options.cuda) if options.cuda else cuda_here(),
-        python=compat.resolve_python(options.python) if options.python else python_here(),
+    complete = bool(torch and cuda and python)  # it may be another machine
+    target = Target(
+        torch=compat.resolve_torch(torch) if torch else torch_here(),
+        cuda=compat.resolve_cuda(cuda) if cuda else cuda_here(),
+        python=compat.resolve_python(python) if python else python_here(),
         machine=os.uname().machine,
-        glibc=_glibc(options.glibc) if options.glibc else None if complete else _own_glibc(),
-        gpu=gpu_named(options.gpu, compat) if options.gpu else None if complete else min(own_gpus(), default=None),
+        glibc=_glibc(glibc) if glibc else None if complete else _own_glibc(),
+        gpu=gpu_named(gpu, compat) if gpu else None if complete else min(own_gpus(), default=None),
+    )
+    reader = IndexReader(index)
+    found = best_wheel(reader.entries(name), reader.requires, target)
+    commands = _commands(reader, found.best, target, compat) if found.best else []
+    cell = ["--torch", str(target.torch), "--cuda", str(target.cuda), "--python", str(target.python)]
+    build_command = shlex.join(["buildfarm", "build", *cell, "--ext", name])
+    print_data((_json if as_json else _text)(target, found, commands, build_command))
+    raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
+
+
+@dataclass(frozen=True)
+class Target:
+    """The machine that a wheel is for."""
+
+    torch: Torch
+    cuda: Cuda
+    python: Python
+    #: The processor, such as `x86_64`.
+    machine: str
+    #: None: any.
+    glibc: tuple[int, int] | None = None
+    #: The compute capability; None: any.
+    gpu: Arch | None = None
+
+    @property
+    def cell(self) -> Cell:
+        """The cell of this target."""
+        return Cell(self.torch, self.cuda, self.python)
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The wheels of a project for one target."""
+
+    #: The wheel to install.
+    best: Entry | None
+    #: What its proofs show in the target's cell: `none`, `static`, `cpu` or `gpu`; empty: not tested there.
+    level: str
+    #: Why each wheel that does not fit does not, by file name; the newest version first.
+    misfits: dict[str, str]
+
+
+def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[str]], target: Target) -> Resolution:
+    """Choose a wheel: the newest version, then the one that was tested best in the target's cell.
+
+    `requires` returns the Requires-Dist lines of a wheel; it is called only for wheels that fit otherwise.
+    """
+    reasons = {entry.filename: misfit(entry, requires, target) for entry in entries}
+    fits = [entry for entry in entries if not reasons[entry.filename]]
+    best = max(
+        fits, key=lambda entry: (Version(entry.version.public), _rank(entry, target), entry.version), default=None
+    )
+    others = [entry for entry in entries if reasons[entry.filename]]
+    others.sort(key=lambda entry: (entry.version, entry.filename), reverse=True)
+    misfits = {entry.filename: reasons[entry.filename] for entry in others}
+    return Resolution(best, _level(best, target) if best else "", misfits)
+
+
+def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Target) -> str:
+    """The first reason why a wheel does not fit a target; empty if the wheel fits."""
+    if entry.yanked is not None:
+        return f"yanked: {entry.yanked}" if entry.yanked else "yanked"
+    tags = parse_wheel_filename(entry.filename)[3]
+    suitable = [tag for tag in tags if admits(tag, target.python, target.machine)]
+    if not suitable:
+        return f"its tag is not for Python {target.python} on {target.machine}"
+    if entry.requires_python and not SpecifierSet(entry.requires_python).contains(str(target.python).rstrip("t")):
+        return f"it requires Python {entry.requires_python}"
+    needed = min((_tag_glibc(tag) for tag in suitable), default=(0, 0))
+    if target.glibc and needed > target.glibc:
+        return f"it needs glibc {needed[0]}.{needed[1]}; this target has {target.glibc[0]}.{target.glibc[1]}"
+    if reason := _cuda_misfit(entry, target.cuda):
+        return reason
+    if reason := _gpu_misfit(entry, target.gpu):
+        return reason
+    return _torch_misfit(requires(entry), target.torch)
+
+
+def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
+    variants = entry.farm.cuda if entry.farm else ()
+    if not variants or cuda.variant in variants or f"cu{cuda.major}" in variants:
+        return ""
+    # A wheel for one CUDA major version, such as one of the stable ABI, says so in its local version.
+    if re.fullmatch(rf"(.*\.)?cu{cuda.major}", entry.version.local or ""):
+        return ""
+    return f"it is for {', '.join(variants)}, not {cuda.variant}"
+
+
+def _gpu_misfit(entry: Entry, gpu: Arch | None) -> str:
+    archs = entry.farm.archs if entry.farm else ()
+    if gpu is None or not archs or runs_on(archs, gpu):
+        return ""
+    return f"it has no code for a GPU of compute capability {gpu.major}.{gpu.minor}, only {', '.join(archs)}"
+
+
+def _torch_misfit(requires: Sequence[str], torch: Torch) -> str:
+    for line in requires:
+        requirement = Requirement(line)
+        if canonicalize_name(requirement.name) == "torch" and not requirement.specifier.contains(str(torch)):
+            return f"it requires {requirement}"
+    return ""
+
+
+def _tag_glibc(tag: Tag) -> tuple[int, int]:
+    """The glibc that a tag needs; (0, 0) for a tag without one."""
+    if match := re.match(r"manylinux_(\d+)_(\d+)_", tag.platform):
+        return int(match[1]), int(match[2])
+    return _NAMED.get(tag.platform.partition("_")[0], (0, 0))
+
+
+def _rank(entry: Entry, target: Target) -> int:
+    return [*Level].index(Level(_level(entry, target) or Level.NONE))
+
+
+def _level(entry: Entry, target: Target) -> str:
+    return entry.farm.cells.get(str(target.cell), "") if entry.farm else ""
+
+
+def _commands(reader: IndexReader, wheel: Entry, target: Target, compat: Compat) -> list[str]:
+    """The commands of pip and of uv that install a wheel."""
+    variant = target.cuda.variant
+    path = variant if wheel.farm and variant in wheel.farm.cuda else ALL
+    torch = [compat.torch_requirement(target.torch, target.cuda)]
+    torch_index = "" if compat.is_default_variant(target.torch, target.cuda) else TORCH_INDEX
+    return install_commands(
+        f"{reader.url}{path}/", wheel.project, str(wheel.version), torch, torch_index.replace("{variant}", variant)
     )
 
 
@@ -104,3 +217,36 @@ def _glibc(text: str) -> tuple[int, int]:
 
 def _own_glibc() -> tuple[int, int]:
     return _glibc((os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2])
+
+
+def _text(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:
+    """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
+    if found.best:
+        tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
+        return "\n".join([f"{found.best.filename} ({tested})", "", *commands, ""])
+    lines = [f"no wheel fits {_describe(target)}:"]
+    lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
+    if len(found.misfits) > _MOST:
+        lines.append(f"  and {len(found.misfits) - _MOST} more; --json prints all")
+    return "\n".join([*lines, "", f"to build one, run: {build_command}", ""])
+
+
+def _json(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:
+    """Everything about the answer."""
+    data: dict[str, Any] = {
+        "cell": str(target.cell),
+        "wheel": found.best.filename if found.best else None,
+        "sha256": found.best.sha256 if found.best else None,
+        "level": found.level,
+        "install": dict(zip(("pip", "uv"), commands, strict=False)),
+        "misfits": found.misfits,
+        "build": build_command,
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _describe(target: Target) -> str:
+    parts = [str(target.cell), target.machine]
+    parts += [f"glibc {target.glibc[0]}.{target.glibc[1]}"] if target.glibc else []
+    parts += [f"a GPU of compute capability {target.gpu.major}.{target.gpu.minor}"] if target.gpu else []
+    return ", ".join(parts)

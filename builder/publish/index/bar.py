@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from builder.check import Check
+from builder.errors import UsageError
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
 
@@ -28,6 +29,17 @@ _NEEDED = {
     Level.CPU: (Check.IMPORT, Check.OPS, Check.LOADED, Check.VALUES),
     Level.GPU: (Check.IMPORT, Check.OPS, Check.LOADED, Check.GPU_VALUES),
 }
+
+
+def levels_of(text: str) -> list[Level]:
+    """The levels that an option names, such as `static,gpu`; raises UsageError."""
+    try:
+        return [Level(word.strip()) for word in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            f"{text!r} is not a level; write none, static, cpu, gpu or verify, or several with commas: cpu,gpu",
+            where="--require",
+        ) from None
 
 
 def shortfalls(proofs: Sequence[Proof], level: Level) -> list[str]:

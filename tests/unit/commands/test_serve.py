@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli.app import app
-from builder.cli.index.serve import host_of
+from builder.commands.index.serve import host_of
 from builder.errors import MissingToolError, UsageError
 from builder.publish.server.run import open_socket
 from builder.publish.server.tokens import Tokens

@@ -25,7 +25,7 @@ import uv
 
 from builder.errors import UsageError
 from builder.publish.index.dist_index import write_index
-from builder.publish.index.text.install import install_commands
+from builder.publish.index.install import install_commands
 from tests.unit import loopback
 
 

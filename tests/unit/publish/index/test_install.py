@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from builder.matrix.axes import Cell
-from builder.publish.index.text import install
-from builder.publish.index.text.install import install_lines
+from builder.publish.index import install
+from builder.publish.index.install import install_lines
 from builder.wheels.toolchain.pythons import Interpreter
 
 CELLS = [Cell.parse(f"torch2.11.0-cu130-cp{python}") for python in ("311", "312")]

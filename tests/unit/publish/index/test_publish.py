@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from builder.check import Check
-from builder.commands.index.publish import publish_wheels
+from builder.commands.index.publish import publish_text, publish_wheels
 from builder.errors import UsageError
 from builder.proof import Proof, Verdict
 from builder.publish.index.bar import OF_VERIFY, Level, levels, shortfalls
@@ -16,7 +16,6 @@ from builder.publish.index.new_wheel import merged, proofs_json, proofs_path
 from builder.publish.index.objects import Folder
 from builder.publish.index.objects.place import url_of
 from builder.publish.index.repository import Repository
-from builder.publish.index.text.publish_text import publish_text
 from builder.result import PublishOutcome
 from builder.store import Store
 from builder.wheels.toolchain.uv import uv_command

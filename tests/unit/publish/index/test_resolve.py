@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.index.resolve import Target, best_wheel, misfit
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.compat import Compat
@@ -15,7 +16,6 @@ from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.index.resolve import Target, misfit, resolve
 from builder.wheelfile.compatibility import runs_on
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
@@ -104,7 +104,7 @@ def test_the_newest_version_then_the_best_tested_wheel() -> None:
         entry("my_ext-10.0+cu124-cp311-cp311-linux_x86_64.whl"),
     )
     better = entry("my_ext-10.0+a.cu124-cp311-cp311-linux_x86_64.whl", farm=farm)
-    found = resolve([old, better, new], nothing, TARGET)
+    found = best_wheel([old, better, new], nothing, TARGET)
     assert (found.best, found.level, found.misfits) == (better, "gpu", {})
 
 

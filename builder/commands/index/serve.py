@@ -12,10 +12,12 @@ from typing import Annotated
 
 import typer
 
-from builder.cli.index.publish import levels_of
 from builder.cli.options import examples
+from builder.commands.folders import open_store
 from builder.errors import MissingToolError, UsageError
 from builder.log import print_line, print_warning
+from builder.matrix.models.fields import parse_size
+from builder.publish.index.bar import levels_of
 
 EXAMPLES = examples(
     "buildfarm serve index",
@@ -88,9 +90,6 @@ def serve(
     stdout has a line for each request. After SIGTERM or Ctrl-C, running transfers have 10 seconds to finish.
     """
     app, run = _server()
-    from builder.commands.folders import open_store  # noqa: PLC0415 - see `build`
-    from builder.matrix.models.fields import parse_size  # noqa: PLC0415
-
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("a certificate and its key belong together; name both or none", where="--tls-cert, --tls-key")
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None

@@ -9,6 +9,7 @@ import typer
 
 from builder.cli.options import examples
 from builder.cli.output import print_data
+from builder.wheels.repair.relabel import relabel_wheel
 
 EXAMPLES = examples(
     "buildfarm relabel flash_attn-2.8+cu12torch2.8cxx11abiTRUE-cp312-cp312-linux_x86_64.whl",
@@ -35,6 +36,4 @@ def relabel(
     out: OutOption = Path("relabelled"),
 ) -> None:
     """Write a wheel whose file name, METADATA and WHEEL agree, such as after somebody renamed the file."""
-    from builder.wheels.repair.relabel import relabel_wheel  # noqa: PLC0415 - see `build`
-
     print_data(f"{relabel_wheel(wheel, out, name=name, version=version, tag=tag)}\n")

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.log import print_line
-
-if TYPE_CHECKING:
-    from builder.publish.server.tokens import Token
+from builder.publish.server.tokens import Token, Tokens, parse_lifetime
 
 ADD_EXAMPLES = examples(
     "buildfarm token add index --name ci --scope upload",
@@ -43,9 +41,7 @@ ExpiresOption = Annotated[
 ]
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the token.")]
 
-app = typer.Typer(
-    help="Make and revoke the tokens of an index server.", no_args_is_help=True, pretty_exceptions_enable=False
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
 @app.command(epilog=ADD_EXAMPLES)
@@ -57,8 +53,6 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Make a token and print it. The index keeps only its hash, so the token cannot be printed again."""
-    from builder.publish.server.tokens import Tokens, parse_lifetime  # noqa: PLC0415 - see `build`
-
     secret, token = Tokens(index).add(name, tuple(scope), parse_lifetime(expires))
     print_data(json.dumps({"token": secret, **_data(token)}, indent=1) + "\n" if as_json else f"{secret}\n")
     print_line(f"{name}: {', '.join(token.scopes)}, {_expiry(token)}; the user name is __token__")
@@ -67,8 +61,6 @@ def add(
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_tokens(index: IndexArgument, as_json: JsonOption = False) -> None:
     """Print the tokens of an index: name, scopes, expiry."""
-    from builder.publish.server.tokens import Tokens  # noqa: PLC0415 - see `build`
-
     tokens = Tokens(index).all()
     if as_json:
         print_data(json.dumps([_data(token) for token in tokens], indent=1) + "\n")
@@ -79,8 +71,6 @@ def list_tokens(index: IndexArgument, as_json: JsonOption = False) -> None:
 @app.command(epilog=REVOKE_EXAMPLES)
 def revoke(index: IndexArgument, name: NameArgument, as_json: JsonOption = False) -> None:
     """Delete a token. A running server refuses it from now on."""
-    from builder.publish.server.tokens import Tokens  # noqa: PLC0415 - see `build`
-
     Tokens(index).revoke(name)
     print_data(json.dumps({"revoked": name}) + "\n" if as_json else f"revoked {name}\n")
 

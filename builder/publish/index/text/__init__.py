@@ -1,1 +1,0 @@
-"""What the commands of the index print."""
