@@ -23,7 +23,7 @@ from builder.publish.index.integrity import check_index
 from builder.publish.index.new_wheel import new_wheel, proofs_beside
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository
-from builder.publish.remote import form, server
+from builder.publish.remote import server
 from builder.publish.remote.server import IndexServer
 from builder.publish.server.tokens import Tokens
 from builder.result import PublishOutcome
@@ -97,20 +97,20 @@ def test_over_tls_with_a_token_in_netrc(tmp_path: Path) -> None:
         assert done.code == 0, done.all
 
 
-def slowly(self: form.UploadBody) -> Iterator[bytes]:
+def slowly(self: server.UploadBody) -> Iterator[bytes]:
     """The parts of a form, as a slow network takes them, so that kills hit the upload."""
     for chunk in plain_parts(self):
         yield chunk
         time.sleep(0.01)
 
 
-plain_parts = form.UploadBody.__iter__
+plain_parts = server.UploadBody.__iter__
 
 
 def send(url: str, token: str, wheels: Sequence[Path], store: Path, begun: Connection) -> None:
     """`buildfarm publish --to URL`, which starts faster without the command line."""
     os.environ["BUILDFARM_TOKEN"] = token
-    form.UploadBody.__iter__ = slowly  # type: ignore[method-assign]
+    server.UploadBody.__iter__ = slowly  # type: ignore[method-assign]
     begun.send(None)
     results = publish_wheels(IndexServer(url), wheels, Store(store), [Level.CPU])
     assert all(result.outcome is not PublishOutcome.REFUSED for result in results), results

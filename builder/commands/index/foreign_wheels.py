@@ -30,17 +30,13 @@ class ForeignWheel:
 
 @dataclass(frozen=True)
 class ForeignWheels:
-    """Finds the wheels of the command line, and downloads them.
+    """Finds the wheels of the command line, and downloads them."""
 
-    Attributes:
-        cache: folder for downloaded wheels.
-        index: URL of a package index to ask before the default one, or empty.
-        pythons: the Pythons for which wheels of NAME==VERSION are downloaded; empty: every Python with a wheel.
-
-    """
-
+    #: Folder for downloaded wheels.
     cache: Path
+    #: URL of a package index to ask before the default one, or empty.
     index: str
+    #: For which wheels of NAME==VERSION are downloaded; empty: every Python with a wheel.
     pythons: Sequence[Python]
 
     def find(self, what: Sequence[str]) -> list[ForeignWheel]:

@@ -29,17 +29,13 @@ _OF_ANY_WHEEL = (Check.RECORD, Check.METADATA, Check.MODULES, Check.CONTENTS)
 
 @dataclass(frozen=True)
 class Verification:
-    """Verifies the wheels of one run, and keeps the proofs in the store.
+    """Verifies the wheels of one run, and keeps the proofs in the store."""
 
-    Attributes:
-        store: its symbol inventories are those that the wheels are linked with.
-        recipes: their `accepts` hold for the checks of `verify` too.
-        select: the torch, CUDA and Python for which the wheels are published; empty: all that they claim.
-
-    """
-
+    #: Its symbol inventories are those that the wheels are linked with.
     store: Store
+    #: Their `accepts` hold for the checks of `verify` too.
     recipes: Sequence[Recipe] = ()
+    #: The torch, CUDA and Python for which the wheels are published; empty: all that they claim.
     select: Selection = field(default_factory=Selection)
 
     @cached_property

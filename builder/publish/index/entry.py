@@ -15,29 +15,23 @@ OWN_KEY = "_buildfarm"
 
 @dataclass(frozen=True)
 class FarmFacts:
-    """What buildfarm says about a published wheel beyond the standards.
+    """What buildfarm says about a published wheel beyond the standards."""
 
-    Attributes:
-        cuda: the CUDA variants under which the wheel is listed, such as ("cu130", "cu132"); empty: no CUDA.
-        cells: the level that the proofs of each cell reach, by the cell's name: `none`, `static`, `cpu` or `gpu`.
-        proofs: path of the proofs in the index, or "".
-        statement: path of the unsigned in-toto statement in the index, or "".
-        sbom: path of the SBOM in the index, or "".
-        archs: GPU code that every library with GPU code contains, such as ("sm_80", "compute_90").
-        built_here: whether buildfarm built the wheel; False for a wheel that somebody else built.
-        gpus: the GPU models on which every op was checked in each cell, by the cell's name, such as ("sm_80", "sm_90").
-        origin: where an adopted wheel came from: a URL, or `a file`; "" for other wheels.
-
-    """
-
+    #: The CUDA variants under which the wheel is listed, such as ("cu130", "cu132"); empty: no CUDA.
     cuda: tuple[str, ...] = ()
+    #: The level that the proofs of each cell reach, by the cell's name: `none`, `static`, `cpu` or `gpu`.
     cells: dict[str, str] = field(default_factory=dict)
+    #: The paths of the proofs, the unsigned in-toto statement and the SBOM in the index, or "".
     proofs: str = ""
     statement: str = ""
     sbom: str = ""
+    #: GPU code that every library with GPU code contains, such as ("sm_80", "compute_90").
     archs: tuple[str, ...] = ()
+    #: False for a wheel that somebody else built.
     built_here: bool = False
+    #: Where an adopted wheel came from: a URL, or `a file`; "" for other wheels.
     origin: str = ""
+    #: The GPU models on which every op was checked in each cell, by the cell's name, such as ("sm_80", "sm_90").
     gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -72,31 +66,25 @@ class FarmFacts:
 
 @dataclass(frozen=True)
 class Entry:
-    """One wheel of an index.
-
-    Attributes:
-        filename: the wheel's file name.
-        path: path of the file from the root of the index.
-        sha256: of the file, hex.
-        size: bytes.
-        uploaded: UTC time, ISO 8601 with microseconds and `Z`.
-        requires_python: Requires-Python of METADATA, or "".
-        metadata_sha256: of METADATA, hex.
-        yanked: None; else why installers should not choose the wheel, maybe "" (PEP 592).
-        provenance: URL of the PEP 740 provenance object, or "".
-        farm: what buildfarm adds; None in the index of a `dist` folder.
-
-    """
+    """One wheel of an index."""
 
     filename: str
+    #: From the root of the index.
     path: str
+    #: Of the file, hex.
     sha256: str
+    #: Bytes.
     size: int
+    #: UTC time, ISO 8601 with microseconds and `Z`.
     uploaded: str
+    #: Requires-Python of METADATA, or "".
     requires_python: str
     metadata_sha256: str
+    #: None; else why installers should not choose the wheel, maybe "" (PEP 592).
     yanked: str | None = None
+    #: URL of the PEP 740 provenance object, or "".
     provenance: str = ""
+    #: None in the index of a `dist` folder.
     farm: FarmFacts | None = None
 
     @cached_property

@@ -19,21 +19,17 @@ _ABANDONED = 24 * 3600
 
 @dataclass(frozen=True)
 class IndexCheck:
-    """The result of a check of an index.
+    """The result of a check of an index."""
 
-    Attributes:
-        wheels: number of published wheels.
-        projects: number of projects.
-        finished: projects whose interrupted change was finished now.
-        faults: a sentence for each damaged or missing file and for each wrong page.
-        unused: paths of files that no record names; a killed upload leaves such files.
-
-    """
-
+    #: Number of published wheels.
     wheels: int
+    #: Number of projects.
     projects: int
+    #: Projects whose interrupted change was finished now.
     finished: tuple[str, ...]
+    #: A sentence for each damaged or missing file and for each wrong page.
     faults: tuple[str, ...]
+    #: Paths of files that no record names; a killed upload leaves such files.
     unused: tuple[str, ...]
 
 

@@ -16,6 +16,7 @@ needs storage that lists an object as soon as it is written, as folders and S3 d
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,13 +30,14 @@ from builder.errors import BuildfarmError, UsageError
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
-from builder.publish.index.records import STATUS, YANK, entry_json, read_entries, read_record, read_status, status_json
 from builder.publish.people.project_plan import ProjectPlan
 from builder.publish.people.site import PLANS, read, read_plan, write_changed, write_home, write_project
-from builder.untrusted.json_data import JsonError
+from builder.untrusted.json_data import JsonError, parse_json, texts
 
 #: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
 ALL, WITHOUT_CUDA = "simple", "cpu"
+#: The end of the name of a yank's record, and the name of a status's record.
+_YANK, _STATUS = ".yank", "status"
 _CONFLICT = "the index has a different wheel of this name; a published file never changes"
 #: Retries while others change the same project. Each retry means that somebody else has finished a change.
 _ATTEMPTS = 1000
@@ -48,17 +50,12 @@ class ConflictError(BuildfarmError):
 
 @dataclass(frozen=True)
 class NewWheel:
-    """A wheel to publish.
-
-    Attributes:
-        wheel: the file.
-        entry: its entry, without a path.
-        attached: contents of the files beside the wheel, by the suffix of their name, such as `.metadata`.
-
-    """
+    """A wheel to publish."""
 
     wheel: Path
+    #: Without a path.
     entry: Entry
+    #: Contents of the files that are published with the wheel, by the suffix of their name, such as `.metadata`.
     attached: dict[str, bytes]
 
 
@@ -82,7 +79,7 @@ class Repository:
             self.objects.create(entry.path, new.wheel)
             for suffix, data in new.attached.items():
                 self.objects.write(entry.path + suffix, data)
-            data = entry_json(replace(entry, uploaded=before.uploaded) if before else entry)
+            data = _entry_json(replace(entry, uploaded=before.uploaded) if before else entry)
             created = self.objects.create(name, data)
             if not created:
                 refuse_other(self._record(name), entry)
@@ -93,7 +90,7 @@ class Repository:
     def yank(self, filename: str, reason: str | None) -> None:
         """Yank a wheel with a reason (PEP 592), or undo it with None; raises UsageError for an unknown wheel."""
         entry = self.find(filename)
-        name = f"records/{entry.project}/{entry.filename}{YANK}"
+        name = f"records/{entry.project}/{entry.filename}{_YANK}"
         with self.changing(entry.project):
             if reason is None:
                 self.objects.delete(name)
@@ -104,7 +101,7 @@ class Repository:
         """Remove a wheel from the index: its record first, then its files; raises UsageError for an unknown wheel."""
         entry = self.find(filename)
         with self.changing(entry.project):
-            for suffix in (".json", YANK):
+            for suffix in (".json", _YANK):
                 self.objects.delete(f"records/{entry.project}/{entry.filename}{suffix}")
         folder = entry.path.rpartition("/")[0]
         if any(other.path.startswith(f"{folder}/") for other in self.entries(entry.project)):
@@ -116,9 +113,9 @@ class Repository:
         """Set the status of a project (PEP 792); `active` needs no record."""
         with self.changing(project):
             if status.name == "active":
-                self.objects.delete(f"records/{project}/{STATUS}")
+                self.objects.delete(f"records/{project}/{_STATUS}")
             else:
-                self.objects.write(f"records/{project}/{STATUS}", status_json(status))
+                self.objects.write(f"records/{project}/{_STATUS}", _status_json(status))
 
     def set_plans(self, plans: Mapping[str, ProjectPlan]) -> None:
         """Keep the plans of the projects of a matrix, and delete those of projects that this matrix no longer has."""
@@ -174,7 +171,7 @@ class Repository:
 
     def entries(self, project: str) -> list[Entry]:
         """The wheels of a project, from the records, in no order."""
-        return read_entries(self.objects.read_all(f"records/{project}"))
+        return _read_entries(self.objects.read_all(f"records/{project}"))
 
     def listed(self, project: str, path: str = ALL) -> list[Entry]:
         """The wheels that the page of a project lists in this path; empty without a readable page."""
@@ -228,7 +225,7 @@ class Repository:
         raise BuildfarmError("the records change faster than the pages can be written", where=project)
 
     def _write_project(self, project: str, records: dict[str, bytes], plan: ProjectPlan | None) -> None:
-        entries, status = read_entries(records), read_status(records)
+        entries, status = _read_entries(records), _read_status(records)
         wanted = {ALL, *(path for entry in entries for path in paths_of(entry))} if entries else set()
         for path in wanted:
             members = [entry for entry in entries if path == ALL or path in paths_of(entry)]
@@ -253,7 +250,7 @@ class Repository:
 
     def _record(self, name: str) -> Entry | None:
         data = read(self.objects, name)
-        return None if data is None else read_record(name, data)
+        return None if data is None else _read_record(name, data)
 
 
 def file_path(sha256: str, filename: str) -> str:
@@ -282,3 +279,48 @@ def refuse_other(before: Entry | None, entry: Entry) -> None:
                 "if the published wheel is the right one, delete the file that you wanted to publish",
             ],
         )
+
+
+def _read_entries(records: Mapping[str, bytes]) -> list[Entry]:
+    """The wheels in the records of a project, by their names; raises UsageError for a damaged record."""
+    entries = []
+    for name, data in records.items():
+        if name.endswith(".json"):
+            entry = _read_record(name, data)
+            yanked = records.get(f"{entry.filename}{_YANK}")
+            entries.append(replace(entry, yanked=None if yanked is None else yanked.decode(errors="replace")))
+    return entries
+
+
+def _read_record(name: str, data: bytes) -> Entry:
+    """The wheel in a record; raises UsageError for a damaged record."""
+    try:
+        return parse_json(data, Entry.from_json)
+    except JsonError as error:
+        raise _damaged(name, error) from None
+
+
+def _read_status(records: Mapping[str, bytes]) -> Status:
+    """The status in the records of a project; raises UsageError for a damaged record."""
+    try:
+        return parse_json(records[_STATUS], lambda data: Status(*texts(data))) if _STATUS in records else Status()
+    except JsonError as error:
+        raise _damaged(_STATUS, error) from None
+
+
+def _entry_json(entry: Entry) -> bytes:
+    """The record of a wheel; `_read_record` reads it."""
+    return (json.dumps(entry.to_json(), indent=1) + "\n").encode()
+
+
+def _status_json(status: Status) -> bytes:
+    """The record of a status; `_read_status` reads it."""
+    return json.dumps([status.name, status.reason]).encode()
+
+
+def _damaged(name: str, error: Exception) -> UsageError:
+    return UsageError(
+        f"this record of the index cannot be read: {error}",
+        where=name,
+        hints=["restore the record from a copy of the index, or delete it and publish the wheel again"],
+    )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
 
@@ -23,7 +24,6 @@ from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.remote.address import root_url, token_for
 from builder.publish.remote.evidence import nothing_new
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH
-from builder.publish.remote.form import UploadBody
 from builder.untrusted.json_data import MAX_JSON, JsonError, parse_json
 
 #: Seconds before each new attempt, if the server does not answer or is busy.
@@ -33,12 +33,38 @@ _SECONDS = (15, 900)
 #: Answers after which a new attempt may succeed.
 _LATER = {408, 429, 502, 503, 504}
 _LONGEST_SENTENCE = 2000
+#: Bytes that are read at once from the wheel.
+_CHUNK = 2**18
 _OTHER_CA = "set SSL_CERT_FILE to a CA bundle that contains the CA of the server"
 _AGAIN = "run the command again; it continues, and uploads nothing again"
 _JSON = "application/vnd.pypi.simple.v1+json"
 
 T = TypeVar("T")
 _Answer = tuple[int, bytes]
+
+
+class UploadBody:
+    """The form of an upload: requests asks for its length and sends its parts. The wheel is read while it is sent."""
+
+    def __init__(self, fields: Mapping[str, str], wheel: Path) -> None:
+        """The fields, and the wheel in the field `content`."""
+        empty = {"content": (wheel.name, b"", "application/octet-stream")}
+        form = requests.Request("POST", "http://localhost", data=dict(fields), files=empty).prepare()
+        self.content_type = str(form.headers["Content-Type"])
+        end = f"\r\n--{self.content_type.partition('boundary=')[2]}--\r\n".encode()
+        body = form.body if isinstance(form.body, bytes) else b""
+        self._start, self._end = body.removesuffix(end), end
+        self._wheel, self._size = wheel, wheel.stat().st_size
+
+    def __len__(self) -> int:
+        return len(self._start) + self._size + len(self._end)
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield self._start
+        with self._wheel.open("rb") as stream:
+            while chunk := stream.read(_CHUNK):
+                yield chunk
+        yield self._end
 
 
 class _Rights(NamedTuple):

@@ -1,4 +1,4 @@
-"""Writes a line for each request and counts it."""
+"""A line for each request, and what `/metrics` tells Prometheus."""
 
 from __future__ import annotations
 
@@ -7,12 +7,41 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from builder.publish.server.metrics import Metrics
 from builder.publish.server.replies import TOKEN
 
 _LONGEST = 300
+_METHODS = {"GET", "HEAD", "POST"}
+
+
+class Metrics:
+    """The metrics of one server."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._requests = Counter(
+            "buildfarm_requests", "Requests by method and status.", ["method", "status"], registry=self._registry
+        )
+        self._bytes = Counter("buildfarm_response_bytes", "Bytes of response bodies.", registry=self._registry)
+        self._seconds = Histogram(
+            "buildfarm_request_seconds", "Seconds from a request to its last byte.", registry=self._registry
+        )
+        #: By outcome: `published`, `already published`, or `refused` with the status.
+        self.uploads = Counter("buildfarm_uploads", "Uploads by outcome.", ["outcome"], registry=self._registry)
+        self.uploads_running = Gauge("buildfarm_uploads_running", "Uploads now.", registry=self._registry)
+
+    def count(self, method: str, status: int, size: int, seconds: float) -> None:
+        """Count a request; `size` is the bytes of its answer."""
+        self._requests.labels(method if method in _METHODS else "other", str(status)).inc()
+        self._bytes.inc(size)
+        self._seconds.observe(seconds)
+
+    def text(self) -> bytes:
+        """The metrics in the text format of Prometheus."""
+        return generate_latest(self._registry)
 
 
 class AccessLog:

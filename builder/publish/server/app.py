@@ -15,8 +15,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from builder.publish.index.bar import Level
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.remote.fields import UPLOAD_PATH
-from builder.publish.server.access_log import AccessLog
-from builder.publish.server.metrics import Metrics
+from builder.publish.server.access_log import AccessLog, Metrics
 from builder.publish.server.pages import Pages
 from builder.publish.server.refused_bodies import RefusedBodies
 from builder.publish.server.replies import refusal
@@ -29,25 +28,21 @@ _LONGEST_PATH = 1000
 
 @dataclass(frozen=True)
 class Settings:
-    """What a server serves, and to whom.
+    """What a server serves, and to whom."""
 
-    Attributes:
-        root: the folder of the index.
-        token_required: whether reading needs a token; uploads always need one.
-        max_size: of an uploaded file, bytes.
-        required: what the proofs of an uploaded wheel must show.
-        store: has the proofs of uploaded wheels; None: they have no proofs.
-        json_log: whether the lines of the access log are JSON.
-        root_path: a prefix of every path, such as `/wheels`, which a proxy may remove or not.
-
-    """
-
+    #: The folder of the index.
     root: Path
+    #: Whether reading needs a token. Uploads always need one.
     token_required: bool = False
+    #: Of an uploaded file, bytes.
     max_size: int = 4 * 2**30
+    #: What the proofs of an uploaded wheel must show.
     required: Sequence[Level] = (Level.NONE,)
+    #: Has the proofs of uploaded wheels; None: they have no proofs.
     store: Store | None = None
+    #: A prefix of every path, such as `/wheels`, which a proxy may remove or not.
     root_path: str = ""
+    #: Whether the lines of the access log are JSON.
     json_log: bool = False
 
 

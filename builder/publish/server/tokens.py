@@ -34,22 +34,18 @@ _CLOCK_STEP_NS = 2 * 10**9
 
 @dataclass(frozen=True)
 class Token:
-    """What is known of a token; the token itself is not kept.
+    """What is known of a token; the token itself is not kept."""
 
-    Attributes:
-        name: who uses it, such as `ci`; the access log has this name.
-        sha256: of the token, hex.
-        scopes: `read`, `upload`, `prove`, or `upload:PROJECT` and `prove:PROJECT` with a normalized name. Every token
-            may read. `prove` allows uploads too.
-        created: UTC time, ISO 8601.
-        expires: UTC time, ISO 8601; "" for a token that does not expire.
-
-    """
-
+    #: Who uses it, such as `ci`; the access log has this name.
     name: str
+    #: Of the token, hex.
     sha256: str
+    #: `read`, `upload`, `prove`, or `upload:PROJECT` and `prove:PROJECT` with a normalized name. Every token may read.
+    #: `prove` allows uploads too.
     scopes: tuple[str, ...]
+    #: UTC time, ISO 8601.
     created: str
+    #: UTC time, ISO 8601; "" for a token that does not expire.
     expires: str = ""
 
     def may_upload(self, project: str = "") -> bool:

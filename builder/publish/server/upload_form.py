@@ -23,24 +23,19 @@ _MOST_PARTS = 10_000
 
 
 class UploadForm:
-    """The form of one upload. Every method may block, and raises HTTPException for a form that is not accepted.
-
-    Attributes:
-        fields: the form's fields that matter, by name.
-        file: the uploaded file, or None.
-        evidence: the files with proofs and provenance, by the name of their field.
-        sha256: of the file's bytes so far.
-
-    """
+    """The form of one upload. Every method may block, and raises HTTPException for a form that is not accepted."""
 
     def __init__(self, content_type: str, folder: Path, max_size: int, *, may_prove: bool = False) -> None:
         """`may_prove` is whether the form may have proofs of some project."""
         kind, options = parse_options_header(content_type)
         if kind != b"multipart/form-data" or not options.get(b"boundary"):
             raise refusal(415, "an upload is a form of the type multipart/form-data")
+        #: The fields that matter.
         self.fields: dict[str, str] = {}
         self.file: Path | None = None
+        #: The files with proofs and provenance, by the name of their field.
         self.evidence: dict[str, Path] = {}
+        #: Of the file's bytes so far.
         self.sha256 = hashlib.sha256()
         self._folder = folder
         self._max_size = max_size

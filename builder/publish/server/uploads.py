@@ -30,7 +30,7 @@ from builder.publish.index.repository import ConflictError, Repository
 from builder.publish.provenance import statement_path
 from builder.publish.remote.evidence import check_statement, earlier_proofs, nothing_new, vouched_proofs
 from builder.publish.remote.fields import PUBLISHED, UNCHANGED, UPDATED
-from builder.publish.server.metrics import Metrics
+from builder.publish.server.access_log import Metrics
 from builder.publish.server.replies import refusal, token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens
 from builder.publish.server.upload_folder import UploadFolder

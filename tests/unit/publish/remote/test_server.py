@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.publish.remote import server
-from builder.publish.remote.form import UploadBody
+from builder.publish.remote.server import UploadBody
 from tests.unit.loopback import serving
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.remote.make import proven_wheel
