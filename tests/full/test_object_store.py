@@ -18,10 +18,10 @@ from uuid import uuid4
 import botocore.session
 import pytest
 
+from builder.publish.index import bucket as bucket_module
+from builder.publish.index.bucket import Bucket
 from builder.publish.index.integrity import check_index
 from builder.publish.index.new_wheel import proofs_path
-from builder.publish.index.objects import bucket as bucket_module
-from builder.publish.index.objects.bucket import Bucket
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.people.project_plan import ProjectPlan
 from builder.wheels.toolchain.uv import find_uv
@@ -266,7 +266,7 @@ def test_errors_have_one_sentence_and_a_hint(
         code, text = said(place)
         assert (code, "does not answer" in text, "hint: run the command again" in text) == (4, True, True)
     with monkeypatch.context() as other:
-        other.delitem(sys.modules, "builder.publish.index.objects.bucket")
+        other.delitem(sys.modules, "builder.publish.index.bucket")
         other.setitem(sys.modules, "s3fs.core", None)
         code, text = said(place)
         assert (code, "hint: run `pip install 'buildfarm[s3]'`" in text) == (4, True)

@@ -48,7 +48,7 @@ from builder.proofs.foreign.foreign_claim import uses_torch
 from builder.proofs.foreign.foreign_wheel import foreign_subject
 from builder.publish.index.bar import Level, levels_of
 from builder.publish.index.new_wheel import new_wheel
-from builder.publish.index.objects.place import folder_of, open_objects, url_of
+from builder.publish.index.objects import folder_of, open_objects, url_of
 from builder.publish.index.repository import Repository
 from builder.result import AdoptResult, PublishOutcome, PublishResult
 from builder.store import Store

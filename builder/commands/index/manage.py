@@ -19,7 +19,7 @@ from builder.errors import Exit, UsageError
 from builder.log import print_warning
 from builder.publish.index.entry import Entry
 from builder.publish.index.integrity import IndexCheck, abandoned_files, check_index
-from builder.publish.index.objects.place import open_objects
+from builder.publish.index.objects import open_objects
 from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 

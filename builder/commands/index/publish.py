@@ -28,7 +28,7 @@ from builder.publish.index.bar import Level, levels_of, shortfalls
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_of_cells, install_commands, install_lines
 from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
-from builder.publish.index.objects.place import folder_of, open_objects, url_of
+from builder.publish.index.objects import folder_of, open_objects, url_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, paths_of
 from builder.publish.people.project_plan import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer

@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import MissingToolError, UsageError
 from builder.publish.index.entry import Entry
-from builder.publish.index.objects.place import folder_of
+from builder.publish.index.objects import folder_of
 from builder.publish.index.pages import entries_of, link
 from builder.publish.index.repository import ALL
 from builder.untrusted.json_data import JsonError

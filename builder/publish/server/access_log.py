@@ -1,4 +1,7 @@
-"""A line for each request, and what `/metrics` tells Prometheus."""
+"""A line for each request, and what `/metrics` tells Prometheus.
+
+The access log of uvicorn has the query of the URL, and lacks the size, the time and the name of the token.
+"""
 
 from __future__ import annotations
 

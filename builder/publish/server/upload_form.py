@@ -1,4 +1,8 @@
-"""Reads the form of an upload as it arrives: the file goes to disk and is hashed, and little is kept in memory."""
+"""Reads the form of an upload as it arrives: the file goes to disk and is hashed, and little is kept in memory.
+
+`Request.form` of Starlette keeps every text field in memory, without a limit for the form, and writes files to the
+temporary folder of the system, from which they would have to be copied.
+"""
 
 from __future__ import annotations
 

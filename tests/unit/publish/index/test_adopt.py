@@ -16,7 +16,7 @@ from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import Exit
 from builder.hashing import sha256_of
 from builder.publish.index.new_wheel import new_wheel
-from builder.publish.index.objects.folder import Folder
+from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
 from tests.unit import loopback

@@ -13,8 +13,7 @@ from builder.errors import UsageError
 from builder.proof import Proof, Verdict
 from builder.publish.index.bar import OF_VERIFY, Level, levels, shortfalls
 from builder.publish.index.new_wheel import merged, proofs_json, proofs_path
-from builder.publish.index.objects import Folder
-from builder.publish.index.objects.place import url_of
+from builder.publish.index.objects import Folder, url_of
 from builder.publish.index.repository import Repository
 from builder.result import PublishOutcome
 from builder.store import Store

@@ -1,4 +1,7 @@
-"""An index in a folder of this machine."""
+"""Where an index lies: named objects in a folder, or in a bucket of an object store.
+
+Every write is atomic, so a reader never sees a partial object.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,56 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Protocol
 from uuid import uuid4
 
-from builder.publish.index.objects.protocol import parts_of
+from builder.errors import MissingToolError, UsageError
 from builder.store import remove_temporary_files, sync, write_atomic
 
 _ATTEMPTS = 50
 _CHUNK = 2**20
 #: Another process has deleted the empty folder of a new file; during `mkdir`, pathlib raises FileExistsError then.
 _FOLDER_GONE = (FileNotFoundError, FileExistsError)
+
+
+class Objects(Protocol):
+    """Named objects. A name is a relative path with `/`, such as `simple/my-ext/index.html`."""
+
+    def read(self, name: str) -> bytes:
+        """Contents of an object; raises FileNotFoundError."""
+
+    def chunks(self, name: str) -> Iterator[bytes]:
+        """Contents of an object in parts, so that a large one needs little memory; raises FileNotFoundError."""
+
+    def read_all(self, folder: str) -> dict[str, bytes]:
+        """Contents of every object directly below a folder, by its last name; empty for a missing folder."""
+
+    def names(self, folder: str) -> list[str]:
+        """The last names of the objects and folders directly below a folder, sorted; empty for a missing folder."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Write or replace an object."""
+
+    def create(self, name: str, data: bytes | Path) -> bool:
+        """Write an object, from bytes or from a file, unless the name exists. Return whether it was written."""
+
+    def delete(self, name: str) -> None:
+        """Delete an object if it exists."""
+
+    def exists(self, name: str) -> bool:
+        """Whether an object of this name exists."""
+
+    def age(self, name: str) -> float:
+        """Seconds since an object was written; raises FileNotFoundError."""
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The parts of a name; raises UsageError for a name that leads out of the index or to a hidden file."""
+    parts = PurePosixPath(name).parts
+    if name.startswith("/") or any(part.startswith(".") for part in parts):
+        raise UsageError("this name leads out of the index", where=repr(name))
+    return parts
 
 
 class Folder:
@@ -117,3 +160,44 @@ class Folder:
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
+
+
+def folder_of(place: str) -> Path | None:
+    """The folder that `DIR` names; None for a URL."""
+    return None if "://" in place else Path(place)
+
+
+def url_of(place: str) -> str:
+    """The URL of the root of an index in a folder, with a final slash; empty for an index in a bucket."""
+    return f"{folder.resolve().as_uri()}/" if (folder := folder_of(place)) else ""
+
+
+def open_objects(place: str) -> Objects:
+    """The objects in a folder or in `s3://BUCKET/PREFIX`.
+
+    Raises UsageError for a different URL or a bucket that does not exist, and MissingToolError without s3fs or without
+    an answer of the object store.
+    """
+    if folder := folder_of(place):
+        return Folder(folder)
+    if place.startswith(("http://", "https://")):
+        raise UsageError(
+            "of all commands, only `buildfarm publish --to URL` changes an index through its server",
+            where=place,
+            hints=["run the command on the machine of the server, with the folder that `buildfarm serve` serves"],
+        )
+    if not place.startswith("s3://"):
+        raise UsageError(
+            "an index can be changed in a folder or in s3:// only",
+            where=place,
+            hints=["most object stores speak S3: name the server in AWS_ENDPOINT_URL, and the bucket as s3://BUCKET"],
+        )
+    try:
+        from builder.publish.index.bucket import Bucket  # noqa: PLC0415 - s3fs is not always installed
+    except ImportError as error:
+        raise MissingToolError(
+            f"an object store needs a package that is not installed ({error.name})",
+            where=place,
+            hints=["run `pip install 'buildfarm[s3]'`"],
+        ) from None
+    return Bucket(place)
