@@ -129,24 +129,19 @@ def _in_cells(proofs: Sequence[Proof]) -> str:
 
 
 def beyond_plan_line(result: BuildResult) -> str:
-    """The architectures, what they cost in time and size, and the cure; empty for a wheel with the plan's code only."""
+    """The architectures, what they cost in size, and the cure; empty for a wheel with the plan's code only."""
     proof = next((proof for proof in result.proofs if proof.check is Check.DEVICE_CODE), None)
     sizes: Mapping[str, int] = proof.evidence.get("beyond", {}) if proof else {}
     if not sizes or not result.stored:
         return ""
-    record = result.stored.record
     archs = _architectures(sizes)
-    seconds = sum(record.gpu_seconds.get(arch, 0) for arch in archs)
-    cost = size_text(sum(sizes.values()))
-    if seconds >= 1:
-        cost = f"{seconds:.0f} s of compile time and {cost}"
     names = [*archs, *(f"PTX {_number(code)}" for code in sizes if code.startswith("compute_"))]
     asked = ", ".join(map(str, result.build.archs))
     remark = (
         f"{result.build}: the wheel also has code for {', '.join(names)}; the plan asks for {asked}. "
-        f"This extra code costs {cost}"
+        f"This extra code costs {size_text(sum(sizes.values()))}"
     )
-    if record.record.settings.override_architectures:
+    if result.stored.record.record.settings.override_architectures:
         return f"{remark}. The build did not compile this code: look for libraries that the extension links statically"
     return f"{remark}. To leave this code out, set `override_architectures: true` in the recipe"
 

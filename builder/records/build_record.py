@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -23,7 +23,6 @@ class BuildRecord:
         jobs: number of parallel compilers.
         objects: what the compiler cache saved; None without a cache.
         cuda: the CUDA files of the source.
-        gpu_seconds: seconds of compile time by GPU architecture (`9.0`); empty if nothing was logged.
         format: BUILD_FORMAT of the buildfarm that built the wheel; 0: it had none.
         started: when the build started, UTC.
         seconds: wall time of the build.
@@ -38,7 +37,6 @@ class BuildRecord:
     format: int
     started: datetime
     seconds: float
-    gpu_seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""
@@ -50,7 +48,6 @@ class BuildRecord:
             "build_format": self.format,
             "started": self.started.isoformat(timespec="seconds"),
             "seconds": self.seconds,
-            "gpu_seconds": dict(self.gpu_seconds),
         }
 
     @classmethod
@@ -65,5 +62,4 @@ class BuildRecord:
             format=int(data.get("build_format", 0)),
             started=datetime.fromisoformat(data["started"]),
             seconds=float(data["seconds"]),
-            gpu_seconds={str(arch): float(seconds) for arch, seconds in data.get("gpu_seconds", {}).items()},
         )

@@ -85,10 +85,6 @@ class Executor(Protocol):
         """The file in which the compiler launcher writes the path of each source file before it is compiled."""
         ...
 
-    def gpu_seconds(self, job: CompileJob) -> dict[str, float]:
-        """Seconds of compile time by GPU architecture (`9.0`), as far as the compilers logged them."""
-        ...
-
     def libraries(self, job: CompileJob) -> frozenset[str]:
         """File names of the shared libraries of torch and its CUDA packages in this build's environment."""
         ...

@@ -37,7 +37,6 @@ from builder.wheels.sccache.configure import (
     reuse_variables,
     sccache_version,
 )
-from builder.wheels.sccache.gpu_seconds import read_gpu_seconds
 from builder.wheels.sccache.launchers.environment import Layout
 from builder.wheels.sccache.shared import shared_variables
 from builder.wheels.sccache.stats import read_statistics
@@ -225,18 +224,11 @@ class LocalExecutor:
 
     def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
         """What the compiler cache saved; None on a machine without sccache."""
-        if find_sccache() is None:
-            return None
-        statistics_dir = job.work / "statistics"
-        return read_statistics(statistics_dir, (statistics_dir / "source").read_text())
+        return read_statistics(job.work / "statistics") if find_sccache() else None
 
     def compiler_calls(self, job: CompileJob) -> Path:
         """In the job's folder."""
         return job.work / "statistics" / CALLS_FILE
-
-    def gpu_seconds(self, job: CompileJob) -> dict[str, float]:
-        """Compile time by GPU architecture, from the log of sccache or of nvcc."""
-        return read_gpu_seconds(job.work / "statistics")
 
     def libraries(self, job: CompileJob) -> frozenset[str]:
         """File names of the libraries of torch and its CUDA packages in the build's environment."""
@@ -267,7 +259,6 @@ class LocalExecutor:
         compiler = self._compiler_for(job.build)
         statistics_dir, objects = job.work / "statistics", str(place / "objects")
         statistics_dir.mkdir(exist_ok=True)
-        (statistics_dir / "source").write_text(str(place / "src"))
         # Each extension has a folder of its own: what a build writes there reaches no other extension.
         kept = Path(variables.get("SCCACHE_DIR") or self._environments.store.root / "objects")
         changed = cache_variables(objects, str(statistics_dir), str(kept / job.recipe.name / "kept"), str(socket))

@@ -66,7 +66,6 @@ def make_wheel(
         jobs=job.jobs,
         objects=executor.cache_statistics(job),
         cuda=without_compiled(cuda, text_since(job.log, start)),
-        gpu_seconds=executor.gpu_seconds(job),
         format=BUILD_FORMAT,
         started=started,
         seconds=round(time.monotonic() - clock, 1),

@@ -56,13 +56,10 @@ def test_the_architectures_of_a_wheel(store: Path, tmp_path: Path, override: boo
         (source / name).write_text(text)
     job = CompileJob(build, recipe, toolchain, source, tmp_path, tmp_path / "log", 2, "d" * 64, "test/architectures")
     (library,) = read_facts(executor.compile(job, lambda _: None)).libraries
-    seconds = executor.gpu_seconds(job)
     if override:
         assert (library.sass, library.ptx) == (("sm_90",), ())
-        assert set(seconds) <= {"9.0"}
     else:
         assert (library.sass, library.ptx) == (("sm_80", "sm_86", "sm_90"), ("compute_90",))
-        assert seconds.keys() == {"8.0", "8.6", "9.0"}
     assert _sized(library)
 
 

@@ -15,7 +15,6 @@ import pytest
 from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.records.cache_statistics import CacheOutcome
 from builder.wheels.sccache import stats
 from builder.wheels.sccache.configure import find_sccache
 from tests.conftest import lacking
@@ -25,7 +24,8 @@ from tests.unit.matrix import make
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
-SOURCES = ["kernel.cu", "toy.cpp"]
+#: One of toy.cpp; for kernel.cu cudafe++, cicc, ptxas and the host compiler.
+STEPS = 5
 
 PASSWORD = "open sesame"
 
@@ -81,14 +81,14 @@ def test_a_second_store_takes_every_object_from_redis(
     with running_redis(PASSWORD) as redis:
         share(monkeypatch, with_password(redis, PASSWORD))
         first = compiled(store)
-        assert first.objects.named(CacheOutcome.COMPILED) == SOURCES
+        assert (first.objects.reused, first.objects.compiled) == (0, STEPS)
         assert {key.split("/")[:2] == ["buildfarm", "toy"] for key in redis.stored()} == {True}
         second = compiled(second_store)
-        assert second.objects.named(CacheOutcome.REUSED) == SOURCES
+        assert (second.objects.reused, second.objects.compiled) == (STEPS, 0)
         assert second.wheel == first.wheel
         assert second.cpu < first.cpu
         other = compiled(second_store, "toy_two")
-        assert other.objects.named(CacheOutcome.COMPILED) == SOURCES, "objects of another extension are not found"
+        assert other.objects.reused == 0, "objects of another extension are not found"
     assert "TOLD" in first.log
     for text in (first.log, second.log, capsys.readouterr().err):
         assert "sesame" not in text
@@ -103,7 +103,7 @@ def test_without_redis_a_build_succeeds_with_one_warning(
         share(monkeypatch, f"redis://127.0.0.1:{nobody.getsockname()[1]}")
         for _ in range(2):
             done = compiled(store)
-            assert done.objects.named(CacheOutcome.COMPILED) == SOURCES
+            assert done.objects.compiled == STEPS
             assert not done.objects.refused, "the cache on this disk is used"
     said = capsys.readouterr().err
     assert said.count("does not answer") == 1
@@ -116,7 +116,7 @@ def test_a_wrong_password_is_one_sentence_and_the_build_succeeds(
     with running_redis(PASSWORD) as redis:
         share(monkeypatch, with_password(redis, "wrong one"))
         done = compiled(store)
-        assert done.objects.named(CacheOutcome.COMPILED) == SOURCES
+        assert done.objects.compiled == STEPS
         assert redis.stored() == []
     said = capsys.readouterr().err
     assert said.count("\n") == 1, said

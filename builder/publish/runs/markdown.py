@@ -64,7 +64,7 @@ def _parts(report: Report) -> Iterator[str]:
         for run in report.runs:
             yield f"| {run.id} | {results_text(run)} | {seconds_text(run.seconds)} | {code(run.command, cell=True)} |\n"
     if report.builds:
-        yield "\n| build | result | time | memory | objects from cache | checks |\n"
+        yield "\n| build | result | time | memory | steps from compiler cache | checks |\n"
         yield f"|{' --- |' * 6}\n"
     for build in report.builds:
         yield _row(build)

@@ -66,7 +66,7 @@ class BuildView:
         use: memory and processor time of the programs that made the wheel; None if not measured.
         wheel: file name of the wheel, or empty.
         size: of the wheel in bytes.
-        cached: objects that the compiler cache saved, and all objects; None without a compile or a compiler cache.
+        cached: compile steps that the compiler cache saved, and all steps; None without a compile or a compiler cache.
         error: why it failed, or empty.
         hints: what to do.
         proofs: checks of the file.
@@ -249,10 +249,10 @@ def _span(timeline: Timeline, name: str) -> float:
 
 
 def _cached(entry: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Objects from the compiler cache, and all objects."""
+    """Compile steps that the compiler cache saved, and all steps."""
     objects = (entry.get("record") or {}).get("objects") or {}
-    files = objects.get("files", ())
-    return (sum(file["outcome"] == "reused" for file in files), len(files)) if files else None
+    reused, compiled = objects.get("reused", 0), objects.get("compiled", 0)
+    return (reused, reused + compiled) if reused or compiled else None
 
 
 def grids(builds: Sequence[BuildView]) -> list[tuple[str, Grid]]:

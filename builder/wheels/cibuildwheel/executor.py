@@ -24,7 +24,6 @@ from builder.records.cache_statistics import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.store import Store
 from builder.wheels.cibuildwheel.config import (
-    SOURCE,
     BuildContainer,
     identifier,
     install_spec,
@@ -36,7 +35,6 @@ from builder.wheels.cibuildwheel.packages import PackageResolver
 from builder.wheels.cibuildwheel.root_directory import writable_root_directory
 from builder.wheels.job import CALLS_FILE, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
-from builder.wheels.sccache.gpu_seconds import read_gpu_seconds
 from builder.wheels.sccache.stats import read_statistics
 from builder.wheels.toolchain.environments import Environments, locked_version
 from builder.wheels.toolchain.uv import (
@@ -240,15 +238,11 @@ class DockerExecutor:
 
     def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
         """Statistics of the compiler cache in the container."""
-        return read_statistics(statistics_dir(job), SOURCE)
+        return read_statistics(statistics_dir(job))
 
     def compiler_calls(self, job: CompileJob) -> Path:
         """In the folder that is mounted into the container."""
         return statistics_dir(job) / CALLS_FILE
-
-    def gpu_seconds(self, job: CompileJob) -> dict[str, float]:
-        """Compile time by GPU architecture, from the log of sccache or of nvcc in the container."""
-        return read_gpu_seconds(statistics_dir(job))
 
     def libraries(self, job: CompileJob) -> frozenset[str]:
         """Libraries of torch and its CUDA packages in the container, from metadata that the build copied out."""

@@ -14,7 +14,7 @@ from builder.errors import UsageError
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import GitSource, SdistSource
 from builder.records.build_record import BuildRecord
-from builder.records.cache_statistics import CacheOutcome, CacheStatistics, SourceFile
+from builder.records.cache_statistics import CacheStatistics
 from builder.records.record import RecipeSettings, Record, read_record
 from builder.records.toolchain import Toolchain
 from tests.unit.wheels import make_record
@@ -158,6 +158,6 @@ def test_every_part_of_a_toolchain_has_its_key_and_an_absent_part_has_none() -> 
 
 
 def test_what_the_store_keeps_is_read_back_as_it_was() -> None:
-    objects = CacheStatistics((SourceFile("csrc/a.cu", "CUDA", CacheOutcome.REUSED),))
+    objects = CacheStatistics(reused=3, compiled=1, not_cached={"-save-temps": 1})
     for kept in (make_record.build_record(), make_record.build_record(objects=objects, provided=frozenset({"a.so"}))):
         assert BuildRecord.from_json(json.loads(json.dumps(kept.to_json()))) == kept

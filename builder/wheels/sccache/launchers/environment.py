@@ -67,7 +67,7 @@ class CacheSettings:
 
     Attributes:
         layout: where the launchers are.
-        statistics_dir: where sccache's log goes, for `builder.wheels.sccache.stats`.
+        statistics_dir: where sccache's statistics go, for `builder.wheels.sccache.stats`.
         toolkit: the real CUDA toolkit; it may have no nvcc.
         site: the real site-packages.
         cc, cxx: the compilers that buildfarm found.

@@ -135,7 +135,6 @@ fi
 
 compiles=
 wraps=
-timed=
 shared=
 lists=
 list=
@@ -154,7 +153,6 @@ for argument; do
         -fwrapv | -fno-strict-overflow) wraps=${wraps:-yes} ;;
         -fno-wrapv | -fstrict-overflow | -ftrapv | -Wunused-result) wraps=no ;;
         -MD | -MMD | --generate-dependencies-with-compile | --generate-nonsystem-dependencies-with-compile) lists=yes ;;
-        -time | -time=* | --time | --time=*) timed=yes ;;
         # sccache 0.16 fails if two GPUs share one virtual architecture ("fatbinary: could not open input file").
         -code | -code=* | --gpu-code | --gpu-code=*) shared=yes ;;
         *arch=compute_*,code=*)
@@ -263,12 +261,7 @@ elif [ "$wraps" = yes ]; then
         shift
     done
 fi
-if [ -z "$cached" ]; then
-    # Without sccache's log, nvcc itself writes how long each architecture took.
-    [ "$name" != nvcc ] || [ -n "$timed" ] || [ ! -d "${BUILDFARM_STATISTICS_DIR-}" ] ||
-        set -- "$@" -time "$BUILDFARM_STATISTICS_DIR/nvcc.csv"
-    exec "$real" "$@"
-fi
+[ -n "$cached" ] || exec "$real" "$@"
 # sccache stores the results of nvcc's steps only, each under a key of its own, and none for the call itself; see
 # layout.py for the nvcc that the server gets.
 [ "$name" != nvcc ] || exec "${BUILDFARM_SCCACHE:-sccache}" "$home/whole/nvcc" "$@"

@@ -14,9 +14,6 @@ from builder.wheels.sccache.launchers.layout import lay_out
 from builder.wheels.sccache.launchers.remote import redis_problem, without_secrets
 from builder.wheels.sccache.launchers.self_test import SelfTestError, cache_problem
 
-#: The lines that `builder.wheels.sccache.stats` reads.
-_LOG_LEVELS = "sccache::server=debug,sccache::compiler::compiler=debug"
-
 
 def run_behind_cache(settings: CacheSettings, argv: Sequence[str]) -> int:
     """Run a command with the compiler cache; returns its status. Ends by the same signal as the command.
@@ -54,6 +51,8 @@ def start(settings: CacheSettings) -> None:
         _stop_server(settings)
         sys.stdout.write(f"note: the compiler cache is not used: {reason}\n")
         sys.stdout.flush()
+    else:  # the self-test compiled too
+        _call_server(settings, "--zero-stats")
 
 
 def stop(settings: CacheSettings) -> None:
@@ -94,7 +93,6 @@ def _start_server(settings: CacheSettings, environment: Mapping[str, str]) -> st
         **environment,
         "SCCACHE_DIRECT": "true",
         "SCCACHE_NO_DAEMON": "1",
-        "SCCACHE_LOG": _LOG_LEVELS,
         "SCCACHE_ERROR_LOG": str(settings.statistics_dir / "server.log"),
     }
     argv = [settings.sccache, "--start-server"]
@@ -121,7 +119,11 @@ def _self_test(settings: CacheSettings) -> str:
 
 
 def _stop_server(settings: CacheSettings) -> None:
-    with suppress(OSError):
-        argv = [settings.sccache, "--stop-server"]
-        subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
+    _call_server(settings, "--stop-server")
     settings.socket.unlink(missing_ok=True)
+
+
+def _call_server(settings: CacheSettings, option: str) -> None:
+    with suppress(OSError):
+        argv = [settings.sccache, option]
+        subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
