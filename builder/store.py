@@ -143,12 +143,6 @@ class Store:
         with self._in_use.claimed(mark) as free:
             return free
 
-    def note_use(self, name: str) -> None:
-        """Note that something outside the store, such as an image, is used now; `last_use("used/NAME")` reads it."""
-        with suppress(OSError):
-            (self.root / "used").mkdir(exist_ok=True)
-            (self.root / "used" / name).touch()
-
     def last_use(self, target: str) -> datetime:
         """When a path of the store was marked last, or written."""
         seconds = 0.0
@@ -297,7 +291,10 @@ class Store:
 
     def proofs(self, wheel: str) -> list[Proof]:
         """Return all proofs of a wheel, by its sha256; none if their file is missing or unreadable."""
+        path = self.root / "proofs" / f"{wheel}.json"
+        with suppress(OSError):
+            os.utime(path)  # `store prune` deletes what was not used
         try:
-            return read_json(self.root / "proofs" / f"{wheel}.json", proofs_of, limit=MAX_OWN_JSON)
+            return read_json(path, proofs_of, limit=MAX_OWN_JSON)
         except (OSError, JsonError):  # no file, or written by a different version
             return []

@@ -28,7 +28,6 @@ from builder.images.engine_errors import (
 )
 from builder.images.registry.pull import pull_image
 from builder.images.registry.reference import Mirrors
-from builder.in_use import InUse
 from builder.process import run
 from builder.store import Store
 
@@ -40,15 +39,6 @@ REQUEST_TIMEOUT = 20
 
 #: Timeout for creating or removing a container, which a busy engine may take long for. Seconds.
 CONTAINER_TIMEOUT = 300
-
-#: Marks of the processes of this machine that use images and volumes of an engine. All users and stores share the file.
-MARKS_FILE = Path("/var/tmp/buildfarm.engine.in-use")  # noqa: S108 - it has no content
-ENGINE_MARK = "engine"
-
-
-def engine_marks() -> InUse:
-    """The marks in MARKS_FILE."""
-    return InUse(MARKS_FILE)
 
 
 class Engine:
@@ -267,12 +257,6 @@ class Engine:
             return "default", ""
         context = json.loads(output)[0]
         return str(context["Name"]), str(context["Endpoints"]["docker"]["Host"])
-
-    def mark_used(self, store: Store) -> None:
-        """Keep `store prune` from deleting images and volumes as long as this object exists; their last use is now."""
-        self._marks = engine_marks()
-        self._marks.mark(ENGINE_MARK)
-        store.note_use("engine")
 
     def client(self, timeout: int) -> AbstractContextManager[docker.DockerClient]:
         """The SDK's client, which raises the SDK's own errors; `timeout` is in seconds."""

@@ -61,7 +61,6 @@ def ensure_image(
     """
     tag = image_name(image, [engine.base_id(base) for base in image.bases])
     owner = store.owner(_job_name(tag))
-    store.note_use(_job_name(tag))
     with store.lock(_job_name(tag)):
         if engine.image_id(tag) is None:
             kill_orphans(owner)  # the buildx of a killed run may still be running

@@ -1,1 +1,1 @@
-"""What the store and the container engine keep for buildfarm: sizes, last use, and the reports of earlier runs."""
+"""What the store holds: sizes, last use, and the reports of earlier runs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,16 +24,8 @@ class FinishedTasks:
 
     def build_of(self, task: str) -> str | None:
         """The digest of the build that a task made, or None."""
-        return _build_in(self.folder / f"{task}.json")
-
-    def notes(self) -> Iterator[tuple[str, str]]:
-        """The file name of each note, and the digest of the build in it."""
-        for path in sorted(self.folder.glob("*.json")):
-            if build := _build_in(path):
-                yield path.name, build
-
-
-def _build_in(path: Path) -> str | None:
-    with suppress(OSError, JsonError):
-        return read_json(path, lambda data: text(data["digest"]))
-    return None
+        path = self.folder / f"{task}.json"
+        with suppress(OSError, JsonError):
+            os.utime(path)  # `store prune` deletes what was not used
+            return read_json(path, lambda data: text(data["digest"]))
+        return None

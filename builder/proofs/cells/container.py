@@ -92,7 +92,6 @@ def container_environments(
     engine = Engine(read_mirrors(matrix.registries), may_pull=pull)
     if problem := engine.problem():
         raise problem
-    engine.mark_used(store)
     engine.remove_orphans(store)
     chooser = ImageChooser(matrix, Compat.load(), read_lock(lock_path(matrix.path)))
     return ContainerEnvironments(engine, store, chooser, environments)

@@ -115,9 +115,8 @@ class DockerExecutor:
         )
 
     def _remove_orphans(self) -> None:
-        """Remove the containers that killed runs left behind, and mark the engine as used; once in a run."""
+        """Remove the containers that killed runs left behind; once in a run."""
         if not self._orphans_removed:
-            self._engine.mark_used(self._store)
             self._engine.remove_orphans(self._store)
             self._orphans_removed = True
 

@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from builder.commands.distributed.worker.holds import SECONDS_TO_COPY, Holds
-from builder.commands.store.prune import prune
-from builder.storage.item import Limits
+from builder.storage.items import prune
 from builder.store import RUN, Store
 
-EVERYTHING = Limits(keep_days=0, keep_newest=0, max_size=0)
 WHEEL = f"received/{'a' * 64}"
 
 
@@ -46,7 +44,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def targets(store: Store) -> set[str]:
-    return {item.target for item in prune(Store(store.root), EVERYTHING).deleted}
+    return {item.target for item in prune(Store(store.root), 0).deleted}
 
 
 def test_nothing_that_a_task_uses_is_deleted_until_others_have_copied_it(store: Store) -> None:

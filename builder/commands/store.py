@@ -1,0 +1,91 @@
+"""`buildfarm store`: shows and frees disk space, and lists the runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from rich.markup import escape
+from rich.table import Table
+
+from builder.gate.system.sizes import size_text
+from builder.publish.terminal import fits, to_text
+from builder.storage.items import Item, Pruned, folder_sizes
+from builder.storage.runs import Run
+from builder.store import Store
+
+
+def usage(store: Store, *, as_json: bool) -> str:
+    """The size of each folder of the store, as a table or as JSON."""
+    sizes = folder_sizes(store)
+    total = sum(size.freed for size in sizes.values())
+    if as_json:
+        folders = {name: {"size": size.freed, "shared": size.shared} for name, size in sizes.items()}
+        return json.dumps({"store": str(store.root), "size": total, "folders": folders}, indent=1) + "\n"
+    if not sizes:
+        return f"store: {store.root}, empty\n"
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for column in ("folder", "size", "shared"):
+        table.add_column(column, justify="left" if column == "folder" else "right", no_wrap=True)
+    for name, size in sizes.items():
+        table.add_row(name, size_text(size.freed), size_text(size.shared) if size.shared else "")
+    lines: list[Table | str] = [f"store: {escape(str(store.root))}", "", table, ""]
+    if any(size.shared for size in sizes.values()):
+        lines.append("shared: files that are also in uv's cache. Deleting the store does not free them.")
+    return to_text(*lines, f"Deleting the whole store frees {size_text(total)}.")
+
+
+def pruned_text(pruned: Pruned, *, dry_run: bool, as_json: bool) -> str:
+    """Each deleted item, and how much space that frees."""
+    freed = sum(item.size for item in pruned.deleted)
+    if as_json:
+        data = {
+            "dry_run": dry_run,
+            "freed": freed,
+            "deleted": [_item_json(item) for item in pruned.deleted],
+            "in_use": [_item_json(item) for item in pruned.in_use],
+        }
+        return json.dumps(data, indent=1) + "\n"
+    lines = [f"{_name(item)}  {size_text(item.size)}" for item in pruned.deleted]
+    lines += [f"kept, because it is in use: {_name(item)}" for item in pruned.in_use]
+    count, size = f"{len(pruned.deleted)} item{'s' * (len(pruned.deleted) != 1)}", size_text(freed)
+    lines.append(f"{count} would be deleted, which frees {size}." if dry_run else f"{count} deleted, {size} freed.")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _name(item: Item) -> str:
+    folder, _, name = item.target.rpartition("/")
+    return f"{folder}/{name[:16]}: {item.content}" if item.content else item.target
+
+
+def _item_json(item: Item) -> dict[str, object]:
+    used = item.used.isoformat(timespec="seconds")
+    return {"target": item.target, "content": item.content, "size": item.size, "used": used}
+
+
+def history(runs: Sequence[Run], *, as_json: bool) -> str:
+    """One line for each run, the newest first; as JSON, without reports and timelines."""
+    if as_json:
+        large = ("report", "timeline")
+        data = [{k: v for k, v in run.to_json().items() if k not in large} | {"builds": run.counts()} for run in runs]
+        return json.dumps(data, indent=1) + "\n"
+    if not runs:
+        return "No run is recorded in this store.\n"
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for column in ("run", "started (UTC)", "time", "result", "command"):
+        table.add_column(column, no_wrap=True)
+    rows = [
+        (run.id, f"{run.started:%Y-%m-%d %H:%M}", f"{run.seconds:.0f} s", _result(run), escape(run.command))
+        for run in runs
+    ]
+    for row in rows:
+        table.add_row(*row)
+    if fits(table):
+        return to_text(table)
+    return to_text(*(f"{run}  {time}  {result}\n  {command}" for run, _, time, result, command in rows))
+
+
+def _result(run: Run) -> str:
+    counts = run.counts() | ({"not finished": len(run.unfinished)} if run.unfinished else {})
+    shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no builds"
+    return f"interrupted: {shown}" if run.interrupted else shown

@@ -1,1 +1,0 @@
-"""What `buildfarm store` prints."""
