@@ -162,11 +162,10 @@ def _cells(results: Sequence[BuildResult]) -> list[Cell]:
 
 
 def _install_commands(dist: Path, results: Sequence[BuildResult], torch_index: str) -> list[str]:
-    """The commands for pip and uv, once for each version: the index has the wheel for each Python."""
+    """The commands for pip and uv, once for each version: the folder has the wheel for each Python."""
     commands: list[str] = []
-    simple = (dist / "simple").resolve().as_uri()
     for result in results:
         if result.stored and not result.exit:
             name, version = result.stored.wheel.name.split("-")[:2]
-            commands += commands_of_cells(simple, name, version, result.build.serves, torch_index)
+            commands += commands_of_cells(dist.resolve(), name, version, result.build.serves, torch_index)
     return list(dict.fromkeys(commands))

@@ -123,8 +123,7 @@ def is_of(wheel: Path, build: Build) -> bool:
 
 
 def _delete_wheel(wheel: Path) -> None:
-    """Delete a wheel, its METADATA for the index, its proofs and its provenance."""
+    """Delete a wheel, its proofs and its provenance."""
     wheel.unlink()
-    wheel.with_name(f"{wheel.name}.metadata").unlink(missing_ok=True)
     proofs_path(wheel).unlink(missing_ok=True)
     statement_path(wheel).unlink(missing_ok=True)

@@ -15,7 +15,6 @@ from builder.commands.building.options import BuildOptions
 from builder.commands.building.preflight import check_recipes
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import check_dist, open_store
-from builder.errors import UsageError
 from builder.log import print_line, print_warning
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.load import read_plan
@@ -23,7 +22,6 @@ from builder.matrix.plan import Build, Plan
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
 from builder.publish.dist import locked, publish_wheels
-from builder.publish.index.dist_index import write_index
 from builder.publish.plan_text import architectures_hint
 from builder.publish.report import report_json
 from builder.publish.runs.markdown import append_summary
@@ -162,12 +160,6 @@ def _publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:
             print_line(f"{dist}: {event}")
         for removed in published.removed:  # also with --quiet
             print_warning(f"{dist}: {removed}")
-        write_index(dist, sorted(dist.glob("*.whl")), _left_out)
-
-
-def _left_out(error: UsageError) -> None:
-    """Name a file that somebody else put into `dist`; the index lists the other wheels."""
-    print_warning(f"{error}; the index of this folder does not list this file")
 
 
 def _save_run(

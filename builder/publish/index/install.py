@@ -1,9 +1,10 @@
-"""The commands that install a wheel from an index."""
+"""The commands that install a wheel from an index or from a folder."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
@@ -33,7 +34,7 @@ def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]
 
 
 def commands_of_cells(
-    index: str, name: str, version: str, cells: Collection[Cell], torch_index: str = TORCH_INDEX
+    place: str | Path, name: str, version: str, cells: Collection[Cell], torch_index: str = TORCH_INDEX
 ) -> list[str]:
     """The commands of pip and of uv for the newest torch and CUDA of the cells.
 
@@ -43,17 +44,23 @@ def commands_of_cells(
     torch, cuda = max((cell.torch, cell.cuda) for cell in cells)
     variants = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
     wanted = [text for text in compat.cell_requirements(torch, cuda) if text != "numpy"]
-    return install_commands(index, name, version, wanted, variants)
+    return install_commands(place, name, version, wanted, variants)
 
 
-def install_commands(index: str, name: str, version: str, torch: Sequence[str], torch_index: str = "") -> list[str]:
-    """The commands of pip and of uv that install this wheel from an index, quoted for a shell.
+def install_commands(
+    place: str | Path, name: str, version: str, torch: Sequence[str], torch_index: str = ""
+) -> list[str]:
+    """The commands of pip and of uv that install this wheel, quoted for a shell.
 
+    `place` is the URL of an index, or a folder with wheels.
     `torch` are the requirements of a cell, and `torch_index` is the index that has them; empty: the default index. So
     the commands work in an empty environment, and keep a torch that fits. The exact version has a local part, which
     public indexes refuse, so that no package of the same name on another index can be installed instead.
     """
     wanted = [f"{name}=={version}", *torch]
-    pip = ["pip", "install", "--extra-index-url", index, *(("--extra-index-url", torch_index) if torch_index else ())]
-    uv = ["uv", "pip", "install", "--index", index, *(("--index", torch_index) if torch_index else ())]
-    return [shlex.join([*pip, *wanted]), shlex.join([*uv, *wanted])]
+    commands = []
+    for program, index_option in (("pip", "--extra-index-url"), ("uv pip", "--index")):
+        option = "--find-links" if isinstance(place, Path) else index_option
+        argv = [*program.split(), "install", option, str(place)]
+        commands.append(shlex.join([*argv, *((index_option, torch_index) if torch_index else ()), *wanted]))
+    return commands

@@ -24,8 +24,10 @@ import pytest
 import uv
 
 from builder.errors import UsageError
-from builder.publish.index.dist_index import write_index
+from builder.publish.index.entry import Entry
 from builder.publish.index.install import install_commands
+from builder.publish.index.pages import project_pages, root_pages
+from builder.publish.index.wheel_entry import read_entry
 from tests.unit import loopback
 
 
@@ -59,6 +61,22 @@ def make_wheel(
         for path, text in files.items():
             zipped.writestr(path, text)
     return wheel
+
+
+def write_index(dist: Path, wheels: Sequence[Path]) -> Path:
+    """Write the pages of an index beside these wheels of one folder."""
+    projects: dict[str, list[Entry]] = {}
+    for wheel in wheels:
+        entry, metadata = read_entry(wheel)
+        wheel.with_name(f"{wheel.name}.metadata").write_bytes(metadata)
+        projects.setdefault(entry.project, []).append(entry)
+    simple = dist / "simple"
+    folders = {project: project_pages(project, entries) for project, entries in projects.items()}
+    for folder, pages in {**folders, ".": root_pages(list(projects))}.items():
+        (simple / folder).mkdir(parents=True, exist_ok=True)
+        for name, data in pages.items():
+            (simple / folder / name).write_bytes(data)
+    return simple
 
 
 class Links(html.parser.HTMLParser):
@@ -192,14 +210,14 @@ def test_the_install_command_works_in_an_empty_environment(
     tmp_path: Path, pip: list[str], installer: str, torch: str
 ) -> None:
     dist = tmp_path / "it's a dist"
-    write_index(dist, [make_wheel(dist, requires=["torch>=2.4"])])
+    make_wheel(dist, requires=["torch>=2.4"])
     with loopback.served(tmp_path / "index") as index:
         for version, channel in {"2.11.0": "default", "2.4.1": "default", "2.4.1+cu124": "whl/cu124"}.items():
             index.add("torch", version, channel=channel)
         for version in ("1.0", "9.0"):  # a foreign package of the same name
             index.add("my_ext", version)
         theirs = index.torch_index.replace("{variant}", "cu124") if "+" in torch else ""
-        commands = install_commands((dist / "simple").as_uri(), "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
+        commands = install_commands(dist, "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
         (command,) = (each for each in commands if each.startswith(f"{installer} "))
         programs = {"pip": [*pip, "--disable-pip-version-check"], "uv": [uv.find_uv_bin(), "--no-cache"]}
         function = f'{installer}() {{ {shlex.join(programs[installer])} "$@" --target "$SITE"; }}'
@@ -264,52 +282,6 @@ def test_the_json_page_agrees_with_the_html_page(tmp_path: Path) -> None:
     assert json.loads((simple / "index.json").read_text())["projects"] == [{"name": "my-ext"}]
 
 
-def test_unchanged_pages_are_not_written_and_changed_pages_are_replaced_atomically(tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    one, other = make_wheel(dist), make_wheel(dist, name="other", metadata_name="other")
-    simple = write_index(dist, [other, one])
-    before = {path: (path.stat().st_ino, path.read_bytes()) for path in simple.rglob("*.*")}
-    write_index(dist, [one, other])
-    assert {path: (path.stat().st_ino, path.read_bytes()) for path in simple.rglob("*.*")} == before
-    with (simple / "my-ext" / "index.html").open() as reader:  # a reader has the old page open
-        write_index(dist, [one, other, make_wheel(dist, "2.0")])
-        assert reader.read().encode() == before[simple / "my-ext" / "index.html"][1]
-    assert "2.0" in (simple / "my-ext" / "index.html").read_text()
-    assert (simple / "other" / "index.html").stat().st_ino == before[simple / "other" / "index.html"][0]
-    assert not list(simple.rglob(".*"))
-
-
-def test_deleted_wheels_are_no_longer_listed(tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    one, other = make_wheel(dist), make_wheel(dist, name="other", metadata_name="other")
-    simple = write_index(dist, [one, other])
-    other.unlink()
-    write_index(dist, [one])
-    assert not (simple / "other").exists()
-    assert not other.with_name(other.name + ".metadata").exists()
-    assert [entry["href"] for entry in Links(simple / "index.html").found] == ["my-ext/"]
-
-
-def test_a_rebuilt_wheel_gets_its_new_digest(tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    wheel = make_wheel(dist)
-    write_index(dist, [wheel])
-    make_wheel(dist, requires=["numpy"])
-    simple = write_index(dist, [wheel])
-    assert hashlib.sha256(wheel.read_bytes()).hexdigest() in (simple / "my-ext" / "index.html").read_text()
-    assert "numpy" in wheel.with_name(wheel.name + ".metadata").read_text()
-
-
-def test_a_damaged_page_is_written_again(tmp_path: Path) -> None:
-    dist = tmp_path / "dist"
-    wheel = make_wheel(dist)
-    page = write_index(dist, [wheel]) / "my-ext" / "index.json"
-    good = page.read_bytes()
-    page.write_text('{"files": [{"filename": "my_ext-1.0+cu13')
-    write_index(dist, [wheel])
-    assert page.read_bytes() == good
-
-
 def test_an_empty_index_is_an_index(tmp_path: Path) -> None:
     simple = write_index(tmp_path / "dist", [])
     assert Links(simple / "index.html").found == []
@@ -318,7 +290,6 @@ def test_an_empty_index_is_an_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("problem", "message"),
     [
-        pytest.param("outside", "is not in", id="outside dist"),
         pytest.param("absent", "no such wheel", id="not there"),
         pytest.param("truncated", "this wheel cannot be read", id="truncated file"),
         pytest.param("empty", "one .dist-info folder, but this wheel has 0", id="zip without METADATA"),
@@ -327,7 +298,7 @@ def test_an_empty_index_is_an_index(tmp_path: Path) -> None:
 )
 def test_unusable_wheels_are_refused(tmp_path: Path, problem: str, message: str) -> None:
     dist = tmp_path / "dist"
-    wheel = make_wheel(tmp_path / "other" if problem == "outside" else dist)
+    wheel = make_wheel(dist)
     match problem:
         case "absent":
             wheel.unlink()
