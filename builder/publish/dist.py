@@ -27,17 +27,13 @@ from builder.store import StoredBuild, remove_temporary_files
 
 @dataclass(frozen=True)
 class Published:
-    """What a run did with the wheels of `dist`.
+    """What a run did with the wheels of `dist`."""
 
-    Attributes:
-        wheels: the paths of the wheels that this run found good.
-        events: what happened to each wheel that was added, replaced, or kept from an earlier run.
-        removed: why each wheel was removed.
-
-    """
-
+    #: The wheels that this run found good.
     wheels: list[Path]
+    #: What happened to each wheel that was added, replaced, or kept from an earlier run.
     events: list[str]
+    #: Why each wheel was removed.
     removed: list[str]
 
 

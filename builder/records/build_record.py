@@ -15,27 +15,22 @@ from builder.untrusted.json_data import texts
 
 @dataclass(frozen=True)
 class BuildRecord:
-    """One finished build.
+    """One finished build."""
 
-    Attributes:
-        record: how the wheel was made, as in the wheel itself.
-        provided: file names of the shared libraries that torch, its CUDA packages and the driver bring.
-        jobs: number of parallel compilers.
-        objects: what the compiler cache saved; None without a cache.
-        cuda: the CUDA files of the source.
-        format: BUILD_FORMAT of the buildfarm that built the wheel; 0: it had none.
-        started: when the build started, UTC.
-        seconds: wall time of the build.
-
-    """
-
+    #: As in the wheel itself.
     record: Record
+    #: File names of the shared libraries that torch, its CUDA packages and the driver bring.
     provided: frozenset[str]
+    #: Number of parallel compilers.
     jobs: int
+    #: None without a compiler cache.
     objects: CacheStatistics | None
     cuda: CudaSources
+    #: BUILD_FORMAT of the buildfarm that built the wheel; 0: it had none.
     format: int
+    #: UTC.
     started: datetime
+    #: Wall time.
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
