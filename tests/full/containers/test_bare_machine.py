@@ -59,7 +59,8 @@ class BareMachine:
         assert done.code == 0, done.all
 
     def remove(self) -> None:
-        """Delete the container and its files, also those of root."""
+        """Delete the container and its files, which belong to root."""
+        run("docker", "exec", self._id, "find", self.home, "-mindepth", "1", "-delete")
         run("docker", "rm", "--force", "--volumes", self._id)
         shutil.rmtree(self.home, ignore_errors=True)
 
