@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import io
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
+import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -33,23 +35,48 @@ from builder.store import Store
 from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
 from tests.conftest import BUILDFARM, PATIENCE, ROOT, Farm, free_disk, in_foreground, needs_images
 from tests.fixtures.built_cells import assert_proven, record
-from tests.fixtures.headline_images import (
-    CUDA_IMAGE,
-    PYTHONS_IMAGE,
-    RUNTIME_IMAGE,
-    a_layer,
-    headline_registry,
-    remove_images,
-)
 from tests.images.registry import LOGIN, LocalRegistry, running_registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 
+TOOLKIT, PYTHONS = "buildfarm-cuda:12.1-rockylinux8", "buildfarm-pythons:local"
+
+#: The images of torch 2.2 with CUDA 12.1, as Docker Hub and quay.io name them.
+CUDA_IMAGE = "nvidia/cuda:12.1.1-devel-rockylinux8"
+RUNTIME_IMAGE = "nvidia/cuda:12.1.1-base-ubuntu22.04"
+PYTHONS_IMAGE = "pypa/manylinux_2_28_x86_64:2026.08.04-1"
+
+
+def a_layer(folder: Path) -> Path:
+    """A layer with one small file."""
+    layer = folder / "small.tar"
+    with tarfile.open(layer, "w") as tar:
+        member = tarfile.TarInfo("file")
+        member.size = 5
+        tar.addfile(member, io.BytesIO(b"hello"))
+    return layer
+
 
 @pytest.fixture(scope="module")
 def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    with headline_registry(tmp_path_factory.mktemp("registry")) as registry:
+    """A registry with substitutes for the default images of CUDA 12.1, under the paths of the originals."""
+    needs_images(TOOLKIT, PYTHONS)
+    folder = tmp_path_factory.mktemp("registry")
+    with running_registry(folder) as registry:
+        registry.publish_copy(TOOLKIT, CUDA_IMAGE, folder)
+        registry.publish_copy(PYTHONS, PYTHONS_IMAGE, folder)
+        registry.publish(RUNTIME_IMAGE, [a_layer(folder)])
         yield registry
+    remove_images(registry.address)
+    shutil.rmtree(folder)
+
+
+def remove_images(address: str) -> None:
+    """Delete what was pulled from a registry."""
+    argv = ["docker", "image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}"]
+    rows = map(str.split, subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines())
+    if pulled := {identity for identity, repository in rows if repository.startswith(f"{address}/")}:
+        subprocess.run(["docker", "image", "rm", "--force", *pulled], capture_output=True, check=True)
 
 
 @pytest.fixture
