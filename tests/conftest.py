@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import psutil
 import pytest
@@ -25,6 +25,9 @@ from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import find_uv
 from tests.engine_lock import EngineLock
 from tests.failures import Failures
+
+if TYPE_CHECKING:
+    from tests.images.registry import LocalRegistry
 
 ROOT = Path(__file__).parent.parent
 #: The installed command: unlike `python -m builder` it does not see the source tree it is started in.
@@ -172,6 +175,15 @@ def store() -> Path:
     folder = Path(os.environ[STORE])
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
+    """One registry with the images of CUDA 12.1 for the whole run: to fill it takes a minute."""
+    from tests.images.cuda_registry import running_cuda_registry
+
+    with running_cuda_registry(tmp_path_factory.mktemp("registry")) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

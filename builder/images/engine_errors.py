@@ -18,6 +18,11 @@ SDK_ERRORS = (DockerException, requests.exceptions.RequestException)
 
 LOCAL_EXECUTOR_HINT = "use `--executor local`, which needs no container engine"
 
+OTHER_PATHS_HINT = (
+    "if buildfarm itself runs in a container, mount the folders of the store and of the project there,"
+    " under the same paths as on the engine's machine"
+)
+
 #: Error lines of a build step, which begin with the step's number and time: those of pip, apt, dnf and of the checks
 #: in the Dockerfile. Second, BuildKit's own error lines, which repeat the complete command of the step.
 _ERROR_LINES = re.compile(r"#\d+ [\d.]+ (?:ERROR|E|[Ee]rror): (.+)"), re.compile(r"(?:#\d+ )?(?:ERROR|error): (.+)")
@@ -35,7 +40,11 @@ def translate_sdk_errors(activity: str = "") -> Iterator[None]:
     try:
         yield
     except SDK_ERRORS as error:
-        raise MissingToolError(_sentence(error, activity), where="docker", hints=[LOCAL_EXECUTOR_HINT]) from error
+        sentence = _sentence(error, activity)
+        hints = [LOCAL_EXECUTOR_HINT]
+        if "bind source path does not exist" in sentence:
+            hints.insert(0, OTHER_PATHS_HINT)
+        raise MissingToolError(sentence, where="docker", hints=hints) from error
 
 
 def reason(error: Exception) -> str:

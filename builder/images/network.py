@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,9 @@ _CA_FILES = (
     "/etc/ssl/ca-bundle.pem",
     "/etc/ssl/cert.pem",
 )
+
+#: Name of the copy that `copy_ca_bundle` makes.
+CA_BUNDLE = "ca.pem"
 
 #: Variable of uv with the indexes that take precedence over the default one, separated by spaces.
 FIRST_INDEX = "UV_INDEX"
@@ -71,6 +75,17 @@ def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path:
         "this machine has no CA bundle, so a container cannot verify package indexes",
         hints=["install ca-certificates, or set SSL_CERT_FILE to a bundle"],
     )
+
+
+def copy_ca_bundle(folder: Path) -> Path:
+    """A copy of this machine's CA bundle in a folder, for a mount: an engine may not have the bundle's own path.
+
+    This is so if buildfarm itself runs in a container. Every user can read the copy.
+    """
+    copied = folder / CA_BUNDLE
+    shutil.copyfile(ca_bundle(), copied)
+    copied.chmod(0o644)
+    return copied
 
 
 def shell_settings(variables: Mapping[str, str]) -> str:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import io
 import json
 import os
 import re
 import shutil
 import signal
 import subprocess
-import tarfile
 import threading
 import time
 from collections.abc import Iterator
@@ -35,53 +33,16 @@ from builder.store import Store
 from builder.wheels.cibuildwheel.config import PACKAGES_VOLUME
 from tests.conftest import BUILDFARM, PATIENCE, ROOT, Farm, free_disk, in_foreground, needs_images
 from tests.fixtures.built_cells import assert_proven, record
+from tests.images.cuda_registry import CUDA_IMAGE, PYTHONS_IMAGE, RUNTIME_IMAGE, a_layer, remove_images
 from tests.images.registry import LOGIN, LocalRegistry, running_registry
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
-
-TOOLKIT, PYTHONS = "buildfarm-cuda:12.1-rockylinux8", "buildfarm-pythons:local"
-
-#: The images of torch 2.2 with CUDA 12.1, as Docker Hub and quay.io name them.
-CUDA_IMAGE = "nvidia/cuda:12.1.1-devel-rockylinux8"
-RUNTIME_IMAGE = "nvidia/cuda:12.1.1-base-ubuntu22.04"
-PYTHONS_IMAGE = "pypa/manylinux_2_28_x86_64:2026.08.04-1"
-
-
-def a_layer(folder: Path) -> Path:
-    """A layer with one small file."""
-    layer = folder / "small.tar"
-    with tarfile.open(layer, "w") as tar:
-        member = tarfile.TarInfo("file")
-        member.size = 5
-        tar.addfile(member, io.BytesIO(b"hello"))
-    return layer
-
-
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalRegistry]:
-    """A registry with substitutes for the default images of CUDA 12.1, under the paths of the originals."""
-    needs_images(TOOLKIT, PYTHONS)
-    folder = tmp_path_factory.mktemp("registry")
-    with running_registry(folder) as registry:
-        registry.publish_copy(TOOLKIT, CUDA_IMAGE, folder)
-        registry.publish_copy(PYTHONS, PYTHONS_IMAGE, folder)
-        registry.publish(RUNTIME_IMAGE, [a_layer(folder)])
-        yield registry
-    remove_images(registry.address)
-    shutil.rmtree(folder)
-
-
-def remove_images(address: str) -> None:
-    """Delete what was pulled from a registry."""
-    argv = ["docker", "image", "ls", "--no-trunc", "--format", "{{.ID}} {{.Repository}}"]
-    rows = map(str.split, subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines())
-    if pulled := {identity for identity, repository in rows if repository.startswith(f"{address}/")}:
-        subprocess.run(["docker", "image", "rm", "--force", *pulled], capture_output=True, check=True)
 
 
 @pytest.fixture
 def own(registry: LocalRegistry, tmp_path: Path) -> Iterator[dict[str, str]]:
     """The mirror, and a store and a uv cache that are deleted after the test: no later test uses this torch."""
+    remove_images(registry.address)
     folders = {"BUILDFARM_STORE": str(tmp_path / "store"), "UV_CACHE_DIR": str(tmp_path / "uv-cache")}
     yield {**folders, VARIABLE: f"docker.io={registry.address} quay.io={registry.address}"}
     for folder in folders.values():

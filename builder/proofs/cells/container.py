@@ -34,7 +34,7 @@ from builder.images.container import (
 )
 from builder.images.engine import Engine
 from builder.images.image_build import ensure_image
-from builder.images.network import FIRST_INDEX, ca_bundle, ca_variables, index_variables
+from builder.images.network import FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.registry.lock import lock_path, read_lock
 from builder.images.registry.reference import read_mirrors
 from builder.images.specs import RuntimeImage
@@ -118,7 +118,7 @@ class ContainerEnvironments:
     ) -> Iterator[ContainerEnvironment]:
         """Start a container of the cell's runtime image; builds the image when it does not exist."""
         self._engine.remove_containers(owner)
-        image, spec = self._image(cell, owner, log)
+        image, spec = self._image(cell, folder, owner, log)
         gpu = gpu_for(cell)
         with ExitStack() as containers:
 
@@ -144,7 +144,7 @@ class ContainerEnvironments:
                 container, partial(start, spec), spec, variables, image.packages, gpu, folder, log
             )
 
-    def _image(self, cell: Cell, owner: str, log: Path) -> tuple[RuntimeImage, ContainerSpec]:
+    def _image(self, cell: Cell, folder: Path, owner: str, log: Path) -> tuple[RuntimeImage, ContainerSpec]:
         """The cell's runtime image, which exists afterwards, and how a container of it is started."""
         try:
             image = self._chooser.runtime_image(cell)
@@ -159,7 +159,7 @@ class ContainerEnvironments:
         spec = ContainerSpec(
             image=tag,
             labels={OWNER_LABEL: owner},
-            bind_mounts={find_uv(): _UV, ca_bundle(): _CA},
+            bind_mounts={find_uv(): _UV, copy_ca_bundle(folder): _CA},
             memory=measure_resources().memory,
         )
         return image, spec

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from builder.hashing import digest_of
 from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
 from builder.images.image_build import ImageContents
-from builder.images.network import FIRST_INDEX, ca_bundle, ca_variables, index_variables
+from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.driver import DRIVER_LIBRARIES
@@ -91,7 +91,7 @@ def install_spec(
         image=container.image,
         labels={OWNER_LABEL: job.owner},
         environment={**index_variables(), **variables, "NVIDIA_VISIBLE_DEVICES": "void"},
-        bind_mounts={mounted: _JOB, ca_bundle(): _CA},
+        bind_mounts={mounted: _JOB, job.work / CA_BUNDLE: _CA},
         volumes={PACKAGES_VOLUME: _PACKAGES},
         memory=measure_resources().memory,
         user=0,
@@ -110,6 +110,7 @@ def write_inputs(job: CompileJob, container: BuildContainer, *, torch_index: Seq
     mounted.chmod(0o777)  # the container's user writes results there
     copy_scripts(mounted)
     write_entry_point(mounted)
+    copy_ca_bundle(job.work)
     (mounted / DRIVER_LIBRARIES_FILE).write_text("\n".join(sorted(DRIVER_LIBRARIES)) + "\n")
     packages = job.toolchain.packages
     options = [] if job.reuse else wheels_only(packages, job.recipe.build_requires)
@@ -174,7 +175,7 @@ def _create_arguments(job: CompileJob, mounted: Path, variables: Mapping[str, st
         _mount("bind", mounted, _JOB),
         _mount("volume", PACKAGES_VOLUME, _PACKAGES, readonly=True),
         _mount("volume", f"{OBJECTS_VOLUME}.{job.recipe.name}", _CACHE),
-        _mount("bind", ca_bundle(), _CA, readonly=True),
+        _mount("bind", job.work / CA_BUNDLE, _CA, readonly=True),
         # In memory: compilers, uv and Python look up every file below this directory, and storage drivers are slow.
         f"--tmpfs={CONTAINER_DIR}:exec,mode=755,uid={USER},gid={USER}",
     ]

@@ -176,11 +176,16 @@ def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: p
 
 
 def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = job.work / "ca.pem"
-    bundle.touch()
+    """A copy of it: the engine may not have the path of the bundle, for example if buildfarm runs in a container."""
+    bundle = job.source / "own.pem"
+    bundle.write_text("the bundle")
+    bundle.chmod(0o600)
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
     _, create = read(job, write_inputs(job, CONTAINER, torch_index=[])[0])
-    assert f'--mount=type=bind,"src={bundle}",dst=/buildfarm/ca.pem,readonly' in create
+    copied = job.work / "ca.pem"
+    assert f'--mount=type=bind,"src={copied}",dst=/buildfarm/ca.pem,readonly' in create
+    assert copied.read_text() == "the bundle"
+    assert copied.stat().st_mode & 0o777 == 0o644, "the build's user can read it"
     for name in ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE"):
         assert f"--env={name}=/buildfarm/ca.pem" in create
 
