@@ -71,9 +71,9 @@ def read_document(path: Path) -> Document:
             "there is no such file; the command needs it, because it lists the extensions, torch, CUDA and Python",
             where=str(path),
             hints=[
-                "`buildfarm init` starts a project with a small extension that works",
-                "`buildfarm add SOURCE` starts a project with an upstream source, such as torch-scatter==2.1.2",
-                "for a file in a different place, pass `--matrix FILE`, or to `buildfarm ci` `--dir DIR`",
+                "`buildfarm init` starts a project from the only .cu file of the folder, or with an example that works",
+                "`buildfarm add SOURCE` starts a project with a source: a folder with setup.py, torch-scatter==2.1.2",
+                "if matrix.yaml is in a different place, pass `--matrix FILE`; for `buildfarm ci`, pass `--dir DIR`",
             ],
         ) from None
     except IsADirectoryError:

@@ -15,6 +15,9 @@ _HEADER = re.compile(r"(?P<before>[^()=]*[\s>&*])(?P<name>\w+) ?\((?P<listed>[^(
 _TEMPLATE = re.compile(r"template ?<[^>]*>")
 _SPECIFIER = re.compile(r"\b(?:static|inline|constexpr|__host__|__forceinline__|extern \"\")")
 _TENSOR = re.compile(r"(?:(?:torch|at)::)?Tensor")
+_TENSORS = re.compile(
+    rf"std::(?:vector ?< ?{_TENSOR.pattern} ?>|tuple ?< ?{_TENSOR.pattern}(?: ?, ?{_TENSOR.pattern})* ?>)"
+)
 _WRITTEN = re.compile(r"(?:(?:torch|at)::)?Tensor ?& ?\w+")
 _TYPES = {"int64_t": "int", "double": "float", "bool": "bool"}
 #: Types that no schema has, and the types to use instead.
@@ -36,7 +39,8 @@ class Function:
         parameters: its parameters as in Python: names, with their defaults.
         tensors: those of its tensors.
         result: a Python expression for a tensor like the result, without its numbers; empty if it is not known.
-        written: the names of the tensors that it writes to; empty if it returns a tensor.
+        written: the names of the tensors that it writes to; empty if it returns tensors.
+        returns: what it returns, as in the schema: `Tensor`, `Tensor[]`, `(Tensor, Tensor)` or `()`.
         lost: the parameters whose default is no number and no bool, or stands before such a parameter.
         kinds: the kinds of its parameters (see `op_schema`).
         declared: its parameters in C++, without defaults.
@@ -51,6 +55,7 @@ class Function:
     tensors: tuple[str, ...]
     result: str = ""
     written: tuple[str, ...] = ()
+    returns: str = "Tensor"
     lost: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     declared: tuple[str, ...] = ()
@@ -116,14 +121,15 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
 def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]], returned: str, body: str) -> Function:
     defaults, lost = _defaults(parts, known)
     tensors = [each for kind, each in known if kind in ("tensor", "output")]
-    nothing, line = returned == "void", " ".join(body.split())
+    result, line = _result_of(returned), " ".join(body.split())
     return Function(
         name,
-        op_schema(name, known, "()" if nothing else "Tensor", defaults),
+        op_schema(name, known, result, defaults),
         tuple(_with_default(each, defaults) for _, each in known),
         tuple(map(schema_name, tensors)),
-        "" if nothing else _result(line, tensors, f"{name.removesuffix('_cuda')}_cpu"),
+        "" if result != "Tensor" else _result(line, tensors, f"{name.removesuffix('_cuda')}_cpu"),
         tuple(schema_name(each) for kind, each in known if kind == "output"),
+        result,
         lost,
         tuple(kind for kind, _ in known),
         tuple(part.partition("=")[0].strip() for part in parts),
@@ -188,6 +194,15 @@ def _returned(before: str) -> str:
     return " ".join(_SPECIFIER.sub("", _TEMPLATE.sub("", before)).split())
 
 
+def _result_of(returned: str) -> str:
+    """The C++ type that a function returns, as in a schema; empty if no schema has it."""
+    if returned == "void":
+        return "()"
+    if _TENSORS.fullmatch(returned):
+        return "Tensor[]" if "vector" in returned else f"({', '.join(['Tensor'] * (returned.count(',') + 1))})"
+    return "Tensor" if _TENSOR.fullmatch(returned) else ""
+
+
 def _schema_of(text: str, *, may_write: bool) -> tuple[str, str] | None:
     """The kind and the name of one parameter for `op_schema`: only the types that TORCH_LIBRARY takes."""
     found = re.fullmatch(r"(?:const )?([\w:]+) ?&? ?(\w+)", text.partition("=")[0].strip())
@@ -200,8 +215,8 @@ def _schema_of(text: str, *, may_write: bool) -> tuple[str, str] | None:
 def _why_not(before: str, parts: Sequence[str], parameters: Sequence[tuple[str, str] | None], space: str) -> str:
     """Return why a function becomes no op, or an empty string."""
     returned = _returned(before)
-    if returned != "void" and not _TENSOR.fullmatch(returned):
-        return f"it returns `{returned}`; only a function that returns one tensor or `void` becomes an op"
+    if not _result_of(returned):
+        return f"it returns `{returned}`; only a function that returns tensors or `void` becomes an op"
     for part, parameter in zip(parts, parameters, strict=True):
         if parameter is None:
             kind = part.partition("=")[0].removeprefix("const ").split()[0]

@@ -15,6 +15,7 @@ from builder.recipes.cpu_kernels import FunctionOp, has_device_branch, ops_of
 from builder.recipes.host_functions import plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
 
+_TENSOR = re.compile(r"(?<![\w:])(?:(?:torch|at)::)?Tensor\b")
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
 _KERNEL = re.compile(
@@ -44,8 +45,8 @@ class NewExtension:
 class _Op:
     """An op of a binding: its C++ function, and what its fake kernel needs (see `Function`).
 
-    `returns` is whether it returns a tensor; `written` are the tensors that a function may write to. `cpu` is its C++
-    function for the CPU, or empty, with the parameters `declared` and their names `arguments`.
+    `returns` is what it returns, as in its schema; `written` are the tensors that a function may write to. `cpu` is its
+    C++ function for the CPU, or empty, with the parameters `declared` and their names `arguments`.
     """
 
     name: str
@@ -54,7 +55,7 @@ class _Op:
     parameters: Sequence[str]
     tensors: Sequence[str]
     result: str = ""
-    returns: bool = True
+    returns: str = "Tensor"
     written: Sequence[str] = ()
     cpu: str = ""
     declared: Sequence[str] = ()
@@ -63,7 +64,28 @@ class _Op:
     @property
     def fake(self) -> bool:
         """Whether its fake kernel is known: the op returns nothing, or its result is like a parameter."""
-        return bool(self.result) or not self.returns
+        return bool(self.result) or self.returns == "()"
+
+    @property
+    def returned(self) -> str:
+        """What it returns in C++."""
+        types = {"()": "void", "Tensor": "at::Tensor", "Tensor[]": "std::vector<at::Tensor>"}
+        return types.get(self.returns, f"std::tuple<{self.returns.strip('()').replace('Tensor', 'at::Tensor')}>")
+
+    @property
+    def cpu_parameters(self) -> str:
+        """Its parameters in C++ for a file that includes ATen only."""
+        return _TENSOR.sub("at::Tensor", ", ".join(self.declared))
+
+    @property
+    def result_without_shape(self) -> str:
+        """What its fake kernel returns, in Python, without the shapes."""
+        if self.fake:
+            return self.result or "None"
+        new = f"{self.tensors[0]}.new_empty(SHAPE)"
+        if self.returns == "Tensor[]":
+            return f"[{new}, {new}]"
+        return ", ".join([new] * self.returns.count("Tensor"))
 
     @classmethod
     def of_function(cls, op: FunctionOp) -> _Op:
@@ -76,7 +98,7 @@ class _Op:
             parameters=function.parameters,
             tensors=function.tensors,
             result=function.result,
-            returns=not function.written,
+            returns=function.returns,
             written=function.written,
             cpu=op.cpu,
             declared=function.declared,
@@ -110,9 +132,9 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
             **_packaging(name, [source], module=module, complete_headers=complete),
         }
         gaps = [
-            f"{source}: its functions need a GPU. To test them without one, add a branch for CPU tensors to each: "
-            "`if (!x.is_cuda()) { ... }`. Or remove PYBIND11_MODULE and run `buildfarm init` in a new folder: it then "
-            "makes ops, which torch.compile can trace"
+            f'{source}: its functions need a GPU. Without one, their checks are "not run", and `buildfarm publish`'
+            " needs `--require static`. To test them here, begin each function with a branch for CPU tensors: "
+            "`if (!x.is_cuda()) { ... }`"
         ]
         notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
         return NewExtension(name, files, notes, [] if has_device_branch(text) else gaps)
@@ -144,7 +166,10 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
     notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
     notes += [f"no op for {each}" for each in refused]
     if refused:
-        notes.append(f"to use one of these, write a function with `torch::Tensor` parameters in {source} that calls it")
+        notes.append(
+            f"to make an op of one of these functions, write a function in {source} that calls it, takes"
+            " `torch::Tensor` and numbers, and returns tensors"
+        )
     notes += [op.why for op in function_ops if op.why]
     if lacking:
         named = ", ".join(op.name for op in lacking)

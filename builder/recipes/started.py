@@ -25,7 +25,10 @@ def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:
     lines += [f"wrote {escape(str(folder / path))}" for path in extension.files]
     lines += [f"wrote {escape(str(folder / 'matrix.yaml'))}: {axes}", ""]
     if extension.gaps:
-        lines += ["Before the build, complete these files:", *(f"  {escape(gap)}" for gap in extension.gaps)]
+        lines += [
+            "Before the build, check these files. The extension compiles without a change:",
+            *(f"  {escape(gap)}" for gap in extension.gaps),
+        ]
         lines += ["If you change one of these files after the build, buildfarm compiles the extension again.", ""]
     lines.append("To compile and test the extension:")
     if folder != Path():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,10 @@ __global__ void scale(T* out, const T* x, T a, size_t n) {
   if (i < n) out[i] = a * x[i];
 }
 
+std::tuple<torch::Tensor, torch::Tensor> both(const torch::Tensor& x) { return {x.clone(), at::zeros_like(x)}; }
+
+std::vector<torch::Tensor> listed(const torch::Tensor& x) { return {x.clone()}; }
+
 torch::Tensor scale_by(const torch::Tensor& x, double a) {
   torch::Tensor out = torch::empty_like(x);
   AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "scale", [&] {
@@ -50,6 +55,12 @@ def test_one_cuda_file_becomes_a_wheel(farm: Farm, store: Path, tmp_path: Path) 
     started = farm("init", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", cwd=tmp_path)
     assert started.code == 0, started.all
     assert "torch.ops.kernels.scale_by(Tensor x, float a) -> Tensor" in started.out
+    assert "torch.ops.kernels.both(Tensor x) -> (Tensor, Tensor)" in started.out
+    assert "torch.ops.kernels.listed(Tensor x) -> Tensor[]" in started.out
+    # As the file says: the lines of code without the `// ` in front of them.
+    cpu = tmp_path / "csrc" / "kernels_cpu.cpp"
+    head, _, code = cpu.read_text().partition("// #include")
+    cpu.write_text(head + re.sub(r"^// ?", "", f"// #include{code}", flags=re.MULTILINE))
     built = farm("build", "--executor", "local", "--arch", "9.0", "--store", store, cwd=tmp_path)
     if built.code == Exit.TOOL_MISSING:
         lacking(built.err)

@@ -59,7 +59,12 @@ def run_init(options: InitOptions) -> Started:
         raise UsageError(
             f"the folder already has {taken[0]}; `buildfarm init` does not overwrite files",
             where=str(folder.resolve()),
-            hints=["run `buildfarm init NEWFOLDER`", "for a source with a setup.py, run `buildfarm add .`"],
+            hints=[
+                "the folder is a project of buildfarm: run `buildfarm build`"
+                if _exists(folder, "extension.yaml") and _exists(folder, _MATRIX)
+                else "for a source with a setup.py, run `buildfarm add .`",
+                "for another project, run `buildfarm init NEWFOLDER`",
+            ],
         )
     for path, text in files.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)

@@ -79,7 +79,7 @@ class TargetFinder:
                 raise failed
             raise NothingSelectedError(
                 "there is no wheel for any of the selected cells",
-                where="" if wheels else str(self.matrix.path),
+                where="" if wheels else str(dist),
                 hints=[
                     "select other cells with --torch, --cuda and --python"
                     if wheels

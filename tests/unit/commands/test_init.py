@@ -80,13 +80,14 @@ def test_cuda_file_of_the_user_is_wrapped_and_not_changed(tmp_path: Path, code: 
 @pytest.mark.parametrize(("body", "gaps"), [("TORCH_CHECK(x.is_cuda());", 1), ("if (!x.is_cuda()) { return x; }", 0)])
 def test_pybind_functions_for_the_gpu_only_are_a_gap(tmp_path: Path, body: str, gaps: int) -> None:
     code = f"at::Tensor f(at::Tensor x) {{ {body} return x; }}\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{}}"
-    assert " ".join(printed(tmp_path, code).split()).count("add a branch for CPU tensors to each") == gaps
+    assert " ".join(printed(tmp_path, code).split()).count("begin each function with a branch for CPU tensors") == gaps
 
 
 FUNCTIONS = """\
 at::Tensor same(at::Tensor x, at::Tensor bias) { auto out = at::empty_like(x); return out; }
 at::Tensor other(at::Tensor x, at::Tensor y) { return at::mm(x, y); }
 std::vector<at::Tensor> two(at::Tensor x) { return {x, x}; }
+std::vector<int64_t> sizes(at::Tensor x) { return {}; }
 """
 #: In the form of vLLM's sources.
 WRITES = """\
@@ -144,14 +145,18 @@ def test_ops_get_fake_kernels_that_refuse_two_devices(tmp_path: Path, monkeypatc
 
 def test_what_init_could_not_derive_is_a_step_before_the_build(tmp_path: Path) -> None:
     text = printed(tmp_path, FUNCTIONS)
-    assert "no op for two: it returns `std::vector<at::Tensor>`" in text
-    assert "to use one of these, write a function with `torch::Tensor` parameters in mine.cu that calls it" in text
-    step = text.partition("Before the build, complete these files:")[2].partition("buildfarm build")[0]
+    assert "op torch.ops.mine.two(Tensor x) -> Tensor[]" in text
+    assert "no op for sizes: it returns `std::vector<int64_t>`" in text
+    assert "to make an op of one of these functions, write a function in mine.cu that calls it" in text
+    step = text.partition("Before the build, check these files. The extension compiles without a change:")[2]
+    step = step.partition("buildfarm build")[0]
     assert "If you change one of these files after the build, buildfarm compiles the extension again." in step
     assert "src/mine/__init__.py: for torch.compile, complete the fake kernel of other at GAP" in step
     assert "fake kernel of same" not in text
     text = (tmp_path / "src" / "mine" / "__init__.py").read_text()
     assert '# @torch.library.register_fake("mine::other")\n# def _fake_other(x, y):\n' in text
+    assert "\n#     return [x.new_empty(SHAPE), x.new_empty(SHAPE)]\n" in text
+    assert "// static std::vector<at::Tensor> two_cpu(at::Tensor x) {" in (tmp_path / "csrc/mine_cpu.cpp").read_text()
 
 
 def test_function_that_writes_to_a_tensor_becomes_an_op(tmp_path: Path) -> None:
@@ -254,7 +259,7 @@ def test_a_check_of_the_device_is_no_cpu_kernel(tmp_path: Path, body: str) -> No
 def test_ops_without_a_cpu_kernel_are_named(tmp_path: Path) -> None:
     text = printed(tmp_path, HELPERS + "at::Tensor other_cpu(at::Tensor x) { return x; }\n" + FUNCTIONS)
     assert "norm_cpu is the CPU kernel of norm" in text
-    assert "\n  no CPU kernel for other_cpu, same, other: on a machine" in text
+    assert "\n  no CPU kernel for other_cpu, same, other, two: on a machine" in text
     assert "other_cpu is the CPU kernel of other" not in text  # its parameters differ
     place = (tmp_path / "csrc" / "mine_cpu.cpp").read_text()
     assert '//   m.impl("same", &same_cpu);' in place

@@ -64,7 +64,7 @@ def test_function_that_returns_nothing_writes_to_its_tensor_references(
         ("void f(float* x) {}", "the parameter `float* x` has no equivalent in the schema of an op"),
         ("static void f(at::Tensor& x) {}", "it is static; remove `static` to make it an op"),
         ("static inline int f(int n) {}", "it returns `int`; only"),
-        ("std::vector<at::Tensor> f(at::Tensor x) {}", "it returns `std::vector<at::Tensor>`; only"),
+        ("std::vector<int> f(at::Tensor x) {}", "it returns `std::vector<int>`; only"),
         ("template <typename T> at::Tensor f(at::Tensor x) {}", "it is a template"),
         ("at::Tensor f(int64_t n) {}", "it has no tensor as parameter"),
         ("namespace a::b { at::Tensor f(at::Tensor x) {} }", "it is in the namespace a::b"),
@@ -74,6 +74,19 @@ def test_host_function_that_becomes_no_op_is_named_with_the_reason(code: str, re
     functions, (refused,) = read_functions(code)
     assert functions == []
     assert refused.startswith(f"f: {reason}")
+
+
+@pytest.mark.parametrize(
+    ("returned", "result"),
+    [
+        ("std::vector<torch::Tensor>", "Tensor[]"),
+        ("std::tuple<at::Tensor, at::Tensor>", "(Tensor, Tensor)"),
+        ("static inline std::tuple< Tensor,Tensor,Tensor >", ""),
+    ],
+)
+def test_function_that_returns_several_tensors(returned: str, result: str) -> None:
+    functions, _ = read_functions(f"{returned} f(at::Tensor x) {{ return {{x, x}}; }}")
+    assert [each.schema for each in functions] == ([f"f(Tensor x) -> {result}"] if result else [])
 
 
 def test_the_second_function_of_a_name_becomes_no_op() -> None:
