@@ -131,6 +131,7 @@ def machine(
         ("buildx", "the docker program has no buildx plugin", "on Debian 12, `tests/images/make-base`"),
         ("engine", "the Docker engine does not answer: No such file or directory", "or set DOCKER_HOST to a running"),
     ],
+    ids=["program", "buildx", "engine"],
 )
 @pytest.mark.usefixtures("machine")
 def test_a_missing_thing_is_named(refused: dict[str, Ran], what: str, sentence: str, hint: str) -> None:

@@ -81,6 +81,14 @@ def test_a_refusal_of_the_engine_is_a_missing_tool_error(
     assert any("--executor local" in hint for hint in caught.value.hints)
 
 
+def test_a_folder_that_the_engine_does_not_have(fake: FakeEngine) -> None:
+    """It mounts folders of its own machine, and buildfarm may run in a container."""
+    fake.refuses["/containers/create"] = (400, "invalid mount config: bind source path does not exist: /root/store")
+    with pytest.raises(MissingToolError, match="does not exist: /root/store") as caught:
+        Engine().run_script("base:1", "true")
+    assert "mount the folders of the store and of the project there, under the same paths" in caught.value.hints[0]
+
+
 def test_a_missing_image_is_a_missing_tool_error(fake: FakeEngine) -> None:
     fake.refuses["/containers/create"] = (404, "No such image: base:1")
     fake.refuses["/images/create"] = (404, "pull access denied for base")  # the SDK tries to pull it
