@@ -26,8 +26,9 @@ from builder.wheelfile.facts import Library
 _GLOBAL, _UNIQUE = 1, 10  # STB_GLOBAL, STB_GNU_UNIQUE
 _UNDEFINED = 0
 _EXPORTED = (0, 3)  # STV_DEFAULT, STV_PROTECTED
-#: The function that TORCH_LIBRARY and STABLE_TORCH_LIBRARY define: local, in the symbol table that `strip` removes.
-_REGISTERS = re.compile(r"_ZL(\d{1,4})((?:STABLE_)?TORCH_LIBRARY_init_)")
+#: The function that TORCH_LIBRARY and STABLE_TORCH_LIBRARY define: local, in the symbol table that `strip` removes. It
+#: may be in C++ namespaces: `_ZL`, `_ZN1xL`, `_ZN12_GLOBAL__N_1L`.
+_REGISTERS = re.compile(r"_Z(?:N(?:\d{1,4}[A-Za-z_]\w{0,500}?)?)?L(\d{1,4})((?:STABLE_)?TORCH_LIBRARY_init_)")
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,22 @@ def read_exports(wheel: WheelContents, libraries: Sequence[Library]) -> list[Exp
         return [_exports(library, wheel.unpack(library.path, copy)) for library in libraries]
 
 
+def read_op_libraries(wheel: WheelContents, libraries: Sequence[Library]) -> frozenset[str]:
+    """Only the op libraries that these libraries register; see `Exports`."""
+    found: set[str] = set()
+    with tempfile.TemporaryDirectory(prefix="buildfarm-exports-") as folder:
+        for library in libraries:
+            with wheel.unpack(library.path, Path(folder, "library.so")).open("rb") as stream, elf_faults(library.path):
+                found |= _op_libraries(open_elf(stream))
+    return frozenset(found)
+
+
+def _op_libraries(elf: ELFFile) -> frozenset[str]:
+    return frozenset(filter(None, (op_library(name) for name, _, _, _ in _symbols(elf, ".symtab"))))
+
+
 def _exports(library: Library, file: Path) -> Exports:
-    strong, unique, registered = set(), {}, set()
+    strong, unique = set(), {}
     with file.open("rb") as stream, elf_faults(library.path):
         elf = open_elf(stream)
         for name, bind, size, exported in _symbols(elf, ".dynsym"):
@@ -71,15 +86,13 @@ def _exports(library: Library, file: Path) -> Exports:
                 strong.add(name)
             elif bind == _UNIQUE and exported:
                 unique[name] = size
-        for name, _, _, _ in _symbols(elf, ".symtab"):
-            if found := op_library(name):
-                registered.add(found)
-    return Exports(library, sha256_of(file), frozenset(strong), unique, frozenset(registered))
+        registered = _op_libraries(elf)
+    return Exports(library, sha256_of(file), frozenset(strong), unique, registered)
 
 
 def op_library(symbol: str) -> str:
     """The op library that a symbol of a symbol table registers, or empty."""
-    match = _REGISTERS.match(symbol)
+    match = _REGISTERS.match(symbol) if "TORCH_LIBRARY_init_" in symbol else None
     return symbol[match.end() : match.start(2) + int(match[1])] if match else ""
 
 

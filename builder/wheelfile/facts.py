@@ -132,16 +132,16 @@ class WheelFacts:
 
     def installed(self) -> list[str]:
         """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
-        found = []
-        for name in self.files:
-            top, _, rest = name.partition("/")
-            if top.endswith(".data"):
-                scheme, _, name = rest.partition("/")  # noqa: PLW2901 - the path without its scheme
-                if scheme not in ("platlib", "purelib"):
-                    continue
-            if not top.endswith(".dist-info"):
-                found.append(name)
-        return found
+        return [path for path in map(installed_path, self.files) if path]
+
+
+def installed_path(name: str) -> str:
+    """The path below site-packages of a file of a wheel; empty for `.dist-info`, scripts, data and headers."""
+    top, _, rest = name.partition("/")
+    if top.endswith(".data"):
+        scheme, _, path = rest.partition("/")
+        return path if scheme in ("platlib", "purelib") else ""
+    return "" if top.endswith(".dist-info") else name
 
 
 def read_facts(wheel: Path) -> WheelFacts:

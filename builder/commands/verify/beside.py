@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import UsageError
 from builder.log import print_warning
-from builder.proofs.verify.clash import Neighbour
+from builder.proofs.verify.clash import Neighbour, files_of
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
@@ -50,4 +50,4 @@ def _installed(dist_info: Path) -> Iterator[Neighbour]:
 
 def _neighbour(wheel: WheelContents, facts: WheelFacts) -> Neighbour:
     exports = read_exports(wheel, facts.libraries)
-    return Neighbour(canonicalize_name(facts.name), f"{facts.name} {facts.version}", tuple(exports))
+    return Neighbour(canonicalize_name(facts.name), f"{facts.name} {facts.version}", tuple(exports), files_of(wheel))

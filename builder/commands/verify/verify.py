@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -18,10 +19,12 @@ from builder.matrix.axes import Cuda, Python
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proofs.inventory.shelf import shelf_of
+from builder.proofs.verify.clash import Together
 from builder.proofs.verify.gpus import Gpu, gpu_named
-from builder.proofs.verify.judge import Judge, WheelVerdict
+from builder.proofs.verify.judge import Judge, WheelVerdict, with_clashes
 from builder.store import Store
-from builder.wheelfile.facts import facts_of, open_wheel, read_facts
+from builder.wheelfile.archive import WheelContents
+from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
 
 
@@ -69,19 +72,46 @@ def run_verify(options: VerifyOptions, store: Store) -> list[WheelVerdict]:
     finder = ForeignWheels(store.root / "sources", options.index, pythons or [Python(*sys.version_info[:2])])
     beside = tuple(one for text in options.beside for one in neighbours(text, finder))
     judge = Judge(shelf_of(store), options.select, gpus, options.driver, options.max_size, beside)
-    return [one for text in options.wheels for one in _judged(text, finder, judge)]
+    found = [one for text in options.wheels for one in _found(text, finder)]
+    several = len({one.project for one in found}) > 1
+    verdicts: list[WheelVerdict] = []
+    shared: list[Together] = []
+    for one in found:
+        with one.opened() as (wheel, facts):
+            verdicts.append(judge.judge(wheel, facts, one.origin))
+            if several:
+                shared.append(judge.together(wheel, facts))
+    return [with_clashes(one, own, shared) for one, own in zip(verdicts, shared, strict=True)] if several else verdicts
 
 
-def _judged(text: str, finder: ForeignWheels, judge: Judge) -> Iterator[WheelVerdict]:
-    """The verdicts on what one argument names."""
+@dataclass(frozen=True)
+class _Found:
+    """One wheel to judge: a file, or the `.dist-info` folder of an installed package."""
+
+    path: Path
+    origin: str
+
+    @property
+    def project(self) -> str:
+        return canonicalize_name(self.path.name.partition("-")[0])
+
+    @contextmanager
+    def opened(self) -> Iterator[tuple[WheelContents, WheelFacts]]:
+        if self.path.name.endswith(".dist-info"):
+            installed = InstalledWheel(self.path)
+            yield installed, facts_of(installed, installed.digest, installed.size)
+        else:
+            facts = read_facts(self.path)
+            with open_wheel(self.path) as archive:
+                yield archive, facts
+
+
+def _found(text: str, finder: ForeignWheels) -> Iterator[_Found]:
+    """The wheels that one argument names."""
     if dist_info := _installed(text):
-        installed = InstalledWheel(dist_info)
-        yield judge.judge(installed, facts_of(installed, installed.digest, installed.size), str(dist_info))
+        yield _Found(dist_info, str(dist_info))
         return
-    for wheel in finder.find([text]):
-        facts = read_facts(wheel.path)
-        with open_wheel(wheel.path) as archive:
-            yield judge.judge(archive, facts, wheel.origin)
+    yield from (_Found(wheel.path, wheel.origin) for wheel in finder.find([text]))
 
 
 def _installed(text: str) -> Path | None:

@@ -41,6 +41,7 @@ from builder.gate.imports.order import (
     repeats,
     version_of,
 )
+from builder.gate.imports.registration import registered_twice
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.system import rlimits
 from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
@@ -259,7 +260,9 @@ def _ended(run: Run, spec: Spec) -> str:
     if fatal_signal(run.status, run.stderr):
         return describe_exit(run.status, run.stderr)
     raised = exception_line([line for line in run.stderr.strip().splitlines() if not line.startswith(STEP)])
-    return f"raises {raised}" if raised and run.status == 1 << 8 else describe_exit(run.status, run.stderr)
+    if raised and run.status == 1 << 8:
+        return f"raises {raised}{registered_twice(raised)}"
+    return describe_exit(run.status, run.stderr)
 
 
 def _run(root: Path, order: Sequence[str], spec: Spec, mode: str = "plain", launcher: Launcher | None = None) -> Run:

@@ -7,6 +7,20 @@ import re
 #: torch's message for an op without a kernel for the device of its arguments.
 _NO_KERNEL = re.compile(r"Could not run '(\w+)::([\w.]+)' with arguments from the '(CPU|CUDA)' backend")
 
+#: torch's message for a second TORCH_LIBRARY of one name.
+_TWICE = re.compile(r"Only a single (?:STABLE_)?TORCH_LIBRARY can be used to register the namespace (\w+)")
+
+
+def registered_twice(message: str) -> str:
+    """The cure, as an addition to the sentence, if two libraries register one namespace; "" for other messages."""
+    found = _TWICE.search(message)
+    if not found:
+        return ""
+    return (
+        f": two libraries have `TORCH_LIBRARY({found[1]}, m)`; rename the namespace in one, or use"
+        " `TORCH_LIBRARY_FRAGMENT` in both"
+    )
+
 
 def no_schema(op: str) -> str:
     """The sentence for `namespace::name` that no library defines."""

@@ -9,6 +9,7 @@ from builder.gate.system.sizes import size_text
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof, why_no_cuda
+from builder.proofs.static.common_names import is_common_module
 from builder.proofs.static.metadata import read_requirement
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
@@ -23,10 +24,6 @@ _RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)")
 #: Libraries, and architectures of each, that a failure names.
 _MOST = 3
-#: Names at the top of site-packages that many projects have in their source folder, and that no project owns.
-_STRAY = re.compile(
-    r"tests?|testing|benchmarks?|csrc|src|examples?|docs?|tools|scripts|build|(?:tests?|conftest|setup)\.py|_C(?:_\w+)?\.(?:.+\.)?so"
-)
 
 
 def check_payload(facts: WheelFacts, claim: WheelClaim) -> Proof:
@@ -121,7 +118,7 @@ def check_contents(facts: WheelFacts) -> Proof:
 def stray_names(facts: WheelFacts) -> list[str]:
     """Names at the top of site-packages that hide modules of the user, or that other wheels install too."""
     tops = dict.fromkeys(name.partition("/")[0] for name in facts.installed())
-    return [top for top in tops if _STRAY.fullmatch(top) and top.partition(".")[0] != facts.name]
+    return [top for top in tops if is_common_module(top, facts.name)]
 
 
 def _stray(facts: WheelFacts) -> Iterator[str]:

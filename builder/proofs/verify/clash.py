@@ -7,24 +7,30 @@ packages share nevertheless (glibc: elf/dl-load.c, elf/dl-lookup.c):
   one's library.
 - A symbol with the binding STB_GNU_UNIQUE, such as a static member of a C++ template, exists once in a process.
 - torch allows one TORCH_LIBRARY for each name of an op library, and refuses the second.
-- Installers put files of the same path over each other.
+- Installers put files of the same path over each other, and Python imports one module of each name.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import join_names, make_proof
+from builder.proofs.static.common_names import is_common_module
 from builder.proofs.static.system_symbols import demangle
+from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.exports import Exports
-from builder.wheelfile.facts import WheelFacts
+from builder.wheelfile.facts import WheelFacts, installed_path
 
 #: Symbols that every library has, and the entry points of Python modules, which Python finds in each library by itself.
 _OF_EVERY_LIBRARY = re.compile(r"PyInit_\w+|_init|_fini|__bss_start|_edata|_end|__odr_asan\w*")
+_LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
+#: A file that Python imports as an extension module.
+_MODULE_FILE = re.compile(r"^\w+(?:\.(?:cpython-\w+(?:-\w+)*|abi3))?\.so$")
 #: Objects of headers that many packages compile in, and that are made to be shared: C++ library, torch, pybind11,
 #: CUDA's C++ libraries.
 _OF_HEADERS = re.compile(
@@ -34,20 +40,64 @@ _OF_HEADERS = re.compile(
 
 @dataclass(frozen=True)
 class Neighbour:
-    """A package beside the wheel: its project, its name with its version, and its libraries."""
+    """A package beside the wheel: its project, its name with its version, its libraries, and the hash of each file."""
 
     project: str
     name: str
     exports: tuple[Exports, ...]
+    files: Mapping[str, str] = field(default_factory=dict)
 
 
-def check_clash(facts: WheelFacts, own: Sequence[Exports], neighbours: Sequence[Neighbour]) -> Proof:
-    """No library, object or op library of the wheel stands for one of a neighbour that is different."""
+@dataclass(frozen=True)
+class Together:
+    """What one of several wheels shares with the others if they are installed together.
+
+    Attributes:
+        project: its canonical name.
+        name: name and version.
+        cells: the cells that it claims.
+        op_libraries: what it registers with TORCH_LIBRARY.
+        files: the hash of each file below site-packages.
+
+    """
+
+    project: str
+    name: str
+    cells: frozenset[Cell]
+    op_libraries: frozenset[str]
+    files: Mapping[str, str]
+
+
+def files_of(wheel: WheelContents) -> dict[str, str]:
+    """The hash in RECORD of each file of a wheel below site-packages, by its path there."""
+    return {path: hashed for name, hashed in wheel.record_rows().items() if (path := installed_path(name))}
+
+
+def clashes_together(wheel: Together, others: Sequence[Together]) -> list[str]:
+    """What keeps a wheel from being used with other ones of a run, one sentence for each.
+
+    Two wheels of one project, and two wheels that share no cell, are never in one environment.
+    """
+    found: list[str] = []
+    for other in others:
+        if other.project != wheel.project and wheel.cells & other.cells:
+            found += _op_libraries(wheel.op_libraries, other.op_libraries, other.name)
+            found += [text for text, fails in _files(wheel.files, other.files, other.name) if fails]
+    return list(dict.fromkeys(found))
+
+
+def check_clash(
+    facts: WheelFacts, own: Sequence[Exports], neighbours: Sequence[Neighbour], files: Mapping[str, str]
+) -> Proof:
+    """No library, object, op library or module of the wheel stands for one of a neighbour that is different.
+
+    `files` are those of the wheel, as `files_of` returns them.
+    """
     errors: list[str] = []
     remarks: list[str] = []
     for other in neighbours:
-        errors += [*_paths(own, other), *_op_libraries(own, other)]
-        for text, fails in (*_names(own, other), *_objects(own, other)):
+        errors += _op_libraries(_registered(own), _registered(other.exports), other.name)
+        for text, fails in (*_files(files, other.files, other.name), *_names(own, other), *_objects(own, other)):
             (errors if fails else remarks).append(text)
         remarks += _functions(own, other)
     names = [one.name for one in neighbours if one.exports]
@@ -55,20 +105,50 @@ def check_clash(facts: WheelFacts, own: Sequence[Exports], neighbours: Sequence[
     return make_proof(facts, Check.CLASH, errors, good=good, evidence={"remarks": remarks} if remarks else {})
 
 
-def _paths(own: Sequence[Exports], other: Neighbour) -> Iterator[str]:
-    """Libraries that the second installation overwrites."""
-    theirs = {one.library.path: one for one in other.exports}
-    both = [one.library.path for one in own if one.library.path in theirs and _differ(one, theirs[one.library.path])]
-    if both:
-        yield f"{other.name} also installs {join_names(both)}, with a different content: the later installation wins"
-
-
-def _op_libraries(own: Sequence[Exports], other: Neighbour) -> Iterator[str]:
-    """Op libraries that both register; torch raises an error at the second import."""
-    both = _registered(own) & _registered(other.exports)
-    if both:
+def _files(own: Mapping[str, str], theirs: Mapping[str, str], name: str) -> Iterator[tuple[str, bool]]:
+    """Files that the second installation overwrites, and modules of which Python imports one."""
+    both = sorted(path for path in own if path in theirs and own[path] != theirs[path])
+    code = [path for path in both if path.endswith((".py", ".pyi")) or _LIBRARY.search(path)]
+    stray = [path for path in code if is_common_module(path.partition("/")[0], "") and not _LIBRARY.search(path)]
+    if broken := [path for path in code if path not in stray]:
         yield (
-            f"{other.name} also registers the op library {and_list(sorted(both))} with TORCH_LIBRARY: the import of the"
+            (
+                f"{name} also installs {join_names(broken)}, with a different content: the later installation wins;"
+                " install them in separate environments, or move the files into a package of the project's own name"
+            ),
+            True,
+        )
+    if rest := [path for path in both if path not in broken]:
+        text = f"{name} also installs {join_names(rest)}, with a different content: the later installation wins"
+        yield f"{text}; leave them out of the wheel", False
+    mine, other = _modules(own), _modules(theirs)
+    for module in sorted(mine.keys() & other.keys()):
+        if mine[module] != other[module]:
+            yield (
+                (
+                    f"{name} also installs a module {module} ({other[module]}, here {mine[module]}): Python imports one"
+                    " of them; move it into a package of the project's own name, such as"
+                    f' `CUDAExtension("PACKAGE.{module}", ...)`'
+                ),
+                True,
+            )
+
+
+def _modules(files: Iterable[str]) -> dict[str, str]:
+    """The extension modules at the top of site-packages, and the packages, by name; namespace packages are none."""
+    found: dict[str, str] = {}
+    for path in sorted(files):
+        top, _, rest = path.partition("/")
+        if rest == "__init__.py" or (not rest and (top.endswith(".py") or _MODULE_FILE.search(top))):
+            found.setdefault(top.partition(".")[0], path)
+    return found
+
+
+def _op_libraries(own: frozenset[str], theirs: frozenset[str], name: str) -> Iterator[str]:
+    """Op libraries that both register; torch raises an error at the second import."""
+    if both := own & theirs:
+        yield (
+            f"{name} also registers the op library {and_list(sorted(both))} with TORCH_LIBRARY: the import of the"
             " second fails; rename one, or use TORCH_LIBRARY_FRAGMENT in both"
         )
 

@@ -18,13 +18,13 @@ from builder.proofs.inventory.shelf import Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.static.variants import newest_with_gpu_code
-from builder.proofs.verify.clash import Neighbour, check_clash
+from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of
 from builder.proofs.verify.gpus import Gpu, check_gpus
 from builder.proofs.verify.loader import check_loader
 from builder.proofs.verify.outside import Outside
 from builder.proofs.verify.window import Linker
 from builder.wheelfile.archive import WheelContents
-from builder.wheelfile.exports import read_exports
+from builder.wheelfile.exports import read_exports, read_op_libraries
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.record_file import record_fault
 
@@ -41,6 +41,19 @@ class WheelVerdict:
     def failed(self) -> bool:
         """Whether a check failed."""
         return any(proof.verdict is Verdict.FAILED for proof in self.proofs)
+
+
+def with_clashes(verdict: WheelVerdict, own: Together, others: Sequence[Together]) -> WheelVerdict:
+    """The verdict with remarks on the other wheels of the run that cannot be used together with this one."""
+    found = clashes_together(own, others)
+    if not found:
+        return verdict
+    made = next((one for one in verdict.proofs if one.check is Check.CLASH), None)
+    proof = made or make_proof(verdict.facts, Check.CLASH, [], good="see the remarks")
+    remarks = [*proof.evidence.get("remarks", ()), *(one for one in found if one not in proof.reason)]
+    proof = replace(proof, evidence={**proof.evidence, "remarks": remarks})
+    proofs = [proof, *(one for one in verdict.proofs if one.check is not Check.CLASH)]
+    return replace(verdict, proofs=tuple(sorted(proofs, key=lambda one: list(Check).index(one.check))))
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,17 @@ class Judge:
         proofs = sorted(self._proofs(wheel, facts, fault), key=lambda proof: list(Check).index(proof.check))
         return WheelVerdict(facts, origin, tuple(proofs))
 
+    def together(self, wheel: WheelContents, facts: WheelFacts) -> Together:
+        """What the wheel shares with the other wheels of the run."""
+        cells = claimed_cells(facts, Compat.load(), Linker(facts, self.shelf, self.select).platform).cells
+        return Together(
+            canonicalize_name(facts.name),
+            f"{facts.name} {facts.version}",
+            frozenset(cells),
+            read_op_libraries(wheel, facts.libraries),
+            files_of(wheel),
+        )
+
     def _proofs(self, wheel: WheelContents, facts: WheelFacts, fault: str) -> Iterator[Proof]:
         yield make_proof(facts, Check.RECORD, [fault] if fault else [], good=f"{len(facts.files)} files")
         linker = Linker(facts, self.shelf, self.select)
@@ -95,7 +119,7 @@ class Judge:
         yield check_loader(facts)
         if self.beside:
             others = [one for one in self.beside if one.project != canonicalize_name(facts.name)]
-            yield check_clash(facts, read_exports(wheel, facts.libraries), others)
+            yield check_clash(facts, read_exports(wheel, facts.libraries), others, files_of(wheel))
         yield check_gpus(newest_with_gpu_code(facts), self.gpus, self.driver, Compat.load(), _driver_floor(linker))
         if facts.libraries and uses_torch(facts):
             yield from linker.linkage()

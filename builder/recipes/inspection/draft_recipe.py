@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -17,6 +17,7 @@ from builder.errors import UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import and_list
 from builder.matrix.config import GitSource, PathSource, SdistSource
+from builder.proofs.static.common_names import is_common_module, is_common_namespace, owner_of
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.build_settings import add_build_settings
 from builder.recipes.inspection.findings import Draft, Entry
@@ -25,6 +26,8 @@ from builder.recipes.inspection.native_code import NativeFacts, read_native_code
 from builder.recipes.inspection.package_imports import PackageFacts, project_of, read_packages
 
 _NO_VERSION = "0.0.0"
+#: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
+_EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 
 
 def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, Version] | None = None) -> Draft:
@@ -146,11 +149,31 @@ def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts, packages: Pa
         if not torch and "torch" not in script.imports and not packages.imports_torch:
             draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
     if native.namespaces:
-        draft.note(f"ops in the namespace {and_list(sorted(native.namespaces))}", "buildfarm finds them in the wheel")
+        names = native.namespaces - {_EXTENSION_NAME}
+        if _EXTENSION_NAME in native.namespaces:  # torch's build defines this macro as the name of the library
+            names |= {each.name.rpartition(".")[2] for each in script.extensions if "*" not in each.name}
+        named = and_list(sorted(names)) or "that the build names"
+        draft.note(f"ops in the namespace {named}", "buildfarm finds them in the wheel")
+        _note_namespaces(draft, names)
     elif native.python_modules:
         draft.note(
             "no op is registered with torch, only Python functions", "buildfarm tests the functions that a case calls"
         )
+
+
+def _note_namespaces(draft: Draft, namespaces: Collection[str]) -> None:
+    """Warn of namespaces in which other packages register ops too."""
+    if common := sorted(name for name in namespaces if is_common_namespace(name, draft.name)):
+        draft.note(
+            f"many projects register ops in a namespace {and_list(common)}",
+            "torch refuses the second TORCH_LIBRARY of a name: name the namespace after the project",
+        )
+    for name in sorted(namespaces):
+        if owner := owner_of(name, draft.name):
+            draft.note(
+                f"the namespace {name} is that of {owner}",
+                "TORCH_LIBRARY of this name fails beside it, and TORCH_LIBRARY_IMPL changes its ops for every user",
+            )
 
 
 def _add_imports(
@@ -173,6 +196,14 @@ def _add_imports(
         which = imports[0]
         draft.add("needs_first", ["torch"], f"{which} does not import torch itself", "every check imports torch first")
     top = [name for name in literal if "." not in name and name not in packages.packages]
+    common = [
+        name for name in dict.fromkeys((*top, *imports)) if "." not in name and is_common_module(name, draft.name)
+    ]
+    if common:
+        draft.note(
+            f"the wheel installs {and_list(common)} at the top of site-packages, as many projects do",
+            "of two such wheels the later one wins: move it into a package of the project's own name",
+        )
     if packages.packages and top:
         draft.note(
             f"{and_list(top)} {'is a module' if len(top) == 1 else 'are modules'} outside the package",

@@ -21,7 +21,7 @@ _FOREIGN = {
 _MAX_BYTES = 4 * 2**20
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
-_LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT|_IMPL)?\s*\(\s*([A-Za-z_]\w*)")
+_LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_EXPAND|_FRAGMENT|_IMPL)?(?:_EXPAND)?\s*\(\s*([A-Za-z_]\w*)")
 #: Ops that are registered without TORCH_LIBRARY: `torch::RegisterOperators().op("name_space::name", …)`.
 _REGISTERED = re.compile(r"\.op\(\s*\"([A-Za-z_]\w*)::")
 _PYTHON_MODULE = re.compile(r"\b(?:PYBIND11_MODULE|NB_MODULE|PyMODINIT_FUNC)\b")

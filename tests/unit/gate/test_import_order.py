@@ -73,6 +73,13 @@ def test_a_module_that_imports_only_after_torch_is_told_how() -> None:
     assert "`needs_first: [torch]`" in found.reason
 
 
+def test_one_namespace_in_two_libraries_is_named_with_the_cure() -> None:
+    says = "RuntimeError: Only a single TORCH_LIBRARY can be used to register the namespace _C; please put all of your"
+    trace = f"buildfarm-step import toy\nTraceback (most recent call last):\n  File x\n{says} definitions in one\n"
+    found = _judged(Spec("toy", ["toy"]), Path(), NAMES, [Run(NAMES, 1 << 8, "", trace, 1.0, True)], 1.0)
+    assert "two libraries have `TORCH_LIBRARY(_C, m)`; rename the namespace in one" in found.reason
+
+
 def test_modules_of_needs_first_precede_the_extension() -> None:
     spec = Spec("toy", ["toy", "toy.more"], needs_first=["torch"])
     assert allowed_order(("toy", "numpy", "torch", "toy.more"), spec) == ("torch", "toy", "numpy", "toy.more")

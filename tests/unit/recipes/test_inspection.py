@@ -155,6 +155,29 @@ def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi
     assert "namespace small_ops" in found(draft)
 
 
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("TORCH_LIBRARY(_C, m) {}", "many projects register ops in a namespace _C"),
+        ("TORCH_LIBRARY_FRAGMENT(ops, m) {}", "many projects register ops in a namespace ops"),
+        ("TORCH_LIBRARY(torchvision, m) {}", "the namespace torchvision is that of torchvision"),
+        ("TORCH_LIBRARY_IMPL(aten, CUDA, m) {}", "the namespace aten is that of torch"),
+        ("TORCH_LIBRARY(small_ops, m) {}", ""),
+        ("TORCH_LIBRARY_EXPAND(TORCH_EXTENSION_NAME, m) {}", "namespace _C"),  # the name of the extension
+        ("TORCH_LIBRARY(small_ops_C, m) {}", ""),
+    ],
+)
+def test_namespaces_that_many_projects_use(tree: Path, code: str, says: str) -> None:
+    """Report 29: two packages with TORCH_LIBRARY(_C, m) cannot be imported in one process."""
+    (tree / "csrc" / "bind.cpp").write_text(f"#include <torch/library.h>\n{code}\n")
+    text = found(inspect(tree))
+    if says:
+        assert says in text
+    else:
+        assert "many projects register" not in text
+        assert "is that of" not in text
+
+
 def test_a_package_that_does_not_import_torch(tree: Path) -> None:
     (tree / "small_ops" / "__init__.py").write_text("def call():\n    import torch\n")
     assert keys(inspect(tree))["needs_first"] == ["torch"]

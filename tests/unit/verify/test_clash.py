@@ -116,6 +116,12 @@ PAIRS = {
     "fragments of one op library": _pair(
         _registers("my_ops_1", "FRAGMENT_"), _module("int more;\n" + REGISTER.format(name="my_ops_1", kind="FRAGMENT_"))
     ),
+    "one op library, in C++ namespaces": _pair(
+        _module("namespace a { namespace {\n" + REGISTER.format(name="my_ops", kind="") + "} }\n"),
+        _module("namespace b {\n" + REGISTER.format(name="my_ops", kind="") + "}\n"),
+        "registers the op library",
+        fails=True,
+    ),
     "two op libraries": _pair(_registers("my_ops"), _registers("their_ops")),
     "one function": _pair(
         _module("int forward() { return 1; }\n"),
