@@ -14,7 +14,7 @@ from builder.recipes.reference import FolderReference, GitReference, ProjectRefe
 from builder.untrusted.masking import mask_credentials
 from builder.wheels.sources.git import resolve_revision
 from builder.wheels.sources.index import download
-from builder.wheels.sources.prepare import prepare_source
+from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.sources.sdist import locate_sdist
 
 _KINDS = {GitReference: "git repository", FolderReference: "folder", ProjectReference: "source distribution"}
@@ -57,10 +57,11 @@ def pin(reference: Reference) -> PinnedSource:
             return PinnedSource(PathSource(path.resolve()), str(path), kind, path.resolve().name)
 
 
-def unpack_source(pinned: PinnedSource, target: Path, *, cache: Path) -> None:
-    """Fill the empty folder `target` with the source; raises as `prepare_source` does."""
+def unpack_source(pinned: PinnedSource, target: Path, *, cache: Path) -> Path:
+    """Fill the empty folder `target` with the source; returns the folder to build. Raises as `prepare_source` does."""
     recipe = Recipe(name=pinned.default_name, version="0", folder=target, source=pinned.source)
     prepare_source(recipe, target, cache=cache)
+    return project_folder(recipe, target)
 
 
 def _pin_sdist(reference: ProjectReference) -> SdistSource:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from builder.errors import BuildfarmError
@@ -12,7 +12,7 @@ from builder.formats import BUILD_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
-from builder.matrix.config import Recipe
+from builder.matrix.config import GitSource, Recipe
 from builder.matrix.plan import Build
 from builder.records.cache_statistics import CacheStatistics
 from builder.records.toolchain import Toolchain
@@ -31,7 +31,7 @@ class CompileJob:
 
     Attributes:
         build, recipe, toolchain: what is compiled, from which recipe, with what.
-        source: the prepared, patched source tree; writable.
+        source: the folder to build in the prepared, patched source tree (`project_folder`); writable.
         work: the job's temporary folder.
         log: the file to which output is appended.
         jobs: number of parallel compilers.
@@ -52,6 +52,13 @@ class CompileJob:
     digest: str
     owner: str
     reuse: bool = True
+
+    @property
+    def tree(self) -> Path:
+        """The top of the source tree: `source`, or the folder that holds the git repository of a `subdirectory`."""
+        inside = self.recipe.source.subdirectory if isinstance(self.recipe.source, GitSource) else ""
+        parts = PurePosixPath(inside).parts
+        return self.source.parents[len(parts) - 1] if parts else self.source
 
 
 class Executor(Protocol):

@@ -208,8 +208,10 @@ class LocalExecutor:
             tempfile.TemporaryDirectory(prefix="buildfarm-") as short,
         ):
             stage("compile")
-            source = Path(shutil.move(job.source, place / "src"))
-            variables = self._variables(job, environment, home, source)
+            inside = job.source.relative_to(job.tree)
+            tree = Path(shutil.move(job.tree, place / "src"))
+            source = tree / inside
+            variables = self._variables(job, environment, home, tree)
             site, socket = environment.site_packages, Path(short, "server")
             variables |= self._through_launchers(job, variables, place, socket, site, str(home))
             variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})
@@ -235,10 +237,10 @@ class LocalExecutor:
         site_packages = self._environment(job.build, job.recipe, job.log).site_packages
         return provided_libraries(site_packages, job.recipe.requires)
 
-    def _variables(self, job: CompileJob, environment: Environment, home: Path, source: Path) -> dict[str, str]:
+    def _variables(self, job: CompileJob, environment: Environment, home: Path, tree: Path) -> dict[str, str]:
         compiler = self._compiler_for(job.build)
         variables = shell_variables(uv_variables())
-        maps = prefix_map_flags({source: "."}, compiler.version, stores={environment.folder: "environment"})
+        maps = prefix_map_flags({tree: "."}, compiler.version, stores={environment.folder: "environment"})
         variables |= merge_variables(maps, build_variables(job))
         variables |= {
             "PATH": f"{environment.folder / 'bin'}{os.pathsep}{home / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}",
@@ -246,7 +248,7 @@ class LocalExecutor:
             "CC": compiler.cc,
             "CXX": compiler.cxx,
             # A repository around the place of the build is not that of the source.
-            "GIT_CEILING_DIRECTORIES": str(source.parent),
+            "GIT_CEILING_DIRECTORIES": str(tree.parent),
         }
         if job.recipe.assume_cuda:
             variables["PYTHONPATH"] = str(Path(__file__).parent / "assume_cuda")

@@ -423,3 +423,42 @@ def test_two_sources_with_one_stem(sources: Sources) -> None:
     added = sources.add()
     assert added.draft is not None
     assert any("t0/csrc/c.c and t0/csrc/c.cpp" in question for question in added.draft.questions)
+
+
+ABOVE = """\
+from pathlib import Path
+from setuptools import Extension, setup
+
+version = Path("../version.txt").read_text().strip()
+text = (Path(__file__).parent.parent.parent / "README.md").read_text()
+setup(name="t0", version=version, description=text, packages=["t0"],
+      ext_modules=[Extension("t0._C", ["../csrc/c.c"], include_dirs=["../../include"])])
+"""
+
+
+def test_files_above_a_git_subfolder(sources: Sources, tmp_path: Path) -> None:
+    """setup.py reads a version, a README, headers and C files above the folder that `subdirectory` names."""
+    files = {
+        "bindings/python/setup.py": ABOVE,
+        "bindings/python/pyproject.toml": PYPROJECT,
+        "bindings/python/t0/__init__.py": "import torch\nfrom . import _C\n",
+        "bindings/version.txt": "1.0\n",
+        "bindings/csrc/c.c": '#include "answer.h"\n' + MODULE.format(answer="ANSWER"),
+        "include/answer.h": "#define ANSWER 42\n",
+        "README.md": "One line\n",
+    }
+    repository = tmp_path / "repository"
+    for name, text in files.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+    user = ("-c", "user.name=x", "-c", "user.email=x")
+    for words in (("init", "-q"), ("add", "."), (*user, "commit", "-qm", "one")):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    options = sources.project.options()
+    select = Selection(("2.11",), ("13.0",), (str(PYTHON),))
+    source = f"git+{repository.as_uri()}#subdirectory=bindings/python"
+    added = run_add(AddOptions(source, options.matrix, select, options.store))
+    assert added.recipe.version == "1.0"
+    result = sources.build()
+    assert result.error is None
+    assert result.stored is not None

@@ -223,8 +223,8 @@ def verify_together(*wheels: Path, more: tuple[object, ...] = ()) -> tuple[int, 
     done = buildfarm("verify", *wheels, *more, "--store", wheels[0].parent / "store", "--json")
     said = []
     for one in json.loads(done.stdout):
-        proof = next((proof for proof in one["proofs"] if proof["check"] == "clash"), {"reason": "", "evidence": {}})
-        said.append(" | ".join([proof["reason"], *proof["evidence"].get("remarks", ())]) if proof["evidence"] else "")
+        remarks = [proof["evidence"].get("remarks", ()) for proof in one["proofs"] if proof["check"] == "clash"]
+        said.append(" | ".join(remarks[0]) if remarks else "")
     return done.exit_code, said
 
 

@@ -30,7 +30,7 @@ from builder.recipes.reference import parse_reference
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
-from builder.wheels.sources.prepare import prepare_source
+from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.environments import Environments
 
 
@@ -97,8 +97,7 @@ def _unpacked(pinned: PinnedSource, store: Store) -> Iterator[Path]:
     with store.work(f"add-{digest_of(str(pinned.source))[:12]}") as scratch:
         tree = scratch / "source"
         tree.mkdir()
-        unpack_source(pinned, tree, cache=store.root / "sources")
-        yield tree
+        yield unpack_source(pinned, tree, cache=store.root / "sources")
 
 
 def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes | None, options: AddOptions) -> Draft:
@@ -121,9 +120,8 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
             prepare_source(recipe, work / "source", cache=store.root / "sources")
             toolchain = executor.toolchain(build, recipe, log=log)
             owner = store.owner(work.name)
-            job = CompileJob(
-                build, recipe, toolchain, work / "source", work, log, jobs=1, digest=work.name, owner=owner
-            )
+            folder = project_folder(recipe, work / "source")
+            job = CompileJob(build, recipe, toolchain, folder, work, log, jobs=1, digest=work.name, owner=owner)
             answer = executor.identity(job, lambda _: None)
     except (BuildfarmError, IndexError) as error:  # IndexError: the plan has no build
         print_warning(f"the build backend cannot be asked here: {error or 'there is no cell to build for'}")

@@ -28,7 +28,7 @@ from builder.timeline.timeline import Timeline
 from builder.wheels.job import WAITS, CompileJob, Executor, build_digest
 from builder.wheels.make import make_wheel
 from builder.wheels.sources.cibuildwheel_table import ignored_settings
-from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
+from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
 
 
 class BuildRun:
@@ -181,7 +181,7 @@ class BuildRun:
                         print_line(f"hint: {hint}")
                 if warning := self._published.warning(build, recipe, digest):
                     print_warning(warning)
-                self._warn_once(build, ignored_settings(scratch / "src"))
+                self._warn_once(build, ignored_settings(project_folder(recipe, scratch / "src")))
                 (scratch / "src").rename(work / "src")
                 stored = self._make(build, recipe, toolchain, log, source.digest, digest, work)
                 self._last.remember(build, recipe, source)
@@ -207,7 +207,8 @@ class BuildRun:
         self._recorder.name(work_name(digest), name)
         jobs = self._order.jobs(build, builds=self._parallelism.builds, jobs=self._parallelism.jobs)
         owner = self._store.owner(work_name(digest))
-        job = CompileJob(build, recipe, toolchain, work / "src", work, log, jobs, digest, owner)
+        folder = project_folder(recipe, work / "src")
+        job = CompileJob(build, recipe, toolchain, folder, work, log, jobs, digest, owner)
         self._progress.read_calls(name, self._executor.compiler_calls(job))
         wheel, record = make_wheel(
             job, source, self._executor, lambda text: self._progress.stage(name, text), stand_in=self._stand_in

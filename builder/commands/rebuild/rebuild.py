@@ -30,7 +30,7 @@ from builder.wheelfile.diff import differences
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import CompileJob, Executor
 from builder.wheels.make import make_wheel
-from builder.wheels.sources.prepare import prepare_source
+from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.recorded_packages import check_pins
 
@@ -147,7 +147,7 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
                 record.build,
                 recipe,
                 with_recorded_parts(here, record.toolchain),
-                work / "src",
+                project_folder(recipe, work / "src"),
                 work,
                 log,
                 jobs,
@@ -156,8 +156,8 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
                 reuse=False,  # with objects of the first build the comparison would prove nothing
             )
             progress.stage(name, "fetch")
-            job.source.mkdir()
-            source = prepare_source(recipe, job.source, cache=store.root / "sources").digest
+            job.tree.mkdir()
+            source = prepare_source(recipe, job.tree, cache=store.root / "sources").digest
             wheel, _ = make_wheel(
                 job, source, executor, lambda text: progress.stage(name, text), stand_in=record.stand_in
             )

@@ -6,7 +6,7 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -35,7 +35,8 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, Version] |
 
     `made` are the name (with placeholders, see `name_pattern`) and the version that the build backend states.
     """
-    script, native = read_setup_script(tree), read_native_code(tree)
+    script = read_setup_script(tree)
+    native = read_native_code(tree, also=_folders_above(pinned, tree, script))
     stated = read_metadata(tree, script)
     _refuse_impossible(pinned, tree, stated, script, native)
     tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
@@ -56,6 +57,21 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, Version] |
     _add_requirements(draft, stated, packages)
     _note_sources(draft, tree, script, native, stated)
     return draft
+
+
+def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
+    """The folders outside of a git subfolder whose files setup.py compiles; the build has them too."""
+    if not isinstance(pinned.source, GitSource) or not pinned.source.subdirectory:
+        return []
+    root = tree.resolve().parents[len(PurePosixPath(pinned.source.subdirectory).parts) - 1]
+    found = set()
+    for name in (source.removeprefix("*/") for extension in script.extensions for source in extension.sources):
+        folder = (tree / name).parent.resolve()
+        # Not the top of the repository, or a folder around the subfolder: that would read other projects too.
+        if name.startswith("../") and "*" not in folder.parts and folder.is_dir():
+            inside = folder.is_relative_to(root) and not tree.resolve().is_relative_to(folder)
+            found |= {folder} if inside else set()
+    return sorted(found)
 
 
 def _refuse_impossible(

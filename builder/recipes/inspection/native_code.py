@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from builder.matrix.axes import AbiClass
@@ -92,12 +93,12 @@ class NativeFacts:
         return AbiClass.ABI3 if limited_api and not self.python_headers else AbiClass.CPYTHON
 
 
-def read_native_code(tree: Path) -> NativeFacts:
-    """Return the facts about the native files below a folder."""
+def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
+    """Return the facts about the native files below a folder, and in the folders `also`, such as `tree / "../csrc"`."""
     facts = NativeFacts()
     architectures: set[str] = set()
-    for path, foreign in _files(tree):
-        name = path.relative_to(tree).as_posix()
+    for path, foreign in chain(_files(tree), *map(_files, also)):
+        name = Path(os.path.relpath(path, tree)).as_posix()
         if path.suffix in _CUDA:
             (facts.foreign_cuda_files if foreign else facts.cuda_files).append(name)
         elif path.suffix in _CPP and not foreign:

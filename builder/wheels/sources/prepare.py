@@ -39,8 +39,9 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
     """Fill the empty folder `target` with the recipe's source and apply its patches in order.
 
     Downloads are kept in `cache` (`sdists/<sha256>/`, `git/`) once they are complete; later calls need no network. Of a
-    git repository with a `subdirectory` only that folder is used. After an error, `target` is empty again. The result
-    describes what was copied, also when a file of a folder changes meanwhile.
+    git repository with a `subdirectory`, the other files are copied too, because the build may read `../version.txt`:
+    `project_folder` is the folder to build, and patches apply to it. After an error, `target` is empty again. The
+    result describes what was copied, also when a file of a folder changes meanwhile.
 
     Raises UsageError when the recipe is wrong (digest, commit, archive, patch, path) and MissingToolError
     without network or git.
@@ -68,15 +69,22 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
                         where=mask_credentials(source.url),
                         hints=("name a folder of the repository in `subdirectory`",),
                     )
-                _copy(_tracked_files(top), target, root=root, top=top)
+                project = project_folder(recipe, target)
+                _copy(_tracked_files(top), project, root=root, top=top)
+                _copy(_outside(root, top), target, root=root)
             case WheelSource():
                 raise AssertionError("an official wheel has no source: a plan must not contain a build of this recipe")
         prepared = PreparedSource(_digest(recipe, copied), copied)
-        apply_patches(recipe.patches, target)
+        apply_patches(recipe.patches, project_folder(recipe, target))
     except BaseException:
         _empty(target)
         raise
     return prepared
+
+
+def project_folder(recipe: Recipe, tree: Path) -> Path:
+    """The folder to build of a tree that `prepare_source` filled: its top, or the `subdirectory` of a git source."""
+    return tree / recipe.source.subdirectory if isinstance(recipe.source, GitSource) else tree
 
 
 def changed_files(recipe: Recipe, prepared: PreparedSource) -> list[str]:
@@ -142,6 +150,14 @@ def _tracked_files(top: Path) -> list[tuple[str, Path]]:
         folders[:] = [name for name in folders if name != ".git" and name not in links]
         files += [Path(folder, name) for name in [*names, *links] if name != ".git"]
     return sorted((file.relative_to(top).as_posix(), file) for file in files)
+
+
+def _outside(root: Path, top: Path) -> list[tuple[str, Path]]:
+    """The files of a checkout that are not below `top`, without links that lead out of it."""
+    if top.resolve() == root.resolve():
+        return []
+    files = [(name, file) for name, file in _tracked_files(root) if not file.is_relative_to(top)]
+    return [(name, file) for name, file in files if file.resolve().is_relative_to(root.resolve())]
 
 
 def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path | None = None) -> None:

@@ -21,7 +21,7 @@ import pytest
 from builder.errors import BuildfarmError, MissingToolError, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
 from builder.wheelfile import limits
-from builder.wheels.sources.prepare import changed_files, prepare_source, source_digest
+from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
 from tests.conftest import lacking
 from tests.unit.loopback import serving
 
@@ -782,14 +782,23 @@ def test_a_commit_is_taken_with_its_submodules(
     assert tree(other) == tree(target)
 
 
-def test_a_subdirectory_is_taken_alone_and_links_out_of_it_become_files(
+def test_a_subdirectory_is_prepared_with_the_files_above_it_and_links_out_of_it_become_files(
     repository: tuple[Path, str], target: Path, cache: Path
 ) -> None:
     ours, first = repository
-    prepare_source(recipe(GitSource(ours.as_uri(), first, "py")), target, cache=cache)
-    assert tree(target) == {"op.py": "op\n", "own": "op\n", "LICENSE": "setup\n"}
-    assert (target / "own").is_symlink()
-    assert not (target / "LICENSE").is_symlink()
+    source = recipe(GitSource(ours.as_uri(), first, "py"))
+    prepare_source(source, target, cache=cache)
+    folder = project_folder(source, target)
+    assert folder == target / "py"
+    assert tree(folder) == {"op.py": "op\n", "own": "op\n", "LICENSE": "setup\n"}
+    assert (folder / "own").is_symlink()
+    assert not (folder / "LICENSE").is_symlink()
+    whole = recipe(GitSource(ours.as_uri(), first))
+    (target / "whole").mkdir()
+    prepare_source(whole, target / "whole", cache=cache)
+    every = {name: text for name, text in tree(target / "whole").items() if not name.startswith("py/")}
+    assert every
+    assert {name: text for name, text in tree(target).items() if not name.startswith(("py/", "whole/"))} == every
 
 
 @pytest.mark.parametrize("to", ["outside", "."])
@@ -805,7 +814,7 @@ def test_a_subdirectory_that_is_a_link_out_of_the_repository_is_refused(
     source = recipe(GitSource(ours.as_uri(), commit.stdout.strip(), "sub"))
     if to == ".":
         prepare_source(source, target, cache=cache)
-        assert "op.py" in tree(target)
+        assert {"sub/op.py", "py/op.py"} <= set(tree(target))
         return
     with pytest.raises(UsageError, match="is a link that leads out of the repository"):
         prepare_source(source, target, cache=cache)
