@@ -67,8 +67,8 @@ class Check(StrEnum):
     WINDOW = "window", "The wheel links with every torch release that its METADATA allows."
     CLASH = (
         "clash",
-        "No library, shared object or op library of the wheel stands for a different one of a package of `verify"
-        " --beside`.",
+        "No library, shared object, op library or module of the wheel stands for a different one of a package of"
+        " `verify --beside`.",
     )
     # In the cell's environment.
     IMPORT = "import", "The wheel can be installed and imported in the cell's environment."

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import Version
 
 from builder.gate.acceptance import Accept
@@ -28,7 +28,7 @@ SECONDS_PER_CASE = 60
 TORCH_INDEX = "https://download.pytorch.org/whl/{variant}"
 
 
-#: What `name` in a recipe may hold in braces: 13.0 is 130, its major version 13, and torch 2.11 is 211.
+#: What `name` and `version` in a recipe may hold in braces: 13.0 is 130, its major version 13, and torch 2.11 is 211.
 PLACEHOLDERS = ("cuda", "cuda_major", "torch")
 
 
@@ -43,6 +43,14 @@ def name_pattern(name: str, torch: Torch, cuda: Cuda) -> str:
     name = re.sub(rf"(?<!\d){numbers['cuda']}(?!\d)", "{cuda}", name)
     name = re.sub(rf"(?<=cu){numbers['cuda_major']}(?!\d)|(?<=cuda){numbers['cuda_major']}(?!\d)", "{cuda_major}", name)
     return re.sub(rf"(torch|pt){numbers['torch']}(?!\d)", r"\1{torch}", name)
+
+
+def version_pattern(version: Version, torch: Torch, cuda: Cuda) -> str:
+    """The public part of a version with PLACEHOLDERS in place of the numbers of a torch and a CUDA that it contains."""
+    numbers, text = _numbers(torch, cuda), version.public
+    for name in ("cuda", "torch"):  # the number of `cuda_major` is that of many versions
+        text = re.sub(rf"(?<!\d){numbers[name]}(?!\d)", f"{{{name}}}", text)
+    return text
 
 
 @dataclass(frozen=True)
@@ -127,7 +135,7 @@ class Recipe:
 
     Attributes:
         name: name of the extension.
-        version: version of the wheel, without a local part.
+        version: version of the wheel, without a local part; with 0 for each of the PLACEHOLDERS in `version_pattern`.
         folder: absolute path of the folder that holds extension.yaml.
         source: where the source is.
         summary: one line about the extension.
@@ -154,6 +162,7 @@ class Recipe:
         max_size: bytes that the wheel file may have; 0: any number.
         memory_per_job: memory that one compiler needs at its peak, in bytes.
         pattern: distribution name of the wheel with PLACEHOLDERS; empty: `name`.
+        version_pattern: version of the wheel with PLACEHOLDERS; empty: `version`.
 
     """
 
@@ -184,10 +193,29 @@ class Recipe:
     memory_per_job: int = MEMORY_PER_JOB
     max_size: int = 0
     pattern: str = ""
+    version_pattern: str = ""
 
     def wheel_name(self, torch: Torch, cuda: Cuda) -> str:
         """The distribution name of the wheel for this torch and CUDA."""
         return (self.pattern or self.name).format_map(_numbers(torch, cuda))
+
+    def wheel_version(self, torch: Torch, cuda: Cuda) -> str:
+        """The version of the wheel for this torch and CUDA, without a local part."""
+        return self.stated_version.format_map(_numbers(torch, cuda))
+
+    @property
+    def stated_version(self) -> str:
+        """The version as extension.yaml has it, with PLACEHOLDERS."""
+        return self.version_pattern or self.version
+
+    def is_version(self, version: Version) -> bool:
+        """Whether wheels of this version may be of this recipe; the local part does not count, and 1.0 is 1.0.0."""
+        found = Version(version.public)
+        if not self.version_pattern:
+            return found == Version(Version(self.version).public)
+        number = "9876543210"  # in no version
+        written = canonicalize_version(re.sub(r"\{\w+\}", number, self.version_pattern))
+        return re.fullmatch(re.escape(written).replace(number, r"\d+"), canonicalize_version(found)) is not None
 
     def makes(self, project: str) -> bool:
         """Whether wheels of this distribution name may be of this extension, compared as pip compares names."""

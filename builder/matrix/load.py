@@ -108,7 +108,8 @@ def recipe_of(document: Document, home: Path) -> Recipe:
     return Recipe(
         name=re.sub(r"[-_]*\{\w+\}", "", model.name),
         pattern=model.name if "{" in model.name else "",
-        version=model.version,
+        version=re.sub(r"\{\w+\}", "0", model.version),
+        version_pattern=model.version if "{" in model.version else "",
         summary=model.summary,
         folder=home,
         source=_source(document, home, model.source),

@@ -235,7 +235,7 @@ def _build(rules: RecipeRules, key: GroupKey, cells: list[Cell]) -> Build:
     torch, cuda = rules.compiled_for(cells)
     return Build(
         extension=rules.recipe.name,
-        version=rules.recipe.version,
+        version=rules.recipe.wheel_version(torch, cuda),
         abi=key[1],
         torch=torch,
         cuda=cuda,

@@ -42,9 +42,8 @@ def added_text(added: Added) -> str:
     file = escape(_short(added.recipe.folder / RECIPE))
     if added.listed:
         return to_text(f"{file} is a recipe for this source already; nothing was changed")
-    lines = [
-        f"[bold]{escape(added.recipe.name)} {added.recipe.version}[/] from {escape(added.pinned.label)}{_pin(added)}"
-    ]
+    named = f"[bold]{escape(added.recipe.name)} {added.recipe.stated_version}[/]"
+    lines = [f"{named} from {escape(added.pinned.label)}{_pin(added)}"]
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):
         found = [each for each in added.draft.findings if each.question is asked] if added.draft else []
         lines += [f"{sign}{escape(each.found)} → {escape(each.consequence)}" for each in found]

@@ -38,9 +38,9 @@ def build_variables(job: CompileJob) -> dict[str, str]:
         "CMAKE_BUILD_PARALLEL_LEVEL": str(job.jobs),
         "SOURCE_DATE_EPOCH": EPOCH,
         # A source without .git, as buildfarm prepares it, has no version for setuptools-scm, hatch-vcs and others.
-        "SETUPTOOLS_SCM_PRETEND_VERSION": job.recipe.version,
-        "PBR_VERSION": job.recipe.version,
-        "POETRY_DYNAMIC_VERSIONING_BYPASS": job.recipe.version,
+        "SETUPTOOLS_SCM_PRETEND_VERSION": job.build.version,
+        "PBR_VERSION": job.build.version,
+        "POETRY_DYNAMIC_VERSIONING_BYPASS": job.build.version,
         # nvcc puts its intermediate files next to the object file. In the folder for temporary files their names would
         # hold nvcc's process id, and an object file contains the name of its source.
         "NVCC_PREPEND_FLAGS": "-objtemp",

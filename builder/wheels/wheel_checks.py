@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
 from builder.errors import BuildError
-from builder.matrix.config import RECIPE, Recipe, name_pattern
+from builder.matrix.config import RECIPE, Recipe, name_pattern, version_pattern
 from builder.records.cuda_sources import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheels.build_scripts.identity import ANSWER
@@ -50,9 +50,10 @@ def other_identity(job: CompileJob, name: str, version: Version) -> BuildError |
         differences.append(f"the name {name} instead of {job.build.wheel_name}")
         pattern = name_pattern(name, job.build.torch, job.build.cuda)
         hints.append(f"set `name: {pattern}` in {RECIPE}, or correct the name in setup.py or pyproject.toml")
-    if not has_version(recipe, version):
-        differences.append(f"the version {version.public} instead of {recipe.version}")
-        hints.append(f"set `version: {version.public}` in {RECIPE}, or correct the version of the source")
+    if Version(version.public) != Version(Version(job.build.version).public):
+        differences.append(f"the version {version.public} instead of {job.build.version}")
+        stated = version_pattern(version, job.build.torch, job.build.cuda)
+        hints.append(f"set `version: {stated}` in {RECIPE}, or correct the version of the source")
     if not differences:
         return None
     return BuildError(
@@ -83,7 +84,7 @@ def identity_question(job: CompileJob, *, expect: bool = True) -> str:
             "path": system.get("backend-path", []),
             "settings": {name: list(values) for name, values in job.recipe.config_settings.items()},
             "name": job.build.wheel_name if expect else "",
-            "version": Version(job.recipe.version).public if expect else "",
+            "version": Version(job.build.version).public if expect else "",
         }
     )
 
@@ -128,11 +129,6 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str, *
                 "to test an official wheel, use `source: {wheel: NAME, version: VERSION}`",
             ],
         )
-
-
-def has_version(recipe: Recipe, version: Version) -> bool:
-    """Whether the public part of a version is that of the recipe: 1.0 is 1.0.0."""
-    return Version(version.public) == Version(Version(recipe.version).public)
 
 
 def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:

@@ -313,6 +313,24 @@ def test_a_name_with_the_version_of_cuda(sources: Sources) -> None:
     assert "cu{cuda}`" in error.hints[0]
 
 
+def test_a_version_with_the_version_of_cuda(sources: Sources) -> None:
+    """`add` writes a pattern, which each build fills in."""
+    version = '"1.0.post" + torch.version.cuda.replace(".", "")'
+    assert 'version="1.0"' in SETUP
+    sources.write("import torch\n" + SETUP.replace('version="1.0"', f"version={version}"))
+    added = sources.add()
+    assert added.recipe.version_pattern == "1.0.post{cuda}"
+    result = sources.build()
+    assert result.error is None
+    assert result.stored is not None
+    assert result.stored.wheel.name.startswith("t0-1.0.post130+cu130")
+    recipe = sources.folder / "extension.yaml"
+    recipe.write_text(recipe.read_text().replace("1.0.post{cuda}", "1.0"))
+    error = sources.error()
+    assert "the version 1.0.post130 instead of 1.0" in error.sentence
+    assert "set `version: 1.0.post{cuda}`" in error.hints[0]
+
+
 def packaged_toolkit(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the toolkit come from the index: nvcc, cuda.h, and libraries with version numbers only."""
     monkeypatch.delenv("CUDA_HOME")

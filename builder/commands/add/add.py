@@ -17,7 +17,7 @@ from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, and_list
-from builder.matrix.config import MATRIX, RECIPE, PathSource, Recipe, Selection, name_pattern
+from builder.matrix.config import MATRIX, RECIPE, PathSource, Recipe, Selection, name_pattern, version_pattern
 from builder.matrix.load import load_matrix, load_recipe, load_recipes
 from builder.matrix.plan import make_plan
 from builder.recipes.added import Added
@@ -130,7 +130,8 @@ def _ask_backend(draft: Draft, pinned: PinnedSource, tree: Path, axes: NewAxes |
         print_warning(f"the build backend did not answer; the full output is in {log}")
         return draft
     name, version = answer
-    return inspect_source(pinned, tree, made=(name_pattern(name, build.torch, build.cuda), version))
+    axes_of = (build.torch, build.cuda)
+    return inspect_source(pinned, tree, made=(name_pattern(name, *axes_of), version_pattern(version, *axes_of)))
 
 
 def _without_source(draft: Draft) -> Iterator[Entry]:

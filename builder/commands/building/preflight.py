@@ -16,7 +16,6 @@ from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store
 from builder.wheels.job import Executor
 from builder.wheels.sources.prepare import prepare_source, source_digest
-from builder.wheels.wheel_checks import has_version
 
 
 @dataclass(frozen=True)
@@ -83,10 +82,10 @@ def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
         if not isinstance(recipe.source, PathSource) or (recipe.source.path / "PKG-INFO").exists():
             continue
         stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).stated_version
-        if stated and not has_version(recipe, Version(stated)):
+        if stated and not recipe.is_version(Version(stated)):
             found.append(
                 UsageError(
-                    f"the recipe has version {recipe.version}, and setup.py or pyproject.toml has {stated}",
+                    f"the recipe has version {recipe.stated_version}, and setup.py or pyproject.toml has {stated}",
                     where=str(recipe.folder / RECIPE),
                     hints=[f"set `version: {stated}` in {RECIPE}, or correct the version of the source"],
                 )

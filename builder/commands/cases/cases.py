@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
 from builder.commands.cases.draft_file import cases_text, missing_text
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
@@ -100,8 +102,11 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
 
 
 def _is_wheel_of(wheel: Path, recipe: Recipe) -> bool:
-    name, version, *_ = wheel.name.split("-")
-    return recipe.makes(name) and version.partition("+")[0] == recipe.version
+    try:
+        name, version, *_ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename:
+        return False
+    return recipe.makes(name) and recipe.is_version(version)
 
 
 def _drafted(

@@ -88,7 +88,7 @@ def check_source(record: Record, recipe: Recipe, cache: Path) -> None:
         f"the wheel's record has {key}: {json.dumps(old[key])}" if key in old else f"the wheel's record has no {key}"
         for key in changed
     ]
-    if recipe.version != record.build.version:
+    if recipe.wheel_version(record.build.torch, record.build.cuda) != record.build.version:
         differing.insert(0, "`version`")
     source = record.source
     if source_digest(recipe, cache=cache) != source.digest:

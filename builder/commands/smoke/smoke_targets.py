@@ -9,7 +9,6 @@ from itertools import groupby
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import Version
 
 from builder.commands.smoke.failed_builds import failed_build
 from builder.commands.smoke.wheel_recipe import (
@@ -115,10 +114,11 @@ class TargetFinder:
         except InvalidWheelFilename:
             return True  # reading the wheel explains what is wrong
         recipe = next((recipe for recipe in self.recipes if recipe.makes(project)), None)
-        if recipe is None or Version(recipe.version).public == version.public:
+        if recipe is None or recipe.is_version(version):
             return True
         print_warning(
-            f"{wheel.name} is not tested: the recipe is for version {recipe.version}; to test the wheel, name its file"
+            f"{wheel.name} is not tested: the recipe is for version {recipe.stated_version}; to test the wheel, name"
+            " its file"
         )
         return False
 

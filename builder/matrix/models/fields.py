@@ -98,6 +98,20 @@ def _torch_text(text: str) -> str:
     return text
 
 
+def _version_pattern(text: str) -> str:
+    """Refuse what is no version once numbers stand in place of the braces."""
+    try:
+        _version(re.sub(r"\{(?:cuda|cuda_major|torch)\}", "0", text))
+    except ValueError as error:
+        if "{" not in text:
+            raise
+        raise ValueError(
+            f"{text!r} is not a version; write it like 1.2.3 or 1.2.post{{cuda}}, with {{cuda}}, {{cuda_major}} and"
+            " {torch}, and without a local part"
+        ) from error
+    return text
+
+
 def _version(text: str) -> str:
     _check_length(text)
     try:
@@ -164,6 +178,8 @@ ArchName = Annotated[
     _parsed(Arch.parse),
     _json_schema("A GPU architecture such as 9.0, 9.0a or 9.0+PTX.", r"^\d+\.\d[af]?(\+PTX)?$"),
 ]
+#: A version that may hold numbers of the cell in braces, such as `1.2.post{cuda}`.
+VersionPattern = Annotated[str, AfterValidator(_version_pattern), WithJsonSchema({"type": ["string", "number"]})]
 VersionText = Annotated[str, AfterValidator(_version), WithJsonSchema({"type": ["string", "number"]})]
 Bytes = Annotated[
     int,

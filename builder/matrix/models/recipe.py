@@ -24,6 +24,7 @@ from builder.matrix.models.fields import (
     SettingName,
     Sha256,
     SpecifierText,
+    VersionPattern,
     VersionText,
     inside_tree,
 )
@@ -189,10 +190,10 @@ class RecipeModel(StrictModel):
         " major version (13), `{torch}` its torch (2.11: 211). The name of the extension is the name without these.",
         examples=["torch_scatter", "ops-cu{cuda}"],
     )
-    version: VersionText = Field(
+    version: VersionPattern = Field(
         description="Version of the extension, without a local part. buildfarm adds one: +cu130.torch211, or +cu13 for"
-        " a stable-ABI wheel.",
-        examples=["2.1.2"],
+        " a stable-ABI wheel. `{cuda}`, `{cuda_major}` and `{torch}` are filled in as in `name`.",
+        examples=["2.1.2", "1.2.post{cuda}"],
     )
     summary: str = Field(
         default="", description="One line about the extension.", examples=["Scatter operations of PyTorch Geometric"]

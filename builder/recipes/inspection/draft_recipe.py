@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import UsageError
@@ -30,10 +29,10 @@ _NO_VERSION = "0.0.0"
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 
 
-def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, Version] | None = None) -> Draft:
+def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | None = None) -> Draft:
     """Draft a recipe for the source in `tree`. Raises UsageError if there is nothing to build in it.
 
-    `made` are the name (with placeholders, see `name_pattern`) and the version that the build backend states.
+    `made` are the name and the version that the build backend states, with placeholders (see `name_pattern`).
     """
     script = read_setup_script(tree)
     native = read_native_code(tree, also=_folders_above(pinned, tree, script))
@@ -47,7 +46,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, Version] |
     version = stated.version or _tagged_version(pinned)
     if made:
         name = re.sub(r"[-_.]+", "_", made[0]).lower() if not stated.name else name
-        version = version if stated.versioned_by_git else made[1].public
+        version = version if stated.stated_version or stated.versioned_by_git else made[1]
     draft = Draft(re.sub(r"_*\{\w+\}", "", name), version or _NO_VERSION, () if made else tuple(unknown))
     _add_identity(draft, stated, name, asked=unknown if made else ())
     _add_source(draft, pinned, stated)
@@ -121,6 +120,8 @@ def _add_identity(draft: Draft, stated: Metadata, name: str, asked: Sequence[str
         draft.note(found, f"the build backend said {name} {draft.version}")
     if "{" in name:
         draft.note("the name contains the version of CUDA or torch", "buildfarm fills it in for each build")
+    if "{" in draft.version:
+        draft.note("the version contains that of CUDA or torch", "buildfarm fills it in for each build")
     if draft.version == _NO_VERSION:
         draft.ask("the version is not a constant in the source", "set `version` to the version of the wheel")
     if "name" in draft.unknown:

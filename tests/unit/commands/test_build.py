@@ -50,7 +50,6 @@ from builder.store import Store
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import find_uv
-from builder.wheels.wheel_checks import has_version
 from tests.conftest import PATIENCE, in_foreground, wait_until
 from tests.unit.canned_gate import VERDICTS
 from tests.unit.small_project import MODULE, SmallProject, small_project
@@ -479,9 +478,9 @@ def test_a_version_that_the_source_does_not_have_stops_the_run_before_the_compil
 def test_a_version_with_another_number_of_zeros_is_the_same(options: BuildOptions) -> None:
     recipe = load_recipe(next(options.matrix.parent.rglob("extension.yaml")).parent)
     assert recipe.version == "1.0"
-    assert has_version(recipe, Version("1.0.0"))
-    assert has_version(recipe, Version("1.0+local"))
-    assert not has_version(recipe, Version("1.0.1"))
+    assert recipe.is_version(Version("1.0.0"))
+    assert recipe.is_version(Version("1.0+local"))
+    assert not recipe.is_version(Version("1.0.1"))
 
 
 def test_a_full_disk_is_an_error_only_if_something_is_to_be_built(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+from packaging.version import Version
 
 from builder.errors import BuildfarmError, Exit, NothingSelectedError, UsageError
 from builder.matrix.axes import AbiClass, Cuda, Platform, Python
@@ -60,6 +61,21 @@ def test_numbers_of_the_cell_in_the_name_of_the_wheel() -> None:
         "others-cu130-torch211",
     }
     assert '"project": "ops-cu13"' in plan_to_json(plan)
+
+
+def test_numbers_of_the_cell_in_the_version_of_the_wheel() -> None:
+    stable = replace(recipe("ops", (STABLE, "")), version="1.0.post0", version_pattern="1.0.post{cuda_major}")
+    other = replace(recipe("others"), version="1.0.0", version_pattern="1.{torch}.{cuda}")
+    plan = planned(matrix(torch=["2.11"], cuda=["12.6", "13.0"], python=["3.12"]), stable, other)
+    versions = {(build.extension, build.version) for build in plan.builds}
+    assert versions == {
+        ("ops", "1.0.post12"),
+        ("ops", "1.0.post13"),
+        ("others", "1.211.126"),
+        ("others", "1.211.130"),
+    }
+    assert all(stable.is_version(Version(text)) for text in ("1.0.post12+cu12", "1.post13"))
+    assert not any(stable.is_version(Version(text)) for text in ("1.0", "1.1.post13", "1.0.post13.dev1"))
 
 
 def test_patch_releases_share_one_build_against_the_oldest() -> None:

@@ -30,7 +30,9 @@ from tests.unit.wheels.make_record import BUILD, TOOLCHAIN
 
 def job(name: str, version: str) -> CompileJob:
     recipe = replace(make.recipe("ops"), name=name, version=version)
-    return CompileJob(replace(BUILD, extension=name), recipe, TOOLCHAIN, Path(), Path(), Path("log"), 1, "", "")
+    return CompileJob(
+        replace(BUILD, extension=name, version=version), recipe, TOOLCHAIN, Path(), Path(), Path("log"), 1, "", ""
+    )
 
 
 @pytest.mark.parametrize(
