@@ -9,9 +9,9 @@ from __future__ import annotations
 #: The bytes of a wheel. Templates of images are not part of it: the name of an image covers them.
 BUILD_FORMAT = 1
 #: The facts that are read from a wheel file and kept in the store.
-FACTS_FORMAT = 1
+FACTS_FORMAT = 2
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 1
+STATIC_FORMAT = 2
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 1
 #: Verdicts of the import in the environment of a cell.
@@ -19,6 +19,6 @@ CELL_FORMAT = 1
 #: Verdicts of the op gate.
 OPS_FORMAT = 1
 #: Verdicts of the checks of `buildfarm verify` before a wheel is published.
-VERIFY_FORMAT = 1
+VERIFY_FORMAT = 2
 #: What client and workers send each other.
-PROTOCOL = 1
+PROTOCOL = 2
