@@ -14,7 +14,7 @@ from pathlib import Path
 
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
-from docker.types import LogConfig, Mount
+from docker.types import LogConfig
 
 from builder.build_log import log_size, text_since
 from builder.errors import MissingToolError
@@ -132,11 +132,10 @@ class Engine:
         with self._client() as client:
             pull_image(client, base, self.mirrors.locate(base), size)
 
-    def run_script(self, image: str, script: str, *, owner: str = "", volumes: Mapping[str, str] | None = None) -> str:
+    def run_script(self, image: str, script: str, *, owner: str = "") -> str:
         """The output of a shell script that runs in a container of an image without network.
 
         `owner` is the owner of the container, by which a later run removes the container if this run is killed.
-        `volumes` are names of engine volumes and their paths in the container; with volumes the script runs as root.
         Raises MissingToolError when the script or the engine fails.
         """
         with translate_sdk_errors(), self._raw_client(CONTAINER_TIMEOUT) as client:
@@ -149,8 +148,6 @@ class Engine:
                 # The SDK reads the output from the container's log, which the default logging driver may not keep.
                 log_config=LogConfig(type=LogConfig.types.JSON, config={}),
                 labels={OWNER_LABEL: owner} if owner else {"buildfarm.probe": "yes"},
-                user="0:0" if volumes else None,
-                mounts=[Mount(path, name, type="volume") for name, path in (volumes or {}).items()],
             )
         return bytes(output).decode()
 

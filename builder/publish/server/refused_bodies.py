@@ -1,7 +1,7 @@
 """Reads the rest of a request that is refused before its body was read.
 
-A server that closes a connection with unread bytes resets it. The client or a proxy
-then loses the answer (RFC 9112, section 9.6).
+A server that closes a connection with unread bytes resets it. The client or a proxy then loses the answer (RFC 9112,
+section 9.6).
 """
 
 from __future__ import annotations

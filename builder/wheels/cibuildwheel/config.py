@@ -145,7 +145,6 @@ def configuration(job: CompileJob, container: BuildContainer, *, mounted: Path, 
             "disable-host-mount": True,
         },
         f"manylinux-{machine(job)}-image": container.image,
-        "before-all": "",
         "before-build": _before_build(job),
         # The same front end as in the local executor.
         "build-frontend": {
