@@ -1,4 +1,4 @@
-"""The docker executor with real containers: a small C++ extension, failures, and leftovers."""
+"""The docker executor with real containers: a small C++ extension in a subfolder, failures, and leftovers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from builder.images.engine import Engine
 from builder.images.network import ca_bundle
 from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.compat import Compat
-from builder.matrix.config import ImageRule
+from builder.matrix.config import GitSource, ImageRule
 from builder.matrix.plan import Build
 from builder.store import Store
 from builder.wheelfile.facts import read_facts
@@ -44,7 +44,7 @@ print("built by", os.getuid(), "with", shutil.which("nvcc"), "of", os.environ["C
 
 torch = sysconfig.get_path("platlib") + "/torch/lib"
 flags = ["-Wl,--no-as-needed", "-lc10", "-l:libgmp.so.10"]
-toy = Extension("toy", ["toy.cpp"], library_dirs=[torch], extra_link_args=flags)
+toy = Extension("toy", ["../csrc/toy.cpp"], library_dirs=[torch], extra_link_args=flags)
 setup(name="toy", version="1.0", ext_modules=[toy])
 """
 
@@ -68,17 +68,18 @@ def executor(store: Path) -> DockerExecutor:
 def make_job(executor: DockerExecutor, tmp_path: Path) -> Callable[[str], CompileJob]:
     archs = (Arch.parse("9.0"),)
     build = Build("toy", "1.0", AbiClass.CPYTHON, CELL.torch, CELL.cuda, (CELL.python,), archs, CELL.platform, (CELL,))
-    recipe = make.recipe("toy")
+    source = GitSource("https://host.invalid/toy", "0" * 40, "bindings")
+    recipe = replace(make.recipe("toy"), source=source)
 
-    def make_it(source: str) -> CompileJob:
+    def make_it(code: str) -> CompileJob:
         assert executor.problems([build], {"toy": recipe}) == []
         toolchain = executor.toolchain(build, recipe, log=tmp_path / "log")
-        for name in ("source", "work"):
-            (tmp_path / name).mkdir()
-        (tmp_path / "source" / "setup.py").write_text(SETUP)
-        (tmp_path / "source" / "toy.cpp").write_text(source)
+        for name in ("source/bindings", "source/csrc", "work"):
+            (tmp_path / name).mkdir(parents=True)
+        (tmp_path / "source/bindings/setup.py").write_text(SETUP)
+        (tmp_path / "source/csrc/toy.cpp").write_text(code)
         digest = digest_of(uuid4().hex)
-        source_folder, work, log = (tmp_path / name for name in ("source", "work", "log"))
+        source_folder, work, log = (tmp_path / name for name in ("source/bindings", "work", "log"))
         return CompileJob(build, recipe, toolchain, source_folder, work, log, 2, digest, f"test/{digest[:16]}")
 
     return make_it

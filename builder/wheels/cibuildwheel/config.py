@@ -31,7 +31,7 @@ from builder.wheels.wheel_checks import identity_question
 #: Builds cannot write into the volume of packages. Each extension has a volume of objects, with its name after a dot.
 PACKAGES_VOLUME, OBJECTS_VOLUME = "buildfarm-packages", "buildfarm-sccache"
 
-#: Directory that cibuildwheel 4.x copies the source to.
+#: Directory to which cibuildwheel 4.x copies its working directory, `CompileJob.tree`.
 SOURCE = "/project"
 
 #: Paths in the container. The image creates those of the caches, so that they belong to the build's user.
@@ -198,7 +198,7 @@ def container_variables(job: CompileJob, container: BuildContainer, torch_index:
         **ca_variables(_CA),
         **cache_variables(_OBJECTS, f"{_JOB}/statistics", f"{_CACHE}/objects", f"{_OBJECTS}/server.sock"),
         **compiler_variables(_OBJECTS, toolkit=toolkit, site=site, cc="gcc", cxx="g++", path=container.contents.path),
-        **reuse_variables(job.source, enabled=container.compiler_cache, reuse=job.reuse),
+        **reuse_variables(job.tree, enabled=container.compiler_cache, reuse=job.reuse),
         "BUILDFARM_JOB_DIR": _JOB,
         "BUILDFARM_PACKAGES": _PACKAGES,
         "BUILDFARM_PREFIX": prefix,
@@ -224,7 +224,8 @@ def _before_build(job: CompileJob) -> str:
     if not question:
         return prepare
     python = f"{python_prefix(job.toolchain.python)}/bin/python"
-    return f"{prepare} && {_script('check-identity')} {shlex.join([python, SOURCE, question])}"
+    project = str(PurePosixPath(SOURCE, job.source.relative_to(job.tree)))
+    return f"{prepare} && {_script('check-identity')} {shlex.join([python, project, question])}"
 
 
 def _script(command: str) -> str:

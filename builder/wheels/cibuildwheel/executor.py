@@ -190,7 +190,7 @@ class DockerExecutor:
         status: int | None = None
         try:
             with report_stages(job.log, start, stage), writable_root_directory(self._engine, job.owner):
-                status = run(argv, log=job.log, owner=job.owner, cwd=job.source, env=variables)
+                status = run(argv, log=job.log, owner=job.owner, cwd=job.tree, env=variables)
         finally:
             # Also after an interrupt, which kills cibuildwheel but not its container.
             self._clean_up(job)

@@ -149,7 +149,7 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
     if answer and (differs := other_identity(job, *answer)):
         return differs
     if step.stage == "compile":
-        return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines], tree=job.source)
+        return compile_failure(job, status, SOURCE, [line.removeprefix("::error::") for line in lines], tree=job.tree)
     if disk_is_full(lines):
         return error(f"the disk is full ({step.stage} stage); unfinished files were deleted", DISK_HINT)
     if was_killed(lines):

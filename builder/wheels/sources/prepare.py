@@ -118,7 +118,9 @@ def _digest(recipe: Recipe, files: Mapping[str, bytes]) -> str:
         case SdistSource(sha256=sha256):
             digest.update(f"sdist {sha256.lower()}\n".encode())
         case GitSource(revision=revision, subdirectory=subdirectory):
-            digest.update(f"git {revision} {subdirectory}\n".encode())
+            # Wheels of older versions of buildfarm are built again: their builds had only the folder.
+            inside = f"{subdirectory} of the whole repository" if subdirectory else ""
+            digest.update(f"git {revision} {inside}\n".encode())
         case WheelSource(project=project, version=version):
             digest.update(f"wheel {project} {version}\n".encode())
     for patch in recipe.patches:
