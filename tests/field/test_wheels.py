@@ -184,8 +184,9 @@ def test_8_a_library_for_each_cuda(tmp_path: Path) -> None:
 @pytest.mark.network
 @pytest.mark.slow
 def test_8_and_15_in_a_cell(farm: Farm, store: Path, tmp_path: Path) -> None:
-    """No advice to import libraries for another CUDA, or copies of one library."""
-    eight = w0(tmp_path, "t8", "1.0", "py3-none-manylinux_2_34_x86_64", per_cuda(tmp_path), requires=("torch",))
+    """No advice to import libraries for another CUDA, or copies of one library. A file of both wheels is named (29)."""
+    files = per_cuda(tmp_path) | {"t8_and_t15.py": b"mine = 8\n"}
+    eight = w0(tmp_path, "t8", "1.0", "py3-none-manylinux_2_34_x86_64", files, requires=("torch",))
     copy = lib("int x(void) { return 2; }", "-Wl,-soname,libx.so.1")
     copies = {f"t15/libx.so{end}": copy for end in ("", ".1", ".1.2")}
     load = b"import ctypes, os\nctypes.CDLL(os.path.join(os.path.dirname(__file__), 'libx.so.1'))\n"
@@ -194,7 +195,7 @@ def test_8_and_15_in_a_cell(farm: Farm, store: Path, tmp_path: Path) -> None:
         "t15",
         "1.0",
         "py3-none-manylinux_2_34_x86_64",
-        {"t15/__init__.py": load} | copies,
+        {"t15/__init__.py": load, "t8_and_t15.py": b"mine = 15\n"} | copies,
         requires=("torch",),
     )
     python = "{}.{}".format(*sys.version_info)
@@ -204,6 +205,7 @@ def test_8_and_15_in_a_cell(farm: Farm, store: Path, tmp_path: Path) -> None:
     for result in json.loads(done.out):
         loaded = next(proof for proof in result["proofs"] if proof["check"] == "loaded")
         assert loaded["verdict"] == "passed", loaded
+    assert f"warning: {fifteen.name}: t8 1.0 also installs t8_and_t15.py, with a different content" in done.err
 
 
 #: What TORCH_LIBRARY(_C, m) leaves in the symbol table: a local function.

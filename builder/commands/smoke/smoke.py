@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import cast
 
+from packaging.utils import canonicalize_name
+
 from builder.commands.axes import matrix_or_options
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.protocol import Settings
@@ -20,6 +22,7 @@ from builder.commands.smoke.wheel_recipe import selected_recipes
 from builder.errors import UsageError
 from builder.gate.outcome import Answer
 from builder.gate.pack import pack_file
+from builder.log import print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix, Selection
 from builder.matrix.load import load_matrix, load_recipes
@@ -28,12 +31,15 @@ from builder.proof import Proof
 from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
+from builder.proofs.verify.clash import Together, clashes_together, files_of
 from builder.publish.report import smoke_report_json
 from builder.publish.runs.markdown import append_summary
 from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store
 from builder.timeline.recorder import Recorder
+from builder.wheelfile.exports import read_op_libraries
+from builder.wheelfile.facts import open_wheel, read_facts
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
         cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress, recorder = finder.find(options.wheels, options.dist), Progress(), Recorder(store.owner(""))
+    _warn_of_clashes(targets)
     kept = Kept(store, recorder, targets)
     with recorder.recording(), progress.shown():
         if cells is None:
@@ -101,6 +108,26 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     run = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
     if options.summary:
         append_summary(options.summary, run)
+
+
+def _warn_of_clashes(targets: Sequence[SmokeTarget]) -> None:
+    """Print what keeps wheels of different projects from being used together. Each cell tests one wheel alone."""
+    if len({_project(target) for target in targets}) < 2:
+        return
+    seen: list[Together] = []
+    for target in targets:
+        facts = read_facts(target.wheel)
+        with open_wheel(target.wheel) as wheel:
+            libraries, files = read_op_libraries(wheel, facts.libraries), files_of(wheel)
+        name = f"{facts.name} {facts.version}"
+        own = Together(_project(target), name, frozenset(target.cells), libraries, files)
+        for sentence in clashes_together(own, seen):
+            print_warning(f"{target.wheel.name}: {sentence}")
+        seen.append(own)
+
+
+def _project(target: SmokeTarget) -> str:
+    return canonicalize_name(target.wheel.name.partition("-")[0])
 
 
 def _smoke_cell(
