@@ -126,6 +126,11 @@ def reports(name: str, text: str) -> re.Match[str] | None:
     return _by_id()[name].forms[0].search(plain_quotes(text))
 
 
+def hint_of(name: str) -> str:
+    """What to do about the failure with this id. Raises KeyError for an unknown id."""
+    return _by_id()[name].hint
+
+
 @cache
 def _by_id() -> dict[str, KnownError]:
     return {error.id: error for error in knowledge().errors if error.id}

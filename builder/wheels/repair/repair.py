@@ -22,6 +22,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.build_log import log_size, text_since
+from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, UsageError
 from builder.process import run
 from builder.records.record import Record
@@ -230,10 +231,10 @@ def _auditwheel(
     if status == 0 and len(made) == 1:
         return made[0]
     talk = text_since(log, start)
-    if policy == "auto" and "couldn't detect libc" in talk:  # a module that needs nothing, not even the C library
+    if policy == "auto" and reports("auditwheel-no-libc", talk):  # a module that needs nothing, not even the C library
         shutil.rmtree(folder)
         return _auditwheel(raw, folder, provided, policy=_lowest_policy(), log=log, owner=owner)
-    if missing := re.search(r'required library "(?P<name>[^"]+)" could not be located', talk):
+    if missing := reports("auditwheel-no-library", talk):
         raise _failure(
             raw,
             log,

@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
-from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.diagnosis.known_errors import hint_of, reports
+from builder.errors import DISK_HINT, BuildfarmError, MissingToolError, UsageError
 from builder.matrix.config import GitSource
 from builder.untrusted.masking import mask_credentials
 
@@ -179,11 +180,13 @@ def _credentials(url: str) -> dict[str, str]:
 def _failure(source: GitSource, verb: str, output: str) -> BuildfarmError:
     fatal = [line for line in output.splitlines() if line.startswith(("fatal:", "error:"))]
     detail = (fatal or output.strip().splitlines() or ["git printed no reason"])[0]
+    hints = ["check the URL and the network", "a later run needs no network, because the commit is stored"]
+    if reports("disk-full", output):
+        hints = [DISK_HINT]
+    elif reports("git-login", output):
+        hints = [hint_of("git-login")]
+    elif reports("untrusted", output):
+        hints = ["set GIT_SSL_CAINFO to a CA bundle that contains the CA of your proxy or server"]
     return MissingToolError(
-        f"git {verb} failed: {mask_credentials(detail)}",
-        where=mask_credentials(source.url),
-        hints=(
-            "check the URL and the network",
-            "the network is needed only once: after a successful fetch, later runs use the stored commit",
-        ),
+        f"git {verb} failed: {mask_credentials(detail)}", where=mask_credentials(source.url), hints=hints
     )

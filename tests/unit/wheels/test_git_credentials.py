@@ -88,6 +88,13 @@ def test_a_wrong_password_is_not_printed(server: tuple[str, str], tmp_path: Path
     assert "***" in caught.value.where
 
 
+@pytest.mark.parametrize("user", ["", "robot:wr0ng@"])
+def test_a_private_repository(server: tuple[str, str], tmp_path: Path, user: str) -> None:
+    with pytest.raises(MissingToolError) as caught:
+        checkout(GitSource(f"http://{user}{server[0]}", server[1]), cache=tmp_path)
+    assert "an access token and `@` before the host" in "".join(caught.value.hints)
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [
