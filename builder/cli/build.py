@@ -28,13 +28,13 @@ from builder.cli.options import (
     JsonOption,
     JunitOption,
     MatrixOption,
+    MinorMismatchOption,
     NoCompilerCacheOption,
     NoPullOption,
     NoPythonDownloadsOption,
     PythonOption,
     QuietOption,
-    ReproveOption,
-    StandInOption,
+    RecheckOption,
     StoreOption,
     TorchOption,
     VerboseOption,
@@ -48,12 +48,12 @@ from builder.commands.building.options import BuildOptions
 from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit
 from builder.log import print_error, print_line, set_verbosity
-from builder.matrix.axes import Arch
 from builder.matrix.config import MATRIX, Selection
 from builder.publish.plan_text import dry_run_json, dry_run_text
 
 if TYPE_CHECKING:
     from builder.commands.building.build import BuildOutcome
+    from builder.recipes.added import Added
 
 EXAMPLES = examples(
     "buildfarm build --torch 2.2 --cuda 12.1",
@@ -75,10 +75,10 @@ def build(
     image: ImageOption = None,
     no_pull: NoPullOption = False,
     jobs: JobsOption = None,
-    stand_in: StandInOption = False,
+    minor_mismatch: MinorMismatchOption = False,
     no_compiler_cache: NoCompilerCacheOption = False,
     no_python_downloads: NoPythonDownloadsOption = False,
-    reprove: ReproveOption = False,
+    recheck: RecheckOption = False,
     scheduler: SchedulerOption = None,
     prove_on: ProveOnOption = None,
     plain_tcp: PlainTcpOption = False,
@@ -94,7 +94,9 @@ def build(
 ) -> None:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
     set_verbosity(quiet=quiet, verbose=verbose)
-    archs, ext = _chosen(arch, ext, source, matrix, selection(torch, cuda, python, None), store)
+    archs = architectures(arch)  # may raise; so before a recipe is written
+    added = _added(source, matrix, selection(torch, cuda, python, None), store, write=not dry_run)
+    ext = [*(ext or ()), *([added.recipe.name] if added else ())]
     options = BuildOptions(
         matrix=matrix,
         select=selection(torch, cuda, python, ext),
@@ -103,31 +105,27 @@ def build(
         image=image,
         pull=not no_pull,
         jobs=jobs,
-        stand_in=stand_in,
+        minor_mismatch=minor_mismatch,
         compiler_cache=not no_compiler_cache,
         python_downloads=not no_python_downloads,
-        reprove=reprove,
+        recheck=recheck,
         store=store,
         dist=dist.absolute(),
         summary=summary,
         remote=remote_options(scheduler, prove_on, plain_tcp=plain_tcp, worker_timeout=worker_timeout),
     )
-    _run(options, dist, junit, dry_run=dry_run, as_json=as_json)
-
-
-def _run(options: BuildOptions, dist: Path, junit: Path | None, *, dry_run: bool, as_json: bool) -> None:
+    if dry_run:
+        return _print_dry_run(options, added, as_json=as_json)
     from builder.commands.building.build import run_build  # noqa: PLC0415 - loads slowly
 
-    if dry_run:
-        return _print_dry_run(options, as_json=as_json)
     return _finish(dist, run_build(options), junit, as_json=as_json)
 
 
-def _print_dry_run(options: BuildOptions, *, as_json: bool) -> None:
+def _print_dry_run(options: BuildOptions, added: Added | None, *, as_json: bool) -> None:
     """Print what a run would compile."""
     from builder.commands.building.build import dry_run, hint_of  # noqa: PLC0415
 
-    builds = dry_run(options)
+    builds = dry_run(options, added)
     print_data(dry_run_json(builds) if as_json else dry_run_text(builds, hint_of(options, builds)))
 
 
@@ -146,25 +144,13 @@ def _finish(dist: Path, outcome: BuildOutcome, junit: Path | None, *, as_json: b
     raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
 
 
-def _chosen(
-    arch: list[str] | None,
-    ext: list[str] | None,
-    source: str | None,
-    matrix: Path,
-    select: Selection,
-    store: Path | None,
-) -> tuple[tuple[Arch, ...], list[str]]:
-    """The architectures and the extensions. Architectures that are wrong raise before a recipe is written."""
-    return architectures(arch), [*(ext or ()), *_added(source, matrix, select, store)]
-
-
-def _added(source: str | None, matrix: Path, select: Selection, store: Path | None) -> list[str]:
-    """Add the source, if any, to the project; print what was found to stderr; return the name of the extension."""
+def _added(source: str | None, matrix: Path, select: Selection, store: Path | None, *, write: bool) -> Added | None:
+    """Add the source, if any, to the project; print what was found to stderr."""
     if not source:
-        return []
+        return None
     from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
     from builder.recipes.added import added_text  # noqa: PLC0415
 
-    added = run_add(AddOptions(source, matrix, select, store))
+    added = run_add(AddOptions(source, matrix, select, store, write=write))
     print_line(added_text(added).rstrip())
-    return [added.recipe.name]
+    return added

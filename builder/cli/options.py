@@ -146,8 +146,8 @@ BuildDryRunOption = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Print which wheels are already built and which would be compiled, and stop. With SOURCE, the recipe is"
-        " written nevertheless.",
+        help="Print which wheels are already built and which would be compiled, and stop. Writes no file of the"
+        " project.",
     ),
 ]
 QuietOption = Annotated[
@@ -173,10 +173,10 @@ ExecutorOption = Annotated[
         " index, else docker.",
     ),
 ]
-StandInOption = Annotated[
+MinorMismatchOption = Annotated[
     bool,
     typer.Option(
-        "--stand-in",
+        "--allow-cuda-minor-mismatch",
         help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the"
         " toolkit.",
     ),
@@ -195,10 +195,10 @@ NoPythonDownloadsOption = Annotated[
         help="Do not download Pythons that this machine lacks. Same as UV_PYTHON_DOWNLOADS=never.",
     ),
 ]
-ReproveOption = Annotated[
+RecheckOption = Annotated[
     bool,
     typer.Option(
-        "--reprove", help="Run every check of the selected wheels again, also checks that passed or failed before."
+        "--recheck", help="Run every check of the selected wheels again, also checks that passed or failed before."
     ),
 ]
 DistOption = Annotated[

@@ -55,6 +55,7 @@ def rebuild(
     result = verb.run_rebuild(
         verb.RebuildOptions(wheel, matrix, image, not no_pull, jobs, not no_python_downloads, store, out)
     )
-    if verify:
+    if verify or as_json:
         print_data(rebuild_json(result) if as_json else rebuild_text(result))
+    if verify:
         raise typer.Exit(int(Exit.OK if result.equal else Exit.FAILED))

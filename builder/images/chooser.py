@@ -20,15 +20,17 @@ from builder.matrix.plan import Build
 class ImageChooser:
     """Chooses the base image, the compiler and the Python of every image. The same input gives the same images."""
 
-    def __init__(self, matrix: Matrix, compat: Compat, lock: Mapping[str, str], *, stand_in: bool = False) -> None:
+    def __init__(
+        self, matrix: Matrix, compat: Compat, lock: Mapping[str, str], *, minor_mismatch: bool = False
+    ) -> None:
         """`lock` has digests of base images; a base image without one is used by its tag.
 
-        `stand_in` allows an undeclared stand-in: a toolkit of the cell's major version and a different minor version.
+        `minor_mismatch` allows an undeclared toolkit of the cell's major version and a different minor version.
         """
         self._rules = matrix.images
         self._compat = compat
         self._lock = lock
-        self._stand_in = stand_in
+        self._minor_mismatch = minor_mismatch
 
     def build_image(self, build: Build) -> BuildImage:
         """The image for a build. Raises UsageError when no known base image has a supported compiler."""
@@ -56,7 +58,7 @@ class ImageChooser:
             gcc=gcc,
             gcc_range=(gcc, gcc) if gcc else gcc_range,
             toolkit=self._toolkit(rule, build),
-            any_minor=self._stand_in,
+            any_minor=self._minor_mismatch,
             tools=self._tools(rule, build.platform),
             pythons=self._python(build.pythons, rule, build.platform),
         )
@@ -67,7 +69,7 @@ class ImageChooser:
             return gcc_range
         if rule.toolkit.major != build.cuda.major:
             raise UsageError(
-                f"a toolkit of CUDA {rule.toolkit} cannot stand in for CUDA {build.cuda}: the major versions differ",
+                f"a toolkit of CUDA {rule.toolkit} cannot build for CUDA {build.cuda}: the major versions differ",
                 where=f"images, {rule.image}",
                 hints=["narrow the pattern of `cells`, or name a different image for these cells"],
             )

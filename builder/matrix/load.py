@@ -37,18 +37,26 @@ from builder.matrix.plan import Plan, make_plan
 from builder.matrix.yaml_document import Document, Key, read_document
 
 
-def read_plan(path: Path, select: Selection, archs: tuple[Arch, ...] = ()) -> tuple[Matrix, dict[str, Recipe], Plan]:
+def read_plan(
+    path: Path,
+    select: Selection,
+    archs: tuple[Arch, ...] = (),
+    *,
+    new: Matrix | None = None,
+    more: Sequence[Recipe] = (),
+) -> tuple[Matrix, dict[str, Recipe], Plan]:
     """Read matrix.yaml and its recipes, and plan the selection; return the matrix, the recipes by name, and the plan.
 
-    `archs`, unless empty, replace the GPU architectures of the matrix and of the recipes.
+    `archs`, unless empty, replace the GPU architectures of the matrix and of the recipes. `new` is the matrix of a file
+    that does not exist yet, and `more` are recipes that it does not list.
 
     Raises:
         UsageError: a file or the selection is wrong.
         NothingSelectedError: no cell is left of the selection.
 
     """
-    matrix = load_matrix(path)
-    recipes = load_recipes(matrix)
+    matrix = new or load_matrix(path)
+    recipes = (*load_recipes(matrix), *more)
     if archs:
         matrix = replace(matrix, archs=archs)
         recipes = tuple(replace(recipe, archs=()) for recipe in recipes)

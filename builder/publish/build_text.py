@@ -134,8 +134,8 @@ def _notes(result: BuildResult) -> list[str]:
     lines += [f"remark: {result.build}: {line}" for line in remark_lines(result.proofs)]
     lines += [f"accepted: {result.build}: {line}" for line in accepted_lines(result.proofs)]
     lines += [f"{result.build}: {line}" for line in gpu_lines(result.proofs)] + not_run_lines(result.proofs)
-    if result.toolchain and (wanted := result.toolchain.stand_in_for):
-        lines.append(f"{result.build}: compiled with CUDA {result.toolchain.nvcc}, a stand-in for CUDA {wanted}")
+    if result.toolchain and (wanted := result.toolchain.requested_cuda):
+        lines.append(f"{result.build}: compiled with CUDA {result.toolchain.nvcc} instead of CUDA {wanted}")
     if beyond := beyond_plan_line(result):
         lines.append(f"remark: {beyond}")
     if result.stored and not result.reused and (objects := result.stored.record.objects):

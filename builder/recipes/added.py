@@ -26,6 +26,7 @@ class Added:
         axes: the versions in that file if `add` created it, else None.
         draft: what the inspection found, or None if there was a recipe already.
         listed: whether matrix.yaml had that recipe already.
+        written: whether the files were written, or would be.
 
     """
 
@@ -35,6 +36,7 @@ class Added:
     axes: NewAxes | None
     draft: Draft | None
     listed: bool = False
+    written: bool = True
 
 
 def added_text(added: Added) -> str:
@@ -47,9 +49,10 @@ def added_text(added: Added) -> str:
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):
         found = [each for each in added.draft.findings if each.question is asked] if added.draft else []
         lines += [f"{sign}{escape(each.found)} → {escape(each.consequence)}" for each in found]
-    lines.append(f"wrote {file}" if added.draft else f"used {file} unchanged")
+    wrote, extends = ("wrote", "added") if added.written else ("would write", "would add")
+    lines.append(f"{wrote} {file}" if added.draft else f"used {file} unchanged")
     matrix = escape(_short(added.matrix))
-    extended = f"wrote {matrix}: {added.axes}" if added.axes else f"added the folder to `extensions` in {matrix}"
+    extended = f"{wrote} {matrix}: {added.axes}" if added.axes else f"{extends} the folder to `extensions` in {matrix}"
     return to_text(*lines, extended)
 
 

@@ -166,7 +166,7 @@ class Record:
         toolchain: what compiled it.
         source: what it was compiled from.
         settings: what the recipe set.
-        stand_in: whether a CUDA toolkit of another minor version was allowed (`--stand-in`).
+        minor_mismatch: whether a CUDA toolkit of another minor version was allowed (`--allow-cuda-minor-mismatch`).
 
     """
 
@@ -174,14 +174,14 @@ class Record:
     toolchain: Toolchain
     source: SourceRecord
     settings: RecipeSettings
-    stand_in: bool = False
+    minor_mismatch: bool = False
 
     @classmethod
     def of(
-        cls, build: Build, recipe: Recipe, toolchain: Toolchain, source_digest: str, *, stand_in: bool = False
+        cls, build: Build, recipe: Recipe, toolchain: Toolchain, source_digest: str, *, minor_mismatch: bool = False
     ) -> Record:
         """The record of a build that is being made; raises OSError for a patch that cannot be read."""
-        return cls(build, toolchain, SourceRecord.of(recipe, source_digest), RecipeSettings.of(recipe), stand_in)
+        return cls(build, toolchain, SourceRecord.of(recipe, source_digest), RecipeSettings.of(recipe), minor_mismatch)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""
@@ -200,7 +200,7 @@ class Record:
             "executor": toolchain.executor,
             "python": str(toolchain.python),
             "toolchain": {str(part): mask_credentials(text) for part, text in toolchain.parts().items()},
-            "stand_in": self.stand_in,
+            "stand_in": self.minor_mismatch,
             "source": self.source.to_json(),
             "recipe": self.settings.to_json(),
         }

@@ -30,7 +30,7 @@ class Part(StrEnum):
     PYTHON_VERSION = "python"
     SCCACHE = "sccache"
     SCRIPTS = "scripts"
-    STAND_IN_FOR = "stands in for"
+    REQUESTED_CUDA = "stands in for"
     UV = "uv"
     ZLIB = "zlib"
 
@@ -56,7 +56,7 @@ class Toolchain:
         cxx: name and version of the C++ compiler, `g++ 12.2.0`.
         cc: file name of the C compiler.
         nvcc: version of nvcc, `13.0.88`; empty where none is known.
-        stand_in_for: the requested CUDA, when nvcc has a different minor version.
+        requested_cuda: the requested CUDA, when nvcc has a different minor version.
         uv, cibuildwheel: version of the front end that ran the build.
         auditwheel, cyclonedx, patchelf, zlib: versions of what repairs the wheel.
         sccache: version of the local compiler cache; images bring their own.
@@ -75,7 +75,7 @@ class Toolchain:
     cxx: str | None = None
     cc: str | None = None
     nvcc: str | None = None
-    stand_in_for: Cuda | None = None
+    requested_cuda: Cuda | None = None
     uv: str | None = None
     cibuildwheel: str | None = None
     auditwheel: str | None = None
@@ -109,11 +109,11 @@ class Toolchain:
         """Read what `parts` wrote; raises ValueError for an unknown part, BuildfarmError for a malformed version."""
         values = {Part(key): str(text) for key, text in parts.items()}
         packages = values.pop(Part.PACKAGES, "").split()
-        stand_in_for = values.pop(Part.STAND_IN_FOR, None)
+        requested_cuda = values.pop(Part.REQUESTED_CUDA, None)
         return cls(
             executor=executor,
             python=python,
             packages=tuple(packages),
-            stand_in_for=Cuda.parse(stand_in_for.removeprefix("CUDA ")) if stand_in_for else None,
+            requested_cuda=Cuda.parse(requested_cuda.removeprefix("CUDA ")) if requested_cuda else None,
             **{part.name.lower(): text for part, text in values.items()},
         )

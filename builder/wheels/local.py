@@ -71,7 +71,7 @@ class LocalExecutor:
         self,
         environments: Environments,
         *,
-        stand_in: bool = False,
+        minor_mismatch: bool = False,
         packages: Sequence[str] = (),
         compiler_cache: bool = True,
     ) -> None:
@@ -80,7 +80,7 @@ class LocalExecutor:
         `compiler_cache` is whether compilers run through sccache, if this machine has it.
         """
         self._environments = environments
-        self._stand_in = stand_in
+        self._minor_mismatch = minor_mismatch
         self._compiler_cache = compiler_cache
         self._packages = tuple(packages)
         self._warned = False
@@ -139,7 +139,7 @@ class LocalExecutor:
 
     def _identity(self, build: Build, packages: Sequence[str]) -> Toolchain:
         python = self._python_for(build)
-        toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
+        toolkit = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch)
         compiler = self._compiler_for(build)
         program = find_sccache()
         return with_repair_tools(
@@ -151,7 +151,7 @@ class LocalExecutor:
                 cxx=f"{Path(compiler.cxx).name} {compiler.version}",
                 cc=Path(compiler.cc).name,
                 nvcc=toolkit.version if toolkit.home else locked_version(packages, "nvidia-cuda-nvcc"),
-                stand_in_for=toolkit.stand_in_for,
+                requested_cuda=toolkit.requested_cuda,
                 uv=version("uv"),
                 sccache=sccache_version(program) if program and self._compiler_cache else None,
             )
@@ -198,7 +198,7 @@ class LocalExecutor:
         """
         stage("environment")
         environment = self._environment(job.build, job.recipe, job.log)
-        toolkit = find_toolkit(job.build.cuda, stand_in=self._stand_in)
+        toolkit = find_toolkit(job.build.cuda, minor_mismatch=self._minor_mismatch)
         home = toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not toolkit.home:
             link_toolkit(home, self._compiler_for(job.build).cc)
@@ -301,7 +301,7 @@ class LocalExecutor:
         return requirements, self._environments.torch_index(build.torch, build.cuda)
 
     def _recipe_requirements(self, build: Build, recipe: Recipe) -> list[str]:
-        packaged = find_toolkit(build.cuda, stand_in=self._stand_in).home is None
+        packaged = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch).home is None
         return build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
 
     def _python_for(self, build: Build) -> Python:
@@ -315,8 +315,8 @@ class LocalExecutor:
         return build.pythons[0]
 
     def _compiler_for(self, build: Build) -> HostCompiler:
-        """A host compiler that the toolkit's own nvcc accepts, also when the toolkit is a stand-in."""
-        toolkit = find_toolkit(build.cuda, stand_in=self._stand_in)
+        """A host compiler that the toolkit's own nvcc accepts, also when its minor version differs from the cell's."""
+        toolkit = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch)
         return find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])), build.torch)
 
 

@@ -26,14 +26,14 @@ from builder.wheels.wheel_checks import (
 
 
 def make_wheel(
-    job: CompileJob, source: str, executor: Executor, stage: Callable[[str], None], *, stand_in: bool = False
+    job: CompileJob, source: str, executor: Executor, stage: Callable[[str], None], *, minor_mismatch: bool = False
 ) -> tuple[Path, BuildRecord]:
     """Make the wheel in `job.work` from `job.source`, whose digest is `source`; returns it with the store's record.
 
     Raises BuildError.
     """
     started, clock = datetime.now(UTC).replace(microsecond=0), time.monotonic()
-    record = Record.of(job.build, job.recipe, job.toolchain, source, stand_in=stand_in)
+    record = Record.of(job.build, job.recipe, job.toolchain, source, minor_mismatch=minor_mismatch)
     if unmet := unmet_requirements(job.source, job.toolchain.packages):
         print_warning(
             f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"

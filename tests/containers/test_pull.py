@@ -53,8 +53,8 @@ def own(registry: LocalRegistry, tmp_path: Path) -> Iterator[dict[str, str]]:
 def test_the_headline_command(farm: Farm, registry: LocalRegistry, own: dict[str, str], tmp_path: Path) -> None:
     """`buildfarm build --torch 2.2 --cuda 12.1` with the repository's matrix.yaml; only the mirror is configured.
 
-    Two options save time: one extension and one GPU architecture. `--stand-in` accepts CUDA 12.4, because the packages
-    of the substitute have no CUDA 12.1.
+    Two options save time: one extension and one GPU architecture. `--allow-cuda-minor-mismatch` accepts CUDA 12.4,
+    because the packages of the substitute have no CUDA 12.1.
     """
     command = ("build", "--torch", "2.2", "--cuda", "12.1", "--dist", tmp_path / "dist")
     refused = farm(*command, "--no-pull", env=own)
@@ -62,7 +62,7 @@ def test_the_headline_command(farm: Farm, registry: LocalRegistry, own: dict[str
     assert f"{CUDA_IMAGE}: this base image is not on this machine, and `--no-pull` forbids a pull" in refused.err
     assert "This machine: no CUDA 12.1 toolkit on this machine." in refused.err
 
-    ran = farm(*command, "--ext", "ms_deform_attn", "--arch", "9.0", "--stand-in", env=own)
+    ran = farm(*command, "--ext", "ms_deform_attn", "--arch", "9.0", "--allow-cuda-minor-mismatch", env=own)
     assert_proven(ran, tmp_path, {f"torch2.2.2-cu121-cp{minor}" for minor in (310, 311, 312)})
     assert "executor: docker (no CUDA 12.1 toolkit on this machine)" in ran.err
     announced = rf"pulling 2 base images \(.* MB compressed\): {CUDA_IMAGE} \(.* MB\), quay.io/{PYTHONS_IMAGE} \("
@@ -72,7 +72,7 @@ def test_the_headline_command(farm: Farm, registry: LocalRegistry, own: dict[str
     assert [wheel.name.split("-")[:4] for wheel in wheels] == [
         ["ms_deform_attn", "0.1.0+cu121.torch22", f"cp{minor}", f"cp{minor}"] for minor in (310, 311, 312)
     ]
-    assert ran.out.count("compiled with CUDA 12.4.131, a stand-in for CUDA 12.1") == 3
+    assert ran.out.count("compiled with CUDA 12.4.131 instead of CUDA 12.1") == 3
     for wheel in wheels:
         toolchain = record(wheel)["toolchain"]
         assert (toolchain["nvcc"], toolchain["stands in for"]) == ("12.4.131", "CUDA 12.1")
@@ -80,7 +80,7 @@ def test_the_headline_command(farm: Farm, registry: LocalRegistry, own: dict[str
         assert CUDA_IMAGE in json.dumps(record(wheel))
         assert registry.address not in json.dumps(record(wheel)), "a record names the original image"
 
-    again = farm(*command, "--ext", "ms_deform_attn", "--arch", "9.0", "--stand-in", env=own)
+    again = farm(*command, "--ext", "ms_deform_attn", "--arch", "9.0", "--allow-cuda-minor-mismatch", env=own)
     assert "pull" not in again.err
     assert again.err.count("already built") == 3
 
@@ -99,7 +99,7 @@ def test_pinned_images_are_found_after_a_pull_from_the_mirror(
     remove_images(registry.address)
 
     matrix, _, plan = read_plan(tmp_path / "matrix.yaml", Selection(("2.2",), ("12.1",), ("3.11",)))
-    image = ImageChooser(matrix, Compat.load(), lock, stand_in=True).build_image(plan.builds[0])
+    image = ImageChooser(matrix, Compat.load(), lock, minor_mismatch=True).build_image(plan.builds[0])
     assert image.base == f"{CUDA_IMAGE}@{lock[CUDA_IMAGE]}"
     engine = Engine(Mirrors({"docker.io": registry.address, "quay.io": registry.address}))
     log = tmp_path / "log"

@@ -242,17 +242,27 @@ def test_the_options_reach_run_build(call: Call, monkeypatch: pytest.MonkeyPatch
     call("build")
     call(
         *("build", "--torch", "2.11", "--torch", "2.12", "--cuda", "13.0", "--python", "3.12", "--ext", "ops"),
-        *("--arch", "9.0+PTX,8.0", "--arch", "8.0;8.6", "--executor", "local", "--jobs", "3", "--stand-in"),
+        *(
+            "--arch",
+            "9.0+PTX,8.0",
+            "--arch",
+            "8.0;8.6",
+            "--executor",
+            "local",
+            "--jobs",
+            "3",
+            "--allow-cuda-minor-mismatch",
+        ),
         *("--store", "kept", "--dist", "out", "--matrix", "other.yaml"),
     )
     plain, full = calls
-    expected: dict[str, Any] = {"executor": "auto", "jobs": None, "stand_in": False, "store": None, "archs": ()}
+    expected: dict[str, Any] = {"executor": "auto", "jobs": None, "minor_mismatch": False, "store": None, "archs": ()}
     assert {name: getattr(plain, name) for name in expected} == expected
     assert (plain.matrix, plain.dist) == (Path("matrix.yaml"), tmp_path / "dist")
     assert full.select.torch == ("2.11", "2.12")
     assert (full.select.cuda, full.select.python, full.select.extensions) == (("13.0",), ("3.12",), ("ops",))
     assert [str(arch) for arch in full.archs] == ["8.0", "8.6", "9.0+PTX"]
-    assert (full.executor, full.jobs, full.stand_in) == ("local", 3, True)
+    assert (full.executor, full.jobs, full.minor_mismatch) == ("local", 3, True)
     assert (full.store, full.dist, full.matrix) == (Path("kept"), tmp_path / "out", Path("other.yaml"))
 
 

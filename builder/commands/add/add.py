@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -18,8 +19,9 @@ from builder.log import print_line, print_warning
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, RECIPE, PathSource, Recipe, Selection, name_pattern, version_pattern
-from builder.matrix.load import load_matrix, load_recipe, load_recipes
+from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
 from builder.matrix.plan import make_plan
+from builder.matrix.yaml_document import read_document
 from builder.recipes.added import Added
 from builder.recipes.fetch import PinnedSource, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
@@ -44,6 +46,7 @@ class AddOptions:
         select: the versions of a new matrix.yaml.
         store: its folder, or None for the user's default store.
         archs: GPU architectures of a new matrix.yaml; without any, it has no key `archs`.
+        write: whether the files are written; without it, the build backend is not asked either.
 
     """
 
@@ -52,6 +55,7 @@ class AddOptions:
     select: Selection = field(default_factory=Selection)
     store: Path | None = None
     archs: tuple[Arch, ...] = ()
+    write: bool = True
 
 
 def run_add(options: AddOptions) -> Added:
@@ -74,11 +78,16 @@ def run_add(options: AddOptions) -> Added:
     else:
         with _unpacked(pinned, open_store(options.store)) as tree:
             draft = inspect_source(pinned, tree)
-            if draft.unknown:
+            if draft.unknown and not options.write:
+                print_warning(f"the build backend will be asked for the {and_list(draft.unknown)}")
+            elif draft.unknown:
                 draft = _ask_backend(draft, pinned, tree, axes, options)
         folder = pinned.source.path if isinstance(pinned.source, PathSource) else home / "extensions" / draft.name
         _refuse_taken(draft.name, folder, known, options)
-        recipe = _write_recipe(folder, recipe_text(draft, f"buildfarm add {options.source}"))
+        text = recipe_text(draft, f"buildfarm add {options.source}")
+        recipe = _write_recipe(folder, text) if options.write else _read_recipe(folder, text)
+    if not options.write:
+        return Added(recipe, pinned, options.matrix, axes, draft, written=False)
     entry = Path(os.path.relpath(folder, home)).as_posix()
     if axes:
         create_matrix(options.matrix, entry, axes)
@@ -153,6 +162,14 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
                 f"delete {place} and its entry in {options.matrix}, and run the command again",
             ],
         )
+
+
+def _read_recipe(folder: Path, text: str) -> Recipe:
+    """The recipe that a folder would have with this extension.yaml."""
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary, RECIPE)
+        path.write_text(text, encoding="utf-8")
+        return recipe_of(read_document(path), folder.resolve())
 
 
 def _write_recipe(folder: Path, text: str) -> Recipe:

@@ -36,6 +36,7 @@ from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
     from builder.commands.distributed.client.run import RemoteRun
+    from builder.recipes.added import Added
 
 
 class BuildOutcome(NamedTuple):
@@ -95,11 +96,11 @@ def _run(
     if options.remote:
         from builder.commands.distributed.client.run import RemoteRun  # noqa: PLC0415 - imports Dask
 
-        prover = WheelProver(store, environments, again=options.reprove)
+        prover = WheelProver(store, environments, again=options.recheck)
         settings = Settings(
             matrix,
             _wanted_executor(options),
-            options.stand_in,
+            options.minor_mismatch,
             options.compiler_cache,
             options.pull,
             options.python_downloads,
@@ -108,8 +109,8 @@ def _run(
     executor = _executor(options, matrix, plan, environments)
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
-    prover = WheelProver(store, environments, images, pull=options.pull, again=options.reprove)
-    return BuildRun(store, executor, prover, recipes, jobs=options.jobs, stand_in=options.stand_in)
+    prover = WheelProver(store, environments, images, pull=options.pull, again=options.recheck)
+    return BuildRun(store, executor, prover, recipes, jobs=options.jobs, minor_mismatch=options.minor_mismatch)
 
 
 def _wanted_executor(options: BuildOptions) -> str:
@@ -117,17 +118,20 @@ def _wanted_executor(options: BuildOptions) -> str:
     return "docker" if options.image and options.executor == "auto" else options.executor
 
 
-def dry_run(options: BuildOptions) -> dict[Build, bool]:
+def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bool]:
     """Each build of the plan, and whether the store has its wheel. Pulls, downloads and builds nothing.
 
-    Raises what `run_build` raises for the matrix, the options, and what the files of the recipes show.
+    `added` is a recipe that `run_add` did not write. Raises what `run_build` raises for the matrix, the options, and
+    what the files of the recipes show.
     """
-    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
+    new = added.axes.matrix(options.matrix) if added and added.axes else None
+    more = [added.recipe] if added and not added.listed else []
+    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs, new=new, more=more)
     matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index, python_downloads=False)
     executor = _executor(replace(options, pull=False), matrix, plan, environments, check_images=False)
-    run = BuildRun(store, executor, WheelProver(store, environments), recipes, stand_in=options.stand_in)
+    run = BuildRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
     stored = run.stored(plan.builds)
     check_recipes([build for build, there in stored.items() if not there], recipes)
     return stored
@@ -146,7 +150,7 @@ def _executor(
         matrix,
         plan.builds,
         environments,
-        stand_in=options.stand_in,
+        minor_mismatch=options.minor_mismatch,
         compiler_cache=options.compiler_cache,
         pull=options.pull,
         check_images=check_images,

@@ -42,21 +42,21 @@ class BuildRun:
         recipes: Mapping[str, Recipe],
         *,
         jobs: int | None = None,
-        stand_in: bool = False,
+        minor_mismatch: bool = False,
         progress: Progress | None = None,
     ) -> None:
         """Take what all builds of the run share.
 
         Without a `prover` the wheels are only built. `jobs` is the number of parallel compilers of the run (None: as
-        cores and memory allow). `stand_in` says whether a CUDA toolkit of another minor was accepted. `progress` shows
-        the builds (None: a new one).
+        cores and memory allow). `minor_mismatch` says whether a CUDA toolkit of another minor was accepted. `progress`
+        shows the builds (None: a new one).
         """
         self._store = store
         self._executor = executor
         self._prover = prover
         self._recipes = recipes
         self._jobs = jobs
-        self._stand_in = stand_in
+        self._minor_mismatch = minor_mismatch
         self._source_cache = store.root / "sources"
         self._progress = progress or Progress()
         self._recorder = Recorder(store.owner(""))
@@ -211,6 +211,10 @@ class BuildRun:
         job = CompileJob(build, recipe, toolchain, folder, work, log, jobs, digest, owner)
         self._progress.read_calls(name, self._executor.compiler_calls(job))
         wheel, record = make_wheel(
-            job, source, self._executor, lambda text: self._progress.stage(name, text), stand_in=self._stand_in
+            job,
+            source,
+            self._executor,
+            lambda text: self._progress.stage(name, text),
+            minor_mismatch=self._minor_mismatch,
         )
         return self._store.add(digest, wheel, record)

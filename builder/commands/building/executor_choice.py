@@ -29,7 +29,7 @@ def choose_executor(
     builds: Sequence[Build],
     environments: Environments,
     *,
-    stand_in: bool = False,
+    minor_mismatch: bool = False,
     packages: Sequence[str] = (),
     compiler_cache: bool = True,
     pull: bool = True,
@@ -42,7 +42,7 @@ def choose_executor(
         matrix: names the base images and mirrors; buildfarm.lock beside its file pins the images.
         builds: what the executor must be able to compile.
         environments: makes the Python environments of builds.
-        stand_in: whether a CUDA toolkit of another minor is accepted.
+        minor_mismatch: whether a CUDA toolkit of another minor is accepted.
         packages: exact requirements to build with, instead of the ones that the recipes resolve to.
         compiler_cache: whether compilers run through sccache; BUILDFARM_COMPILER_CACHE=0 turns it off as well.
         pull: whether base images that are not on this machine may be pulled.
@@ -52,14 +52,14 @@ def choose_executor(
 
     """
     compiler_cache = compiler_cache and cache_enabled()
-    local = LocalExecutor(environments, stand_in=stand_in, packages=packages, compiler_cache=compiler_cache)
+    local = LocalExecutor(environments, minor_mismatch=minor_mismatch, packages=packages, compiler_cache=compiler_cache)
     not_here = local.toolkit_problems(builds) if wanted == "auto" else []
     if wanted == "local" or (wanted == "auto" and not not_here):
         if wanted == "auto":
             print_line("executor: local (the CUDA toolkit is on this machine or on the package index)")
         return local
     docker = _docker_executor(
-        matrix, environments, stand_in=stand_in, packages=packages, compiler_cache=compiler_cache, pull=pull
+        matrix, environments, minor_mismatch=minor_mismatch, packages=packages, compiler_cache=compiler_cache, pull=pull
     )
     if wanted == "auto":
         print_line(f"executor: docker ({not_here[0].sentence})")
@@ -72,7 +72,7 @@ def _docker_executor(
     matrix: Matrix,
     environments: Environments,
     *,
-    stand_in: bool,
+    minor_mismatch: bool,
     packages: Sequence[str],
     compiler_cache: bool,
     pull: bool,
@@ -81,7 +81,7 @@ def _docker_executor(
     from builder.images.engine import Engine  # noqa: PLC0415
     from builder.wheels.cibuildwheel.executor import DockerExecutor  # noqa: PLC0415
 
-    chooser = ImageChooser(matrix, Compat.load(), read_lock(lock_path(matrix.path)), stand_in=stand_in)
+    chooser = ImageChooser(matrix, Compat.load(), read_lock(lock_path(matrix.path)), minor_mismatch=minor_mismatch)
     engine = Engine(read_mirrors(matrix.registries), may_pull=pull)
     return DockerExecutor(
         environments, environments.store, chooser, engine=engine, packages=packages, compiler_cache=compiler_cache

@@ -21,11 +21,11 @@ class BuildOptions:
         executor: `auto`, `local` or `docker`.
         image: base image instead of the ones in the matrix, or None.
         jobs: number of parallel compilers, or None for a number that fits cores and memory.
-        stand_in: whether a CUDA toolkit of the same major and another minor is accepted.
+        minor_mismatch: whether a CUDA toolkit of the same major and another minor is accepted.
         compiler_cache: whether compilers run through sccache.
         pull: whether base images that are not on this machine may be pulled.
         python_downloads: whether uv may download Pythons that this machine lacks.
-        reprove: whether every check runs again, also those that are decided.
+        recheck: whether every check runs again, also those that are decided.
         store: its folder, or None for the user's default store.
         dist: the folder for wheels, report.json and the index.
         summary: a file that gets the report of the run as Markdown, or None.
@@ -39,11 +39,11 @@ class BuildOptions:
     executor: str = "auto"
     image: str | None = None
     jobs: int | None = None
-    stand_in: bool = False
+    minor_mismatch: bool = False
     compiler_cache: bool = True
     pull: bool = True
     python_downloads: bool = True
-    reprove: bool = False
+    recheck: bool = False
     store: Path | None = None
     dist: Path = Path("dist")
     summary: Path | None = None

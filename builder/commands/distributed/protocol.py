@@ -51,13 +51,13 @@ class Settings:
     Attributes:
         matrix: its images, registries and torch index; its path is the client's.
         executor: `auto`, `local` or `docker`.
-        stand_in, compiler_cache, pull, python_downloads: as in `BuildOptions`.
+        minor_mismatch, compiler_cache, pull, python_downloads: as in `BuildOptions`.
 
     """
 
     matrix: Matrix
     executor: str = "auto"
-    stand_in: bool = False
+    minor_mismatch: bool = False
     compiler_cache: bool = True
     pull: bool = True
     python_downloads: bool = True

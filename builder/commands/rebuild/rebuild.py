@@ -126,7 +126,7 @@ def _recorded_executor(record: Record, matrix: Matrix, environments: Environment
         matrix,
         [record.build],
         environments,
-        stand_in=record.stand_in,
+        minor_mismatch=record.minor_mismatch,
         packages=toolchain.packages,
         compiler_cache=toolchain.executor != "local" or toolchain.sccache is not None,
         pull=pull,
@@ -159,7 +159,7 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
             job.tree.mkdir()
             source = prepare_source(recipe, job.tree, cache=store.root / "sources").digest
             wheel, _ = make_wheel(
-                job, source, executor, lambda text: progress.stage(name, text), stand_in=record.stand_in
+                job, source, executor, lambda text: progress.stage(name, text), minor_mismatch=record.minor_mismatch
             )
         except BuildfarmError as error:
             progress.finish(name, f"failed: {error}")

@@ -31,7 +31,7 @@ _RESTORE = {
     Part.NVCC: "set CUDA_HOME to the toolkit that built the wheel",
     Part.PACKAGES: "use a package index that has the recorded versions",
     Part.SCCACHE: "put the recorded version of sccache on PATH, and do not set BUILDFARM_COMPILER_CACHE=0",
-    Part.STAND_IN_FOR: "set CUDA_HOME to the toolkit that built the wheel",
+    Part.REQUESTED_CUDA: "set CUDA_HOME to the toolkit that built the wheel",
     Part.ZLIB: "run buildfarm under a Python with the recorded version of zlib",
 }
 

@@ -154,7 +154,7 @@ class DockerExecutor:
                 python_version=contents.python,
                 cxx=f"g++ {contents.gxx}",
                 nvcc=nvcc,
-                stand_in_for=build.cuda if other_minor else None,
+                requested_cuda=build.cuda if other_minor else None,
                 cibuildwheel=version("cibuildwheel"),
                 image=tag,
                 base=base,

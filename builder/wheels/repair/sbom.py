@@ -96,7 +96,7 @@ def make_sbom(
             {
                 "build": str(record.build),
                 "gpu-archs": " ".join(map(str, record.build.archs)),
-                "stands-in-for": record.toolchain.parts().get(Part.STAND_IN_FOR, ""),
+                "stands-in-for": record.toolchain.parts().get(Part.REQUESTED_CUDA, ""),
             }
         ),
     )

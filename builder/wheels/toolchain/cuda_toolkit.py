@@ -27,13 +27,13 @@ class Toolkit:
     Attributes:
         home: its root folder; None: it is installed from the package index into the build's environment.
         version: nvcc's version for a toolkit on disk (`12.4.131`), else the requested minor version (`13.0`).
-        stand_in_for: the requested CUDA, when the toolkit is a stand-in with another minor version.
+        requested_cuda: the requested CUDA, if the toolkit has another minor version; otherwise None.
 
     """
 
     home: Path | None
     version: str
-    stand_in_for: Cuda | None = None
+    requested_cuda: Cuda | None = None
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,8 @@ class HostCompiler:
     version: str
 
 
-def find_toolkit(cuda: Cuda, *, stand_in: bool) -> Toolkit:
-    """A toolkit for this CUDA: on disk, else from the package index, else with `stand_in` another minor on disk.
+def find_toolkit(cuda: Cuda, *, minor_mismatch: bool) -> Toolkit:
+    """A toolkit for this CUDA: on disk, else from the package index, else with `minor_mismatch` another minor on disk.
 
     Raises MissingToolError, whose hints name every way to get one.
     """
@@ -57,20 +57,22 @@ def find_toolkit(cuda: Cuda, *, stand_in: bool) -> Toolkit:
     if cuda >= Compat.load().first_packaged_toolkit:
         return Toolkit(None, str(cuda))
     same_major = [(home, version) for home, version in on_disk if version.split(".")[0] == str(cuda.major)]
-    if stand_in and same_major:
+    if minor_mismatch and same_major:
         home, version = same_major[0]
-        return Toolkit(home, version, stand_in_for=cuda)
+        return Toolkit(home, version, requested_cuda=cuda)
     raise MissingToolError(
-        f"no CUDA {cuda} toolkit on this machine", hints=_ways_out(cuda, same_major, stand_in=stand_in)
+        f"no CUDA {cuda} toolkit on this machine", hints=_ways_out(cuda, same_major, minor_mismatch=minor_mismatch)
     )
 
 
-def _ways_out(cuda: Cuda, same_major: list[tuple[Path, str]], *, stand_in: bool) -> list[str]:
+def _ways_out(cuda: Cuda, same_major: list[tuple[Path, str]], *, minor_mismatch: bool) -> list[str]:
     ways = [f"install the CUDA {cuda} toolkit and set CUDA_HOME to its root folder (or put its nvcc on PATH)"]
     for home, version in same_major[:1]:
-        ways.append(f"pass `--stand-in` to compile with the CUDA {version} at {home}; the wheel records this")
+        ways.append(
+            f"pass `--allow-cuda-minor-mismatch` to compile with the CUDA {version} at {home}; the wheel records this"
+        )
     if not same_major:
-        also = "" if stand_in else " and pass `--stand-in`"
+        also = "" if minor_mismatch else " and pass `--allow-cuda-minor-mismatch`"
         ways.append(f"set CUDA_HOME to a CUDA {cuda.major}.x toolkit{also}; the wheel records this")
     ways.append("pass `--executor docker` to compile in a container, whose image has the toolkit")
     first = Compat.load().first_packaged_toolkit
@@ -112,7 +114,8 @@ def nvcc_version(home: Path) -> str:
 def find_host_compiler(cuda: Cuda, torch: Torch | None = None) -> HostCompiler:
     """A compiler that nvcc and torch's headers accept: CXX, else g++, else the newest accepted g++-N.
 
-    `cuda` is the toolkit's version; a stand-in's differs from the build's. Raises MissingToolError when there is none.
+    `cuda` is the toolkit's version; its minor version may differ from that of the build. Raises MissingToolError when
+    there is none.
     """
     limit: int | None = Compat.load().toolkit(cuda).gcc_max
     oldest, accepted = 0, f"nvcc {cuda} accepts gcc up to {limit}"

@@ -501,7 +501,7 @@ def test_an_unusable_store_is_a_usage_error(tmp_path: Path) -> None:
 
 
 NO_TOOLKIT = MissingToolError(
-    "no CUDA 12.1 toolkit on this machine", hints=["pass `--stand-in`", "`--executor docker`"]
+    "no CUDA 12.1 toolkit on this machine", hints=["pass `--allow-cuda-minor-mismatch`", "`--executor docker`"]
 )
 NO_ENGINE = MissingToolError("there is no docker program", hints=["install Docker", "or use `--executor local`"])
 
@@ -556,7 +556,7 @@ def test_if_neither_executor_can_compile_one_error_has_both_reasons_and_all_solu
         " machine. Container: there is no docker program"
     )
     first, second, image, elsewhere = caught.value.hints
-    assert (first, second) == ("install Docker", "pass `--stand-in`")
+    assert (first, second) == ("install Docker", "pass `--allow-cuda-minor-mismatch`")
     assert "--image" in image
     assert "--executor docker" in elsewhere
 

@@ -363,7 +363,7 @@ def test_a_different_buildfarm_version_is_a_message_and_no_error(
     ]
 
 
-def test_the_command_line(built: Built) -> None:
+def test_the_command_line(built: Built, tmp_path: Path) -> None:
     words = ["rebuild", str(built.wheels["moody"]), "--matrix", str(built.project.root / "matrix.yaml")]
     words += ["--store", str(built.project.store)]
     nothing = CliRunner().invoke(app, words)
@@ -373,3 +373,5 @@ def test_the_command_line(built: Built) -> None:
     assert json.loads(moody.stdout)["equal"] is False
     words[1] = str(built.wheels["steady"])
     assert CliRunner().invoke(app, [*words, "--verify"]).stdout.startswith("equal, sha256 ")
+    kept = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--json"])
+    assert (kept.exit_code, json.loads(kept.stdout)["equal"]) == (Exit.OK, True)

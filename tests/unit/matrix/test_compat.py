@@ -215,7 +215,7 @@ def test_facts_of_a_toolkit() -> None:
     ("torch", "cuda", "gcc"),
     [
         pytest.param("2.2.2", "12.1", (9, 12), id="toolkit-limits"),
-        pytest.param("2.2.2", "12.4", (9, 12), id="headers-limit-a-stand-in"),
+        pytest.param("2.2.2", "12.4", (9, 12), id="headers-limit-another-minor"),
         pytest.param("2.11.0", "12.8", (9, 13), id="torch-check-too-strict"),
         pytest.param("2.13.0", "13.0", (10, 15), id="cxx20-needs-gcc-10"),
         pytest.param("2.7.0", "11.8", (9, 11), id="old-toolkit"),

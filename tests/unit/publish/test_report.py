@@ -164,10 +164,10 @@ def test_accepted_findings_and_remarks_are_shown_and_do_not_refuse(stored: Store
     assert (entry["status"], entry["proofs"][0]["verdict"]) == ("built", "accepted")
 
 
-def test_a_stand_in_is_printed(stored: StoredBuild) -> None:
-    toolchain = Toolchain(executor="local", python=Python(3, 11), nvcc="12.4.131", stand_in_for=Cuda(12, 1))
+def test_another_minor_version_is_printed(stored: StoredBuild) -> None:
+    toolchain = Toolchain(executor="local", python=Python(3, 11), nvcc="12.4.131", requested_cuda=Cuda(12, 1))
     text = build_text(Path("dist"), PLAN, [replace(result(stored), toolchain=toolchain)])
-    assert f"{build()}: compiled with CUDA 12.4.131, a stand-in for CUDA 12.1" in text
+    assert f"{build()}: compiled with CUDA 12.4.131 instead of CUDA 12.1" in text
 
 
 def test_steps_that_the_compiler_cache_saved_are_counted(stored: StoredBuild) -> None:

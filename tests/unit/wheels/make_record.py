@@ -43,12 +43,12 @@ def record(
     *,
     source: Source | None = None,
     patches: tuple[Path, ...] = (),
-    stand_in: bool = False,
+    minor_mismatch: bool = False,
 ) -> Record:
     """A record of BUILD."""
     changes: dict[str, Any] = {"source": source} if source else {}
     recipe = replace(make.recipe("ops"), patches=patches, env={"WITH_X": "1"}, requires=("numpy",), **changes)
-    return Record.of(BUILD, recipe, toolchain, "5" * 64, stand_in=stand_in)
+    return Record.of(BUILD, recipe, toolchain, "5" * 64, minor_mismatch=minor_mismatch)
 
 
 def build_record(

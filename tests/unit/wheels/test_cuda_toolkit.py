@@ -37,23 +37,23 @@ def program(path: Path, says: str, status: int = 0) -> Path:
 def test_cuda_home_with_the_very_minor_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = loopback.toolkit(tmp_path / "cuda", "12.1.105")
     monkeypatch.setenv("CUDA_HOME", str(home))
-    assert find_toolkit(Cuda(12, 1), stand_in=False) == Toolkit(home, "12.1.105")
+    assert find_toolkit(Cuda(12, 1), minor_mismatch=False) == Toolkit(home, "12.1.105")
 
 
 def test_the_exact_one_beats_the_one_that_cuda_home_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(tmp_path / "other", "12.4.131")))
     monkeypatch.setenv("CUDA_PATH", str(exact := loopback.toolkit(tmp_path / "exact", "12.1.66")))
-    assert find_toolkit(Cuda(12, 1), stand_in=True) == Toolkit(exact, "12.1.66")
+    assert find_toolkit(Cuda(12, 1), minor_mismatch=True) == Toolkit(exact, "12.1.66")
 
 
 def test_nvcc_on_path_leads_to_its_toolkit_through_links(tmp_path: Path, bare: Path) -> None:
     home = loopback.toolkit(tmp_path / "cuda", "12.1.105")
     (bare / "nvcc").symlink_to(home / "bin" / "nvcc")
-    assert find_toolkit(Cuda(12, 1), stand_in=False) == Toolkit(home, "12.1.105")
+    assert find_toolkit(Cuda(12, 1), minor_mismatch=False) == Toolkit(home, "12.1.105")
 
 
 def test_from_13_0_on_nothing_needs_to_be_installed() -> None:
-    assert find_toolkit(Cuda(13, 2), stand_in=False) == Toolkit(None, "13.2")
+    assert find_toolkit(Cuda(13, 2), minor_mismatch=False) == Toolkit(None, "13.2")
 
 
 @pytest.mark.parametrize("on_disk", ["12.4.131", "11.8.89", None], ids=["same major", "another major", "none"])
@@ -63,36 +63,36 @@ def test_without_the_minor_the_refusal_names_each_way_out(
     if on_disk:
         monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(tmp_path / "cuda", on_disk)))
     with pytest.raises(MissingToolError) as caught:
-        find_toolkit(Cuda(12, 1), stand_in=False)
+        find_toolkit(Cuda(12, 1), minor_mismatch=False)
     error = caught.value
     assert error.exit_code == Exit.TOOL_MISSING
     assert str(error) == "no CUDA 12.1 toolkit on this machine"
     hints = "\n".join(error.hints)
-    for way in ("CUDA_HOME", "--stand-in", "--executor docker", "CUDA 13.0 or later"):
+    for way in ("CUDA_HOME", "--allow-cuda-minor-mismatch", "--executor docker", "CUDA 13.0 or later"):
         assert way in hints, way
     assert ("12.4.131" in hints) == (on_disk == "12.4.131")
     assert "11.8" not in hints
 
 
-def test_a_refusal_with_stand_in_does_not_suggest_it() -> None:
+def test_a_refusal_with_the_option_does_not_suggest_it() -> None:
     with pytest.raises(MissingToolError) as caught:
-        find_toolkit(Cuda(12, 1), stand_in=True)
+        find_toolkit(Cuda(12, 1), minor_mismatch=True)
     assert "set CUDA_HOME to a CUDA 12.x toolkit; the wheel records this" in caught.value.hints
-    assert "--stand-in" not in "".join(caught.value.hints)
+    assert "--allow-cuda-minor-mismatch" not in "".join(caught.value.hints)
 
 
-def test_a_stand_in_of_the_same_major_says_what_it_stand_in_for(
+def test_a_toolkit_of_another_minor_version_names_the_requested_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = loopback.toolkit(tmp_path / "cuda", "12.4.131")
     monkeypatch.setenv("CUDA_HOME", str(home))
-    assert find_toolkit(Cuda(12, 1), stand_in=True) == Toolkit(home, "12.4.131", stand_in_for=Cuda(12, 1))
+    assert find_toolkit(Cuda(12, 1), minor_mismatch=True) == Toolkit(home, "12.4.131", requested_cuda=Cuda(12, 1))
 
 
 def test_another_major_never_stands_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", str(loopback.toolkit(tmp_path / "cuda", "11.8.89")))
     with pytest.raises(MissingToolError, match=r"no CUDA 12\.1 toolkit"):
-        find_toolkit(Cuda(12, 1), stand_in=True)
+        find_toolkit(Cuda(12, 1), minor_mismatch=True)
 
 
 @pytest.mark.parametrize("broken", ["absent", "no program", "silent", "nonsense"])

@@ -76,9 +76,9 @@ def test_the_recipe_is_an_input(change: dict[str, Any]) -> None:
         {"nvcc": "13.0.96"},
         {"packages": ("ninja==1.12", "torch==2.11.0")},
         {"python_version": "3.12.2"},
-        {"stand_in_for": Cuda(12, 1)},
+        {"requested_cuda": Cuda(12, 1)},
     ],
-    ids=["executor", "python", "g++", "nvcc", "packages", "patch of python", "stand-in"],
+    ids=["executor", "python", "g++", "nvcc", "packages", "patch of python", "another minor of CUDA"],
 )
 def test_the_toolchain_is_an_input(change: dict[str, Any]) -> None:
     assert digest(toolchain=replace(TOOLCHAIN, **change)) != digest()

@@ -223,7 +223,7 @@ def test_the_toolchain_names_each_part_and_costs_nothing_the_second_time(
         assert first.parts()[tool] == version(tool)
     assert str(first.python_version).startswith(str(PYTHON))
     assert {"pybind11==2.13", "torch==2.11.0"} <= set(first.packages)
-    assert first.stand_in_for is None
+    assert first.requested_cuda is None
     index.requested.clear()
     assert executor.toolchain(BUILD, recipe, log=tmp_path / "log") == first
     assert index.requested == []
@@ -242,7 +242,7 @@ def test_without_the_compiler_cache_the_toolchain_has_the_launchers_and_no_sccac
     assert off == replace(on, sccache=None)
 
 
-def test_a_stand_in_is_part_of_the_toolchain(
+def test_another_minor_version_is_part_of_the_toolchain(
     index: loopback.PackageIndex, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert home.is_dir()
@@ -256,10 +256,10 @@ def test_a_stand_in_is_part_of_the_toolchain(
     recipes = {"ops": make.recipe("ops")}
     (problem,) = LocalExecutor(environments).problems([build, build], recipes)
     assert "no CUDA 12.1 toolkit" in str(problem)
-    executor = LocalExecutor(environments, stand_in=True)
+    executor = LocalExecutor(environments, minor_mismatch=True)
     assert executor.problems([build], recipes) == []
     toolchain = executor.toolchain(build, make.recipe("ops"), log=tmp_path / "log")
-    assert (toolchain.nvcc, toolchain.stand_in_for) == ("12.4.131", Cuda(12, 1))
+    assert (toolchain.nvcc, toolchain.requested_cuda) == ("12.4.131", Cuda(12, 1))
     assert "torch==2.5.1+cu121" in toolchain.packages
 
 

@@ -32,11 +32,11 @@ def wheel_with(folder: Path, text: str | None) -> Path:
 
 
 def test_a_record_is_read_back_as_it_was(tmp_path: Path) -> None:
-    record = make_record.record(stand_in=True)
+    record = make_record.record(minor_mismatch=True)
     assert read_record(wheel_with(tmp_path, json.dumps(record.to_json()))) == record
     assert record.build == make_record.BUILD
     assert record.settings.env == {"WITH_X": "1"}
-    assert record.stand_in
+    assert record.minor_mismatch
 
 
 def test_a_record_with_a_name_of_its_own_and_options_is_read_back_as_it_was(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_every_part_of_a_toolchain_has_its_key_and_an_absent_part_has_none() -> 
         cxx="g++ 12.2.0",
         cc="gcc",
         nvcc="",
-        stand_in_for=Cuda(12, 1),
+        requested_cuda=Cuda(12, 1),
         uv="1",
         cibuildwheel="2",
         auditwheel="3",

@@ -283,7 +283,7 @@ def test_repairing_twice_changes_nothing(libraries: Path, mend: Repair, tmp_path
 
 
 def test_the_wheel_says_what_made_it_and_what_is_in_it(libraries: Path, mend: Repair, tmp_path: Path) -> None:
-    record = make_record.record(replace(make_record.TOOLCHAIN, nvcc="12.4.131", stand_in_for=Cuda(12, 1)))
+    record = make_record.record(replace(make_record.TOOLCHAIN, nvcc="12.4.131", requested_cuda=Cuda(12, 1)))
     once = mend(make_wheel(tmp_path / "raw", {"my_ext/C.abi3.so": libraries / "other.so"}), record=record)
     assert read_record(once) == record
     sbom = json.loads(read(once, ".dist-info/sboms/buildfarm.cdx.json"))

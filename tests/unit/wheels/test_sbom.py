@@ -121,8 +121,10 @@ def test_the_base_image_is_named_by_digest() -> None:
     assert said(data, "buildfarm/x:1")["role"] == "rendered image"
 
 
-def test_a_stand_in_is_said() -> None:
-    wheel = sbom(make_record.record(replace(make_record.TOOLCHAIN, stand_in_for=Cuda(12, 1))))["metadata"]["component"]
+def test_another_minor_version_is_said() -> None:
+    wheel = sbom(make_record.record(replace(make_record.TOOLCHAIN, requested_cuda=Cuda(12, 1))))["metadata"][
+        "component"
+    ]
     assert {"name": "buildfarm:stands-in-for", "value": "CUDA 12.1"} in wheel["properties"]
 
 

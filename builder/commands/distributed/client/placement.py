@@ -55,7 +55,7 @@ class Uses:
 def need_of_build(task: BuildTask, uses: Uses) -> Need:
     """One of the worker's builds, memory, and a compiler for the CUDA version. The longest build starts first."""
     seconds, memory = uses.of(task.build, task.recipe)
-    resource = compile_resource(task.settings.executor, task.build.cuda, stand_in=task.settings.stand_in)
+    resource = compile_resource(task.settings.executor, task.build.cuda, minor_mismatch=task.settings.minor_mismatch)
     return Need(
         {BUILDS: 1, MEMORY: memory, resource: 1},
         priority=round(seconds),

@@ -206,7 +206,7 @@ class RemoteRun:
                 "source": source,
                 "images": [repr(matrix.images), matrix.registries, matrix.torch_index],
                 "lock": lock.read_text() if lock.is_file() else "",
-                "executor": [settings.executor, settings.stand_in],
+                "executor": [settings.executor, settings.minor_mismatch],
                 "version": version_resource(),
             }
         )

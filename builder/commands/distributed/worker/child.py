@@ -121,13 +121,19 @@ def _build(task: BuildTask, store: Store, jobs: int, channel: Connection) -> Ans
         settings.matrix,
         [task.build],
         environments,
-        stand_in=settings.stand_in,
+        minor_mismatch=settings.minor_mismatch,
         compiler_cache=settings.compiler_cache,
         pull=settings.pull,
     )
     started, progress = time.time(), Progress()
     builder = BuildRun(
-        store, executor, None, {task.recipe.name: task.recipe}, jobs=jobs, stand_in=settings.stand_in, progress=progress
+        store,
+        executor,
+        None,
+        {task.recipe.name: task.recipe},
+        jobs=jobs,
+        minor_mismatch=settings.minor_mismatch,
+        progress=progress,
     )
     with _reporting(progress, channel):
         (result,) = builder.build_all(builder.stored([task.build]))

@@ -67,7 +67,7 @@ class WorkerFacts:
         images: names of the engine's images.
         pythons: versions of the Pythons on this machine, `3.12`.
         toolkits: CUDA versions that this machine compiles for without a container.
-        stand_ins: CUDA versions that it compiles for with `--stand-in`.
+        minor_mismatches: CUDA versions that it compiles for with `--allow-cuda-minor-mismatch`.
 
     """
 
@@ -84,7 +84,7 @@ class WorkerFacts:
     images: tuple[str, ...] = ()
     pythons: tuple[str, ...] = ()
     toolkits: tuple[str, ...] = ()
-    stand_ins: tuple[str, ...] = field(default=())
+    minor_mismatches: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, which Dask sends to clients."""
@@ -100,7 +100,7 @@ class WorkerFacts:
         for_builds = self.memory - PROOF_MEMORY if self.memory >= 2 * PROOF_MEMORY else self.memory
         compilers: dict[str, int] = {}
         for cuda in Compat.load().cudas:
-            here = {"": str(cuda) in self.toolkits, "-stand-in": str(cuda) in self.stand_ins}
+            here = {"": str(cuda) in self.toolkits, "-minor-mismatch": str(cuda) in self.minor_mismatches}
             for suffix, found in here.items():
                 if found:
                     compilers[f"local-{cuda.variant}{suffix}"] = MANY
@@ -113,11 +113,11 @@ class WorkerFacts:
         )
 
 
-def compile_resource(executor: str, cuda: Cuda, *, stand_in: bool) -> str:
+def compile_resource(executor: str, cuda: Cuda, *, minor_mismatch: bool) -> str:
     """The resource that a build for this CUDA asks for."""
     if executor == "docker":
         return "docker"
-    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}{'-stand-in' if stand_in else ''}"
+    return f"{'any' if executor == 'auto' else executor}-{cuda.variant}{'-minor-mismatch' if minor_mismatch else ''}"
 
 
 def measure(store: Store, name: str, *, builds: int | None = None) -> WorkerFacts:
@@ -140,8 +140,8 @@ def measure(store: Store, name: str, *, builds: int | None = None) -> WorkerFact
         docker=docker,
         images=images,
         pythons=tuple(str(python) for python in _pythons()),
-        toolkits=tuple(str(cuda) for cuda in cudas if _compiles(cuda, stand_in=False)),
-        stand_ins=tuple(str(cuda) for cuda in cudas if _compiles(cuda, stand_in=True)),
+        toolkits=tuple(str(cuda) for cuda in cudas if _compiles(cuda, minor_mismatch=False)),
+        minor_mismatches=tuple(str(cuda) for cuda in cudas if _compiles(cuda, minor_mismatch=True)),
     )
 
 
@@ -161,9 +161,9 @@ def _pythons() -> list[Python]:
     return [python for python in versions if find_python(python)]
 
 
-def _compiles(cuda: Cuda, *, stand_in: bool) -> bool:
+def _compiles(cuda: Cuda, *, minor_mismatch: bool) -> bool:
     try:
-        toolkit = find_toolkit(cuda, stand_in=stand_in)
+        toolkit = find_toolkit(cuda, minor_mismatch=minor_mismatch)
         version = Cuda.parse(".".join(toolkit.version.split(".")[:2]))
         find_host_compiler(version if toolkit.home else cuda)
     except MissingToolError:

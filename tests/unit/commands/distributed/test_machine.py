@@ -80,11 +80,18 @@ def test_checks_for_a_model_see_only_a_gpu_of_it(tools: Path, monkeypatch: pytes
 
 
 def test_what_a_compiler_and_docker_offer() -> None:
-    some = WorkerFacts("w", "v", 8, 1 << 30, 1 << 40, 2, 4, docker="29.0", toolkits=("13.0",), stand_ins=("12.8",))
-    builds, proofs = (offer.resources for offer in some.offers())
-    assert {"docker", "local-cu130", "any-cu130", "local-cu128-stand-in", "any-cu128", "any-cu128-stand-in"} <= set(
-        builds
+    some = WorkerFacts(
+        "w", "v", 8, 1 << 30, 1 << 40, 2, 4, docker="29.0", toolkits=("13.0",), minor_mismatches=("12.8",)
     )
+    builds, proofs = (offer.resources for offer in some.offers())
+    assert {
+        "docker",
+        "local-cu130",
+        "any-cu130",
+        "local-cu128-minor-mismatch",
+        "any-cu128",
+        "any-cu128-minor-mismatch",
+    } <= set(builds)
     assert "local-cu128" not in builds
     assert set(proofs) == {version_resource(), PROOFS, MEMORY, "docker"}
 

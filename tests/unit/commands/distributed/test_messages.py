@@ -118,17 +118,17 @@ def test_checks_need_what_they_use() -> None:
 
 
 @pytest.mark.parametrize(
-    ("executor", "stand_in", "resource"),
+    ("executor", "minor_mismatch", "resource"),
     [
         ("auto", False, "any-cu130"),
-        ("auto", True, "any-cu130-stand-in"),
+        ("auto", True, "any-cu130-minor-mismatch"),
         ("local", False, "local-cu130"),
-        ("local", True, "local-cu130-stand-in"),
+        ("local", True, "local-cu130-minor-mismatch"),
         ("docker", False, "docker"),
     ],
 )
-def test_a_build_needs_a_compiler(executor: str, stand_in: bool, resource: str) -> None:
-    assert compile_resource(executor, Cuda(13, 0), stand_in=stand_in) == resource
+def test_a_build_needs_a_compiler(executor: str, minor_mismatch: bool, resource: str) -> None:
+    assert compile_resource(executor, Cuda(13, 0), minor_mismatch=minor_mismatch) == resource
 
 
 def test_figures_of_earlier_builds(tmp_path_factory: pytest.TempPathFactory) -> None:
