@@ -7,12 +7,14 @@ without an import, because some modules load slowly.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, fields
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, NamedTuple, cast, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -41,7 +43,7 @@ _PLACES = {
     "plan": _Place("cli.plan", "plan"),
     "render": _Place("cli.render", "render"),
     "build": _Place("cli.build", "build"),
-    "rebuild": _Place("cli.rebuild", "rebuild"),
+    "rebuild": _Place("commands.rebuild.rebuild", "rebuild"),
     "cases": _Place("cli.cases", "cases"),
     "smoke": _Place("cli.smoke", "smoke"),
     "worker": _Place("cli.distributed.worker", "worker"),
@@ -63,6 +65,34 @@ _PLACES = {
 }
 
 
+def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
+    """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`.
+
+    A function without `options` is returned as it is.
+    """
+    options = get_type_hints(function).get("options")
+    if options is None:
+        return function
+
+    def run(**values: object) -> None:
+        function(options(**values))
+
+    kinds = get_type_hints(options, include_extras=True)
+    empty = Parameter.empty
+    parameters = [
+        Parameter(
+            one.name,
+            Parameter.KEYWORD_ONLY,
+            default=empty if one.default is MISSING else one.default,
+            annotation=kinds[one.name],
+        )
+        for one in fields(options)
+    ]
+    run.__doc__ = function.__doc__
+    run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # inspect.signature reads it
+    return run
+
+
 @cache
 def _command(name: str) -> object:
     """Import the command of this name. Raises KeyError for an unknown one."""
@@ -70,7 +100,8 @@ def _command(name: str) -> object:
     module = import_module(f"builder.{place.module}")
     alone = typer.Typer(pretty_exceptions_enable=False)
     if place.function:
-        alone.command(name, epilog=getattr(module, place.examples))(getattr(module, place.function))
+        function = with_parameters(getattr(module, place.function))
+        alone.command(name, epilog=getattr(module, place.examples))(function)
     else:
         alone.add_typer(module.app, name=name, help=place.help or Default(None))
     return get_group(alone).commands[name]

@@ -204,11 +204,6 @@ RecheckOption = Annotated[
 DistOption = Annotated[
     Path, typer.Option("--dist", metavar="DIR", help="Folder for the wheels, report.json and the index.")
 ]
-WheelArgument = Annotated[Path, typer.Argument(metavar="WHEEL", help="A wheel that buildfarm built.")]
-VerifyOption = Annotated[
-    bool, typer.Option("--verify", help="Compare both wheels bit by bit. If they differ, exit with 1.")
-]
-RebuiltOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the rebuilt wheel.")]
 WheelsArgument = Annotated[
     list[str] | None,
     typer.Argument(

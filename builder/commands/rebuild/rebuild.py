@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from builder.cli.options import (
+    ImageOption,
+    JobsOption,
+    JsonOption,
+    NoPullOption,
+    NoPythonDownloadsOption,
+    QuietOption,
+    StoreOption,
+    VerboseOption,
+    WheelMatrixOption,
+    examples,
+)
+from builder.cli.output import print_data
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
@@ -15,10 +32,10 @@ from builder.commands.rebuild.rebuild_checks import (
     recorded_recipe,
     with_recorded_parts,
 )
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import BuildfarmError, Exit, UsageError
 from builder.formats import BUILD_FORMAT
 from builder.hashing import sha256_of
-from builder.log import print_line
+from builder.log import print_line, set_verbosity
 from builder.matrix.config import MATRIX, Matrix, Recipe
 from builder.matrix.load import load_matrix
 from builder.progress.display import Progress
@@ -34,32 +51,44 @@ from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.recorded_packages import check_pins
 
+EXAMPLES = examples("buildfarm rebuild dist/NAME.whl --verify", "buildfarm rebuild dist/NAME.whl --out rebuilt")
+
 
 @dataclass(frozen=True)
 class RebuildOptions:
-    """The options of one `buildfarm rebuild`.
+    """The options of `buildfarm rebuild`."""
 
-    Attributes:
-        wheel: the wheel to build again.
-        matrix: the file matrix.yaml; its recipe with the name of the wheel's extension gives the source. None: the
-            file in the current folder; without it, the record gives the source.
-        image: base image instead of the ones in the matrix, or None.
-        pull: whether base images that are not on this machine may be pulled.
-        jobs: number of parallel compilers, or None for a number that fits cores and memory.
-        python_downloads: whether uv may download the Python of the build if this machine lacks it.
-        store: its folder, or None for the user's default store.
-        out: the folder for the rebuilt wheel, or None.
+    wheel: Annotated[Path, typer.Argument(metavar="WHEEL", help="A wheel that buildfarm built.")]
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare both wheels bit by bit. If they differ, exit with 1.")
+    ] = False
+    out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Folder for the rebuilt wheel.")] = None
+    matrix: WheelMatrixOption = None
+    image: ImageOption = None
+    no_pull: NoPullOption = False
+    jobs: JobsOption = None
+    no_python_downloads: NoPythonDownloadsOption = False
+    store: StoreOption = None
+    quiet: QuietOption = False
+    verbose: VerboseOption = False
+    as_json: JsonOption = False
 
+
+def rebuild(options: RebuildOptions) -> None:
+    """Build a wheel again from its recipe, with the packages that the record inside the wheel names.
+
+    Stops with an error if the recipe, the source or the toolchain differs from the record.
+
+    Without matrix.yaml, the recipe is made from the record. Then the wheel decides whose build scripts run here.
     """
-
-    wheel: Path
-    matrix: Path | None = None
-    image: str | None = None
-    pull: bool = True
-    jobs: int | None = None
-    python_downloads: bool = True
-    store: Path | None = None
-    out: Path | None = None
+    set_verbosity(quiet=options.quiet, verbose=options.verbose)
+    if not (options.verify or options.out):
+        raise UsageError("nothing to do: pass --verify or --out DIR", where="rebuild")
+    result = run_rebuild(options)
+    if options.verify or options.as_json:
+        print_data(rebuild_json(result) if options.as_json else rebuild_text(result))
+    if options.verify:
+        raise typer.Exit(int(Exit.OK if result.equal else Exit.FAILED))
 
 
 def run_rebuild(options: RebuildOptions) -> RebuildResult:
@@ -91,8 +120,8 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     clear_abandoned()
     check_source(record, recipe, store.root / "sources")
     _report_format(options.wheel)
-    environments = Environments(store, matrix.torch_index, python_downloads=options.python_downloads)
-    executor = _recorded_executor(record, matrix, environments, pull=options.pull)
+    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
+    executor = _recorded_executor(record, matrix, environments, pull=not options.no_pull)
     if known := executor.known_toolchain(record.build, recipe):  # before the index is asked for a recorded package
         check_toolchain(record.toolchain, known)
     jobs = preflight([record.build], {recipe.name: recipe}, executor, store, options.jobs).jobs
@@ -166,3 +195,30 @@ def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Stor
             raise
         progress.finish(name, "built")
     return wheel
+
+
+def rebuild_text(result: RebuildResult) -> str:
+    """`equal, sha256 …`, or each difference on its own line."""
+    if result.equal:
+        return f"equal, sha256 {result.sha256}\n"
+    count = len(result.differences)
+    lines = [
+        f"not equal: {count} difference{'s' * (count != 1)}",
+        f"  {result.sha256}  {result.wheel}",
+        f"  {result.rebuilt_sha256}  rebuilt",
+        *(f"  {difference}" for difference in result.differences),
+        "diffoscope shows the content that differs; `--out DIR` keeps the new wheel for it",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def rebuild_json(result: RebuildResult) -> str:
+    """The same for programs."""
+    data = {
+        "wheel": result.wheel,
+        "sha256": result.sha256,
+        "rebuilt_sha256": result.rebuilt_sha256,
+        "equal": result.equal,
+        "differences": [{"member": each.member, "what": each.what} for each in result.differences],
+    }
+    return json.dumps(data, indent=1) + "\n"

@@ -19,13 +19,12 @@ from builder.cli.app import app
 from builder.commands.building.build import run_build
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.rebuild import rebuild
-from builder.commands.rebuild.rebuild import RebuildOptions, run_rebuild
+from builder.commands.rebuild.rebuild import RebuildOptions, rebuild_json, rebuild_text, run_rebuild
 from builder.commands.rebuild.rebuild_checks import check_toolchain, recorded_recipe, with_recorded_parts
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
 from builder.publish.provenance import statement_path
-from builder.publish.rebuild_text import rebuild_json, rebuild_text
 from builder.records.record import read_record
 from builder.records.toolchain import Toolchain
 from builder.wheels.job import CompileJob
