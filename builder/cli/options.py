@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -236,33 +237,38 @@ SmokeExecutorOption = Annotated[
         help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
     ),
 ]
-CasesExecutorOption = Annotated[
-    ExecutorName,
-    typer.Option(
-        "--executor",
-        help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
-    ),
-]
 SmokeDistOption = Annotated[
     Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
-]
-CasesDistOption = Annotated[
-    Path,
-    typer.Option(
-        "--dist", metavar="DIR", help="Folder with wheels. The newest wheel in the store and in this folder is used."
-    ),
-]
-CasesOutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
-    ),
 ]
 JunitOption = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")
 ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions:
+    """The options that select cells."""
+
+    torch: TorchOption = None
+    cuda: CudaOption = None
+    python: PythonOption = None
+
+    @property
+    def select(self) -> Selection:
+        """What the options select."""
+        return selection(self.torch, self.cuda, self.python, None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectOptions(CellOptions):
+    """The options that select cells and extensions."""
+
+    ext: ExtOption = None
+
+    @property
+    def select(self) -> Selection:
+        """What the options select."""
+        return selection(self.torch, self.cuda, self.python, self.ext)
 
 
 def selection(

@@ -301,7 +301,7 @@ def test_add_and_init_print_json_and_name_ignored_options(
 def test_an_interrupted_inventory_add_says_what_is_kept(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
+    def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("builder.__main__.kill_all", lambda: None)

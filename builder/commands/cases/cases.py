@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from builder.cli.options import (
+    ExecutorName,
+    JsonOption,
+    MatrixOption,
+    NoPullOption,
+    NoPythonDownloadsOption,
+    SelectOptions,
+    StoreOption,
+    examples,
+)
+from builder.cli.output import print_data
 from builder.commands.cases.draft_file import cases_text, missing_text
+from builder.commands.cases.summary import summary_json, summary_text
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
 from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder
@@ -18,39 +32,61 @@ from builder.errors import BuildfarmError, MissingToolError, NothingSelectedErro
 from builder.gate.draft.result import Drafts
 from builder.log import print_line
 from builder.matrix.axes import Cell
-from builder.matrix.config import CASES, Recipe, Selection, WheelSource
+from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
 
+EXAMPLES = examples(
+    "buildfarm cases --ext NAME",
+    "buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py",
+    "buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker",
+)
 
-@dataclass(frozen=True)
-class CasesOptions:
-    """The options of one `buildfarm cases`.
 
-    Attributes:
-        matrix: the file matrix.yaml.
-        select: which cells and extensions.
-        out: the file to write instead of the recipe's cases.py, or None.
-        dist: a folder with wheels, beside those in the store.
-        store: its folder, or None for the user's default store.
-        executor: `local` for a uv environment of the cell, `docker` for a container of its runtime image, `auto` for a
-            container if the wheel needs a newer glibc than this machine has.
-        python_downloads: whether uv may download a Python that this machine lacks.
-        pull: whether images may be pulled.
+CasesExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option(
+        "--executor",
+        help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
+    ),
+]
+CasesDistOption = Annotated[
+    Path,
+    typer.Option(
+        "--dist", metavar="DIR", help="Folder with wheels. The newest wheel in the store and in this folder is used."
+    ),
+]
+CasesOutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
+    ),
+]
 
-    """
 
-    matrix: Path
-    select: Selection = field(default_factory=Selection)
-    out: Path | None = None
-    dist: Path = Path("dist")
-    store: Path | None = None
-    executor: str = "auto"
-    python_downloads: bool = True
-    pull: bool = True
+@dataclass(frozen=True, kw_only=True)
+class CasesOptions(SelectOptions):
+    """The options of `buildfarm cases`."""
+
+    matrix: MatrixOption = MATRIX
+    executor: CasesExecutorOption = ExecutorName.AUTO
+    no_pull: NoPullOption = False
+    no_python_downloads: NoPythonDownloadsOption = False
+    out: CasesOutOption = None
+    dist: CasesDistOption = Path("dist")
+    store: StoreOption = None
+    as_json: JsonOption = False
+
+
+def cases(options: CasesOptions) -> None:
+    """Draft the cases.py of a built extension: find its ops, and try inputs until each op accepts a call."""
+    results = list(run_cases(options))
+    print_data(summary_json(results) if options.as_json else summary_text(results))
 
 
 def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
@@ -69,11 +105,8 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         raise UsageError("the file exists; `buildfarm cases` does not overwrite files", where=str(options.out))
     store = open_store(options.store)
     store.clear_abandoned()
-    cells = cache(
-        partial(
-            cell_environments, matrix=matrix, store=store, python_downloads=options.python_downloads, pull=options.pull
-        )
-    )
+    downloads, pull = not options.no_python_downloads, not options.no_pull
+    cells = cache(partial(cell_environments, matrix=matrix, store=store, python_downloads=downloads, pull=pull))
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
     for recipe in recipes:
         target = _target(recipe, finder, store, options.dist)

@@ -4,33 +4,63 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from builder.cli.options import JsonOption, examples
+from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.commands.doctor.machine_file import read_machine
-from builder.errors import UsageError
+from builder.errors import Exit, UsageError
+from builder.log import print_line
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.environment.cures import Cures
 from builder.proofs.environment.facts import Environment
-from builder.proofs.environment.finding import Finding
+from builder.proofs.environment.finding import Finding, Level
 from builder.proofs.environment.judge import judge
 from builder.proofs.environment.read import read_environment
+from builder.publish.doctor import doctor_text
+from builder.store import write_atomic
+
+EXAMPLES = examples(
+    "buildfarm doctor",
+    "buildfarm doctor --python .venv/bin/python --bundle report.json",
+    "buildfarm doctor --machine gpu-server.yaml",
+)
+
+PythonOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--python", metavar="PATH", help="Python whose environment is judged. Default: that of the active environment."
+    ),
+]
+MachineOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--machine", metavar="FILE", help="Judge for the driver and the GPUs that FILE describes, not for this machine."
+    ),
+]
+BundleOption = Annotated[
+    Path | None,
+    typer.Option("--bundle", metavar="FILE", help="Also write versions and findings to FILE, for a bug report."),
+]
+TorchIndexOption = Annotated[
+    str,
+    typer.Option("--torch-index", metavar="URL", help="Index of torch's CUDA variants that the cures name."),
+]
 
 
 @dataclass(frozen=True)
 class DoctorOptions:
-    """The options of one `buildfarm doctor`.
+    """The options of `buildfarm doctor`."""
 
-    Attributes:
-        python: the Python whose environment is judged; None: the current environment.
-        machine: file that describes another machine, or None for this one.
-        torch_index: URL of PyTorch's index, with `{variant}`.
-
-    """
-
-    python: Path | None = None
-    machine: Path | None = None
-    torch_index: str = TORCH_INDEX
+    python: PythonOption = None
+    machine: MachineOption = None
+    bundle: BundleOption = None
+    torch_index: TorchIndexOption = TORCH_INDEX
+    as_json: JsonOption = False
 
 
 @dataclass(frozen=True)
@@ -39,6 +69,22 @@ class Diagnosis:
 
     environment: Environment
     findings: tuple[Finding, ...]
+
+
+def doctor(options: DoctorOptions) -> None:
+    """Judge a Python environment with torch, and print a command that mends each fault.
+
+    No package of the environment is imported, so the environment may be broken. The exit code is 1 if a fault was
+    found. Notes do not change the exit code.
+    """
+    found = run_doctor(options)
+    text = doctor_text.doctor_json if options.as_json else doctor_text.doctor_text
+    print_data(text(found.environment, found.findings))
+    if options.bundle:
+        write_atomic(options.bundle.absolute(), doctor_text.bundle(found.environment, found.findings))
+        print_line(f"wrote {options.bundle}")
+    faults = any(finding.level is Level.FAULT for finding in found.findings)
+    raise typer.Exit(int(Exit.FAILED if faults else Exit.OK))
 
 
 def run_doctor(options: DoctorOptions) -> Diagnosis:

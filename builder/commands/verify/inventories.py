@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
+import typer
+
+from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption, examples
+from builder.cli.output import print_data
+from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, UsageError
-from builder.log import print_line, print_warning
+from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.inventory.inventory import Inventory, Release
 from builder.proofs.inventory.shelf import Shelf, shelf_of
 from builder.proofs.inventory.torch_wheel import inventory_of_environment, inventory_of_wheel
+from builder.publish.verify.inventory_text import inventories_json, inventories_text
 from builder.store import Store
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import is_compatible
@@ -23,39 +29,98 @@ from builder.wheels.sources.index import Location, locate
 from builder.wheels.sources.official_wheel import download_wheel
 from builder.wheels.sources.ranges import NoRangesError, open_remote
 
+app = typer.Typer(
+    help="Make, show, export and import symbol inventories: which symbols the libraries of a torch release define.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
 
-@dataclass(frozen=True)
-class InventoryOptions:
-    """The options of one `buildfarm inventory add`.
+WhatArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="TORCH",
+        help="Release or series (2.11.0, 2.11, 2.11.0+cu128), torch wheel, URL of one, or folder of an environment.",
+    ),
+]
+AllOption = Annotated[
+    bool, typer.Option("--all", help="The newest release of every torch series that buildfarm knows and the index has.")
+]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="Archive with the inventories.")]
 
-    Attributes:
-        what: torch releases or series, files, URLs, or folders of environments.
-        every: also the newest release of every torch series that buildfarm knows.
-        cuda: CUDA versions of the releases; empty: the CUDA of torch's wheel on the package index.
 
+@app.command(
+    epilog=examples(
+        "buildfarm inventory add 2.11 2.12", "buildfarm inventory add --all", "buildfarm inventory add .venv"
+    )
+)
+def add(
+    torch: WhatArgument = None,
+    every: AllOption = False,
+    cuda: CudaOption = None,
+    store: StoreOption = None,
+    quiet: QuietOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Read which symbols the libraries of torch releases define, and keep the lists in the store.
+
+    From an index that answers range requests, only the libraries of the wheel are read. Nothing is executed.
     """
+    set_verbosity(quiet=quiet, verbose=False)
+    if not torch and not every:
+        raise UsageError("name a torch release, such as 2.11, or write --all")
+    opened = open_store(store)
+    added = add_inventories(torch or (), opened, every=every, cudas=cuda or ())
+    shelf = shelf_of(opened)
+    print_data(inventories_json(shelf, added) if as_json else inventories_text(shelf, added))
 
-    what: tuple[str, ...]
-    every: bool = False
-    cuda: tuple[str, ...] = ()
+
+@app.command("list", epilog=examples("buildfarm inventory list", "buildfarm inventory list --json"))
+def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Print the torch releases whose symbols the store knows."""
+    shelf = shelf_of(open_store(store))
+    print_data(
+        inventories_json(shelf, shelf.releases) if as_json else inventories_text(shelf, shelf.releases, known=True)
+    )
 
 
-def add_inventories(options: InventoryOptions, store: Store) -> list[Release]:
+@app.command(epilog=examples("buildfarm inventory export torch-symbols.zip"))
+def export(file: FileArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Write all inventories of the store to one file."""
+    shelf = shelf_of(open_store(store))
+    if not shelf.releases:
+        raise UsageError("the store has no inventory", hints=["`buildfarm inventory add --all` makes them"])
+    shelf.export(file, shelf.releases)
+    print_data(inventories_json(shelf, shelf.releases) if as_json else inventories_text(shelf, shelf.releases))
+
+
+@app.command("import", epilog=examples("buildfarm inventory import torch-symbols.zip"))
+def import_(file: FileArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Add the inventories of a file that `export` wrote. Each is compared with its sha256."""
+    shelf = shelf_of(open_store(store))
+    taken = shelf.take(file)
+    print_data(inventories_json(shelf, taken) if as_json else inventories_text(shelf, taken))
+
+
+def add_inventories(
+    what: Sequence[str], store: Store, *, every: bool = False, cudas: Sequence[str] = ()
+) -> list[Release]:
     """Make the inventories that the store lacks; returns the releases that were added.
 
-    With `every`, a release that cannot be read is a warning. Raises BuildfarmError for each other one.
+    `what` are releases, series, files, URLs or folders of environments. `cudas` are the CUDA versions of releases;
+    without any, that of torch's wheel on the package index. With `every`, also the newest release of each series, and
+    one that cannot be read is a warning. Raises BuildfarmError for each other one.
     """
     shelf, added = shelf_of(store), []
-    for text in options.what:
+    for text in what:
         if _names_release(text):
-            for torch, cuda in _wanted([text], options.cuda):
+            for torch, cuda in _wanted([text], cudas):
                 if inventory := _of_index(torch, cuda, shelf, store):
                     added.append(_keep(inventory, shelf))
         else:
             added.append(_keep(_of_file(text, store), shelf))
-    if options.every:
+    if every:
         series = dict.fromkeys(torch.series for torch in Compat.load().torches)
-        wanted = list(_wanted(list(series), options.cuda, strict=False))[::-1]  # the newest first
+        wanted = list(_wanted(list(series), cudas, strict=False))[::-1]  # the newest first
         for number, (torch, cuda) in enumerate(wanted, 1):
             print_line(f"{number} of {len(wanted)}: torch {torch} for CUDA {cuda}")
             try:

@@ -4,52 +4,142 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from packaging.utils import canonicalize_name, is_normalized_name
 
+from builder.cli.options import (
+    CellOptions,
+    IndexOption,
+    JsonOption,
+    QuietOption,
+    StoreOption,
+    examples,
+)
+from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
+from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.commands.verify.beside import neighbours
-from builder.errors import UsageError
+from builder.errors import Exit, UsageError
+from builder.log import set_verbosity
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.compat import Compat
-from builder.matrix.config import Selection
 from builder.proofs.inventory.shelf import shelf_of
 from builder.proofs.verify.clash import Together
 from builder.proofs.verify.gpus import Gpu, gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict, with_clashes
-from builder.store import Store
+from builder.publish.verify.verify_text import verify_json, verify_text
+from builder.store import Store, write_atomic
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
 
+EXAMPLES = examples(
+    "buildfarm verify dist/*.whl",
+    "buildfarm verify NAME==VERSION --torch 2.11 --cuda 13.0",
+    "buildfarm verify WHEEL --beside .venv --max-size 300MB",
+    'buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550',
+)
 
-@dataclass(frozen=True)
-class VerifyOptions:
-    """The options of one `buildfarm verify`.
+WheelsArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="WHEEL",
+        help="File, folder with wheels, URL, or NAME==VERSION on the package index. NAME, or a .dist-info folder: an"
+        " installed package.",
+    ),
+]
 
-    Attributes:
-        wheels: files, folders, URLs, NAME==VERSION, names of installed packages, or `.dist-info` folders.
-        select: the torch, CUDA and Python that the user asks about; empty: all that the wheel suits.
-        gpus: names of GPUs (RTX 4090), or architectures (8.9, sm_89).
-        driver: version of the NVIDIA driver, such as 550 or 550.54.14; empty: any.
-        index: URL of a package index to ask before the default one, or empty.
-        max_size: bytes that a wheel file may have; 0: any number.
-        beside: wheels, as `wheels` names them, and environments, whose packages are used together with the wheels.
 
+GpuOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--gpu", metavar="GPU", help="A GPU that must run the wheel: its name (RTX 4090), 8.9 or sm_89. Repeatable."
+    ),
+]
+DriverOption = Annotated[
+    str, typer.Option("--driver", metavar="VERSION", help="NVIDIA driver of the GPUs: 550 or 550.54.14.")
+]
+BesideOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--beside",
+        metavar="WHEEL|ENV",
+        help="A package that is imported in the same process: another wheel, as for WHEEL, or the folder of an"
+        " environment with packages. Repeatable.",
+    ),
+]
+MaxSizeOption = Annotated[
+    str, typer.Option("--max-size", metavar="SIZE", help="The largest wheel file that passes, such as 300MB or 1GiB.")
+]
+
+SarifOption = Annotated[
+    Path | None,
+    typer.Option("--sarif", metavar="FILE", help="Also write the failures and remarks to FILE as SARIF 2.1.0."),
+]
+MarkdownOption = Annotated[
+    Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the verdicts to FILE as Markdown.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(CellOptions):
+    """The options of `buildfarm verify`."""
+
+    wheels: WheelsArgument
+    gpu: GpuOption = None
+    driver: DriverOption = ""
+    beside: BesideOption = None
+    max_size: MaxSizeOption = ""
+    index: IndexOption = ""
+    store: StoreOption = None
+    sarif: SarifOption = None
+    markdown: MarkdownOption = None
+    quiet: QuietOption = False
+    as_json: JsonOption = False
+
+
+def verify(options: VerifyOptions) -> None:
+    """Judge any wheel from its file alone: with which torch, GPUs and systems it works. Executes nothing in it.
+
+    The symbols of torch releases are in the inventories of the store, which `buildfarm inventory` makes.
+
+    Without --torch and --cuda, the wheel is linked with every inventory of its CUDA major version.
     """
+    set_verbosity(quiet=options.quiet, verbose=False)
+    verdicts = run_verify(options, open_store(options.store))
+    for file, text in _reports(verdicts, options.sarif, options.markdown):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(file, text.encode())
+    print_data(verify_json(verdicts) if options.as_json else verify_text(verdicts))
+    raise typer.Exit(int(Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK))
 
-    wheels: tuple[str, ...]
-    select: Selection = field(default_factory=Selection)
-    gpus: tuple[str, ...] = ()
-    driver: str = ""
-    index: str = ""
-    max_size: int = 0
-    beside: tuple[str, ...] = ()
+
+def _bytes(size: str) -> int:
+    """The bytes of a size such as `100M`; 0 for an empty text."""
+    if not size:
+        return 0
+    from builder.matrix.models.fields import parse_size  # noqa: PLC0415 - it needs the models of matrix.yaml
+
+    return parse_size(size)
+
+
+def _reports(verdicts: Sequence[WheelVerdict], sarif: Path | None, markdown: Path | None) -> Iterator[tuple[Path, str]]:
+    """The files to write, and their text; the modules of other formats are not imported."""
+    if sarif:
+        from builder.publish.verify.sarif import verify_sarif  # noqa: PLC0415
+
+        yield sarif, verify_sarif(verdicts)
+    if markdown:
+        from builder.publish.verify.verify_markdown import verify_markdown  # noqa: PLC0415
+
+        yield markdown, verify_markdown(verdicts)
 
 
 def run_verify(options: VerifyOptions, store: Store) -> list[WheelVerdict]:
@@ -64,14 +154,14 @@ def run_verify(options: VerifyOptions, store: Store) -> list[WheelVerdict]:
         compat.releases(text)
     for text in options.select.cuda:
         Cuda.parse(text)
-    gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpus)
+    gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ())
     if options.driver and not re.fullmatch(r"\d+(?:\.\d+)*", options.driver):
         raise UsageError(
             f"{options.driver!r} is not a driver version; write it like 550 or 550.54.14", where="--driver"
         )
     finder = ForeignWheels(store.root / "sources", options.index, pythons or [Python(*sys.version_info[:2])])
-    beside = tuple(one for text in options.beside for one in neighbours(text, finder))
-    judge = Judge(shelf_of(store), options.select, gpus, options.driver, options.max_size, beside)
+    beside = tuple(one for text in options.beside or () for one in neighbours(text, finder))
+    judge = Judge(shelf_of(store), options.select, gpus, options.driver, _bytes(options.max_size), beside)
     found = [one for text in options.wheels for one in _found(text, finder)]
     several = len({one.project for one in found}) > 1
     verdicts: list[WheelVerdict] = []

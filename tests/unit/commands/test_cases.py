@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.cli.options import ExecutorName
 from builder.commands.cases import cases
 from builder.commands.cases.cases import CasesOptions, run_cases
 from builder.commands.cases.draft_file import cases_text, missing_text
@@ -15,7 +16,6 @@ from builder.commands.cases.summary import summary_text
 from builder.errors import MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.matrix.axes import Cell
-from builder.matrix.config import Selection
 from builder.result import CasesResult
 from tests.unit.loopback import pure_wheel
 
@@ -141,18 +141,20 @@ def test_a_wheel_for_a_newer_glibc_is_drafted_in_a_container(
     monkeypatch.setattr(cases, "cell_environments", no_cells)
     matrix = a_project(tmp_path)
     pure_wheel(tmp_path / "dist", "toy", "1.0", requires=["torch==2.11.*"], tag=f"cp312-cp312-manylinux_{glibc}_x86_64")
+    store, dist = tmp_path / "store", tmp_path / "dist"
+    options = CasesOptions(matrix=matrix, store=store, dist=dist, executor=ExecutorName(wanted))
     with pytest.raises(MissingToolError, match="no cells in this test"):
-        list(run_cases(CasesOptions(matrix, store=tmp_path / "store", dist=tmp_path / "dist", executor=wanted)))
+        list(run_cases(options))
     assert asked == [expected]
 
 
 def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
     matrix, name = a_project(tmp_path), "toy"
-    options = CasesOptions(matrix, Selection(extensions=(name,)), store=tmp_path / "store", dist=tmp_path / "dist")
+    options = CasesOptions(matrix=matrix, ext=[name], store=tmp_path / "store", dist=tmp_path / "dist")
     with pytest.raises(NothingSelectedError, match="the extension has no wheel yet"):
         list(run_cases(options))
     kept = tmp_path / "kept.py"
     kept.write_text("mine")
     with pytest.raises(UsageError, match="does not overwrite files"):
-        list(run_cases(CasesOptions(matrix, Selection(extensions=(name,)), out=kept, store=tmp_path / "store")))
+        list(run_cases(CasesOptions(matrix=matrix, ext=[name], out=kept, store=tmp_path / "store")))
     assert kept.read_text() == "mine"
