@@ -38,8 +38,8 @@ class _Place(NamedTuple):
 
 #: The commands, in the order of the help.
 _PLACES = {
-    "init": _Place("cli.init", "init"),
-    "add": _Place("cli.add", "add"),
+    "init": _Place("commands.init.init", "init"),
+    "add": _Place("commands.add.add", "add"),
     "plan": _Place("cli.plan", "plan"),
     "render": _Place("cli.render", "render"),
     "build": _Place("cli.build", "build"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -48,7 +48,7 @@ from builder.commands.building.options import BuildOptions
 from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit
 from builder.log import print_error, print_line, set_verbosity
-from builder.matrix.config import MATRIX, Selection
+from builder.matrix.config import MATRIX
 from builder.publish.plan_text import dry_run_json, dry_run_text
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def build(
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
     set_verbosity(quiet=quiet, verbose=verbose)
     archs = architectures(arch)  # may raise; so before a recipe is written
-    added = _added(source, matrix, selection(torch, cuda, python, None), store, write=not dry_run)
+    added = _added(source, write=not dry_run, torch=torch, cuda=cuda, python=python, matrix=matrix, store=store)
     ext = [*(ext or ()), *([added.recipe.name] if added else ())]
     options = BuildOptions(
         matrix=matrix,
@@ -144,13 +144,13 @@ def _finish(dist: Path, outcome: BuildOutcome, junit: Path | None, *, as_json: b
     raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
 
 
-def _added(source: str | None, matrix: Path, select: Selection, store: Path | None, *, write: bool) -> Added | None:
+def _added(source: str | None, *, write: bool, **options: Any) -> Added | None:  # noqa: ANN401 - of AddOptions
     """Add the source, if any, to the project; print what was found to stderr."""
     if not source:
         return None
     from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
     from builder.recipes.added import added_text  # noqa: PLC0415
 
-    added = run_add(AddOptions(source, matrix, select, store, write=write))
+    added = run_add(AddOptions(source=source, **options), write=write)
     print_line(added_text(added).rstrip())
     return added

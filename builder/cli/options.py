@@ -96,15 +96,6 @@ BuildSourceArgument = Annotated[
         help=f"First add this source, as `buildfarm add` does, then build only this source. {_SOURCE}",
     ),
 ]
-FolderArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder of the project. It is created if it does not exist.")
-]
-NameOption = Annotated[
-    str | None,
-    typer.Option(
-        "--name", metavar="NAME", help="Name of the extension. Default: the name of the .cu file, else of the folder."
-    ),
-]
 MatrixOption = Annotated[
     Path, typer.Option("--matrix", metavar="FILE", help="The file that lists torch, CUDA, Python and the extensions.")
 ]
@@ -243,6 +234,32 @@ SmokeDistOption = Annotated[
 JunitOption = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")
 ]
+
+
+NewArchOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arch",
+        metavar="ARCH",
+        help="GPU architecture that the new matrix.yaml lists in `archs`: 9.0 or 9.0+PTX; native: those of this"
+        " machine's GPUs. Repeatable. Default: no `archs`; each build takes those of torch's own wheel.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMatrixOptions:
+    """The options that choose what a new matrix.yaml lists."""
+
+    torch: NewTorchOption = None
+    cuda: NewCudaOption = None
+    python: NewPythonOption = None
+    arch: NewArchOption = None
+
+    @property
+    def select(self) -> Selection:
+        """The versions."""
+        return selection(self.torch, self.cuda, self.python, None)
 
 
 @dataclass(frozen=True, kw_only=True)

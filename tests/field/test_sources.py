@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from ctypes.util import find_library
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +20,6 @@ from builder.diagnosis.first_error import first_error
 from builder.diagnosis.hints import hints_for
 from builder.errors import BuildfarmError
 from builder.matrix.axes import Cuda, Torch
-from builder.matrix.config import Selection
 from builder.proof import Check, Verdict
 from builder.recipes.added import Added
 from builder.result import BuildResult
@@ -37,6 +36,12 @@ setup(name="t0", version="1.0", packages=["t0"], ext_modules=[Extension("t0._C",
 """
 #: A pyproject.toml that names its backend, so that no release of uv warns.
 PYPROJECT = '[build-system]\nrequires = ["setuptools"]\nbuild-backend = "setuptools.build_meta:__legacy__"\n'
+
+
+def add(project: SmallProject, source: str) -> Added:
+    """`buildfarm add` for one cell."""
+    options = AddOptions(source=source, torch=["2.11"], cuda=["13.0"], python=[str(PYTHON)])
+    return run_add(replace(options, matrix=project.options().matrix, store=project.store))
 
 
 @dataclass(frozen=True)
@@ -58,9 +63,7 @@ class Sources:
 
     def add(self) -> Added:
         """`buildfarm add` of the folder, for one cell."""
-        select = Selection(("2.11",), ("13.0",), (str(PYTHON),))
-        options = self.project.options()
-        return run_add(AddOptions(str(self.folder), options.matrix, select, options.store))
+        return add(self.project, str(self.folder))
 
     def build(self) -> BuildResult:
         """`buildfarm build` of the one extension."""
@@ -472,10 +475,8 @@ def test_files_above_a_git_subfolder(sources: Sources, tmp_path: Path) -> None:
     user = ("-c", "user.name=x", "-c", "user.email=x")
     for words in (("init", "-q"), ("add", "."), (*user, "commit", "-qm", "one")):
         subprocess.run(["git", *words], cwd=repository, check=True)
-    options = sources.project.options()
-    select = Selection(("2.11",), ("13.0",), (str(PYTHON),))
     source = f"git+{repository.as_uri()}#subdirectory=bindings/python"
-    added = run_add(AddOptions(source, options.matrix, select, options.store))
+    added = add(sources.project, source)
     assert added.recipe.version == "1.0"
     result = sources.build()
     assert result.error is None

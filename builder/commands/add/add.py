@@ -6,23 +6,32 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
+from builder.cli.options import (
+    JsonOption,
+    MatrixOption,
+    NewMatrixOptions,
+    SourceArgument,
+    StoreOption,
+    architectures,
+    examples,
+)
+from builder.cli.output import print_data
 from builder.commands.axes import new_axes
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, UsageError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
-from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import MATRIX, RECIPE, PathSource, Recipe, Selection, name_pattern, version_pattern
 from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_of
 from builder.matrix.plan import make_plan
 from builder.matrix.yaml_document import read_document
-from builder.recipes.added import Added
+from builder.recipes.added import Added, added_json, added_text, next_steps
 from builder.recipes.fetch import PinnedSource, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft, Entry
@@ -35,31 +44,38 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.sources.prepare import prepare_source, project_folder
 from builder.wheels.toolchain.environments import Environments
 
+EXAMPLES = examples(
+    "buildfarm add torch-scatter==2.1.2",
+    "buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0",
+    "buildfarm add ./my_extension",
+)
 
-@dataclass(frozen=True)
-class AddOptions:
-    """The options of one `buildfarm add`.
 
-    Attributes:
-        source: project, URL or folder, as the user gave it.
-        matrix: the file matrix.yaml; it is created if it does not exist.
-        select: the versions of a new matrix.yaml.
-        store: its folder, or None for the user's default store.
-        archs: GPU architectures of a new matrix.yaml; without any, it has no key `archs`.
-        write: whether the files are written; without it, the build backend is not asked either.
+@dataclass(frozen=True, kw_only=True)
+class AddOptions(NewMatrixOptions):
+    """The options of `buildfarm add`."""
 
+    source: SourceArgument
+    matrix: MatrixOption = MATRIX
+    store: StoreOption = None
+    as_json: JsonOption = False
+
+
+def add(options: AddOptions) -> None:
+    """Write a recipe for a source and add it to matrix.yaml.
+
+    Runs no code of the source if its files state name and version. Otherwise it asks the build backend for them.
     """
+    if options.matrix.exists() and (options.torch or options.cuda or options.python or options.arch):
+        print_warning(
+            f"--torch, --cuda, --python and --arch have no effect, because {options.matrix} exists: edit this file"
+        )
+    added = run_add(options)
+    print_data(added_json(added) if options.as_json else added_text(added) + next_steps(added))
 
-    source: str
-    matrix: Path = MATRIX
-    select: Selection = field(default_factory=Selection)
-    store: Path | None = None
-    archs: tuple[Arch, ...] = ()
-    write: bool = True
 
-
-def run_add(options: AddOptions) -> Added:
-    """Add a source to the project of a matrix.yaml.
+def run_add(options: AddOptions, *, write: bool = True) -> Added:
+    """Add a source to the project of a matrix.yaml. Without `write`, nothing is written and no build backend is asked.
 
     Raises UsageError if the source cannot be built or the project has a different extension of this name, and
     MissingToolError without network or git.
@@ -69,7 +85,8 @@ def run_add(options: AddOptions) -> Added:
     if same := next((recipe for recipe in known if recipe.source == pinned.source), None):
         return Added(same, pinned, options.matrix, axes=None, draft=None, listed=True)
     # Before anything is written: it may raise.
-    axes = None if options.matrix.exists() else replace(new_axes(options.select), archs=options.archs)
+    archs = architectures(options.arch)
+    axes = None if options.matrix.exists() else replace(new_axes(options.select), archs=archs)
     home = options.matrix.absolute().parent
     if isinstance(pinned.source, PathSource) and (pinned.source.path / RECIPE).is_file():
         folder, draft = pinned.source.path, None
@@ -78,15 +95,15 @@ def run_add(options: AddOptions) -> Added:
     else:
         with _unpacked(pinned, open_store(options.store)) as tree:
             draft = inspect_source(pinned, tree)
-            if draft.unknown and not options.write:
+            if draft.unknown and not write:
                 print_warning(f"the build backend will be asked for the {and_list(draft.unknown)}")
             elif draft.unknown:
                 draft = _ask_backend(draft, pinned, tree, axes, options)
         folder = pinned.source.path if isinstance(pinned.source, PathSource) else home / "extensions" / draft.name
         _refuse_taken(draft.name, folder, known, options)
         text = recipe_text(draft, f"buildfarm add {options.source}")
-        recipe = _write_recipe(folder, text) if options.write else _read_recipe(folder, text)
-    if not options.write:
+        recipe = _write_recipe(folder, text) if write else _read_recipe(folder, text)
+    if not write:
         return Added(recipe, pinned, options.matrix, axes, draft, written=False)
     entry = Path(os.path.relpath(folder, home)).as_posix()
     if axes:

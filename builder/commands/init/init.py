@@ -5,35 +5,43 @@ from __future__ import annotations
 import keyword
 import re
 import sys
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from builder.cli.options import JsonOption, NewMatrixOptions, architectures, examples
+from builder.cli.output import print_data
 from builder.commands.axes import new_axes
 from builder.errors import UsageError
-from builder.matrix.axes import Arch
-from builder.matrix.config import Selection
 from builder.recipes.matrix_file import NewAxes, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
+from builder.recipes.started import started_json, started_text
 
 _MATRIX = "matrix.yaml"
 
 
-@dataclass(frozen=True)
-class InitOptions:
-    """The options of one `buildfarm init`.
+EXAMPLES = examples("buildfarm init my_project", "buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0")
 
-    Attributes:
-        folder: the folder of the project; it is created if it does not exist.
-        name: name of the extension, or None for the name of the CUDA file or of the folder.
-        select: the versions in matrix.yaml.
-        archs: GPU architectures in matrix.yaml; without any, it has no key `archs`.
+FolderArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Folder of the project. It is created if it does not exist.")
+]
+NameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--name", metavar="NAME", help="Name of the extension. Default: the name of the .cu file, else of the folder."
+    ),
+]
 
-    """
 
-    folder: Path = Path()
-    name: str | None = None
-    select: Selection = field(default_factory=Selection)
-    archs: tuple[Arch, ...] = ()
+@dataclass(frozen=True, kw_only=True)
+class InitOptions(NewMatrixOptions):
+    """The options of `buildfarm init`."""
+
+    folder: FolderArgument = Path()
+    name: NameOption = None
+    as_json: JsonOption = False
 
 
 @dataclass(frozen=True)
@@ -44,10 +52,17 @@ class Started:
     axes: NewAxes
 
 
+def init(options: InitOptions) -> None:
+    """Start a project with a small example extension, or with the only .cu file of the folder."""
+    started = run_init(options)
+    folder, extension = options.folder, started.extension
+    print_data(started_json(folder, extension) if options.as_json else started_text(folder, extension, started.axes))
+
+
 def run_init(options: InitOptions) -> Started:
     """Write the files of a new project. Raises UsageError before it writes anything; no file is replaced."""
     folder = options.folder
-    axes = replace(new_axes(options.select), archs=options.archs)
+    axes = replace(new_axes(options.select), archs=architectures(options.arch))
     source = _cuda_file(folder)
     name = _name(options.name or (source.stem if source else folder.resolve().name), given=options.name is not None)
     if source:

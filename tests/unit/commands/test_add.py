@@ -16,7 +16,6 @@ from builder.__main__ import run_command
 from builder.commands.add.add import AddOptions, run_add
 from builder.commands.axes import new_axes
 from builder.errors import Exit, UsageError
-from builder.matrix.axes import Arch
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
 from builder.recipes.added import next_steps
@@ -35,7 +34,7 @@ def write_source(folder: Path, setup: str = SETUP) -> Path:
 
 
 def options(tmp_path: Path, source: str) -> AddOptions:
-    return AddOptions(source, tmp_path / "project" / "matrix.yaml", Selection(), tmp_path / "store")
+    return AddOptions(source=source, matrix=tmp_path / "project" / "matrix.yaml", store=tmp_path / "store")
 
 
 def git(folder: Path, *words: str) -> str:
@@ -69,7 +68,7 @@ def test_newest_version_of_a_project(tmp_path: Path, index: loopback.PackageInde
 
 def test_architectures_of_a_new_matrix(tmp_path: Path) -> None:
     source = write_source(tmp_path / "small")
-    added = run_add(replace(options(tmp_path, str(source)), archs=(Arch.parse("9.0"),)))
+    added = run_add(replace(options(tmp_path, str(source)), arch=["9.0"]))
     assert "\narchs: [9.0]\n" in added.matrix.read_text()
     assert "--arch" not in next_steps(added)
 

@@ -6,6 +6,7 @@ import re
 import runpy
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -13,24 +14,23 @@ import pytest
 
 from builder.commands.init.init import InitOptions, run_init
 from builder.errors import UsageError
-from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.recipes.started import started_text
 from tests.conftest import ROOT, run
 
-SELECT = Selection(torch=("2.11",), cuda=("13.0",), python=("3.12",))
+CELL = InitOptions(torch=["2.11"], cuda=["13.0"], python=["3.12"])
 TUTORIAL = re.compile(r'^```\w+ title="extensions/axpby/([^"]+)"\n(.*?)^```$', re.M | re.S)
 
 
 def start(folder: Path, name: str | None = None) -> list[str]:
-    return run_init(InitOptions(folder, name, SELECT)).extension.notes
+    return run_init(replace(CELL, folder=folder, name=name)).extension.notes
 
 
-def printed(folder: Path, code: str, archs: tuple[Arch, ...] = ()) -> str:
+def printed(folder: Path, code: str, archs: tuple[str, ...] = ()) -> str:
     """What `init` prints for a folder with one CUDA file."""
     (folder / "mine.cu").write_text(code)
-    started = run_init(InitOptions(folder, None, SELECT, archs))
+    started = run_init(replace(CELL, folder=folder, arch=list(archs)))
     return started_text(folder, started.extension, started.axes)
 
 
@@ -267,7 +267,7 @@ def test_ops_without_a_cpu_kernel_are_named(tmp_path: Path) -> None:
 
 
 def test_architectures_of_the_new_matrix(tmp_path: Path) -> None:
-    text = printed(tmp_path, WRITES, (Arch.parse("9.0"), Arch.parse("12.0+PTX")))
+    text = printed(tmp_path, WRITES, ("9.0", "12.0+PTX"))
     assert "Python 3.12, archs 9.0, 12.0+PTX\n" in text
     assert "build --arch" not in text
     _, _, plan = read_plan(tmp_path / "matrix.yaml", Selection())
