@@ -40,8 +40,8 @@ class _Place(NamedTuple):
 _PLACES = {
     "init": _Place("commands.init.init", "init"),
     "add": _Place("commands.add.add", "add"),
-    "plan": _Place("cli.plan", "plan"),
-    "render": _Place("cli.render", "render"),
+    "plan": _Place("commands.plan", "plan"),
+    "render": _Place("commands.render", "render"),
     "build": _Place("cli.build", "build"),
     "rebuild": _Place("commands.rebuild.rebuild", "rebuild"),
     "cases": _Place("commands.cases.cases", "cases"),
@@ -59,9 +59,9 @@ _PLACES = {
     "verify": _Place("commands.verify.verify", "verify"),
     "inventory": _Place("commands.verify.inventories"),
     "doctor": _Place("commands.doctor.doctor", "doctor"),
-    "report": _Place("cli.runs.report", "report"),
-    "ci": _Place("cli.ci.ci", "ci"),
-    "store": _Place("cli.store"),
+    "report": _Place("commands.report", "report"),
+    "ci": _Place("commands.ci.ci", "ci"),
+    "store": _Place("commands.store"),
 }
 
 

@@ -36,6 +36,7 @@ from builder.cli.options import (
     QuietOption,
     RecheckOption,
     StoreOption,
+    SummaryOption,
     TorchOption,
     VerboseOption,
     architectures,
@@ -43,7 +44,6 @@ from builder.cli.options import (
     selection,
 )
 from builder.cli.output import print_data
-from builder.cli.runs.report import SummaryOption
 from builder.commands.building.options import BuildOptions
 from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit

@@ -149,14 +149,6 @@ VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print every line of the programs that run, such as compilers.")
 ]
 
-ExplainOption = Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")]
-DockerfilesOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the Dockerfiles.")]
-LockOption = Annotated[
-    bool,
-    typer.Option(
-        "--lock", help="First ask the registries for the digests of the base images, and write them to buildfarm.lock."
-    ),
-]
 ExecutorOption = Annotated[
     ExecutorName,
     typer.Option(
@@ -243,6 +235,14 @@ NewArchOption = Annotated[
         metavar="ARCH",
         help="GPU architecture that the new matrix.yaml lists in `archs`: 9.0 or 9.0+PTX; native: those of this"
         " machine's GPUs. Repeatable. Default: no `archs`; each build takes those of torch's own wheel.",
+    ),
+]
+SummaryOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--summary",
+        metavar="FILE",
+        help="Also append the report of the run to FILE as Markdown, for example to $GITHUB_STEP_SUMMARY.",
     ),
 ]
 

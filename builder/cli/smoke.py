@@ -30,6 +30,7 @@ from builder.cli.options import (
     SmokeExecutor,
     SmokeExecutorOption,
     StoreOption,
+    SummaryOption,
     TorchOption,
     VerboseOption,
     WheelMatrixOption,
@@ -38,7 +39,6 @@ from builder.cli.options import (
     selection,
 )
 from builder.cli.output import print_data
-from builder.cli.runs.report import SummaryOption
 from builder.commands.distributed.options import PATIENCE
 from builder.errors import Exit, MissingToolError, UsageError
 from builder.log import print_line, set_verbosity

@@ -4,15 +4,63 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from typing import Annotated
 
+import typer
 from rich.markup import escape
 from rich.table import Table
 
+from builder.cli.options import JsonOption, StoreOption, examples
+from builder.cli.output import print_data
+from builder.commands.folders import open_store
 from builder.gate.system.sizes import size_text
+from builder.log import print_line
 from builder.publish.terminal import fits, to_text
 from builder.storage.items import Item, Pruned, folder_sizes
-from builder.storage.runs import Run
+from builder.storage.items import prune as prune_store
+from builder.storage.runs import Run, runs
 from builder.store import Store
+
+DU_EXAMPLES = examples("buildfarm store du", "buildfarm store du --json")
+PRUNE_EXAMPLES = examples("buildfarm store prune --keep-days 30 --dry-run", "buildfarm store prune --keep-days 30")
+HISTORY_EXAMPLES = examples("buildfarm store history", "buildfarm store history --json")
+
+KeepDaysOption = Annotated[
+    float, typer.Option("--keep-days", metavar="N", min=0, help="Keep what was used in the last N days.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
+
+app = typer.Typer(
+    help="Show and free the disk space of the store; list earlier runs.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+
+@app.command(epilog=DU_EXAMPLES)
+def du(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """Print the disk space that each folder of the store uses."""
+    opened = open_store(store, run=False)
+    print_line("measuring disk use; a store with many files takes a minute")
+    print_data(usage(opened, as_json=as_json))
+
+
+@app.command(epilog=PRUNE_EXAMPLES)
+def prune(
+    keep_days: KeepDaysOption,
+    dry_run: DryRunOption = False,
+    store: StoreOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete what was not used for some days. What a running command uses is kept."""
+    done = prune_store(open_store(store, run=False), keep_days, dry_run=dry_run)
+    print_data(pruned_text(done, dry_run=dry_run, as_json=as_json))
+
+
+@app.command(epilog=HISTORY_EXAMPLES)
+def history(store: StoreOption = None, as_json: JsonOption = False) -> None:
+    """List the earlier runs of `build` and `smoke`. `buildfarm report RUN` shows one of them."""
+    print_data(history_text(runs(open_store(store, run=False)), as_json=as_json))
 
 
 def usage(store: Store, *, as_json: bool) -> str:
@@ -63,7 +111,7 @@ def _item_json(item: Item) -> dict[str, object]:
     return {"target": item.target, "content": item.content, "size": item.size, "used": used}
 
 
-def history(runs: Sequence[Run], *, as_json: bool) -> str:
+def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
     """One line for each run, the newest first; as JSON, without reports and timelines."""
     if as_json:
         large = ("report", "timeline")

@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import typer
+
+from builder.cli.options import JsonOption, examples
+from builder.cli.output import print_data
 from builder.errors import UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.publish.ci.options import WorkflowOptions
 from builder.publish.ci.shards import Scope, shards_json
 from builder.publish.ci.workflows import MARK, workflows
+from builder.publish.index.bar import levels_of
 from builder.store import write_atomic
+
+EXAMPLES = examples(
+    'buildfarm ci --install "buildfarm[cache] @ git+https://git.example/buildfarm@COMMIT"',
+    "buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners",
+)
+
+DirOption = Annotated[
+    Path, typer.Option("--dir", metavar="DIR", help="Root of the repository. It contains matrix.yaml.")
+]
+
+
+@dataclass(frozen=True)
+class CiOptions(WorkflowOptions):
+    """The options of `buildfarm ci`."""
+
+    directory: DirOption = Path()
+    as_json: JsonOption = False
+
+
+def ci(options: CiOptions) -> None:
+    """Write workflows for GitHub Actions that build, test on GPUs and publish.
+
+    The files are buildfarm.yml, buildfarm-shard.yml and buildfarm-torch.yml in .github/workflows. A pull request builds
+    the newest cell of each extension. Every night, everything is built and published. Every Monday, an issue is opened
+    if there is a new torch. Pull requests of forks start no job on a GPU runner.
+    """
+    levels_of(options.require)
+    written = run_ci(options.directory, options)
+    if options.as_json:
+        print_data(json.dumps({"files": [str(path) for path in written]}) + "\n")
+        return
+    next_step = (
+        f"Before the first run, make the environment {options.environment} in the settings of the repository on GitHub,"
+        " and allow only the default branch to deploy to it."
+    )
+    print_data("\n".join([*(f"wrote {path}" for path in written), next_step]) + "\n")
 
 
 def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:

@@ -3,25 +3,53 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+InstallOption = Annotated[
+    str,
+    typer.Option(
+        "--install",
+        metavar="REQUIREMENT",
+        help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository.",
+    ),
+]
+RunnerLabelsOption = Annotated[
+    str,
+    typer.Option(
+        "--runner-labels",
+        metavar="LABELS",
+        help="Labels of the runners with a GPU, with commas, or the name of one ARC runner scale set.",
+    ),
+]
+PublishLabelsOption = Annotated[
+    str, typer.Option("--publish-labels", metavar="LABELS", help="Labels of the runner that publishes, with commas.")
+]
+IndexFolderOption = Annotated[
+    str,
+    typer.Option(
+        "--index",
+        metavar="DIR",
+        help="Folder of the index on the runner that publishes. A folder with an absolute path keeps its wheels between"
+        " runs. With a relative path, each run makes a new index and uploads it as an artifact.",
+    ),
+]
+EnvironmentOption = Annotated[
+    str, typer.Option("--environment", metavar="NAME", help="Environment of GitHub in which the job publishes.")
+]
+RequireOption = Annotated[
+    str, typer.Option("--require", metavar="LEVELS", help="Levels that publishing requires, as in `publish --require`.")
+]
 
 
 @dataclass(frozen=True)
 class WorkflowOptions:
-    """The options of `buildfarm ci`; each has the name of its option on the command line.
+    """The options of `buildfarm ci` that change the workflows; each has the name of its option."""
 
-    Attributes:
-        install: what pip installs as buildfarm: a requirement, or a path in the repository.
-        runner_labels: labels of the runners with a GPU, with commas; a single one may be the name of an ARC scale set.
-        publish_labels: labels of the runner that publishes, with commas.
-        index: the folder of the index on that runner. A relative folder is new in each run, and becomes an artifact.
-        environment: the environment of GitHub that the publishing job runs in.
-        require: the levels that `buildfarm publish` requires.
-
-    """
-
-    install: str
-    runner_labels: str = "self-hosted,linux,x64,gpu"
-    publish_labels: str = "ubuntu-latest"
-    index: str = "index"
-    environment: str = "wheels"
-    require: str = "gpu"
+    install: InstallOption
+    runner_labels: RunnerLabelsOption = "self-hosted,linux,x64,gpu"
+    publish_labels: PublishLabelsOption = "ubuntu-latest"
+    index: IndexFolderOption = "index"
+    environment: EnvironmentOption = "wheels"
+    require: RequireOption = "gpu"

@@ -40,7 +40,7 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
 
     Raises UsageError for a value with characters that cannot be in it.
     """
-    given = {field.name: str(getattr(options, field.name)) for field in fields(options)}
+    given = {field.name: str(getattr(options, field.name)) for field in fields(WorkflowOptions)}
     for name, value in given.items():
         if not _PLAIN[name].fullmatch(value):
             raise UsageError(f"{value!r} is no value of this option", where=_option(name), hints=[_EXAMPLES])

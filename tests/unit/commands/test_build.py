@@ -24,7 +24,7 @@ from builder.commands.folders import open_store
 from builder.commands.index.publish import publish_wheels
 from builder.commands.smoke.failed_builds import failed_build
 from builder.commands.smoke.smoke import SmokeOptions, run_smoke
-from builder.commands.store import history as history_text
+from builder.commands.store import history_text
 from builder.errors import (
     BuildError,
     BuildfarmError,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.store import history
+from builder.commands.store import history_text
 from builder.errors import UsageError
 from builder.storage.runs import find_run, runs, save_run
 from builder.store import Store
@@ -24,7 +24,7 @@ REPORT = {
 
 def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = Store(tmp_path)
-    assert history(runs(store), as_json=False) == "No run is recorded in this store.\n"
+    assert history_text(runs(store), as_json=False) == "No run is recorded in this store.\n"
     monkeypatch.setattr("sys.argv", ["buildfarm", "build", "--ext", "https://me:secret@host/x"])
     save_run(store, datetime(2026, 11, 21, 9, 30, tzinfo=UTC), 12.34, json.dumps(REPORT))
     save_run(store, datetime(2026, 11, 22, 9, 30, tzinfo=UTC), 2.0, json.dumps({"builds": [], "skips": []}))
@@ -32,14 +32,14 @@ def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "runs" / "20261120" / "run.json").write_text("{}")
     found = runs(store)
     assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
-    line = history(found, as_json=False).splitlines()[2]
+    line = history_text(found, as_json=False).splitlines()[2]
     assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
         "2026-11-21 09:30",
         "12 s",
         "1 built, 1 failed",
         "buildfarm build --ext https://***@host/x",
     ]
-    assert json.loads(history(found, as_json=True))[1]["builds"] == {"built": 1, "failed": 1}
+    assert json.loads(history_text(found, as_json=True))[1]["builds"] == {"built": 1, "failed": 1}
     one = find_run(found, "20261121")
     assert one.report == REPORT
 

@@ -1,28 +1,17 @@
-"""`buildfarm plan`."""
+"""`buildfarm plan`: print the builds of a selection, their cells, and the skipped cells."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
 
-from builder.cli.options import (
-    ArchOption,
-    CudaOption,
-    ExplainOption,
-    ExtOption,
-    JsonOption,
-    MatrixOption,
-    PythonOption,
-    TorchOption,
-    architectures,
-    examples,
-    selection,
-)
+from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures, examples
 from builder.cli.output import print_data
 from builder.errors import UsageError
 from builder.log import print_warning
-from builder.matrix.config import MATRIX
+from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import read_plan
 from builder.matrix.plan_json import plan_to_json
 from builder.publish.ci.shards import Scope, shards_json
@@ -48,38 +37,41 @@ NewTorchOption = Annotated[
         " for a release that this version of buildfarm does not know. Prints nothing without a new release.",
     ),
 ]
+ExplainOption = Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")]
 
 
-def plan(
-    torch: TorchOption = None,
-    cuda: CudaOption = None,
-    python: PythonOption = None,
-    ext: ExtOption = None,
-    arch: ArchOption = None,
-    matrix: MatrixOption = MATRIX,
-    explain: ExplainOption = False,
-    github: GithubOption = None,
-    new_torch: NewTorchOption = False,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(SelectOptions):
+    """The options of `buildfarm plan`."""
+
+    arch: ArchOption = None
+    matrix: MatrixOption = MATRIX
+    explain: ExplainOption = False
+    github: GithubOption = None
+    new_torch: NewTorchOption = False
+    as_json: JsonOption = False
+
+
+def plan(options: PlanOptions) -> None:
     """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
-    if new_torch:
+    github, as_json = options.github, options.as_json
+    if options.new_torch:
         from builder.commands.ci.new_torch import new_torches  # noqa: PLC0415 - a plan asks no package index
         from builder.publish.ci.new_torch_text import new_torch_json, new_torch_text  # noqa: PLC0415
 
-        if torch or cuda or python or ext or arch or explain or github:
+        if options.select != Selection() or options.arch or options.explain or github:
             raise UsageError("takes no options besides --matrix and --json", where="--new-torch")
-        found = new_torches(matrix)
+        found = new_torches(options.matrix)
         print_data(new_torch_json(found) if as_json else new_torch_text(found))
         return
-    from builder.commands.building.preflight import other_versions  # noqa: PLC0415 - see `build`
+    from builder.commands.building.preflight import other_versions  # noqa: PLC0415 - loads slowly
 
-    archs = architectures(arch)
-    _, recipes, planned = read_plan(matrix, selection(torch, cuda, python, ext), archs)
+    archs = architectures(options.arch)
+    _, recipes, planned = read_plan(options.matrix, options.select, archs)
     for problem in other_versions(recipes[name] for name in dict.fromkeys(one.extension for one in planned.builds)):
         print_warning(f"`buildfarm build` will fail: {problem}; {'; '.join(problem.hints)}")
     if github:
         print_data(shards_json(planned, github, archs))
         return
-    hint = "" if arch else architectures_hint(planned.builds)
-    print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=explain, hint=hint))
+    hint = "" if options.arch else architectures_hint(planned.builds)
+    print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=options.explain, hint=hint))

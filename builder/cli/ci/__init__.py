@@ -1,1 +1,0 @@
-"""The command that writes the workflows for GitHub Actions."""

@@ -1,0 +1,96 @@
+"""`buildfarm render`: write the Dockerfiles of the images that a selection needs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from builder.cli.options import JsonOption, MatrixOption, SelectOptions, examples
+from builder.cli.output import print_data
+from builder.errors import Exit
+from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
+from builder.images.registry.lock import lock_path, read_lock, refresh_lock
+from builder.images.registry.reference import read_mirrors
+from builder.log import print_error
+from builder.matrix.config import MATRIX
+from builder.matrix.load import read_plan
+
+EXAMPLES = examples("buildfarm render --torch 2.11 --out dockerfiles.out", "buildfarm render --lock")
+
+_SCHEMA = 1
+
+DockerfilesOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the Dockerfiles.")]
+LockOption = Annotated[
+    bool,
+    typer.Option(
+        "--lock", help="First ask the registries for the digests of the base images, and write them to buildfarm.lock."
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderOptions(SelectOptions):
+    """The options of `buildfarm render`."""
+
+    matrix: MatrixOption = MATRIX
+    out: DockerfilesOption = Path("build/dockerfiles")
+    lock: LockOption = False
+    as_json: JsonOption = False
+
+
+def render(options: RenderOptions) -> None:
+    """Write the Dockerfile of every image that the selection needs. Does not need Docker."""
+    declared, _, planned = read_plan(options.matrix, options.select)
+    pins = lock_path(options.matrix)
+    mirrors = read_mirrors(declared.registries)
+    problems = refresh_lock(pins, unpinned(dockerfiles(planned, declared, {})), mirrors) if options.lock else []
+    files = dockerfiles(planned, declared, read_lock(pins))
+    write_dockerfiles(options.out, files)
+    for problem in problems:
+        print_error(problem)
+    print_data(render_json(options.out, files) if options.as_json else render_text(options.out, files))
+    raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
+
+
+def render_text(folder: Path, files: Sequence[Dockerfile]) -> str:
+    """A line for each image with its base image, then the base images that are not pinned to a digest."""
+    builds, runtimes = ([file for file in files if file.kind == kind] for kind in ("build", "runtime"))
+    width = max(len(file.file) for file in files)
+    lines = [f"{'build image':{width}}  builds  cells  base image"]
+    lines += [f"{f.file:{width}}  {len(f.builds):6}  {len(f.cells):5}  {_base_image(f)}" for f in builds]
+    lines += ["", f"{'runtime image of a cell':{width}}                 base image"]
+    lines += [f"{f.file:{width}}                 {_base_image(f)}" for f in runtimes]
+    lines += ["", f"wrote Dockerfiles of {len(builds)} build images and {len(runtimes)} runtime images to {folder}"]
+    if bases := unpinned(files):
+        lines += ["", f"base images without a digest ({len(bases)}); `buildfarm render --lock` pins them:"]
+        lines += [f"  {base}" for base in bases]
+    return "\n".join(lines) + "\n"
+
+
+def render_json(folder: Path, files: Sequence[Dockerfile]) -> str:
+    """Each image with its Dockerfile, its tag, its base images, and the builds and cells that use it."""
+    images = [
+        {
+            "name": file.name,
+            "kind": file.kind,
+            "file": str(folder / file.file),
+            "tag": file.tag,
+            "base": file.base,
+            "bases": list(file.bases),
+            "builds": [str(build) for build in file.builds],
+            "cells": [str(cell) for cell in file.cells],
+        }
+        for file in files
+    ]
+    return json.dumps({"schema": _SCHEMA, "images": images, "unpinned": list(unpinned(files))}, indent=1) + "\n"
+
+
+def _base_image(file: Dockerfile) -> str:
+    """The base image of the last stage; instead of its digest only `(pinned)`."""
+    base, at, _ = file.base.partition("@")
+    return f"{base} (pinned)" if at else base
