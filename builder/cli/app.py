@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from inspect import Parameter, Signature
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast, get_type_hints
 
@@ -42,11 +42,11 @@ _PLACES = {
     "add": _Place("commands.add.add", "add"),
     "plan": _Place("commands.plan", "plan"),
     "render": _Place("commands.render", "render"),
-    "build": _Place("cli.build", "build"),
+    "build": _Place("commands.building.build", "build"),
     "rebuild": _Place("commands.rebuild.rebuild", "rebuild"),
     "cases": _Place("commands.cases.cases", "cases"),
-    "smoke": _Place("cli.smoke", "smoke"),
-    "worker": _Place("cli.distributed.worker", "worker"),
+    "smoke": _Place("commands.smoke.smoke", "smoke"),
+    "worker": _Place("commands.distributed.worker_command", "worker"),
     "publish": _Place("commands.index.publish", "publish"),
     "adopt": _Place("commands.index.adopt", "adopt"),
     "relabel": _Place("commands.index.relabel", "relabel"),
@@ -68,26 +68,23 @@ _PLACES = {
 def with_parameters(function: Callable[..., None]) -> Callable[..., None]:
     """A function for typer whose parameters are the fields of the dataclass that `function` takes as `options`.
 
-    A function without `options` is returned as it is.
+    It also has the parameter `context` of `function`, if there is one. A function without `options` is returned as it
+    is.
     """
     options = get_type_hints(function).get("options")
     if options is None:
         return function
+    parameters = [one for name, one in signature(function, eval_str=True).parameters.items() if name == "context"]
+    own = {one.name for one in parameters}
 
     def run(**values: object) -> None:
-        function(options(**values))
+        given = {name: values.pop(name) for name in own}
+        function(options=options(**values), **given)
 
     kinds = get_type_hints(options, include_extras=True)
-    empty = Parameter.empty
-    parameters = [
-        Parameter(
-            one.name,
-            Parameter.KEYWORD_ONLY,
-            default=empty if one.default is MISSING else one.default,
-            annotation=kinds[one.name],
-        )
-        for one in fields(options)
-    ]
+    for one in fields(options):
+        default = Parameter.empty if one.default is MISSING else one.default
+        parameters.append(Parameter(one.name, Parameter.KEYWORD_ONLY, default=default, annotation=kinds[one.name]))
     run.__doc__ = function.__doc__
     run.__signature__ = Signature(parameters)  # type: ignore[attr-defined] # inspect.signature reads it
     return run

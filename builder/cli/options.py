@@ -188,40 +188,8 @@ RecheckOption = Annotated[
 DistOption = Annotated[
     Path, typer.Option("--dist", metavar="DIR", help="Folder for the wheels, report.json and the index.")
 ]
-WheelsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="WHEEL",
-        help="File, URL or NAME==VERSION. Default: the wheels in --dist and the official wheels that recipes name.",
-    ),
-]
 IndexOption = Annotated[
     str, typer.Option("--index", metavar="URL", help="Package index to ask first for NAME==VERSION.")
-]
-HereOption = Annotated[
-    bool,
-    typer.Option(
-        "--here",
-        help="Test the extensions of the matrix that are installed in the current environment, with its torch.",
-    ),
-]
-PackOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--pack",
-        metavar="FILE",
-        help="Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python FILE`.",
-    ),
-]
-SmokeExecutorOption = Annotated[
-    SmokeExecutor,
-    typer.Option(
-        "--executor",
-        help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
-    ),
-]
-SmokeDistOption = Annotated[
-    Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
 ]
 JunitOption = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")

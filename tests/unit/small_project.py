@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.building.options import BuildOptions
+from builder.cli.options import ExecutorName
+from builder.commands.building.build import BuildOptions
 from builder.matrix.axes import Python
 from tests.unit import loopback
 from tests.unit.canned_gate import can_gate
@@ -102,7 +103,7 @@ class SmallProject:
         """The options of `buildfarm build` for this project."""
         return BuildOptions(
             matrix=self.root / "matrix.yaml",
-            executor="local",
+            executor=ExecutorName.LOCAL,
             store=self.store,
             dist=self.root / "dist",
             jobs=2,

@@ -17,8 +17,7 @@ from builder import __version__
 from builder.__main__ import run_command
 from builder.cli import output
 from builder.commands.building import build
-from builder.commands.building.build import BuildOutcome
-from builder.commands.building.options import BuildOptions
+from builder.commands.building.build import BuildOptions, BuildOutcome
 from builder.errors import (
     BuildError,
     BuildfarmError,

@@ -4,30 +4,70 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import typer
+
+from builder.cli.options import (
+    ArchOption,
+    BuildDryRunOption,
+    BuildSourceArgument,
+    DistOption,
+    ExecutorName,
+    ExecutorOption,
+    ImageOption,
+    JobsOption,
+    JsonOption,
+    JunitOption,
+    MatrixOption,
+    MinorMismatchOption,
+    NoCompilerCacheOption,
+    NoPullOption,
+    NoPythonDownloadsOption,
+    QuietOption,
+    RecheckOption,
+    SelectOptions,
+    StoreOption,
+    SummaryOption,
+    VerboseOption,
+    architectures,
+    examples,
+)
+from builder.cli.output import print_data
 from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import choose_executor, override_base_image
-from builder.commands.building.options import BuildOptions
 from builder.commands.building.preflight import check_recipes
+from builder.commands.distributed.options import (
+    PATIENCE,
+    PlainTcpOption,
+    ProveOnOption,
+    RemoteOptions,
+    SchedulerOption,
+    WorkerTimeoutOption,
+    remote_options,
+)
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import check_dist, open_store
-from builder.log import print_line, print_warning
-from builder.matrix.config import Matrix, Recipe
+from builder.errors import Exit
+from builder.log import print_error, print_line, print_warning, set_verbosity
+from builder.matrix.axes import Arch
+from builder.matrix.config import MATRIX, Matrix, Recipe
 from builder.matrix.load import read_plan
 from builder.matrix.plan import Build, Plan
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
+from builder.publish.build_text import build_text, distinct_errors
 from builder.publish.dist import locked, publish_wheels
-from builder.publish.plan_text import architectures_hint
-from builder.publish.report import report_json
+from builder.publish.plan_text import architectures_hint, dry_run_json, dry_run_text
+from builder.publish.report import build_junit, report_json
 from builder.publish.runs.markdown import append_summary
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
-from builder.store import Store
+from builder.store import Store, write_atomic
 from builder.tested_versions import installed_versions, untested
 from builder.timeline.timeline import Timeline
 from builder.wheels.build_dir import clear_abandoned
@@ -39,12 +79,103 @@ if TYPE_CHECKING:
     from builder.recipes.added import Added
 
 
+EXAMPLES = examples(
+    "buildfarm build --torch 2.2 --cuda 12.1",
+    "buildfarm build --torch 2.11 --cuda 13.0 --python 3.12",
+    "buildfarm build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0",
+    "buildfarm build --ext ms_deform_attn --executor docker --jobs 8",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(SelectOptions):
+    """The options of `buildfarm build`."""
+
+    source: BuildSourceArgument = None
+    arch: ArchOption = None
+    matrix: MatrixOption = MATRIX
+    executor: ExecutorOption = ExecutorName.AUTO
+    image: ImageOption = None
+    no_pull: NoPullOption = False
+    jobs: JobsOption = None
+    minor_mismatch: MinorMismatchOption = False
+    no_compiler_cache: NoCompilerCacheOption = False
+    no_python_downloads: NoPythonDownloadsOption = False
+    recheck: RecheckOption = False
+    scheduler: SchedulerOption = None
+    prove_on: ProveOnOption = None
+    plain_tcp: PlainTcpOption = False
+    worker_timeout: WorkerTimeoutOption = PATIENCE
+    dry_run: BuildDryRunOption = False
+    dist: DistOption = Path("dist")
+    junit: JunitOption = None
+    summary: SummaryOption = None
+    store: StoreOption = None
+    quiet: QuietOption = False
+    verbose: VerboseOption = False
+    as_json: JsonOption = False
+
+    @cached_property
+    def archs(self) -> tuple[Arch, ...]:
+        """GPU architectures instead of those of the matrix and the recipes; empty: no change. Raises UsageError."""
+        return architectures(self.arch)
+
+    @cached_property
+    def remote(self) -> RemoteOptions | None:
+        """The workers that build and test, or None for this machine. Raises as `remote_options`."""
+        return remote_options(
+            self.scheduler, self.prove_on, plain_tcp=self.plain_tcp, worker_timeout=self.worker_timeout
+        )
+
+
 class BuildOutcome(NamedTuple):
     """What a run planned and made; `torch_index` is that of matrix.yaml."""
 
     plan: Plan
     results: list[BuildResult]
     torch_index: str
+
+
+def build(options: BuildOptions) -> None:
+    """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
+    set_verbosity(quiet=options.quiet, verbose=options.verbose)
+    _ = options.archs, options.remote  # may raise, so before a recipe is written
+    added = _added(options)
+    if added:
+        options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
+    if options.dry_run:
+        builds = dry_run(options, added)
+        print_data(dry_run_json(builds) if options.as_json else dry_run_text(builds, hint_of(options, builds)))
+        return
+    options = replace(options, dist=options.dist.absolute())
+    plan, results, torch_index = run_build(options)
+    for error, failed in distinct_errors(results):
+        print_error(error, who=failed)
+    if options.junit:
+        write_atomic(options.junit.absolute(), build_junit(results).encode())
+    text = report_json(plan, results) if options.as_json else build_text(options.dist, plan, results, torch_index)
+    print_data(text)
+    raise typer.Exit(int(max((result.exit for result in results), default=Exit.OK)))
+
+
+def _added(options: BuildOptions) -> Added | None:
+    """Add the source, if any, to the project; print what was found to stderr."""
+    if not options.source:
+        return None
+    from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
+    from builder.recipes.added import added_text  # noqa: PLC0415
+
+    new = AddOptions(
+        source=options.source,
+        torch=options.torch,
+        cuda=options.cuda,
+        python=options.python,
+        matrix=options.matrix,
+        store=options.store,
+    )
+    added = run_add(new, write=not options.dry_run)
+    print_line(added_text(added).rstrip())
+    return added
 
 
 def run_build(options: BuildOptions) -> BuildOutcome:
@@ -60,7 +191,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     store = open_store(options.store)
     store.clear_abandoned()
     clear_abandoned()
-    environments = Environments(store, matrix.torch_index, python_downloads=options.python_downloads)
+    environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
     if sentences := untested(installed_versions()).values():
@@ -101,21 +232,21 @@ def _run(
             matrix,
             _wanted_executor(options),
             options.minor_mismatch,
-            options.compiler_cache,
-            options.pull,
-            options.python_downloads,
+            compiler_cache=not options.no_compiler_cache,
+            pull=not options.no_pull,
+            python_downloads=not options.no_python_downloads,
         )
         return RemoteRun(store, prover, recipes, settings, options.remote)
     executor = _executor(options, matrix, plan, environments)
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
-    prover = WheelProver(store, environments, images, pull=options.pull, again=options.recheck)
+    prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
     return BuildRun(store, executor, prover, recipes, jobs=options.jobs, minor_mismatch=options.minor_mismatch)
 
 
 def _wanted_executor(options: BuildOptions) -> str:
     """Who names an image wants a container."""
-    return "docker" if options.image and options.executor == "auto" else options.executor
+    return "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor)
 
 
 def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bool]:
@@ -130,7 +261,7 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index, python_downloads=False)
-    executor = _executor(replace(options, pull=False), matrix, plan, environments, check_images=False)
+    executor = _executor(replace(options, no_pull=True), matrix, plan, environments, check_images=False)
     run = BuildRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
     stored = run.stored(plan.builds)
     check_recipes([build for build, there in stored.items() if not there], recipes)
@@ -151,8 +282,8 @@ def _executor(
         plan.builds,
         environments,
         minor_mismatch=options.minor_mismatch,
-        compiler_cache=options.compiler_cache,
-        pull=options.pull,
+        compiler_cache=not options.no_compiler_cache,
+        pull=not options.no_pull,
         check_images=check_images,
     )
 

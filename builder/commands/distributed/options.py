@@ -4,12 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
+import typer
+
+from builder.commands.distributed.available import require_dask
 from builder.errors import UsageError
 from builder.matrix.axes import Arch
 
 #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
 PATIENCE = 60.0
+
+SchedulerOption = Annotated[
+    str | None,
+    typer.Option(
+        envvar="BUILDFARM_SCHEDULER",
+        help="Build and test on the workers of this Dask scheduler, tls://HOST:PORT; see `buildfarm worker`.",
+    ),
+]
+ProveOnOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--prove-on", help="With --scheduler: test each cell on workers with these GPU models, `sm_80,sm_90`."
+    ),
+]
+PlainTcpOption = Annotated[
+    bool, typer.Option("--plain-tcp", help="With --scheduler: allow a connection to another machine without TLS.")
+]
+WorkerTimeoutOption = Annotated[
+    float,
+    typer.Option(
+        "--worker-timeout",
+        min=0,
+        envvar="BUILDFARM_WORKER_TIMEOUT",
+        help="With --scheduler: seconds to wait for a worker that can run a task, and for a scheduler that ended.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -42,3 +72,22 @@ def gpu_models(texts: Sequence[str]) -> tuple[str, ...]:
         except (ValueError, UsageError):
             raise UsageError(f"{model!r} is not a GPU model", where="--prove-on", hints=["write sm_80,sm_90"]) from None
     return tuple(dict.fromkeys(models))
+
+
+def remote_options(
+    scheduler: str | None, prove_on: list[str] | None, *, plain_tcp: bool, worker_timeout: float = PATIENCE
+) -> RemoteOptions | None:
+    """The options of a run on workers, or None for this machine.
+
+    Raises UsageError for an address that is not one or is not safe, and MissingToolError without Dask.
+    """
+    models = gpu_models(prove_on or ())
+    if not scheduler:
+        if models:
+            raise UsageError("GPU models are for workers; name their scheduler with `--scheduler`", where="--prove-on")
+        return None
+    require_dask()
+    from builder.commands.distributed.security import check_address  # noqa: PLC0415 - imports Dask
+
+    check_address(scheduler, plain_tcp=plain_tcp, option="--scheduler")
+    return RemoteOptions(scheduler, models, plain_tcp, worker_timeout)

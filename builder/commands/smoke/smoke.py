@@ -4,74 +4,192 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Annotated
 
+import typer
 from packaging.utils import canonicalize_name
 
+from builder.cli.options import (
+    IndexOption,
+    JsonOption,
+    JunitOption,
+    NoPullOption,
+    NoPythonDownloadsOption,
+    QuietOption,
+    SelectOptions,
+    SmokeExecutor,
+    StoreOption,
+    SummaryOption,
+    VerboseOption,
+    WheelMatrixOption,
+    examples,
+)
+from builder.cli.output import print_data
 from builder.commands.axes import matrix_or_options
-from builder.commands.distributed.options import RemoteOptions
+from builder.commands.distributed.options import (
+    PATIENCE,
+    PlainTcpOption,
+    ProveOnOption,
+    RemoteOptions,
+    SchedulerOption,
+    WorkerTimeoutOption,
+    remote_options,
+)
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
 from builder.commands.smoke.kept import Kept, outcome_of
+from builder.commands.smoke.smoke_here import smoke_here
 from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder
 from builder.commands.smoke.wheel_recipe import selected_recipes
-from builder.errors import UsageError
+from builder.errors import Exit, MissingToolError, UsageError
 from builder.gate.outcome import Answer
 from builder.gate.pack import pack_file
-from builder.log import print_warning
+from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cell
-from builder.matrix.config import Matrix, Selection
+from builder.matrix.compat import and_list
+from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
-from builder.proof import Proof
+from builder.proof import Proof, Verdict
 from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.verify.clash import Together, clashes_together, files_of
 from builder.publish.report import smoke_report_json
 from builder.publish.runs.markdown import append_summary
+from builder.publish.smoke_text import smoke_json, smoke_junit, smoke_text
 from builder.result import SmokeResult
 from builder.storage.runs import save_run
-from builder.store import Store
+from builder.store import Store, write_atomic
 from builder.timeline.recorder import Recorder
 from builder.wheelfile.exports import read_op_libraries
 from builder.wheelfile.facts import open_wheel, read_facts
 
+EXAMPLES = examples(
+    "buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12",
+    "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
+    "buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90",
+    "buildfarm smoke --here --ext NAME",
+    "buildfarm smoke --ext NAME --pack gate.pyz",
+)
 
-@dataclass(frozen=True)
-class SmokeOptions:
-    """The options of one `buildfarm smoke`.
+#: Parameters that have an effect with --pack and with --here; `executor` is checked before.
+_PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "executor", "quiet", "verbose"})
+_HERE_OPTIONS = frozenset({"here", "ext", "matrix", "executor", "junit", "as_json", "quiet", "verbose"})
+WheelsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="WHEEL",
+        help="File, URL or NAME==VERSION. Default: the wheels in --dist and the official wheels that recipes name.",
+    ),
+]
+HereOption = Annotated[
+    bool,
+    typer.Option(
+        "--here",
+        help="Test the extensions of the matrix that are installed in the current environment, with its torch.",
+    ),
+]
+PackOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--pack",
+        metavar="FILE",
+        help="Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python FILE`.",
+    ),
+]
+SmokeExecutorOption = Annotated[
+    SmokeExecutor,
+    typer.Option(
+        "--executor",
+        help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
+    ),
+]
+SmokeDistOption = Annotated[
+    Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
+]
 
-    Attributes:
-        matrix: the file matrix.yaml, or None: the one of the current folder; without it, `matrix_or_options`.
-        wheels: files, URLs or NAME==VERSION; empty: the wheels in `dist`, and official wheels that recipes name.
-        select: which cells and extensions.
-        index: URL of a package index to ask before the default one, or empty.
-        dist: the folder of the wheels to test by default.
-        store: its folder, or None for the user's default store.
-        executor: `local` for a uv environment per cell, `docker` for a container of each cell's runtime image.
-        pull: whether base images that are not on this machine may be pulled.
-        python_downloads: whether uv may download Pythons that this machine lacks.
-        summary: a file that gets the report of the run as Markdown, or None.
-        remote: run the checks on the workers of a scheduler; None: on this machine.
 
+@dataclass(frozen=True, kw_only=True)
+class SmokeOptions(SelectOptions):
+    """The options of `buildfarm smoke`."""
+
+    wheels: WheelsArgument = None
+    matrix: WheelMatrixOption = None
+    index: IndexOption = ""
+    here: HereOption = False
+    pack: PackOption = None
+    executor: SmokeExecutorOption = SmokeExecutor.LOCAL
+    no_pull: NoPullOption = False
+    no_python_downloads: NoPythonDownloadsOption = False
+    scheduler: SchedulerOption = None
+    prove_on: ProveOnOption = None
+    plain_tcp: PlainTcpOption = False
+    worker_timeout: WorkerTimeoutOption = PATIENCE
+    dist: SmokeDistOption = Path("dist")
+    store: StoreOption = None
+    junit: JunitOption = None
+    summary: SummaryOption = None
+    quiet: QuietOption = False
+    verbose: VerboseOption = False
+    as_json: JsonOption = False
+
+
+def smoke(context: typer.Context, options: SmokeOptions) -> None:
+    """Test finished wheels: call every op in each cell and run the checks of ops. Builds nothing.
+
+    A named wheel needs no matrix.yaml. Without the file, it is tested with --torch, --cuda and --python; without these
+    options, with the versions of the current environment.
     """
+    set_verbosity(quiet=options.quiet, verbose=options.verbose)
+    if (options.here or options.pack) and options.executor is SmokeExecutor.DOCKER:
+        raise UsageError(
+            "cannot be combined with --here or --pack, which start no container", where="--executor docker"
+        )
+    matrix = options.matrix or MATRIX
+    if options.pack:
+        _refuse_others(context, "--pack", "--pack runs no check", _PACK_OPTIONS)
+        file = pack_gate(matrix, options.select, options.pack)
+        print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
+        return
+    if options.here:
+        _refuse_others(context, "--here", "--here tests what is installed", _HERE_OPTIONS)
+        results = smoke_here(matrix, options.select)
+    else:
+        results = list(run_smoke(options))
+    if options.junit:
+        write_atomic(options.junit.absolute(), smoke_junit(results).encode())
+    print_data(smoke_json(results) if options.as_json else smoke_text(results))
+    raise typer.Exit(int(_exit(results)))
 
-    matrix: Path | None = None
-    wheels: tuple[str, ...] = ()
-    select: Selection = field(default_factory=Selection)
-    index: str = ""
-    dist: Path = Path("dist")
-    store: Path | None = None
-    executor: str = "local"
-    pull: bool = True
-    python_downloads: bool = True
-    summary: Path | None = None
-    remote: RemoteOptions | None = None
+
+def _refuse_others(context: typer.Context, option: str, reason: str, allowed: frozenset[str]) -> None:
+    """Raise UsageError if the command line has parameters that this option ignores."""
+    ignored = [
+        "WHEEL" if parameter.name == "wheels" else parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in allowed and _is_given(context, str(parameter.name))
+    ]
+    if ignored:
+        raise UsageError(f"cannot be combined with {and_list(ignored)}: {reason}", where=option)
+
+
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    source = context.get_parameter_source(parameter)
+    return source is not None and source.name == "COMMANDLINE"
+
+
+def _exit(results: Sequence[SmokeResult]) -> Exit:
+    """The exit code of a run; raises MissingToolError when no check ran."""
+    verdicts = {proof.verdict for result in results for proof in result.proofs}
+    if verdicts == {Verdict.NOT_RUN}:
+        raise MissingToolError("no check could run in any of the cells", hints=["the output above gives the reasons"])
+    failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
+    return Exit.FAILED if failed else Exit.OK
 
 
 def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
@@ -84,25 +202,29 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     MissingToolError when containers are wanted and there is no container engine, or when the scheduler does not answer.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    matrix = matrix_or_options(options.matrix, options.select, options.wheels)
+    remote = remote_options(
+        options.scheduler, options.prove_on, plain_tcp=options.plain_tcp, worker_timeout=options.worker_timeout
+    )
+    wheels = tuple(options.wheels or ())
+    matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
     store.clear_abandoned()
+    downloads, pull = not options.no_python_downloads, not options.no_pull
     cells = None
-    if not options.remote:
-        downloads, pull = options.python_downloads, options.pull
+    if not remote:
         cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
-    targets, progress, recorder = finder.find(options.wheels, options.dist), Progress(), Recorder(store.owner(""))
+    targets, progress, recorder = finder.find(wheels, options.dist), Progress(), Recorder(store.owner(""))
     _warn_of_clashes(targets)
     kept = Kept(store, recorder, targets)
     with recorder.recording(), progress.shown():
-        if cells is None:
-            yield from _on_workers(options, matrix, store, targets, kept, progress)
-        else:
-            for target in targets:
-                for cell in target.cells:
-                    yield _smoke_cell(target, cell, store, cells, kept, progress)
+        if remote:
+            settings = Settings(matrix, str(options.executor), pull=pull, python_downloads=downloads)
+            yield from _on_workers(remote, settings, store, targets, kept, progress)
+        elif cells is not None:
+            for one, cell in ((target, cell) for target in targets for cell in target.cells):
+                yield _smoke_cell(one, cell, store, cells, kept, progress)
     timeline = recorder.timeline(progress.stages())
     report = smoke_report_json(kept.results, kept.known)
     run = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
@@ -149,7 +271,12 @@ def _smoke_cell(
 
 
 def _on_workers(
-    options: SmokeOptions, matrix: Matrix, store: Store, targets: Sequence[SmokeTarget], kept: Kept, progress: Progress
+    remote: RemoteOptions,
+    settings: Settings,
+    store: Store,
+    targets: Sequence[SmokeTarget],
+    kept: Kept,
+    progress: Progress,
 ) -> list[SmokeResult]:
     """Test every wheel in its cells on workers; the results have the order of `targets`."""
     from builder.commands.distributed.client.smoke import RemoteSmoke  # noqa: PLC0415 - imports Dask
@@ -160,8 +287,7 @@ def _on_workers(
         made[id(target), cell] = result = kept.add(target, cell, proofs, answer)
         return outcome_of(result)
 
-    settings = Settings(matrix, options.executor, pull=options.pull, python_downloads=options.python_downloads)
-    RemoteSmoke(store, settings, cast("RemoteOptions", options.remote), progress, keep).run(targets)
+    RemoteSmoke(store, settings, remote, progress, keep).run(targets)
     kept.results = [made[id(target), cell] for target in targets for cell in target.cells]
     for target in targets:
         for cell in target.cells:

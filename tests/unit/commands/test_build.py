@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from builder.commands.building.build import dry_run, hint_of, run_build
+from builder.cli.options import ExecutorName
+from builder.commands.building.build import BuildOptions, dry_run, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
-from builder.commands.building.options import BuildOptions
 from builder.commands.folders import open_store
 from builder.commands.index.publish import publish_wheels
 from builder.commands.smoke.failed_builds import failed_build
@@ -158,7 +158,7 @@ def test_a_run_that_compiles_says_for_how_many_architectures(runs: Runs) -> None
     options, build = runs.project.options(), runs.first.results["tiny"].build
     assert hint_of(options, {build: False}).startswith(said)
     assert hint_of(options, {build: True}) == "", "nothing is compiled"
-    assert hint_of(replace(options, archs=build.archs), {build: False}) == "", "the user chose them"
+    assert hint_of(replace(options, arch=["9.0"]), {build: False}) == "", "the user chose them"
 
 
 def test_checks_that_did_not_run_are_shown_as_not_run(runs: Runs) -> None:
@@ -182,9 +182,7 @@ def test_a_failed_compile_is_a_result_and_the_other_builds_go_on(runs: Runs) -> 
 
 def test_smoke_says_why_dist_has_no_wheel(runs: Runs) -> None:
     options, hollow = runs.project.options(), runs.edited.results["hollow"]
-    selected = SmokeOptions(
-        options.matrix, select=Selection(extensions=("hollow",)), dist=options.dist, store=options.store
-    )
+    selected = SmokeOptions(matrix=options.matrix, ext=["hollow"], dist=options.dist, store=options.store)
     with pytest.raises(NothingSelectedError, match="the last `buildfarm build` refused the wheel: payload: ") as raised:
         list(run_smoke(selected))
     assert raised.value.where == str(hollow.build)
@@ -562,7 +560,7 @@ def test_if_neither_executor_can_compile_one_error_has_both_reasons_and_all_solu
 
 
 def test_an_image_on_the_command_line_chooses_containers(options: BuildOptions, tmp_path: Path) -> None:
-    options = replace(options, executor="auto", image="own:1", store=tmp_path, pull=False)
+    options = replace(options, executor=ExecutorName.AUTO, image="own:1", store=tmp_path, no_pull=True)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(
             "builder.commands.building.build.choose_executor", lambda wanted, *_, **__: pytest.fail(wanted)

@@ -8,7 +8,6 @@ import os
 import signal
 import socket
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,36 +18,13 @@ from builder.commands.distributed.reach import RefusedError, UnreachableError, q
 from builder.commands.distributed.security import check_address, is_loopback, security_for
 from builder.commands.distributed.worker.facts import lines, measure
 from builder.commands.distributed.worker.service import Service
+from builder.commands.distributed.worker_command import WorkerOptions
 from builder.commands.folders import open_store
 from builder.log import print_line, print_warning
 from builder.store import Store
 
 #: Seconds between two attempts to reach the scheduler.
 RETRY_SECONDS = 1.0
-
-
-@dataclass(frozen=True)
-class WorkerOptions:
-    """The options of one `buildfarm worker`.
-
-    Attributes:
-        scheduler: its address.
-        name: of the machine, for messages; empty: its host name.
-        store: the folder of the worker's own store, or None for the user's default store.
-        builds: how many builds run at the same time, or None for a number that fits the cores.
-        host: the address on which the worker listens; empty: the one that reaches the scheduler.
-        wait: seconds to wait for the scheduler at the start, and after it ended.
-        plain_tcp: whether connections to other machines may be without TLS.
-
-    """
-
-    scheduler: str
-    name: str = ""
-    store: Path | None = None
-    builds: int | None = None
-    host: str = ""
-    wait: float = 3600.0
-    plain_tcp: bool = False
 
 
 def run_worker(options: WorkerOptions) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import dask
 import pytest
 
-from builder.cli.distributed.scheduler_options import remote_options
 from builder.commands.distributed import reach
 from builder.commands.distributed.cluster.deaths import Deaths
+from builder.commands.distributed.options import remote_options
 from builder.commands.distributed.reach import connect
 from builder.commands.distributed.security import security_for
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
