@@ -38,8 +38,8 @@ class _Place(NamedTuple):
 
 #: The commands, in the order of the help.
 _PLACES = {
-    "init": _Place("commands.init.init", "init"),
-    "add": _Place("commands.add.add", "add"),
+    "init": _Place("commands.init", "init"),
+    "add": _Place("commands.add", "add"),
     "plan": _Place("commands.plan", "plan"),
     "render": _Place("commands.render", "render"),
     "build": _Place("commands.building.build", "build"),
@@ -58,7 +58,7 @@ _PLACES = {
     "index": _Place("commands.index.manage", help="Check and clean a package index."),
     "verify": _Place("commands.verify.verify", "verify"),
     "inventory": _Place("commands.verify.inventories"),
-    "doctor": _Place("commands.doctor.doctor", "doctor"),
+    "doctor": _Place("commands.doctor", "doctor"),
     "report": _Place("commands.report", "report"),
     "ci": _Place("commands.ci.ci", "ci"),
     "store": _Place("commands.store"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,7 +15,7 @@ from builder.errors import UsageError
 from builder.log import print_warning
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import read_plan
-from builder.matrix.plan_json import plan_to_json
+from builder.matrix.plan import Build, Plan, Skip
 from builder.publish.ci.shards import Scope, shards_json
 from builder.publish.plan_text import architectures_hint, plan_text
 
@@ -75,3 +77,47 @@ def plan(options: PlanOptions) -> None:
         return
     hint = "" if options.arch else architectures_hint(planned.builds)
     print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=options.explain, hint=hint))
+
+
+_SCHEMA = 1
+
+
+def plan_to_json(plan: Plan) -> str:
+    """Return the plan as JSON text with a final newline, one line for each build and each skip."""
+    builds = _lines(_build_to_json(build) for build in plan.builds)
+    skips = _lines(_skip_to_json(skip) for skip in plan.skips)
+    return f'{{"schema": {_SCHEMA},\n"builds": [{builds}],\n"skips": [{skips}]}}\n'
+
+
+def _lines(items: Iterable[dict[str, Any]]) -> str:
+    """Return the inside of a JSON list, one line for each item, so that `diff` shows which item changed."""
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    return ",".join("\n" + encode(item) for item in items)
+
+
+def _build_to_json(build: Build) -> dict[str, Any]:
+    return {
+        "name": str(build),
+        "extension": build.extension,
+        **({"project": build.project} if build.project else {}),
+        "version": build.version,
+        "abi": str(build.abi),
+        "torch": str(build.torch),
+        "cuda": str(build.cuda),
+        "pythons": [str(python) for python in build.pythons],
+        "archs": [str(arch) for arch in build.archs],
+        "platform": str(build.platform),
+        "serves": [str(cell) for cell in build.serves],
+    }
+
+
+def _skip_to_json(skip: Skip) -> dict[str, Any]:
+    return {
+        "torch": str(skip.torch),
+        "cuda": str(skip.cuda),
+        "python": str(skip.python),
+        "platform": str(skip.platform),
+        "extension": skip.extension,
+        "code": skip.code,
+        "reason": skip.reason,
+    }

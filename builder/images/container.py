@@ -6,13 +6,14 @@ import io
 import shlex
 import tarfile
 import tempfile
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import IO, Any
 
 from docker import DockerClient
 from docker.errors import APIError, NotFound
@@ -20,8 +21,7 @@ from docker.models.containers import Container as Handle
 from docker.types import DeviceRequest, Mount
 
 from builder.errors import MissingToolError
-from builder.images.container_output import OutputReader, close_stream
-from builder.images.engine_errors import reason, translate_sdk_errors
+from builder.images.engine_errors import SDK_ERRORS, reason, translate_sdk_errors
 from builder.images.network import shell_settings
 from builder.process import raise_if_interrupted
 from builder.untrusted.masking import mask_credentials, mask_log
@@ -278,3 +278,46 @@ def _no_gpu_message(error: APIError) -> str:
             " (nvidia-container-toolkit), run `nvidia-ctk runtime configure --runtime=docker`, restart the engine"
         )
     return f"the Docker engine cannot give this machine's GPU to a container: {message}"
+
+
+#: How much of a program's output goes to the log, in bytes.
+_LOGGED_OUTPUT = 1 << 30
+
+#: How much of the end of a program's output is kept in memory, in bytes.
+_KEPT_OUTPUT = 1 << 20
+
+
+class OutputReader(threading.Thread):
+    """Copies a program's output to the log and keeps the end of both streams."""
+
+    def __init__(self, output: Iterable[tuple[bytes | None, bytes | None]], log: IO[bytes]) -> None:
+        """`output` yields parts of standard output and standard error."""
+        super().__init__(name="container output", daemon=True)
+        self._output, self._log = output, log
+        self._kept = (bytearray(), bytearray())
+        self._left = _LOGGED_OUTPUT
+
+    def run(self) -> None:
+        """Copy until the program ends."""
+        # When the engine stops, the stream ends or raises; `_exit_state` finds out which and reports it.
+        with suppress(*SDK_ERRORS, OSError, ValueError):
+            for parts in self._output:
+                for kept, part in zip(self._kept, parts, strict=True):
+                    if part:
+                        self._log.write(part[: self._left])
+                        self._left -= min(self._left, len(part))
+                        kept.extend(part)
+                        del kept[:-_KEPT_OUTPUT]
+                self._log.flush()
+
+    def text(self, number: int) -> str:
+        """The end of standard output (0) or standard error (1)."""
+        return self._kept[number].decode(errors="replace")
+
+
+def close_stream(output: Any) -> None:  # noqa: ANN401 (the SDK's stream, untyped)
+    """Close an attached connection. The SDK's own `close` leaves its file open until garbage collection."""
+    with suppress(*SDK_ERRORS, OSError):
+        output.close()
+    with suppress(*SDK_ERRORS, OSError, AttributeError):
+        output._response.close()

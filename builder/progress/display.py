@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from uuid import uuid4
 
 from rich.live import Live
 from rich.markup import escape
@@ -16,7 +18,6 @@ from rich.table import Table
 from builder.build_log import complete_lines, log_size, text_since
 from builder.log import console, print_line, verbosity
 from builder.progress.file_count import FileCount
-from builder.progress.github import fold_group, in_github_actions
 from builder.progress.stages import StageTime
 
 #: Without a terminal, a line is printed at each stage and then at this interval: CI stops silent jobs.
@@ -200,3 +201,26 @@ class Progress:
 def _print(texts: Iterable[str]) -> None:
     for text in texts:
         print_line(text)
+
+
+#: A longer output is cut at its beginning: GitHub shows large logs slowly.
+MOST_LINES = 4000
+
+
+def in_github_actions() -> bool:
+    """Whether this process runs in a workflow of GitHub Actions."""
+    return os.environ.get("GITHUB_ACTIONS") == "true"
+
+
+def fold_group(title: str, text: str) -> None:
+    """Print text as a group that GitHub shows folded; prints nothing if there is no text.
+
+    Workflow commands in the text have no effect: it is the output of other people's programs.
+    """
+    lines = text.splitlines()
+    if not lines:
+        return
+    token = uuid4().hex
+    left_out = [f"({len(lines) - MOST_LINES} lines left out)"] if len(lines) > MOST_LINES else []
+    shown = [f"::group::{title}", f"::stop-commands::{token}", *left_out, *lines[-MOST_LINES:]]
+    console.out("\n".join([*shown, f"::{token}::", "::endgroup::"]), highlight=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.add.add import AddOptions, run_add
+from builder.commands.add import AddOptions, run_add
 from builder.commands.building.build import run_build
 from builder.diagnosis.first_error import first_error
 from builder.diagnosis.hints import hints_for

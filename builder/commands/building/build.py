@@ -162,7 +162,7 @@ def _added(options: BuildOptions) -> Added | None:
     """Add the source, if any, to the project; print what was found to stderr."""
     if not options.source:
         return None
-    from builder.commands.add.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
+    from builder.commands.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
     from builder.recipes.added import added_text  # noqa: PLC0415
 
     new = AddOptions(

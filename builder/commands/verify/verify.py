@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from packaging.utils import canonicalize_name, is_normalized_name
 
+import builder
+from builder.check import Check
 from builder.cli.options import (
     CellOptions,
     IndexOption,
@@ -27,14 +30,17 @@ from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.commands.verify.beside import neighbours
 from builder.errors import Exit, UsageError
+from builder.gate.system.sizes import size_text
 from builder.log import set_verbosity
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.compat import Compat
+from builder.proof import Proof, Verdict
 from builder.proofs.inventory.shelf import shelf_of
 from builder.proofs.verify.clash import Together
 from builder.proofs.verify.gpus import Gpu, gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict, with_clashes
-from builder.publish.verify.verify_text import verify_json, verify_text
+from builder.publish.proof_lines import remarks
+from builder.publish.verify.verify_text import place, verify_json, verify_text, word
 from builder.store import Store, write_atomic
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
@@ -133,12 +139,8 @@ def _bytes(size: str) -> int:
 def _reports(verdicts: Sequence[WheelVerdict], sarif: Path | None, markdown: Path | None) -> Iterator[tuple[Path, str]]:
     """The files to write, and their text; the modules of other formats are not imported."""
     if sarif:
-        from builder.publish.verify.sarif import verify_sarif  # noqa: PLC0415
-
         yield sarif, verify_sarif(verdicts)
     if markdown:
-        from builder.publish.verify.verify_markdown import verify_markdown  # noqa: PLC0415
-
         yield markdown, verify_markdown(verdicts)
 
 
@@ -219,3 +221,61 @@ def _installed(text: str) -> Path | None:
         f"no package {text} is installed in {here.prefix}",
         hints=["name a file, a URL, or NAME==VERSION for the package index"],
     )
+
+
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
+def verify_sarif(verdicts: Sequence[WheelVerdict]) -> str:
+    """A result for each failed check (`error`), each remark (`note`) and each check that did not run (`note`)."""
+    results = [result for one in verdicts for proof in one.proofs for result in _results(one, proof)]
+    used = {result["ruleId"] for result in results}
+    rules = [{"id": str(check), "shortDescription": {"text": check.meaning}} for check in Check if str(check) in used]
+    driver = {"name": "buildfarm verify", "version": builder.__version__, "rules": rules}
+    run = {"tool": {"driver": driver}, "results": results}
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
+
+
+def _results(verdict: WheelVerdict, proof: Proof) -> Iterator[dict[str, Any]]:
+    if proof.verdict is Verdict.FAILED:
+        yield _result(verdict, proof, "error", f"{place(proof)}{proof.reason}")
+    elif proof.verdict is Verdict.NOT_RUN:
+        yield _result(verdict, proof, "note", f"not run: {place(proof)}{proof.reason}")
+    for remark in remarks(proof):
+        yield _result(verdict, proof, "note", remark)
+
+
+def _result(verdict: WheelVerdict, proof: Proof, level: str, text: str) -> dict[str, Any]:
+    location = {"physicalLocation": {"artifactLocation": {"uri": verdict.facts.filename}}}
+    return {
+        "ruleId": str(proof.check),
+        "level": level,
+        "message": {"text": text},
+        "locations": [location],
+        "partialFingerprints": {"wheel": verdict.facts.sha256},
+    }
+
+
+def verify_markdown(verdicts: Sequence[WheelVerdict]) -> str:
+    """For each wheel a heading and a table of verdicts and remarks."""
+    return "\n".join("\n".join(_lines(one)) + "\n" for one in verdicts)
+
+
+def _lines(verdict: WheelVerdict) -> Iterator[str]:
+    yield f"### {_cell(verdict.facts.filename)}"
+    yield ""
+    yield f"{size_text(verdict.facts.size)}, sha256 {verdict.facts.sha256}"
+    yield ""
+    yield "| verdict | check | finding |"
+    yield "| --- | --- | --- |"
+    for proof in verdict.proofs:
+        shown = f"**{word(proof)}**" if word(proof).isupper() else word(proof)
+        yield f"| {shown} | {proof.check} | {_cell(place(proof) + proof.reason)} |"
+        for remark in remarks(proof):
+            yield f"| remark | {proof.check} | {_cell(remark)} |"
+
+
+def _cell(text: str) -> str:
+    """Text of a stranger's wheel inside a table: no markup, no new column, no new line."""
+    escaped = "".join(f"\\{letter}" if letter in "\\`*_{}[]<>|#!" else letter for letter in text)
+    return " ".join(escaped.split())

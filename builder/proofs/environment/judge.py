@@ -9,11 +9,24 @@ from builder.proofs.environment.checks.extensions import check_extensions
 from builder.proofs.environment.checks.gpus import check_gpus
 from builder.proofs.environment.checks.library_path import check_library_path
 from builder.proofs.environment.checks.nvidia import check_nvidia
-from builder.proofs.environment.checks.tested import check_tested_versions
 from builder.proofs.environment.checks.tools import check_tools
 from builder.proofs.environment.checks.torches import check_torch
 from builder.proofs.environment.cures import Cures
 from builder.proofs.environment.finding import Finding, Level
+from builder.tested_versions import TESTED, untested
+
+
+def check_tested_versions(cures: Cures) -> Iterator[Finding]:
+    """A note for each package; `buildfarm build` warns about the same packages."""
+    packages = cures.environment.visible
+    if "buildfarm" not in packages:
+        return
+    installed = {name: package.version for name, package in packages.items() if name in TESTED}
+    for name, sentence in untested(installed).items():
+        cure = cures.install(name + TESTED[name].requirement)
+        why = "buildfarm depends on what this program prints and writes, which changes between releases"
+        yield Finding("untested-version", Level.NOTE, sentence, why, (cure,))
+
 
 _CHECKS: tuple[Callable[[Cures], Iterator[Finding]], ...] = (
     check_torch,

@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from builder.publish.index.bar import Level
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.remote.fields import UPLOAD_PATH
 from builder.publish.server.access_log import AccessLog, Metrics
 from builder.publish.server.pages import Pages
-from builder.publish.server.refused_bodies import RefusedBodies
 from builder.publish.server.replies import refusal
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
@@ -106,3 +106,47 @@ class _Guard:
             await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+#: The rest of a refused request is read this long, seconds.
+LINGER_SECONDS = 20.0
+
+
+class RefusedBodies:
+    """Answers like the app inside. An error is sent at once, and the connection stays open until the request ends."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        unread, refused, last = _has_body(scope), False, None
+
+        async def reading() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = message["type"] == "http.request" and message.get("more_body", False)
+            return message
+
+        async def sending(message: Message) -> None:
+            nonlocal refused, last
+            if message["type"] == "http.response.start":
+                refused = message["status"] >= 400
+            elif refused and unread and not message.get("more_body", False):
+                last = {"type": "http.response.body", "body": b""}
+                message = {**message, "more_body": True}
+            await send(message)
+
+        await self._app(scope, reading, sending)
+        if last:
+            with anyio.move_on_after(LINGER_SECONDS):
+                while unread:
+                    await reading()
+            await send(last)
+
+
+def _has_body(scope: Scope) -> bool:
+    """Whether the client sends a body without asking first."""
+    headers = dict(scope.get("headers", ()))
+    body = headers.get(b"content-length", b"0") != b"0" or b"transfer-encoding" in headers
+    return body and headers.get(b"expect", b"").lower() != b"100-continue"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from builder.__main__ import run_command
-from builder.commands.add.add import AddOptions, run_add
+from builder.commands.add import AddOptions, run_add
 from builder.commands.axes import new_axes
 from builder.errors import Exit, UsageError
 from builder.matrix.config import GitSource, SdistSource, Selection

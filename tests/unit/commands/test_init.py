@@ -12,11 +12,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from builder.commands.init.init import InitOptions, run_init
+from builder.commands.init import InitOptions, run_init, started_text
 from builder.errors import UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
-from builder.recipes.started import started_text
 from tests.conftest import ROOT, run
 
 CELL = InitOptions(torch=["2.11"], cuda=["13.0"], python=["3.12"])

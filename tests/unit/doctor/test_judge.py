@@ -14,7 +14,6 @@ from builder.matrix.compat import Compat
 from builder.proofs.environment.checks.companions import check_companions
 from builder.proofs.environment.checks.gpus import check_gpus
 from builder.proofs.environment.checks.nvidia import check_nvidia
-from builder.proofs.environment.checks.tested import check_tested_versions
 from builder.proofs.environment.checks.tools import check_tools
 from builder.proofs.environment.checks.torches import check_torch
 from builder.proofs.environment.cures import Cures
@@ -29,6 +28,7 @@ from builder.proofs.environment.facts import (
 )
 from builder.proofs.environment.finding import Finding, Level
 from builder.proofs.environment.fit import fitting_torch
+from builder.proofs.environment.judge import check_tested_versions
 from builder.tested_versions import TESTED
 from builder.wheelfile.compatibility import runs_on
 

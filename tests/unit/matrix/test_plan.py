@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 from packaging.version import Version
 
+from builder.commands.plan import plan_to_json
 from builder.errors import BuildfarmError, Exit, NothingSelectedError, UsageError
 from builder.matrix.axes import AbiClass, Cuda, Platform, Python
 from builder.matrix.compat import UPDATE, Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
 from builder.matrix.plan import Plan, make_plan, served_cells, summarise_skips
-from builder.matrix.plan_json import plan_to_json
 from tests.unit.matrix.make import matrix, recipe
 
 CPYTHON, ABI3, STABLE = AbiClass.CPYTHON, AbiClass.ABI3, AbiClass.STABLE

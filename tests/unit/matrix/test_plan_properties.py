@@ -16,12 +16,12 @@ from typing import Any, TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builder.commands.plan import plan_to_json
 from builder.errors import NothingSelectedError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection
 from builder.matrix.plan import Build, Plan, Skip, make_plan, summarise_skips
-from builder.matrix.plan_json import plan_to_json
 from tests.unit.matrix.conftest import WriteMatrix
 from tests.unit.matrix.make import matrix, recipe
 
@@ -179,7 +179,7 @@ def test_the_hash_seed_does_not_matter(write_matrix: WriteMatrix, tmp_path: Path
         "import sys; from pathlib import Path\n"
         "from builder.matrix.config import Selection\n"
         "from builder.matrix.load import read_plan\n"
-        "from builder.matrix.plan_json import plan_to_json\n"
+        "from builder.commands.plan import plan_to_json\n"
         "_, _, plan = read_plan(Path('matrix.yaml'), Selection())\n"
         "sys.stdout.write(plan_to_json(plan))\n"
     )

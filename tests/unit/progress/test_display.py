@@ -13,8 +13,7 @@ from rich.console import Console
 from builder import log
 from builder.log import Verbosity
 from builder.progress import display
-from builder.progress.display import HEARTBEAT_SECONDS, Progress, clock
-from builder.progress.github import fold_group
+from builder.progress.display import HEARTBEAT_SECONDS, Progress, clock, fold_group
 from tests.conftest import PATIENCE, wait_until
 from tests.unit.fake_clock import FakeClock
 
@@ -150,7 +149,7 @@ def test_in_github_actions_the_output_is_a_fold_group_without_commands(
 
 
 def test_a_long_output_is_cut_at_its_beginning(output: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.progress.github.MOST_LINES", 2)
+    monkeypatch.setattr("builder.progress.display.MOST_LINES", 2)
     fold_group("x", "one\ntwo\nthree\n")
     assert output.getvalue().splitlines()[2:5] == ["(1 lines left out)", "two", "three"]
 

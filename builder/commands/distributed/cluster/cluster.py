@@ -14,13 +14,21 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from builder.commands.distributed.cluster.deaths import DEATHS, Deaths
-from builder.commands.distributed.cluster.made import find, note
 from builder.commands.distributed.cluster.need import DEADLY, Need, missing, nobody, other_version
 from builder.commands.distributed.cluster.window import Window
-from builder.commands.distributed.protocol import MANY, TOPIC, Answer, BuildTask, Task, version_resource, version_text
+from builder.commands.distributed.protocol import (
+    MANY,
+    TOPIC,
+    Answer,
+    BuildTask,
+    Task,
+    WheelRef,
+    version_resource,
+    version_text,
+)
 from builder.commands.distributed.reach import CONNECT_SECONDS, UnreachableError, connect, quiet_dask
 from builder.commands.distributed.security import security_for
-from builder.commands.distributed.worker.service import keep, run_task
+from builder.commands.distributed.worker.service import find_finished, keep, run_task
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 
@@ -296,3 +304,27 @@ class _Pending:
 
     future: Future[Answer]
     need: Need
+
+
+#: Where Dask's scheduler keeps the notes among its metadata.
+_NOTES = "buildfarm-builds"
+#: What Dask raises when the scheduler or the worker is gone, or the client is closed to connect again.
+_LOST = (OSError, RuntimeError)
+
+
+async def note(client: Client, task: BuildTask, answer: Answer) -> None:
+    """Note the worker that made a build."""
+    if answer.wheel is not None:
+        with suppress(*_LOST):
+            await client.set_metadata([_NOTES, task.digest], answer.worker)  # type: ignore[no-untyped-call]
+
+
+async def find(client: Client, call: Callable[..., Awaitable[Any]], task: BuildTask) -> Answer | None:
+    """The answer with the wheel of a build, if a worker has it; `call` is `Cluster.call`."""
+    with suppress(*_LOST):
+        worker = await client.get_metadata([_NOTES, task.digest], None)  # type: ignore[no-untyped-call]
+        if worker is not None:
+            found: Mapping[str, WheelRef] = await call(worker, find_finished, [task.digest])
+            if wheel := found.get(task.digest):
+                return Answer(worker, wheel=wheel, reused=True)
+    return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +29,6 @@ from builder.commands.distributed.protocol import (
 )
 from builder.commands.distributed.worker.child import Work, killed_by
 from builder.commands.distributed.worker.facts import WorkerFacts
-from builder.commands.distributed.worker.holds import Holds
 from builder.commands.distributed.worker.task_processes import TaskProcesses
 from builder.hashing import sha256_of
 from builder.resources import measure_resources
@@ -230,3 +231,41 @@ def read_file(kind: str, name: str, offset: int, dask_worker: Worker | None = No
 def write_file(name: str, offset: int, data: bytes, sha256: str, dask_worker: Worker | None = None) -> None:
     """`Service.write`."""
     service_of(dask_worker).write(name, offset, data, sha256)
+
+
+#: Seconds after the end of a task in which the client and other workers copy its log and its wheel.
+SECONDS_TO_COPY = 3600.0
+
+
+class Holds:
+    """The marks of one worker on paths of its store, counted."""
+
+    def __init__(self, store: Store, later: Callable[[float, Callable[[], None]], object]) -> None:
+        """`later` calls a function after some seconds."""
+        self._store = store
+        self._later = later
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    @contextmanager
+    def held(self, *targets: str) -> Iterator[None]:
+        """Mark paths of the store, or RUN, as used, until SECONDS_TO_COPY after the body ended.
+
+        Waits while `store prune` deletes one of them.
+        """
+        for target in targets:
+            with self._lock:
+                self._counts[target] += 1
+                self._store.use(target)
+        try:
+            yield
+        finally:
+            self._later(SECONDS_TO_COPY, lambda: self._drop(targets))
+
+    def _drop(self, targets: tuple[str, ...]) -> None:
+        for target in targets:
+            with self._lock:
+                self._counts[target] -= 1
+                if not self._counts[target]:
+                    del self._counts[target]
+                    self._store.release(target)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.distributed.worker.holds import SECONDS_TO_COPY, Holds
+from builder.commands.distributed.worker.service import SECONDS_TO_COPY, Holds
 from builder.storage.items import prune
 from builder.store import RUN, Store
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import UsageError
-from builder.publish.remote.address import root_url, token_for
+from builder.publish.remote.server import root_url, token_for
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.remote.make import proven_wheel
 

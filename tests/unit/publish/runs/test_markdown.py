@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.report import report_data
 from builder.log import console
 from builder.publish.runs.markdown import LIMIT, append_summary, code, fenced, report_markdown
 from builder.publish.runs.page import report_page
-from builder.publish.runs.report_data import report_data
 from builder.publish.runs.view import report_of
 from tests.unit.publish.runs.make import CELL, FAILED, GOOD, HOSTILE, OTHER, REFUSED, entry, proof, run
 

@@ -7,20 +7,25 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from packaging.version import InvalidVersion, Version
+from pydantic import Field, field_validator
 
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
-from builder.commands.doctor.machine_file import read_machine
 from builder.errors import Exit, UsageError
 from builder.log import print_line
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
+from builder.matrix.config_errors import validate
+from builder.matrix.models.strict import StrictModel
+from builder.matrix.yaml_document import read_document
 from builder.proofs.environment.cures import Cures
-from builder.proofs.environment.facts import Environment
+from builder.proofs.environment.facts import Environment, Gpu, Machine
 from builder.proofs.environment.finding import Finding, Level
 from builder.proofs.environment.judge import judge
 from builder.proofs.environment.read import read_environment
+from builder.proofs.verify.gpus import gpu_named
 from builder.publish.doctor import doctor_text
 from builder.store import write_atomic
 
@@ -103,3 +108,33 @@ def run_doctor(options: DoctorOptions) -> Diagnosis:
             hints=["activate the environment to judge, or name its Python: `buildfarm doctor --python env/bin/python`"],
         )
     return Diagnosis(environment, judge(Cures(environment, compat, options.torch_index)))
+
+
+class MachineModel(StrictModel):
+    """The keys of the file."""
+
+    driver: str = Field("", description="Version of NVIDIA's driver.")
+    gpus: list[str] = Field(default_factory=list, description="Name or compute capability of each GPU.")
+
+    @field_validator("driver")
+    @classmethod
+    def _is_version(cls, value: str) -> str:
+        try:
+            Version(value or "0")
+        except InvalidVersion:
+            raise ValueError(f"{value!r} is not the version of a driver; write it like 580.65.06") from None
+        return value
+
+
+def read_machine(path: Path, compat: Compat) -> Machine:
+    """Read the file; raises UsageError for a mistake in it and for an unknown GPU."""
+    document = read_document(path)
+    model = validate(document, MachineModel)
+    gpus = []
+    for number, name in enumerate(model.gpus):
+        try:
+            gpus.append(Gpu(name, gpu_named(name, compat)))
+        except UsageError as error:
+            hint = "write its compute capability, such as 8.9"
+            raise UsageError(error.sentence, where=document.where(("gpus", number)), hints=[hint]) from None
+    return Machine(model.driver, tuple(gpus), described=True)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import tempfile
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import yaml
 from packaging.utils import canonicalize_name
 
 from builder.cli.options import (
@@ -36,7 +38,6 @@ from builder.recipes.fetch import PinnedSource, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft, Entry
 from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
-from builder.recipes.recipe_file import recipe_text
 from builder.recipes.reference import parse_reference
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
@@ -202,3 +203,37 @@ def _write_recipe(folder: Path, text: str) -> Recipe:
         if new:
             folder.rmdir()
         raise
+
+
+_WIDTH = 118
+_BLOCKS = ("source",)
+
+
+def recipe_text(draft: Draft, command: str) -> str:
+    """extension.yaml with a comment for each key that the inspection decided."""
+    lines = _comment(
+        f"Written by `{command}` from an inspection of the source. Change what is wrong:"
+        " buildfarm does not write this file again. All keys: docs/reference/extension-yaml.md in the repository of"
+        " buildfarm"
+    )
+    for entry in draft.entries:
+        lines += _comment(entry.comment) + _lines(entry)
+    for question in draft.questions:
+        lines += _comment(f"QUESTION: {question}")
+    return "\n".join(lines) + "\n"
+
+
+def _lines(entry: Entry) -> list[str]:
+    if isinstance(entry.value, dict) and entry.key in _BLOCKS:
+        return [f"{entry.key}:", *(f"  {key}: {_value(value)}" for key, value in entry.value.items())]
+    return [f"{entry.key}: {_value(entry.value)}"]
+
+
+def _value(value: object) -> str:
+    """A value on one line. Quotes are added only where YAML needs them."""
+    text: str = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...").strip()
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ") if text else []

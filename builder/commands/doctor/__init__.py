@@ -1,1 +1,0 @@
-"""`buildfarm doctor`: judges an environment, and reads the description of another machine."""

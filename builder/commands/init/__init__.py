@@ -1,1 +1,0 @@
-"""`buildfarm init`: starts a project with a new extension."""
