@@ -29,15 +29,11 @@ console = PlainConsole(stderr=True, highlight=False, soft_wrap=True, emoji=False
 
 @dataclass
 class Verbosity:
-    """How much is printed to stderr.
+    """How much is printed to stderr."""
 
-    Attributes:
-        quiet: only warnings and errors.
-        verbose: also every line that the programs of a build print.
-
-    """
-
+    #: Only warnings and errors.
     quiet: bool = False
+    #: Also every line that the programs of a build print.
     verbose: bool = False
 
 

@@ -59,17 +59,13 @@ def wheel_variables(variables: Mapping[str, str] = os.environ) -> dict[str, str]
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a program and of everything that it starts; 0 is no limit.
+    """Limits of a program and of everything that it starts; 0 is no limit."""
 
-    Attributes:
-        seconds: time.
-        processes: number of processes at the same time.
-        file_bytes: size of each file that they write.
-
-    """
-
+    #: time.
     seconds: float = 0
+    #: Number of processes at the same time.
     processes: int = 0
+    #: Size of each file that they write.
     file_bytes: int = 0
 
 

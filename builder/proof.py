@@ -28,29 +28,24 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Proof:
-    """One verdict.
+    """One verdict."""
 
-    Attributes:
-        wheel: sha256 of the wheel file, hex.
-        cell: the cell it applies to, or None for a check that reads the wheel file alone.
-        check: the check.
-        verdict: passed, failed, not run or accepted.
-        reason: for failed and not run a sentence with what to do; for accepted the finding; for passed a short figure
-            or empty.
-        evidence: data for programs (symbols, archs, files, versions, machine).
-        when: UTC time, ISO 8601, seconds.
-        basis: digest of what the verdict depends on beside the wheel: claims, imports, the code of the checks. With a
-            different basis the check runs again.
-
-    """
-
+    #: sha256 of the wheel file, hex.
     wheel: str
+    #: The cell it applies to, or None for a check that reads the wheel file alone.
     cell: Cell | None
+    #: The check.
     check: Check
+    #: Passed, failed, not run or accepted.
     verdict: Verdict
+    #: For failed and not run a sentence with what to do; for accepted the finding; for passed a short figure or empty.
     reason: str = ""
+    #: Data for programs (symbols, archs, files, versions, machine).
     evidence: dict[str, Any] = field(default_factory=dict)
+    #: UTC time, ISO 8601, seconds.
     when: str = ""
+    #: Digest of what the verdict depends on beside the wheel: claims, imports, the code of the checks. With a different
+    #: basis the check runs again.
     basis: str = ""
 
     @property

@@ -21,27 +21,23 @@ from builder.wheelfile.diff import Difference
 
 @dataclass(frozen=True)
 class BuildResult:
-    """The result of one build of the plan.
+    """The result of one build of the plan."""
 
-    Attributes:
-        build: the build.
-        stored: the finished wheel in the store, or None.
-        error: why the build or its proofs failed, or None.
-        reused: whether the store already had the wheel.
-        seconds: wall time of this run for the build and its proofs.
-        toolchain: what compiled the wheel; None if the build failed before that was known.
-        proofs: verdicts about the file and about each cell that the build serves.
-        log: the file with the output of the build and of its proofs, or None.
-
-    """
-
+    #: The build.
     build: Build
+    #: The finished wheel in the store, or None.
     stored: StoredBuild | None
+    #: Why the build or its proofs failed, or None.
     error: BuildfarmError | None
+    #: Whether the store already had the wheel.
     reused: bool
+    #: Wall time of this run for the build and its proofs.
     seconds: float
+    #: What compiled the wheel; None if the build failed before that was known.
     toolchain: Toolchain | None = None
+    #: Verdicts about the file and about each cell that the build serves.
     proofs: tuple[Proof, ...] = ()
+    #: The file with the output of the build and of its proofs, or None.
     log: Path | None = None
 
     @property
@@ -82,21 +78,17 @@ def _outcomes(proofs: Sequence[Proof]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class SmokeResult:
-    """The result of one wheel in one cell.
+    """The result of one wheel in one cell."""
 
-    Attributes:
-        subject: the wheel's file name, or NAME VERSION of an installed distribution.
-        cell: the cell.
-        proofs: verdicts of the import check and of every check of the op gate.
-        answer: every outcome of the op gate; None where it did not run.
-        file_proofs: verdicts of the checks of the wheel file, the same in each cell.
-
-    """
-
+    #: The wheel's file name, or NAME VERSION of an installed distribution.
     subject: str
+    #: The cell.
     cell: Cell
+    #: Verdicts of the import check and of every check of the op gate.
     proofs: tuple[Proof, ...]
+    #: Every outcome of the op gate; None where it did not run.
     answer: Answer | None
+    #: Verdicts of the checks of the wheel file, the same in each cell.
     file_proofs: tuple[Proof, ...] = ()
 
     @property
@@ -107,43 +99,35 @@ class SmokeResult:
 
 @dataclass(frozen=True)
 class CasesResult:
-    """The draft of the cases of one extension.
+    """The draft of the cases of one extension."""
 
-    Attributes:
-        extension: its name.
-        wheel: file name of the wheel whose ops were called.
-        cell: the cell in which they were called.
-        drafts: a draft for each op without a case.
-        file: the file that was written; None if the recipe has a cases.py already.
-        text: what the existing cases.py lacks, or "".
-        cases: path of the recipe's cases.py, which may not exist.
-
-    """
-
+    #: Its name.
     extension: str
+    #: File name of the wheel whose ops were called.
     wheel: str
+    #: The cell in which they were called.
     cell: Cell
+    #: A draft for each op without a case.
     drafts: Drafts
+    #: The file that was written; None if the recipe has a cases.py already.
     file: Path | None
+    #: What the existing cases.py lacks, or "".
     text: str
+    #: Path of the recipe's cases.py, which may not exist.
     cases: Path
 
 
 @dataclass(frozen=True)
 class RebuildResult:
-    """The result of building a wheel again.
+    """The result of building a wheel again."""
 
-    Attributes:
-        wheel: the wheel's file name.
-        sha256: of the first wheel, hex.
-        rebuilt_sha256: of the rebuilt wheel, hex.
-        differences: how the rebuilt wheel differs; empty when both are equal bit for bit.
-
-    """
-
+    #: The wheel's file name.
     wheel: str
+    #: Of the first wheel, hex.
     sha256: str
+    #: Of the rebuilt wheel, hex.
     rebuilt_sha256: str
+    #: How the rebuilt wheel differs; empty when both are equal bit for bit.
     differences: tuple[Difference, ...]
 
     @property
@@ -162,47 +146,39 @@ class PublishOutcome(StrEnum):
 
 @dataclass(frozen=True)
 class PublishResult:
-    """What `publish` did with one wheel.
+    """What `publish` did with one wheel."""
 
-    Attributes:
-        wheel: its file name.
-        outcome: published, already published or refused.
-        cells: the level of each cell, by the cell's name.
-        paths: the paths of the index that list the wheel.
-        reasons: why it was refused, a sentence each.
-        notes: what else to say about it, a sentence each.
-        below_level: whether its proofs do not reach a required level.
-
-    """
-
+    #: Its file name.
     wheel: str
+    #: Published, already published or refused.
     outcome: PublishOutcome
+    #: The level of each cell, by the cell's name.
     cells: dict[str, str]
+    #: The paths of the index that list the wheel.
     paths: tuple[str, ...] = ()
+    #: Why it was refused, a sentence each.
     reasons: tuple[str, ...] = ()
+    #: What else to say about it, a sentence each.
     notes: tuple[str, ...] = ()
+    #: Whether its proofs do not reach a required level.
     below_level: bool = False
 
 
 @dataclass(frozen=True)
 class AdoptResult:
-    """What `adopt` did with one wheel.
+    """What `adopt` did with one wheel."""
 
-    Attributes:
-        published: what was published or refused.
-        origin: where the wheel came from: a URL, or `a file`.
-        cells: the cells that were tested, now or before.
-        not_run: why other claimed cells could not be tested, by the cell's name.
-        others: why the wheel claims no other cell, a sentence each.
-        left_out: the number of claimed cells that the options leave out.
-        proofs: of the file and of each cell in `cells`.
-
-    """
-
+    #: What was published or refused.
     published: PublishResult
+    #: Where the wheel came from: a URL, or `a file`.
     origin: str
+    #: The cells that were tested, now or before.
     cells: tuple[Cell, ...] = ()
+    #: Why other claimed cells could not be tested, by the cell's name.
     not_run: dict[str, str] = field(default_factory=dict)
+    #: Why the wheel claims no other cell, a sentence each.
     others: tuple[str, ...] = ()
+    #: The number of claimed cells that the options leave out.
     left_out: int = 0
+    #: Of the file and of each cell in `cells`.
     proofs: tuple[Proof, ...] = ()

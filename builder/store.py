@@ -95,21 +95,17 @@ def sync_file_system(path: Path) -> None:
 
 @dataclass(frozen=True)
 class StoredBuild:
-    """A finished build as the store keeps it.
+    """A finished build as the store keeps it."""
 
-    Attributes:
-        digest: the build's name in the store.
-        wheel: the wheel's path in the store.
-        record: how the build went.
-        mark: what marks the build as used, as long as this object exists; None if it is not marked.
-        sha256: of the wheel when it was stored; empty in stores of earlier versions.
-
-    """
-
+    #: The build's name in the store.
     digest: str
+    #: The wheel's path in the store.
     wheel: Path
+    #: How the build went.
     record: BuildRecord
+    #: What marks the build as used, as long as this object exists; None if it is not marked.
     mark: InUse | None = field(default=None, compare=False, repr=False)
+    #: Of the wheel when it was stored; empty in stores of earlier versions.
     sha256: str = ""
 
 

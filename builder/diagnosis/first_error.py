@@ -26,19 +26,15 @@ _RUNS_SETUP = "exec(code, locals())"
 
 @dataclass(frozen=True)
 class FirstError:
-    """The first error of a build.
+    """The first error of a build."""
 
-    Attributes:
-        text: the message with its place, one line of at most LONGEST characters.
-        message: the complete message, for what is known about it; several lines.
-        excerpt: the line of the source with its number, and a mark below the column; empty if it is not known.
-        count: how many errors the compilers and the linker named.
-
-    """
-
+    #: The message with its place, one line of at most LONGEST characters.
     text: str
+    #: The complete message, for what is known about it; several lines.
     message: str
+    #: The line of the source with its number, and a mark below the column; empty if it is not known.
     excerpt: tuple[str, ...] = ()
+    #: How many errors the compilers and the linker named.
     count: int = 1
 
     @property

@@ -31,54 +31,46 @@ _NO_HEADER = (
 
 @dataclass(frozen=True)
 class KnownError:
-    """An error of compilers whose cause is known.
+    """An error of compilers whose cause is known."""
 
-    Attributes:
-        section: the key of the file that the row is below.
-        about: what the row is about, for people: names, headers, or the text of the file.
-        forms: expressions that find the error in a message whose quotes are all '.
-        torch: the release of torch that brought the error, or None.
-        cuda: the CUDA version that brought it, or None.
-        hint: what to do; known names in braces are replaced.
-        source: how the fact was checked.
-        id: the name for `reports`, or "".
-        cause: why the program fails, one sentence; "" if `hint` says it.
-        example: a text in which `forms` find the error, or "".
-
-    """
-
+    #: The key of the file that the row is below.
     section: str
+    #: What the row is about, for people: names, headers, or the text of the file.
     about: str
+    #: Expressions that find the error in a message whose quotes are all '.
     forms: tuple[re.Pattern[str], ...]
+    #: The release of torch that brought the error, or None.
     torch: Torch | None
+    #: The CUDA version that brought it, or None.
     cuda: Cuda | None
+    #: What to do; known names in braces are replaced.
     hint: str
+    #: How the fact was checked.
     source: str
+    #: The name for `reports`, or "".
     id: str = ""
+    #: Why the program fails, one sentence; "" if `hint` says it.
     cause: str = ""
+    #: A text in which `forms` find the error, or "".
     example: str = ""
 
 
 @dataclass(frozen=True)
 class Package:
-    """What has a header, a library or a CMake package.
+    """What has a header, a library or a CMake package."""
 
-    Attributes:
-        headers: expression of the paths of its headers.
-        cmake, library: the names for `find_package` and `-l`, or "".
-        debian, dnf, pypi: the package that brings it, or "".
-        brings: the distribution that `pypi` installs, if its name differs, or "".
-        submodule: the name of a project that sources have as a git submodule, or "".
-
-    """
-
+    #: Expression of the paths of its headers.
     headers: str
+    #: cmake, library: the names for `find_package` and `-l`, or "".
     cmake: str = ""
     library: str = ""
+    #: debian, dnf, pypi: the package that brings it, or "".
     debian: str = ""
     dnf: str = ""
     pypi: str = ""
+    #: The distribution that `pypi` installs, if its name differs, or "".
     brings: str = ""
+    #: The name of a project that sources have as a git submodule, or "".
     submodule: str = ""
 
     def has_header(self, path: str) -> bool:
@@ -88,19 +80,15 @@ class Package:
 
 @dataclass(frozen=True)
 class Knowledge:
-    """The complete file.
+    """The complete file."""
 
-    Attributes:
-        errors: errors with known causes, in the order of the file.
-        packages: what has which headers, libraries and CMake packages.
-        modules: Python modules to requirements, where the names differ.
-        programs: programs to requirements of the package index.
-
-    """
-
+    #: Errors with known causes, in the order of the file.
     errors: tuple[KnownError, ...]
+    #: What has which headers, libraries and CMake packages.
     packages: tuple[Package, ...]
+    #: Python modules to requirements, where the names differ.
     modules: dict[str, str]
+    #: Programs to requirements of the package index.
     programs: dict[str, str]
 
 

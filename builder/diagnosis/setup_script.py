@@ -52,61 +52,53 @@ _PIP_VALUES = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "
 
 @dataclass(frozen=True)
 class ExtensionModule:
-    """A module that setup.py compiles; `*` in `name` and `sources` is a part that only the run knows.
+    """A module that setup.py compiles; `*` in `name` and `sources` is a part that only the run knows."""
 
-    Attributes:
-        name: full name of the module, such as `package._C`.
-        sources: its source files.
-        cuda: whether it is a CUDAExtension.
-
-    """
-
+    #: Full name of the module, such as `package._C`.
     name: str
+    #: Its source files.
     sources: tuple[str, ...]
+    #: Whether it is a CUDAExtension.
     cuda: bool
 
 
 @dataclass
 class SetupFacts:
-    """What a setup.py does, with the modules of the source that it imports.
+    """What a setup.py does, with the modules of the source that it imports."""
 
-    Attributes:
-        keywords: arguments of `setup()` that are constants.
-        extensions: the modules that it compiles.
-        variables: environment variables that it reads, each with the value it compares with, or empty.
-        asks_for_gpu: whether it calls torch.cuda.is_available().
-        device_queries: functions of torch.cuda that it calls and that fail without a GPU.
-        architectures: GPU architectures in compiler flags, such as `90`.
-        replaces_arch_list: whether it assigns TORCH_CUDA_ARCH_LIST.
-        nvcc_threads: whether it passes `--threads` to nvcc.
-        ninja: whether torch may use ninja.
-        limited_api: whether it asks for Python's limited API.
-        downloads: whether it imports a module that can download, or starts a program that does.
-        replaces_wheel: whether it has a class of its own for the command that makes the wheel.
-        options: options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
-        installs: requirements that it installs by pip, with those of the files that it names.
-        lists_files: whether it finds source files in folders by itself.
-        imports: modules that it imports, without the standard library.
-        strings: every text constant.
-
-    """
-
+    #: Arguments of `setup()` that are constants.
     keywords: dict[str, object] = field(default_factory=dict)
+    #: The modules that it compiles.
     extensions: list[ExtensionModule] = field(default_factory=list)
+    #: Environment variables that it reads, each with the value it compares with, or empty.
     variables: dict[str, str] = field(default_factory=dict)
+    #: Whether it calls torch.cuda.is_available().
     asks_for_gpu: bool = False
+    #: Functions of torch.cuda that it calls and that fail without a GPU.
     device_queries: list[str] = field(default_factory=list)
+    #: GPU architectures in compiler flags, such as `90`.
     architectures: list[str] = field(default_factory=list)
+    #: Whether it assigns TORCH_CUDA_ARCH_LIST.
     replaces_arch_list: bool = False
+    #: Whether it passes `--threads` to nvcc.
     nvcc_threads: bool = False
+    #: Whether torch may use ninja.
     ninja: bool = True
+    #: Whether it asks for Python's limited API.
     limited_api: bool = False
+    #: Whether it imports a module that can download, or starts a program that does.
     downloads: bool = False
+    #: Whether it has a class of its own for the command that makes the wheel.
     replaces_wheel: bool = False
+    #: Options that it looks for in its command line, such as `--cuda_ext` and `--blas=`.
     options: list[str] = field(default_factory=list)
+    #: Requirements that it installs by pip, with those of the files that it names.
     installs: list[str] = field(default_factory=list)
+    #: Whether it finds source files in folders by itself.
     lists_files: bool = False
+    #: Modules that it imports, without the standard library.
     imports: list[str] = field(default_factory=list)
+    #: Every text constant.
     strings: list[str] = field(default_factory=list)
 
 

@@ -12,21 +12,17 @@ from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, Outcome
 
 @dataclass(frozen=True)
 class Accept:
-    """One entry of `accepts` in a recipe. A finding is accepted if every key that the entry gives matches it.
+    """One entry of `accepts` in a recipe. A finding is accepted if every key that the entry gives matches it."""
 
-    Attributes:
-        check: name of the check.
-        reason: why the finding is accepted.
-        op: an op, with or without its overload; for the check "loaded" the path of a library; empty: every op.
-        order: modules; an import order matches if it contains them in this order; empty: every order.
-        cell: pattern of cell names; empty: every cell.
-
-    """
-
+    #: Name of the check.
     check: str
+    #: Why the finding is accepted.
     reason: str
+    #: An op, with or without its overload; for the check "loaded" the path of a library; empty: every op.
     op: str = ""
+    #: Modules; an import order matches if it contains them in this order; empty: every order.
     order: Sequence[str] = ()
+    #: Pattern of cell names; empty: every cell.
     cell: str = ""
 
     def concerns(self, check: str, cell: str) -> bool:

@@ -11,36 +11,32 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Check:
-    """One check of the gate.
+    """One check of the gate."""
 
-    Attributes:
-        name: the name in reports and for `--check`.
-        title: the heading of its column, at most 8 letters, so that a row with every CPU check fits 120 columns.
-        meaning: what a passed check shows, in one sentence.
-        function: `module:function` in `builder.gate.checks`, called as `(context, case) -> list of outcomes`, or as
-            `(context)` if `per_extension`; "" for a check that the scheduler itself decides.
-        device: "cpu" runs on the CPU (on CUDA for an op without a CPU kernel); "cuda" needs a GPU; "none" executes no
-            kernel and runs on any machine.
-        heap_checks: whether it runs under glibc's heap checks.
-        edges: "with" runs edge cases too, "without" skips them, "only" runs nothing else.
-        per_extension: one task for the extension instead of one for each case.
-        time_factor: its time limit as a multiple of the limit in the spec.
-        cost: tasks of a check with a higher cost start earlier, so that the run does not end with the slowest.
-        judged: whether the judge decides: `send_FUNCTION` calls the op and writes the results, and the function of the
-            same name in `builder.gate.judge.verdict` compares them. `function` itself runs if the judge cannot.
-
-    """
-
+    #: The name in reports and for `--check`.
     name: str
+    #: The heading of its column, at most 8 letters, so that a row with every CPU check fits 120 columns.
     title: str
+    #: What a passed check shows, in one sentence.
     meaning: str
+    #: `module:function` in `builder.gate.checks`, called as `(context, case) -> list of outcomes`, or as `(context)` if
+    #: `per_extension`; "" for a check that the scheduler itself decides.
     function: str = ""
+    #: "cpu" runs on the CPU (on CUDA for an op without a CPU kernel); "cuda" needs a GPU; "none" executes no kernel and
+    #: runs on any machine.
     device: str = "cpu"
+    #: Whether it runs under glibc's heap checks.
     heap_checks: bool = False
+    #: "with" runs edge cases too, "without" skips them, "only" runs nothing else.
     edges: str = "with"
+    #: One task for the extension instead of one for each case.
     per_extension: bool = False
+    #: Its time limit as a multiple of the limit in the spec.
     time_factor: float = 1.0
+    #: Tasks of a check with a higher cost start earlier, so that the run does not end with the slowest.
     cost: int = 0
+    #: Whether the judge decides: `send_FUNCTION` calls the op and writes the results, and the function of the same name
+    #: in `builder.gate.judge.verdict` compares them. `function` itself runs if the judge cannot.
     judged: bool = False
 
 

@@ -38,25 +38,21 @@ class TensorPath(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """One task, as a check sees it.
+    """One task, as a check sees it."""
 
-    Attributes:
-        spec: the spec of the run.
-        cases: every case of cases.py, in its order.
-        device: "cpu" or "cuda": the default device of `arguments`.
-        heap_checks: whether this process runs under glibc's heap checks.
-        ops: the discovered ops, `namespace::name.overload` and dotted paths.
-        step: records the step that begins now ("float16, argument 2 strided"); a crash is reported at this step.
-        data: the file of results that this task writes, or that the judge reads; else an empty path.
-
-    """
-
+    #: The spec of the run.
     spec: Spec
+    #: Every case of cases.py, in its order.
     cases: Sequence[Case] = ()
+    #: "cpu" or "cuda": the default device of `arguments`.
     device: str = "cpu"
+    #: Whether this process runs under glibc's heap checks.
     heap_checks: bool = False
+    #: The discovered ops, `namespace::name.overload` and dotted paths.
     ops: Sequence[str] = ()
+    #: Records the step that begins now ("float16, argument 2 strided"); a crash is reported at this step.
     step: Callable[[str], None] = lambda _what: None
+    #: The file of results that this task writes, or that the judge reads; else an empty path.
     data: Path = Path()
 
     def dtype(self, case: Case) -> torch.dtype:

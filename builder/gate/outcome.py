@@ -21,35 +21,31 @@ MISTAKE_IN_CASES: Mapping[str, Any] = MappingProxyType({"mistake": "cases.py"})
 
 @dataclass(frozen=True)
 class Spec:
-    """The input of one run of the gate.
+    """The input of one run of the gate."""
 
-    Attributes:
-        name: the name of the extension, for titles.
-        imports: modules to import; the gate tests the ops that these imports register.
-        companions: names of distributions that the check "import-order" imports before and after the extension.
-        libraries: stem of a library file to the dispatch keys it registers: {"_C": ["CPU"], "_C_cuda": ["CUDA"]}.
-        has_cases: whether the packed gate contains a cases.py.
-        jobs: number of tasks that run in parallel; 0 for the number of CPU cores.
-        seconds: time limit of one task, in seconds.
-        memory: bytes that one task may allocate in addition to the memory used by the imports.
-        checks: names of checks to run; empty for all.
-        needs_first: modules that every process imports before those of `imports`.
-        accepts: entries of `acceptance.Accept` as JSON data.
-        variants: libraries that are for one CUDA or GPU architecture: [{"library": PATTERN, "cuda": "13", "arch": ""}].
-
-    """
-
+    #: The name of the extension, for titles.
     name: str
+    #: Modules to import; the gate tests the ops that these imports register.
     imports: list[str]
+    #: Names of distributions that the check "import-order" imports before and after the extension.
     companions: list[str] = field(default_factory=list)
+    #: Stem of a library file to the dispatch keys it registers: {"_C": ["CPU"], "_C_cuda": ["CUDA"]}.
     libraries: dict[str, list[str]] = field(default_factory=dict)
+    #: Whether the packed gate contains a cases.py.
     has_cases: bool = True
+    #: Number of tasks that run in parallel; 0 for the number of CPU cores.
     jobs: int = 2
+    #: Time limit of one task, in seconds.
     seconds: float = 60.0
+    #: Bytes that one task may allocate in addition to the memory used by the imports.
     memory: int = 4 << 30
+    #: Names of checks to run; empty for all.
     checks: list[str] = field(default_factory=list)
+    #: Modules that every process imports before those of `imports`.
     needs_first: list[str] = field(default_factory=list)
+    #: Entries of `acceptance.Accept` as JSON data.
     accepts: list[dict[str, Any]] = field(default_factory=list)
+    #: Libraries that are for one CUDA or GPU architecture: [{"library": PATTERN, "cuda": "13", "arch": ""}].
     variants: list[dict[str, str]] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
@@ -59,29 +55,25 @@ class Spec:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one check for one case.
+    """The result of one check for one case."""
 
-    Attributes:
-        check: a name in `builder.gate.check_table.CHECKS`.
-        op: `namespace::name`, the dotted path of a callable, or "" if the outcome is about the extension.
-        case: the name of the case, or "".
-        verdict: PASSED, FAILED, NOT_RUN or ACCEPTED.
-        reason: one sentence if failed or not run; a short figure or "" if passed.
-        seconds: wall time in seconds.
-        evidence: details as JSON data (output, stack, shapes, devices).
-        remark: whether a "not run" shows a gap of the tests that the author of the recipe can close.
-        accepted: why the recipe accepts this finding; "" if it does not.
-
-    """
-
+    #: A name in `builder.gate.check_table.CHECKS`.
     check: str
+    #: `namespace::name`, the dotted path of a callable, or "" if the outcome is about the extension.
     op: str
+    #: The name of the case, or "".
     case: str
+    #: PASSED, FAILED, NOT_RUN or ACCEPTED.
     verdict: str
+    #: One sentence if failed or not run; a short figure or "" if passed.
     reason: str = ""
+    #: Wall time in seconds.
     seconds: float = 0.0
+    #: Details as JSON data (output, stack, shapes, devices).
     evidence: dict[str, Any] = field(default_factory=dict)
+    #: Whether a "not run" shows a gap of the tests that the author of the recipe can close.
     remark: bool = False
+    #: Why the recipe accepts this finding; "" if it does not.
     accepted: str = ""
 
     @property
@@ -93,17 +85,13 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Answer:
-    """The output of one run of the gate.
+    """The output of one run of the gate."""
 
-    Attributes:
-        where: versions of torch, cuda, python and glibc, the machine, and for each GPU its name, sm, driver and clock.
-        ops: the ops discovered, `namespace::name.overload` and dotted paths.
-        outcomes: one for each check and case, in the order of CHECKS.
-
-    """
-
+    #: Versions of torch, cuda, python and glibc, the machine, and for each GPU its name, sm, driver and clock.
     where: dict[str, Any]
+    #: The ops discovered, `namespace::name.overload` and dotted paths.
     ops: list[str]
+    #: One for each check and case, in the order of CHECKS.
     outcomes: list[Outcome]
 
     def to_json(self) -> dict[str, Any]:

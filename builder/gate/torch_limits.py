@@ -16,19 +16,15 @@ class UnsupportedByTorchError(Exception):
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit.
+    """One limit."""
 
-    Attributes:
-        checks: names of the checks it affects.
-        until: the first release without the limit, as (major, minor).
-        pattern: regular expression for the error, its traceback and its causes.
-        reason: what torch does not support, to follow "torch 2.0".
-
-    """
-
+    #: Names of the checks it affects.
     checks: tuple[str, ...]
+    #: The first release without the limit, as (major, minor).
     until: tuple[int, int]
+    #: Regular expression for the error, its traceback and its causes.
     pattern: str
+    #: What torch does not support, to follow "torch 2.0".
     reason: str
 
 

@@ -64,29 +64,25 @@ class NoGpuError(MissingToolError):
 
 @dataclass(frozen=True)
 class ContainerSpec:
-    """A container to create.
+    """A container to create."""
 
-    Attributes:
-        image: tag or id; the image is not pulled.
-        labels: labels by which a later run finds the container if this run is killed.
-        environment: variables added to those of the image. They are sent in the API request, not as program arguments.
-        bind_mounts: files of this machine and their paths in the container, mounted read-only.
-        volumes: names of engine volumes and their paths in the container.
-        memory: memory limit in bytes; 0 means no limit.
-        user: id of the user and the group.
-        capabilities: Linux capabilities; a container has no others.
-        gpus: the device request, or None for a container without a GPU.
-
-    """
-
+    #: Tag or id; the image is not pulled.
     image: str
+    #: Labels by which a later run finds the container if this run is killed.
     labels: Mapping[str, str]
+    #: Variables added to those of the image. They are sent in the API request, not as program arguments.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: Files of this machine and their paths in the container, mounted read-only.
     bind_mounts: Mapping[Path, str] = field(default_factory=dict)
+    #: Names of engine volumes and their paths in the container.
     volumes: Mapping[str, str] = field(default_factory=dict)
+    #: Memory limit in bytes; 0 means no limit.
     memory: int = 0
+    #: Id of the user and the group.
     user: int = USER
+    #: Linux capabilities; a container has no others.
     capabilities: tuple[str, ...] = ()
+    #: The device request, or None for a container without a GPU.
     gpus: DeviceRequest | None = None
 
     def options(self) -> dict[str, Any]:
@@ -114,20 +110,16 @@ class ContainerSpec:
 
 @dataclass(frozen=True)
 class RunResult:
-    """How one program in a container ended.
+    """How one program in a container ended."""
 
-    Attributes:
-        status: exit status, or the negative number of the signal that ended the program.
-        stdout, stderr: the last part of the program's output.
-        out_of_memory: the kernel killed a process in the container because of the memory limit.
-        timed_out: the program exceeded its timeout and was killed.
-
-    """
-
+    #: Exit status, or the negative number of the signal that ended the program.
     status: int
+    #: stdout, stderr: the last part of the program's output.
     stdout: str
     stderr: str
+    #: The kernel killed a process in the container because of the memory limit.
     out_of_memory: bool = False
+    #: The program exceeded its timeout and was killed.
     timed_out: bool = False
 
 

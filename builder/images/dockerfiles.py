@@ -24,21 +24,17 @@ _FROM = re.compile(r"^FROM (\S+)", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Dockerfile:
-    """One rendered file.
+    """One rendered file."""
 
-    Attributes:
-        name: readable and unique among the files of a plan; the file is `<name>.Dockerfile`.
-        kind: `build` or `runtime`, the name of the target stage.
-        text: contents of the file.
-        builds: the builds that use the image, in the plan's order; empty for a runtime image.
-        cells: the cells that these builds serve, or the cell of a runtime image; sorted.
-
-    """
-
+    #: Readable and unique among the files of a plan; the file is `<name>.Dockerfile`.
     name: str
+    #: `build` or `runtime`, the name of the target stage.
     kind: str
+    #: Contents of the file.
     text: str
+    #: The builds that use the image, in the plan's order; empty for a runtime image.
     builds: tuple[Build, ...]
+    #: The cells that these builds serve, or the cell of a runtime image; sorted.
     cells: tuple[Cell, ...]
 
     @property

@@ -28,19 +28,15 @@ echo "path=$PATH"
 
 @dataclass(frozen=True)
 class ImageContents:
-    """Versions of the tools in a build image.
+    """Versions of the tools in a build image."""
 
-    Attributes:
-        id: the engine's id of the inspected image.
-        gxx, nvcc, python: exact versions; `nvcc` is empty when the image has none.
-        path: value of PATH in the image.
-
-    """
-
+    #: The engine's id of the inspected image.
     id: str
+    #: gxx, nvcc, python: exact versions; `nvcc` is empty when the image has none.
     gxx: str
     nvcc: str
     python: str
+    #: Value of PATH in the image.
     path: str
 
 

@@ -45,31 +45,27 @@ class PythonSource:
 
 @dataclass(frozen=True)
 class BuildImage:
-    """An image to build wheels in.
+    """An image to build wheels in."""
 
-    Attributes:
-        base: the base image, with a digest if the lock file has one.
-        cuda: CUDA version of the cells.
-        platform: platform of the wheels.
-        distribution: distribution of the base image, known from its name, or None: then no compiler is installed.
-        gcc: major version of the gcc to install, or None when the base image must have one.
-        gcc_range: oldest and newest allowed gcc major version; `gcc` twice when gcc is installed.
-        toolkit: CUDA version of the base image's nvcc, or None when nvcc comes from the package index.
-        any_minor: whether a different minor version of the toolkit is allowed.
-        tools: the Python to install buildfarm's tools with.
-        pythons: the Python of the build.
-
-    """
-
+    #: The base image, with a digest if the lock file has one.
     base: str
+    #: CUDA version of the cells.
     cuda: Cuda
+    #: Platform of the wheels.
     platform: Platform
+    #: Distribution of the base image, known from its name, or None: then no compiler is installed.
     distribution: Distribution | None
+    #: Major version of the gcc to install, or None when the base image must have one.
     gcc: int | None
+    #: Oldest and newest allowed gcc major version; `gcc` twice when gcc is installed.
     gcc_range: tuple[int, int]
+    #: CUDA version of the base image's nvcc, or None when nvcc comes from the package index.
     toolkit: Cuda | None
+    #: Whether a different minor version of the toolkit is allowed.
     any_minor: bool
+    #: The Python to install buildfarm's tools with.
     tools: PythonSource
+    #: The Python of the build.
     pythons: PythonSource
     requirements: tuple[str, ...] = TOOLS
     programs: tuple[str, ...] = PROGRAMS
@@ -99,21 +95,17 @@ class BuildImage:
 
 @dataclass(frozen=True)
 class RuntimeImage:
-    """A small image to run a cell in: a base image that works with the driver, Python and torch, without a toolkit.
+    """A small image to run a cell in: a base image that works with the driver, Python and torch, without a toolkit."""
 
-    Attributes:
-        base: the base image, with a digest if the lock file has one.
-        cell: the cell to run.
-        packages: the cell's exact torch, and a NumPy that this torch supports.
-        tools: the stage with uv, which does not stay in the image.
-        pythons: the Python of the cell.
-
-    """
-
+    #: The base image, with a digest if the lock file has one.
     base: str
+    #: The cell to run.
     cell: Cell
+    #: The cell's exact torch, and a NumPy that this torch supports.
     packages: tuple[str, ...]
+    #: The stage with uv, which does not stay in the image.
     tools: PythonSource
+    #: The Python of the cell.
     pythons: PythonSource
     requirements: tuple[str, ...] = TOOLS
     programs: tuple[str, ...] = PROGRAMS

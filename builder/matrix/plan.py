@@ -22,31 +22,27 @@ _PREBUILT = "its source is an official wheel, so there is nothing to build; `bui
 
 @dataclass(frozen=True, order=True)
 class Build:
-    """One compile: it makes one wheel of an extension for one or more cells.
+    """One compile: it makes one wheel of an extension for one or more cells."""
 
-    Attributes:
-        extension: the recipe's name.
-        version: the extension's own version, without a local part.
-        abi: what the binary depends on.
-        torch: the torch it is compiled against: the oldest among the cells.
-        cuda: the CUDA toolkit it is compiled with: the oldest that this torch has among the cells.
-        pythons: Pythons it may be compiled with, the preferred one first; exactly one for the class `cpython`.
-        archs: the GPU architectures that the wheel must hold device code for.
-        platform: operating system and processor.
-        serves: the cells that the wheel is for, sorted.
-        project: the distribution name of the wheel, if it is not the name of the extension; else empty.
-
-    """
-
+    #: The recipe's name.
     extension: str
+    #: The extension's own version, without a local part.
     version: str
+    #: What the binary depends on.
     abi: AbiClass
+    #: The torch it is compiled against: the oldest among the cells.
     torch: Torch
+    #: The CUDA toolkit it is compiled with: the oldest that this torch has among the cells.
     cuda: Cuda
+    #: Pythons it may be compiled with, the preferred one first; exactly one for the class `cpython`.
     pythons: tuple[Python, ...]
+    #: The GPU architectures that the wheel must hold device code for.
     archs: tuple[Arch, ...]
+    #: Operating system and processor.
     platform: Platform
+    #: The cells that the wheel is for, sorted.
     serves: tuple[Cell, ...]
+    #: The distribution name of the wheel, if it is not the name of the extension; else empty.
     project: str = ""
 
     @property
@@ -82,23 +78,19 @@ class Build:
 
 @dataclass(frozen=True, order=True)
 class Skip:
-    """A combination of the axes that gets no wheel, with the reason.
+    """A combination of the axes that gets no wheel, with the reason."""
 
-    Attributes:
-        torch, cuda, python: values of the axes. The combination may not exist: torch 2.2 has no wheel for Python 3.13.
-        extension: name of the recipe; empty: every recipe.
-        code: an identifier of the reason for programs, such as `no-torch-wheel-for-python`.
-        reason: the reason, one sentence.
-        platform: operating system and processor.
-
-    """
-
+    #: torch, cuda, python: values of the axes. The combination may not exist: torch 2.2 has no wheel for Python 3.13.
     torch: Torch
     cuda: Cuda
     python: Python
+    #: Name of the recipe; empty: every recipe.
     extension: str
+    #: An identifier of the reason for programs, such as `no-torch-wheel-for-python`.
     code: str
+    #: The reason, one sentence.
     reason: str
+    #: Operating system and processor.
     platform: Platform = Platform.LINUX_X86_64
 
 
@@ -112,18 +104,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class SkipSummary:
-    """The skips of one reason.
+    """The skips of one reason."""
 
-    Attributes:
-        code, reason: those of every skip.
-        count: number of skips.
-        first: the first skip, as an example.
-
-    """
-
+    #: code, reason: those of every skip.
     code: str
     reason: str
+    #: Number of skips.
     count: int
+    #: The first skip, as an example.
     first: Skip
 
 

@@ -31,17 +31,13 @@ Key = tuple[str | int, ...]
 
 @dataclass(frozen=True)
 class Document:
-    """A parsed file.
+    """A parsed file."""
 
-    Attributes:
-        path: path of the file, as given.
-        data: its mapping. Scalars are the text as written: `2.10` is "2.10", `yes` is "yes"; an empty value is None.
-        positions: position of each key and of each list item.
-
-    """
-
+    #: Path of the file, as given.
     path: Path
+    #: Its mapping. Scalars are the text as written: `2.10` is "2.10", `yes` is "yes"; an empty value is None.
     data: dict[str, Any]
+    #: Position of each key and of each list item.
     positions: dict[Key, Position]
 
     def nearest_key(self, key: Sequence[str | int]) -> Key:

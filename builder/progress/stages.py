@@ -7,19 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class StageTime:
-    """One stage of one build.
+    """One stage of one build."""
 
-    Attributes:
-        build: the name of the build, or of what is tested.
-        stage: the text of the stage, such as `compile`.
-        start: when it started, in seconds of a clock.
-        end: when it ended, in seconds of the same clock.
-        machine: the worker that did it; empty: this machine.
-
-    """
-
+    #: The name of the build, or of what is tested.
     build: str
+    #: The text of the stage, such as `compile`.
     stage: str
+    #: When it started, in seconds of a clock.
     start: float
+    #: When it ended, in seconds of the same clock.
     end: float
+    #: The worker that did it; empty: this machine.
     machine: str = ""

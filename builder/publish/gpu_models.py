@@ -18,17 +18,13 @@ _MODEL = re.compile(r"sm_[1-9][0-9]{1,2}")
 
 @dataclass(frozen=True)
 class OnModel:
-    """The verdict of one check on one GPU model.
+    """The verdict of one check on one GPU model."""
 
-    Attributes:
-        verdict: passed, failed, accepted or not run.
-        reason: as in `Proof`.
-        settled: whether a check that was not run would not run on another GPU of this model either.
-
-    """
-
+    #: Passed, failed, accepted or not run.
     verdict: Verdict
+    #: As in `Proof`.
     reason: str = ""
+    #: Whether a check that was not run would not run on another GPU of this model either.
     settled: bool = False
 
     @property

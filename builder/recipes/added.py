@@ -17,25 +17,21 @@ from builder.recipes.matrix_file import NewAxes
 
 @dataclass(frozen=True)
 class Added:
-    """What `add` did.
+    """What `add` did."""
 
-    Attributes:
-        recipe: the recipe, as `build` reads it.
-        pinned: the source.
-        matrix: the file matrix.yaml.
-        axes: the versions in that file if `add` created it, else None.
-        draft: what the inspection found, or None if there was a recipe already.
-        listed: whether matrix.yaml had that recipe already.
-        written: whether the files were written, or would be.
-
-    """
-
+    #: The recipe, as `build` reads it.
     recipe: Recipe
+    #: The source.
     pinned: PinnedSource
+    #: The file matrix.yaml.
     matrix: Path
+    #: The versions in that file if `add` created it, else None.
     axes: NewAxes | None
+    #: What the inspection found, or None if there was a recipe already.
     draft: Draft | None
+    #: Whether matrix.yaml had that recipe already.
     listed: bool = False
+    #: Whether the files were written, or would be.
     written: bool = True
 
 

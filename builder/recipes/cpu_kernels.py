@@ -20,19 +20,15 @@ _ELSE_ERROR = re.compile(rf"\belse ?\{{? ?{_ERROR}")
 
 @dataclass(frozen=True)
 class FunctionOp:
-    """An op of the user's functions.
+    """An op of the user's functions."""
 
-    Attributes:
-        function: what defines its name, its schema and its fake kernel.
-        cuda: the name of the function for CUDA.
-        cpu: the name of the function for the CPU, or empty.
-        why: why `cpu` is a function for the CPU, one sentence, or empty.
-
-    """
-
+    #: What defines its name, its schema and its fake kernel.
     function: Function
+    #: The name of the function for CUDA.
     cuda: str
+    #: The name of the function for the CPU, or empty.
     cpu: str = ""
+    #: Why `cpu` is a function for the CPU, one sentence, or empty.
     why: str = ""
 
 

@@ -22,19 +22,15 @@ _KINDS = {GitReference: "git repository", FolderReference: "folder", ProjectRefe
 
 @dataclass(frozen=True)
 class PinnedSource:
-    """A source that always means the same files.
+    """A source that always means the same files."""
 
-    Attributes:
-        source: what the recipe names.
-        label: the source for a comment: `torch-scatter==2.1.2`.
-        kind: `source distribution`, `git repository` or `folder`.
-        default_name: the name if the source does not state one.
-
-    """
-
+    #: What the recipe names.
     source: Source
+    #: The source for a comment: `torch-scatter==2.1.2`.
     label: str
+    #: `source distribution`, `git repository` or `folder`.
     kind: str
+    #: The name if the source does not state one.
     default_name: str
 
 

@@ -31,35 +31,31 @@ _LIKE = (
 
 @dataclass(frozen=True)
 class Function:
-    """A host function that becomes an op.
+    """A host function that becomes an op."""
 
-    Attributes:
-        name: its name.
-        schema: of the op.
-        parameters: its parameters as in Python: names, with their defaults.
-        tensors: those of its tensors.
-        result: a Python expression for a tensor like the result, without its numbers; empty if it is not known.
-        written: the names of the tensors that it writes to; empty if it returns tensors.
-        returns: what it returns, as in the schema: `Tensor`, `Tensor[]`, `(Tensor, Tensor)` or `()`.
-        lost: the parameters whose default is no number and no bool, or stands before such a parameter.
-        kinds: the kinds of its parameters (see `op_schema`).
-        declared: its parameters in C++, without defaults.
-        arguments: their names in C++.
-        body: its code in one line.
-
-    """
-
+    #: Its name.
     name: str
+    #: Of the op.
     schema: str
+    #: Its parameters as in Python: names, with their defaults.
     parameters: tuple[str, ...]
+    #: Those of its tensors.
     tensors: tuple[str, ...]
+    #: A Python expression for a tensor like the result, without its numbers; empty if it is not known.
     result: str = ""
+    #: The names of the tensors that it writes to; empty if it returns tensors.
     written: tuple[str, ...] = ()
+    #: What it returns, as in the schema: `Tensor`, `Tensor[]`, `(Tensor, Tensor)` or `()`.
     returns: str = "Tensor"
+    #: The parameters whose default is no number and no bool, or stands before such a parameter.
     lost: tuple[str, ...] = ()
+    #: The kinds of its parameters (see `op_schema`).
     kinds: tuple[str, ...] = ()
+    #: Its parameters in C++, without defaults.
     declared: tuple[str, ...] = ()
+    #: Their names in C++.
     arguments: tuple[str, ...] = ()
+    #: Its code in one line.
     body: str = ""
 
 

@@ -25,19 +25,15 @@ _KERNEL = re.compile(
 
 @dataclass(frozen=True)
 class NewExtension:
-    """The files of a new extension.
+    """The files of a new extension."""
 
-    Attributes:
-        name: its name.
-        files: the texts by their paths.
-        notes: what the user should know about the files.
-        gaps: what the user should check or complete in them before the build.
-
-    """
-
+    #: Its name.
     name: str
+    #: The texts by their paths.
     files: dict[str, str]
+    #: What the user should know about the files.
     notes: list[str] = field(default_factory=list)
+    #: What the user should check or complete in them before the build.
     gaps: list[str] = field(default_factory=list)
 
 

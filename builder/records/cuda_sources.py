@@ -9,17 +9,13 @@ from typing import Any
 
 @dataclass(frozen=True)
 class CudaSources:
-    """The CUDA files of a source.
+    """The CUDA files of a source."""
 
-    Attributes:
-        files: how many there are.
-        never_compiled: the files that no compiler command of the build's log names, and that no other file includes.
-        asks_for_gpu: the file that calls torch.cuda.is_available() during the build, such as `setup.py`; or empty.
-
-    """
-
+    #: How many there are.
     files: int
+    #: The files that no compiler command of the build's log names, and that no other file includes.
     never_compiled: tuple[str, ...] = ()
+    #: The file that calls torch.cuda.is_available() during the build, such as `setup.py`; or empty.
     asks_for_gpu: str = ""
 
     def to_json(self) -> dict[str, Any]:

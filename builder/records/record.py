@@ -33,18 +33,14 @@ class PatchRecord:
 
 @dataclass(frozen=True)
 class SourceRecord:
-    """Where the source of a build came from.
+    """Where the source of a build came from."""
 
-    Attributes:
-        origin: the source distribution, or the git repository (credentials masked); None for files next to the
-            recipe, whose path means nothing on another machine.
-        digest: sha256 over the patched source tree (`source_digest`).
-        patches: in the order in which they were applied.
-
-    """
-
+    #: The source distribution, or the git repository (credentials masked); None for files next to the recipe, whose
+    #: path means nothing on another machine.
     origin: SdistSource | GitSource | None
+    #: sha256 over the patched source tree (`source_digest`).
     digest: str
+    #: In the order in which they were applied.
     patches: tuple[PatchRecord, ...] = ()
 
     @classmethod
@@ -159,21 +155,17 @@ class RecipeSettings:
 
 @dataclass(frozen=True)
 class Record:
-    """How one wheel was made.
+    """How one wheel was made."""
 
-    Attributes:
-        build: which build; `serves` holds only the cell it was compiled for, because later plans may add cells.
-        toolchain: what compiled it.
-        source: what it was compiled from.
-        settings: what the recipe set.
-        minor_mismatch: whether a CUDA toolkit of another minor version was allowed (`--allow-cuda-minor-mismatch`).
-
-    """
-
+    #: Which build; `serves` holds only the cell it was compiled for, because later plans may add cells.
     build: Build
+    #: What compiled it.
     toolchain: Toolchain
+    #: What it was compiled from.
     source: SourceRecord
+    #: What the recipe set.
     settings: RecipeSettings
+    #: Whether a CUDA toolkit of another minor version was allowed (`--allow-cuda-minor-mismatch`).
     minor_mismatch: bool = False
 
     @classmethod

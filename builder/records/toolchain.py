@@ -46,47 +46,43 @@ PROGRAMS = frozenset(
 
 @dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """The exact identity of what compiles; part of the build's digest. None: this toolchain has no such part.
+    """The exact identity of what compiles; part of the build's digest. None: this toolchain has no such part."""
 
-    Attributes:
-        executor: `local` or `docker`.
-        python: the Python the build runs under.
-        packages: the exact requirements of the build's environment, `torch==2.11.0`.
-        python_version: the exact version of that Python, `3.12.1`.
-        cxx: name and version of the C++ compiler, `g++ 12.2.0`.
-        cc: file name of the C compiler.
-        nvcc: version of nvcc, `13.0.88`; empty where none is known.
-        requested_cuda: the requested CUDA, when nvcc has a different minor version.
-        uv, cibuildwheel: version of the front end that ran the build.
-        auditwheel, cyclonedx, patchelf, zlib: versions of what repairs the wheel.
-        sccache: version of the local compiler cache; images bring their own.
-        scripts: only in records of an early buildfarm: digest of its scripts around the compilers.
-        image: tag of the build image.
-        base: name of its base image.
-        base_id: the engine's id of the base image.
-        base_digest: digest of the base image's manifest in its registry, when the base is pinned.
-
-    """
-
+    #: `local` or `docker`.
     executor: str
+    #: The Python the build runs under.
     python: Python
+    #: The exact requirements of the build's environment, `torch==2.11.0`.
     packages: tuple[str, ...] = ()
+    #: The exact version of that Python, `3.12.1`.
     python_version: str | None = None
+    #: Name and version of the C++ compiler, `g++ 12.2.0`.
     cxx: str | None = None
+    #: File name of the C compiler.
     cc: str | None = None
+    #: Version of nvcc, `13.0.88`; empty where none is known.
     nvcc: str | None = None
+    #: The requested CUDA, when nvcc has a different minor version.
     requested_cuda: Cuda | None = None
+    #: uv, cibuildwheel: version of the front end that ran the build.
     uv: str | None = None
     cibuildwheel: str | None = None
+    #: auditwheel, cyclonedx, patchelf, zlib: versions of what repairs the wheel.
     auditwheel: str | None = None
     cyclonedx: str | None = None
     patchelf: str | None = None
     zlib: str | None = None
+    #: Version of the local compiler cache; images bring their own.
     sccache: str | None = None
+    #: Only in records of an early buildfarm: digest of its scripts around the compilers.
     scripts: str | None = None
+    #: Tag of the build image.
     image: str | None = None
+    #: Name of its base image.
     base: str | None = None
+    #: The engine's id of the base image.
     base_id: str | None = None
+    #: Digest of the base image's manifest in its registry, when the base is pinned.
     base_digest: str | None = None
 
     def parts(self) -> dict[Part, str]:

@@ -23,33 +23,29 @@ from builder.untrusted.masking import mask_credentials
 
 @dataclass(frozen=True)
 class Run:
-    """One earlier run.
+    """One earlier run."""
 
-    Attributes:
-        id: its name, which begins with the time of its start.
-        started: when it started, UTC.
-        seconds: how long it took.
-        command: the command line.
-        folder: where the command was started.
-        report: its report.json, with the finished builds.
-        interrupted: whether a signal ended it.
-        unfinished: the names of the builds that the signal ended or that were not started.
-        logs: for each failed build, the path of the log that was kept.
-        reused: the names of the builds whose wheel was in the store.
-        timeline: when what happened; None for a run of an earlier version of buildfarm.
-
-    """
-
+    #: Its name, which begins with the time of its start.
     id: str
+    #: When it started, UTC.
     started: datetime
+    #: How long it took.
     seconds: float
+    #: The command line.
     command: str
+    #: Where the command was started.
     folder: str
+    #: Its report.json, with the finished builds.
     report: Mapping[str, Any]
+    #: Whether a signal ended it.
     interrupted: bool = False
+    #: The names of the builds that the signal ended or that were not started.
     unfinished: tuple[str, ...] = ()
+    #: For each failed build, the path of the log that was kept.
     logs: Mapping[str, str] = field(default_factory=dict)
+    #: The names of the builds whose wheel was in the store.
     reused: tuple[str, ...] = ()
+    #: When what happened; None for a run of an earlier version of buildfarm.
     timeline: Timeline | None = None
 
     def counts(self) -> dict[str, int]:

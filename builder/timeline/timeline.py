@@ -11,55 +11,43 @@ from builder.progress.stages import StageTime
 
 @dataclass(frozen=True)
 class Sample:
-    """What was used at one moment, or on average since the sample before.
+    """What was used at one moment, or on average since the sample before."""
 
-    Attributes:
-        at: seconds since the start of the run.
-        cores: cores that the programs of the run used.
-        memory: bytes that the programs of the run had allocated.
-        machine_cores: cores that all programs of the machine used.
-        machine_memory: bytes of memory that were not available to further programs.
-
-    """
-
+    #: Seconds since the start of the run.
     at: float
+    #: Cores that the programs of the run used.
     cores: float
+    #: Bytes that the programs of the run had allocated.
     memory: int
+    #: Cores that all programs of the machine used.
     machine_cores: float
+    #: Bytes of memory that were not available to further programs.
     machine_memory: int
 
 
 @dataclass(frozen=True)
 class Use:
-    """What the programs of one build, or of one cell, used.
+    """What the programs of one build, or of one cell, used."""
 
-    Attributes:
-        memory: the highest number of bytes that they had allocated at the same time.
-        cpu_seconds: seconds of processor time.
-
-    """
-
+    #: The highest number of bytes that they had allocated at the same time.
     memory: int
+    #: Seconds of processor time.
     cpu_seconds: float
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What happened when in one run.
+    """What happened when in one run."""
 
-    Attributes:
-        stages: of every build, in the order in which they ended; seconds since the start of the run.
-        samples: of cores and memory, in order.
-        uses: by build, and by `BUILD in CELL`; only of programs that ran longer than a sample, outside of containers.
-        cores: number of cores of the machine.
-        memory: bytes of memory of the machine.
-
-    """
-
+    #: Of every build, in the order in which they ended; seconds since the start of the run.
     stages: tuple[StageTime, ...] = ()
+    #: Of cores and memory, in order.
     samples: tuple[Sample, ...] = ()
+    #: By build, and by `BUILD in CELL`; only of programs that ran longer than a sample, outside of containers.
     uses: Mapping[str, Use] = field(default_factory=dict)
+    #: Number of cores of the machine.
     cores: int = 0
+    #: Bytes of memory of the machine.
     memory: int = 0
 
     @property

@@ -50,14 +50,11 @@ class WheelContents(ABC):
     """The files of a wheel, in an archive or installed.
 
     Every method and property raises DamagedWheelError where a file is damaged.
-
-    Attributes:
-        path: the wheel file; for an installed wheel, the file name that it had, without a folder.
-        names: paths of the files.
-
     """
 
+    #: The wheel file; for an installed wheel, the file name that it had, without a folder.
     path: Path
+    #: Paths of the files.
     names: tuple[str, ...]
 
     @abstractmethod

@@ -10,15 +10,11 @@ from builder.wheelfile.archive import WheelFile
 
 @dataclass(frozen=True)
 class Difference:
-    """One difference between two wheels.
+    """One difference between two wheels."""
 
-    Attributes:
-        member: path inside the wheel; empty for the archive itself.
-        what: the difference, as text.
-
-    """
-
+    #: Path inside the wheel; empty for the archive itself.
     member: str
+    #: The difference, as text.
     what: str
 
     def __str__(self) -> str:

@@ -38,37 +38,33 @@ _PF_X = 1
 
 @dataclass(frozen=True)
 class Elf:
-    """One shared library or program.
+    """One shared library or program."""
 
-    Attributes:
-        machine: processor as in wheel tags (`x86_64`), or its ELF name when wheel tags have none.
-        soname: DT_SONAME, or empty.
-        needed: DT_NEEDED entries, in file order.
-        undefined: undefined dynamic symbols that are not weak, sorted.
-        defined: dynamic symbols that other libraries can link to, sorted.
-        versions: required symbol versions by library, sorted.
-        bound: (library, version) by undefined symbol, for symbols that have a version.
-        fatbin: the file has a section of GPU code.
-        rpath: folders of DT_RPATH, as they are written.
-        runpath: folders of DT_RUNPATH; with these, the dynamic linker ignores `rpath`.
-        textrel: the loader must write into the code (text relocations).
-        execstack: the loader must make the stack executable.
-        debug: bytes of debug information.
-
-    """
-
+    #: Processor as in wheel tags (`x86_64`), or its ELF name when wheel tags have none.
     machine: str
+    #: DT_SONAME, or empty.
     soname: str
+    #: DT_NEEDED entries, in file order.
     needed: tuple[str, ...]
+    #: Undefined dynamic symbols that are not weak, sorted.
     undefined: tuple[str, ...]
+    #: Dynamic symbols that other libraries can link to, sorted.
     defined: tuple[str, ...]
+    #: Required symbol versions by library, sorted.
     versions: dict[str, tuple[str, ...]]
+    #: (library, version) by undefined symbol, for symbols that have a version.
     bound: dict[str, tuple[str, str]]
+    #: The file has a section of GPU code.
     fatbin: bool
+    #: Folders of DT_RPATH, as they are written.
     rpath: tuple[str, ...] = ()
+    #: Folders of DT_RUNPATH; with these, the dynamic linker ignores `rpath`.
     runpath: tuple[str, ...] = ()
+    #: The loader must write into the code (text relocations).
     textrel: bool = False
+    #: The loader must make the stack executable.
     execstack: bool = False
+    #: Bytes of debug information.
     debug: int = 0
 
 

@@ -33,21 +33,17 @@ _REGISTERS = re.compile(r"_Z(?:N(?:\d{1,4}[A-Za-z_]\w{0,500}?)?)?L(\d{1,4})((?:S
 
 @dataclass(frozen=True)
 class Exports:
-    """One library, and what it may share.
+    """One library, and what it may share."""
 
-    Attributes:
-        library: the library.
-        sha256: hex digest of the file.
-        strong: exported symbols that are neither weak nor unique.
-        unique: size in bytes of each symbol with the binding STB_GNU_UNIQUE: a process has one of each name.
-        op_libraries: the names that TORCH_LIBRARY registers; empty if the symbol table was stripped.
-
-    """
-
+    #: The library.
     library: Library
+    #: Hex digest of the file.
     sha256: str
+    #: Exported symbols that are neither weak nor unique.
     strong: frozenset[str]
+    #: Size in bytes of each symbol with the binding STB_GNU_UNIQUE: a process has one of each name.
     unique: dict[str, int]
+    #: The names that TORCH_LIBRARY registers; empty if the symbol table was stripped.
     op_libraries: frozenset[str]
 
     @property

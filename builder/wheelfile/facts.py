@@ -29,50 +29,46 @@ _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.
 
 @dataclass(frozen=True)
 class Library:
-    """One ELF file inside a wheel.
+    """One ELF file inside a wheel."""
 
-    Attributes:
-        path: path inside of the wheel.
-        needed: DT_NEEDED entries, in file order.
-        undefined: undefined dynamic symbols that are not weak, sorted, without version suffix.
-        defined: defined dynamic symbols, sorted, without version suffix.
-        versions: required symbol versions by library, e.g. {"libc.so.6": ("GLIBC_2.14",)}, sorted.
-        sass: architectures with machine code, e.g. ("sm_75", "sm_90a"), sorted by number.
-        ptx: architectures with PTX, e.g. ("compute_90",), sorted by number.
-        soname: DT_SONAME, or empty.
-        machine: processor as in wheel tags, e.g. `x86_64`.
-        bound: (library, version) by undefined symbol, for symbols that have a version, e.g.
-            {"memcpy": ("libc.so.6", "GLIBC_2.14")}.
-        fatbin: the library has a section of GPU code, which may be empty.
-        gpu_code: bytes by architecture of machine code and PTX, e.g. {"sm_75": 4096, "compute_90": 512}.
-        ptx_isa: version of the PTX language by architecture, e.g. {"compute_90": "8.7"}.
-        search: folders in which the loader searches needed libraries: those of DT_RUNPATH, else of DT_RPATH.
-        textrel: the loader must write into the code (text relocations).
-        execstack: the loader must make the stack executable.
-        debug: bytes of debug information.
-        size: bytes of the file, unpacked.
-        sha256: of the file, unpacked, hex; empty if unknown.
-
-    """
-
+    #: Path inside of the wheel.
     path: str
+    #: DT_NEEDED entries, in file order.
     needed: tuple[str, ...]
+    #: Undefined dynamic symbols that are not weak, sorted, without version suffix.
     undefined: tuple[str, ...]
+    #: Defined dynamic symbols, sorted, without version suffix.
     defined: tuple[str, ...]
+    #: Required symbol versions by library, e.g. {"libc.so.6": ("GLIBC_2.14",)}, sorted.
     versions: dict[str, tuple[str, ...]]
+    #: Architectures with machine code, e.g. ("sm_75", "sm_90a"), sorted by number.
     sass: tuple[str, ...]
+    #: Architectures with PTX, e.g. ("compute_90",), sorted by number.
     ptx: tuple[str, ...]
+    #: DT_SONAME, or empty.
     soname: str = ""
+    #: Processor as in wheel tags, e.g. `x86_64`.
     machine: str = ""
+    #: (library, version) by undefined symbol, for symbols that have a version, e.g. {"memcpy": ("libc.so.6",
+    #: "GLIBC_2.14")}.
     bound: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: The library has a section of GPU code, which may be empty.
     fatbin: bool = False
+    #: Bytes by architecture of machine code and PTX, e.g. {"sm_75": 4096, "compute_90": 512}.
     gpu_code: dict[str, int] = field(default_factory=dict)
+    #: Version of the PTX language by architecture, e.g. {"compute_90": "8.7"}.
     ptx_isa: dict[str, str] = field(default_factory=dict)
+    #: Folders in which the loader searches needed libraries: those of DT_RUNPATH, else of DT_RPATH.
     search: tuple[str, ...] = ()
+    #: The loader must write into the code (text relocations).
     textrel: bool = False
+    #: The loader must make the stack executable.
     execstack: bool = False
+    #: Bytes of debug information.
     debug: int = 0
+    #: Bytes of the file, unpacked.
     size: int = 0
+    #: Of the file, unpacked, hex; empty if unknown.
     sha256: str = ""
 
     @property
@@ -98,36 +94,31 @@ class Library:
 
 @dataclass(frozen=True)
 class WheelFacts:
-    """Facts that the file alone states.
+    """Facts that the file alone states."""
 
-    Attributes:
-        filename: the wheel's file name.
-        sha256: hex digest of the file.
-        size: bytes.
-        name: distribution name as METADATA writes it.
-        version: version with its local part, as METADATA writes it.
-        tags: the tags of WHEEL, sorted, e.g. ("cp310-abi3-manylinux_2_28_x86_64",).
-        requires_dist: Requires-Dist lines of METADATA, in file order.
-        requires_python: Requires-Python of METADATA or empty.
-        libraries: every ELF file, sorted by path.
-        files: every path in the archive, sorted.
-        purelib: WHEEL says that the files are for the folder of pure Python packages (`Root-Is-Purelib: true`).
-        missing_headers: what the CUDA sources in the wheel include and the wheel does not contain; see
-            `builder.wheelfile.headers`.
-
-    """
-
+    #: The wheel's file name.
     filename: str
+    #: Hex digest of the file.
     sha256: str
+    #: bytes.
     size: int
+    #: Distribution name as METADATA writes it.
     name: str
+    #: Version with its local part, as METADATA writes it.
     version: str
+    #: The tags of WHEEL, sorted, e.g. ("cp310-abi3-manylinux_2_28_x86_64",).
     tags: tuple[str, ...]
+    #: Requires-Dist lines of METADATA, in file order.
     requires_dist: tuple[str, ...]
+    #: Requires-Python of METADATA or empty.
     requires_python: str
+    #: Every ELF file, sorted by path.
     libraries: tuple[Library, ...]
+    #: Every path in the archive, sorted.
     files: tuple[str, ...]
+    #: WHEEL says that the files are for the folder of pure Python packages (`Root-Is-Purelib: true`).
     purelib: bool = False
+    #: What the CUDA sources in the wheel include and the wheel does not contain; see `builder.wheelfile.headers`.
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def installed(self) -> list[str]:

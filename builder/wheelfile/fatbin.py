@@ -29,16 +29,12 @@ _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """The GPU code of one library.
+    """The GPU code of one library."""
 
-    Attributes:
-        sizes: bytes of machine code and PTX by architecture, e.g. {"sm_80": 4096, "compute_90": 512}, sorted by number.
-        ptx: version of the PTX language (ISA) by architecture, e.g. {"compute_90": "8.7"}; the newest of each. nvcc
-            writes the version of its own release, and a driver compiles no newer version than its own.
-
-    """
-
+    #: Bytes of machine code and PTX by architecture, e.g. {"sm_80": 4096, "compute_90": 512}, sorted by number.
     sizes: dict[str, int]
+    #: Version of the PTX language (ISA) by architecture, e.g. {"compute_90": "8.7"}; the newest of each. nvcc writes
+    #: the version of its own release, and a driver compiles no newer version than its own.
     ptx: dict[str, str]
 
 

@@ -27,30 +27,26 @@ WAITS = "waiting for another buildfarm process that makes the same wheel"
 
 @dataclass(frozen=True)
 class CompileJob:
-    """One build, ready to compile.
+    """One build, ready to compile."""
 
-    Attributes:
-        build, recipe, toolchain: what is compiled, from which recipe, with what.
-        source: the folder to build in the prepared, patched source tree (`project_folder`); writable.
-        work: the job's temporary folder.
-        log: the file to which output is appended.
-        jobs: number of parallel compilers.
-        digest: the name of the result in the store.
-        owner: identifier that the job's programs and containers carry (`Store.owner`).
-        reuse: whether the compiler cache may reuse objects of earlier builds; `rebuild` compiles everything, and
-            installs only wheels.
-
-    """
-
+    #: build, recipe, toolchain: what is compiled, from which recipe, with what.
     build: Build
     recipe: Recipe
     toolchain: Toolchain
+    #: The folder to build in the prepared, patched source tree (`project_folder`); writable.
     source: Path
+    #: The job's temporary folder.
     work: Path
+    #: The file to which output is appended.
     log: Path
+    #: Number of parallel compilers.
     jobs: int
+    #: The name of the result in the store.
     digest: str
+    #: Identifier that the job's programs and containers carry (`Store.owner`).
     owner: str
+    #: Whether the compiler cache may reuse objects of earlier builds; `rebuild` compiles everything, and installs only
+    #: wheels.
     reuse: bool = True
 
     @property

@@ -36,23 +36,19 @@ _RELEASES = 3
 
 @dataclass
 class _Run:
-    """One run.
+    """One run."""
 
-    Attributes:
-        atlas: what is written after each project.
-        facts: where it is written.
-        judge: judges the wheels.
-        reader: downloads the wheels.
-        wheels: the number of wheels that were judged.
-        failures: the number of wheels and projects that could not be read this time.
-
-    """
-
+    #: What is written after each project.
     atlas: Atlas
+    #: Where it is written.
     facts: Path
+    #: Judges the wheels.
     judge: Judge
+    #: Downloads the wheels.
     reader: Reader
+    #: The number of wheels that were judged.
     wheels: int = 0
+    #: The number of wheels and projects that could not be read this time.
     failures: int = 0
 
     def project(self, name: str) -> None:

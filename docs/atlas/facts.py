@@ -14,17 +14,13 @@ FACTS = Path(__file__).parent / "facts.json"
 
 @dataclass
 class Atlas:
-    """The contents of facts.json.
+    """The contents of facts.json."""
 
-    Attributes:
-        inventories: the names of the torch releases whose symbols the wheels were linked with.
-        projects: the entries of the wheels of each project, newest first; `docs.atlas.entry` makes them.
-        none: projects without a wheel to judge, with the reason.
-
-    """
-
+    #: The names of the torch releases whose symbols the wheels were linked with.
     inventories: list[str] = field(default_factory=list)
+    #: The entries of the wheels of each project, newest first; `docs.atlas.entry` makes them.
     projects: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    #: Projects without a wheel to judge, with the reason.
     none: dict[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -25,25 +25,21 @@ _MOST = 4
 
 @dataclass(frozen=True)
 class Checked:
-    """A failed check that somebody compared with the files.
+    """A failed check that somebody compared with the files."""
 
-    Attributes:
-        title: heading of the finding.
-        kind: `differs` if the wheels differ from what they say, `design` if their projects mean it so.
-        check: the check that failed.
-        about: parts of the sentences of the check that the finding is about.
-        wheels: the releases that it is about, by project.
-        says: what was found, in sentences for the page.
-        evidence: commands that show it, and what they print.
-
-    """
-
+    #: Heading of the finding.
     title: str
+    #: `differs` if the wheels differ from what they say, `design` if their projects mean it so.
     kind: str
+    #: The check that failed.
     check: str
+    #: Parts of the sentences of the check that the finding is about.
     about: list[str]
+    #: The releases that it is about, by project.
     wheels: dict[str, list[str]]
+    #: What was found, in sentences for the page.
     says: str
+    #: Commands that show it, and what they print.
     evidence: str
 
     @classmethod

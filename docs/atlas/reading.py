@@ -32,19 +32,15 @@ _PLATFORM = "x86_64-manylinux_2_40"
 
 @dataclass(frozen=True)
 class Reading:
-    """What is kept of a wheel.
+    """What is kept of a wheel."""
 
-    Attributes:
-        facts: what its file says.
-        record: the first difference between its files and its RECORD, or empty.
-        day: the day of the reading, such as 2026-11-23.
-        hollow: a wheel with its Python files and its metadata; every other file is empty.
-
-    """
-
+    #: What its file says.
     facts: WheelFacts
+    #: The first difference between its files and its RECORD, or empty.
     record: str
+    #: The day of the reading, such as 2026-11-23.
     day: str
+    #: A wheel with its Python files and its metadata; every other file is empty.
     hollow: Path
 
 
@@ -70,19 +66,15 @@ def newest_wheels(project: str, count: int) -> Iterator[Location]:
 
 @dataclass
 class Reader:
-    """Reads wheels, and keeps one file for each in its folder.
+    """Reads wheels, and keeps one file for each in its folder."""
 
-    Attributes:
-        folder: for what is kept, and for one wheel at a time.
-        read: the number of wheels that were downloaded.
-        fetched: their bytes.
-        peak: the most bytes that a wheel and its unpacked library took at the same time, sampled.
-
-    """
-
+    #: For what is kept, and for one wheel at a time.
     folder: Path
+    #: The number of wheels that were downloaded.
     read: int = 0
+    #: Their bytes.
     fetched: int = 0
+    #: The most bytes that a wheel and its unpacked library took at the same time, sampled.
     peak: int = 0
     _scratch: Path = field(init=False)
 

@@ -71,19 +71,15 @@ REQUESTS = (
 
 @dataclass(frozen=True)
 class Indexes:
-    """Where the package is looked for.
+    """Where the package is looked for."""
 
-    Attributes:
-        farm: URL of a path of our index.
-        public: URL of the public index, or "" for none.
-        explicit: whether the project names our index for this package only.
-        order: options of pip and uv in place of the usual ones.
-
-    """
-
+    #: URL of a path of our index.
     farm: str
+    #: URL of the public index, or "" for none.
     public: str = ""
+    #: Whether the project names our index for this package only.
     explicit: bool = False
+    #: Options of pip and uv in place of the usual ones.
     order: tuple[str, ...] = ()
 
 

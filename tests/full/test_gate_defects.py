@@ -30,21 +30,17 @@ GPU = tuple(check for check in CHECKS if check.startswith("gpu-"))
 
 @dataclass(frozen=True)
 class Defect:
-    """A defect of a sample op.
+    """A defect of a sample op."""
 
-    Attributes:
-        op: without the namespace; or the dotted path of a function.
-        check: the check that must fail.
-        patterns: regular expressions that the reason must match.
-        also: checks that may fail too because of the same defect.
-        case: the case that must fail.
-
-    """
-
+    #: Without the namespace; or the dotted path of a function.
     op: str
+    #: The check that must fail.
     check: str
+    #: Regular expressions that the reason must match.
     patterns: tuple[str, ...]
+    #: Checks that may fail too because of the same defect.
     also: tuple[str, ...] = ()
+    #: The case that must fail.
     case: str = "plain"
 
     @property

@@ -28,21 +28,17 @@ class HangError(Exception):
 
 @dataclass
 class Result:
-    """The result of one run.
+    """The result of one run."""
 
-    Attributes:
-        name: of the target.
-        count: inputs.
-        seconds: CPU time of all inputs.
-        slowest: CPU time of the slowest input, and its seed.
-        faults: the place of each bug, with one seed and the end of the traceback.
-
-    """
-
+    #: Of the target.
     name: str
+    #: inputs.
     count: int
+    #: CPU time of all inputs.
     seconds: float = 0.0
+    #: CPU time of the slowest input, and its seed.
     slowest: tuple[float, str] = (0.0, "")
+    #: The place of each bug, with one seed and the end of the traceback.
     faults: dict[str, str] = field(default_factory=dict)
 
     def table(self) -> str:

@@ -60,17 +60,13 @@ class EscapeError(Exception):
 
 @dataclass(frozen=True)
 class Target:
-    """One kind of input.
+    """One kind of input."""
 
-    Attributes:
-        name: for the command line and the table.
-        prepare: makes what all inputs of a run share, in an empty folder.
-        run: makes one input in an empty folder and reads it; an error that it raises is a bug of the program.
-
-    """
-
+    #: For the command line and the table.
     name: str
+    #: Makes what all inputs of a run share, in an empty folder.
     prepare: Callable[[Path], Any]
+    #: Makes one input in an empty folder and reads it; an error that it raises is a bug of the program.
     run: Callable[[Any, random.Random, Path], None]
 
 

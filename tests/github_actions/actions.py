@@ -25,21 +25,17 @@ class StepFailed(Exception):  # noqa: N818 - it reads as what happened
 
 @dataclass
 class Actions:
-    """What steps with `uses:` do. Each job has its own; they share the folders.
+    """What steps with `uses:` do. Each job has its own; they share the folders."""
 
-    Attributes:
-        repository: what checkout copies.
-        artifacts: has a folder for each artifact of the run.
-        caches: has a tar file for each entry of actions/cache.
-        published: composite actions of other repositories, by `OWNER/NAME`.
-        caching: what the job saves at its end: the file and the paths.
-
-    """
-
+    #: What checkout copies.
     repository: Path
+    #: Has a folder for each artifact of the run.
     artifacts: Path
+    #: Has a tar file for each entry of actions/cache.
     caches: Path
+    #: Composite actions of other repositories, by `OWNER/NAME`.
     published: Mapping[str, Path] = field(default_factory=dict)
+    #: What the job saves at its end: the file and the paths.
     caching: list[tuple[Path, str]] = field(default_factory=list)
 
     def of_a_job(self) -> Actions:

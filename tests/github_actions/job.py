@@ -31,23 +31,19 @@ _FILES = ("GITHUB_ENV", "GITHUB_OUTPUT", "GITHUB_PATH", "GITHUB_STEP_SUMMARY")
 
 @dataclass
 class Job:
-    """One job while it runs.
+    """One job while it runs."""
 
-    Attributes:
-        folder: for the workspace, RUNNER_TEMP and the files of the runner.
-        actions: what `uses:` of a step may name.
-        contexts: `github`, `matrix`, `needs`, `inputs`, ...; `steps`, `env` and `runner` are added.
-        env: variables of all steps.
-        shell: the shell of steps that name none.
-        programs: a folder with `buildfarm`; the steps of INSTALL are then left out.
-
-    """
-
+    #: For the workspace, RUNNER_TEMP and the files of the runner.
     folder: Path
+    #: What `uses:` of a step may name.
     actions: Actions
+    #: `github`, `matrix`, `needs`, `inputs`, ...; `steps`, `env` and `runner` are added.
     contexts: Mapping[str, Any]
+    #: Variables of all steps.
     env: dict[str, str]
+    #: The shell of steps that name none.
     shell: str = ""
+    #: A folder with `buildfarm`; the steps of INSTALL are then left out.
     programs: Path | None = None
     output: str = ""
     summary: str = ""

@@ -33,27 +33,23 @@ class Ran:
 
 @dataclass
 class WorkflowRun:
-    """A run of a workflow. `jobs` has the finished jobs by their names, such as `wheels 0 / build NAME`.
+    """A run of a workflow. `jobs` has the finished jobs by their names, such as `wheels 0 / build NAME`."""
 
-    Attributes:
-        path: the workflow, in the repository.
-        folder: for the jobs, the artifacts and the caches.
-        actions: the actions, with the repository.
-        github: the context `github`.
-        inputs: values for a start by hand; GitHub gives an empty value for each other declared input.
-        env: variables of all jobs on this machine.
-        env_of: more variables, of the jobs with this id.
-        programs: see `Job`.
-
-    """
-
+    #: The workflow, in the repository.
     path: str
+    #: For the jobs, the artifacts and the caches.
     folder: Path
+    #: The actions, with the repository.
     actions: Actions
+    #: The context `github`.
     github: Mapping[str, Any]
+    #: Values for a start by hand; GitHub gives an empty value for each other declared input.
     inputs: Mapping[str, str] = field(default_factory=dict)
+    #: Variables of all jobs on this machine.
     env: Mapping[str, str] = field(default_factory=dict)
+    #: More variables, of the jobs with this id.
     env_of: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    #: See `Job`.
     programs: Path | None = None
     jobs: dict[str, Ran] = field(default_factory=dict)
     attempts: int = 0

@@ -32,17 +32,13 @@ _BCRYPT = "$2b$04$zriY6iUeRQHw/gOxtmY6ZeQCDPMzoLs./Wk4sc5ESpyhMJpT75Snm"
 
 @dataclass(frozen=True)
 class LocalRegistry:
-    """A running registry.
+    """A running registry."""
 
-    Attributes:
-        address: `127.0.0.1:PORT`.
-        log: its log, with a line for each request.
-        login: user and password that the registry requires, or None.
-
-    """
-
+    #: `127.0.0.1:PORT`.
     address: str
+    #: Its log, with a line for each request.
     log: Path
+    #: User and password that the registry requires, or None.
     login: tuple[str, str] | None = None
 
     def publish(self, image: str, layers: Sequence[Path], settings: dict[str, Any] | None = None) -> str:

@@ -11,13 +11,7 @@ from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolErr
 
 @dataclass(frozen=True)
 class Failure:
-    """An error as data.
-
-    Attributes:
-        machine: whether the worker is the reason, and not the build: another worker may succeed.
-        log: the path of the log on the worker, as the hints name it.
-
-    """
+    """An error as data."""
 
     kind: str
     sentence: str
@@ -25,7 +19,9 @@ class Failure:
     hints: tuple[str, ...] = ()
     stage: str = ""
     excerpt: tuple[str, ...] = ()
+    #: Whether the worker is the reason, and not the build: another worker may succeed.
     machine: bool = False
+    #: The path of the log on the worker, as the hints name it.
     log: str = ""
 
     @classmethod

@@ -44,19 +44,15 @@ WorkerTimeoutOption = Annotated[
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """The options of a run on workers.
+    """The options of a run on workers."""
 
-    Attributes:
-        scheduler: the address of the Dask scheduler.
-        prove_on: GPU models on which each cell is tested, such as `sm_90`; empty: on any worker.
-        plain_tcp: whether the connection to another machine may be without TLS.
-        patience: seconds to wait for a scheduler that ended, and for a worker that can run a task.
-
-    """
-
+    #: The address of the Dask scheduler.
     scheduler: str
+    #: GPU models on which each cell is tested, such as `sm_90`; empty: on any worker.
     prove_on: tuple[str, ...] = ()
+    #: Whether the connection to another machine may be without TLS.
     plain_tcp: bool = False
+    #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
     patience: float = PATIENCE
 
 

@@ -46,17 +46,13 @@ def version_resource() -> str:
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of a run that change what a worker does.
+    """The options of a run that change what a worker does."""
 
-    Attributes:
-        matrix: its images, registries and torch index; its path is the client's.
-        executor: `auto`, `local` or `docker`.
-        minor_mismatch, compiler_cache, pull, python_downloads: as in `BuildOptions`.
-
-    """
-
+    #: Its images, registries and torch index; its path is the client's.
     matrix: Matrix
+    #: `auto`, `local` or `docker`.
     executor: str = "auto"
+    #: minor_mismatch, compiler_cache, pull, python_downloads: as in `BuildOptions`.
     minor_mismatch: bool = False
     compiler_cache: bool = True
     pull: bool = True
@@ -65,18 +61,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class BuildTask:
-    """One build to make.
+    """One build to make."""
 
-    Attributes:
-        digest: of everything that the client knows about the build; it names the task.
-        build, recipe: what to build; the recipe's paths are the client's.
-        settings: the options of the run.
-
-    """
-
+    #: Of everything that the client knows about the build; it names the task.
     digest: str
+    #: build, recipe: what to build; the recipe's paths are the client's.
     build: Build
     recipe: Recipe
+    #: The options of the run.
     settings: Settings
 
     @property
@@ -92,31 +84,23 @@ class BuildTask:
 
 @dataclass(frozen=True)
 class WheelFile:
-    """A wheel of any origin that a worker gets from another worker, or from the client.
+    """A wheel of any origin that a worker gets from another worker, or from the client."""
 
-    Attributes:
-        digest: of the build, the wheel's name in the store; NO_BUILD for a wheel that is in no store.
-        filename, sha256, size: of the file; the size in bytes.
-        holders: addresses of workers that have it.
-
-    """
-
+    #: Of the build, the wheel's name in the store; NO_BUILD for a wheel that is in no store.
     digest: str
+    #: filename, sha256, size: of the file; the size in bytes.
     filename: str
     sha256: str
     size: int
+    #: Addresses of workers that have it.
     holders: tuple[str, ...] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True)
 class WheelRef(WheelFile):
-    """A wheel that a worker built.
+    """A wheel that a worker built."""
 
-    Attributes:
-        record: how it was built.
-
-    """
-
+    #: How it was built.
     record: BuildRecord
 
     @classmethod
@@ -128,26 +112,22 @@ class WheelRef(WheelFile):
 
 @dataclass(frozen=True)
 class ProofTask:
-    """The checks of one wheel in one cell.
+    """The checks of one wheel in one cell."""
 
-    Attributes:
-        wheel: the wheel.
-        build, recipe: what it was built from.
-        cell: where it is tested.
-        settings: the options of the run.
-        basis: digest of what the verdicts depend on besides the wheel.
-        gpu: the GPU model that the worker must have, `sm_90`; empty: any worker.
-        again: whether checks that are decided run again.
-
-    """
-
+    #: The wheel.
     wheel: WheelRef
+    #: build, recipe: what it was built from.
     build: Build
     recipe: Recipe
+    #: Where it is tested.
     cell: Cell
+    #: The options of the run.
     settings: Settings
+    #: Digest of what the verdicts depend on besides the wheel.
     basis: str
+    #: The GPU model that the worker must have, `sm_90`; empty: any worker.
     gpu: str = ""
+    #: Whether checks that are decided run again.
     again: bool = False
 
     @property
@@ -169,23 +149,19 @@ class ProofTask:
 
 @dataclass(frozen=True)
 class SmokeTask:
-    """The checks of `smoke`: one wheel file in one cell.
+    """The checks of `smoke`: one wheel file in one cell."""
 
-    Attributes:
-        wheel: the wheel.
-        recipe: its cases are run.
-        cell: where it is tested.
-        settings: the options of the run; the executor is `local` or `docker`.
-        basis: digest of what the verdicts depend on besides the wheel.
-        gpu: the GPU model that the worker must have, `sm_90`; empty: any worker.
-
-    """
-
+    #: The wheel.
     wheel: WheelFile
+    #: Its cases are run.
     recipe: Recipe
+    #: Where it is tested.
     cell: Cell
+    #: The options of the run; the executor is `local` or `docker`.
     settings: Settings
+    #: Digest of what the verdicts depend on besides the wheel.
     basis: str
+    #: The GPU model that the worker must have, `sm_90`; empty: any worker.
     gpu: str = ""
 
     @property
@@ -211,33 +187,29 @@ Task = BuildTask | ProofTask | SmokeTask
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker made of a task.
+    """What a worker made of a task."""
 
-    Attributes:
-        worker: its address.
-        machine: its name in messages.
-        failure: why the task failed, or None.
-        no_wheel: whether the worker could not get the wheel of a proof.
-        wheel: what a build made.
-        reused: whether the worker had the wheel already.
-        proofs: what a proof made.
-        gate: every outcome of the op gate.
-        log: name of the log file in the worker's store, and its size in bytes.
-        locks: the lock records of environments that the build used.
-        seconds: wall time.
-        memory: most bytes that the programs of the build had allocated at the same time; 0: not measured.
-
-    """
-
+    #: Its address.
     worker: str = ""
+    #: Its name in messages.
     machine: str = ""
+    #: Why the task failed, or None.
     failure: Failure | None = None
+    #: Whether the worker could not get the wheel of a proof.
     no_wheel: bool = False
+    #: What a build made.
     wheel: WheelRef | None = None
+    #: Whether the worker had the wheel already.
     reused: bool = False
+    #: What a proof made.
     proofs: tuple[Proof, ...] = ()
+    #: Every outcome of the op gate.
     gate: GateAnswer | None = None
+    #: Name of the log file in the worker's store, and its size in bytes.
     log: tuple[str, int] = ("", 0)
+    #: The lock records of environments that the build used.
     locks: Mapping[str, str] = field(default_factory=dict)
+    #: Wall time.
     seconds: float = 0.0
+    #: Most bytes that the programs of the build had allocated at the same time; 0: not measured.
     memory: int = 0

@@ -31,39 +31,31 @@ from builder.wheels.sources.official_wheel import download_wheel, exact_version,
 
 @dataclass(frozen=True)
 class SmokeTarget:
-    """One wheel to test.
+    """One wheel to test."""
 
-    Attributes:
-        wheel: the file.
-        sha256: of the file, hex.
-        recipe: its cases are run.
-        cells: where they are run.
-
-    """
-
+    #: The file.
     wheel: Path
+    #: Of the file, hex.
     sha256: str
+    #: Its cases are run.
     recipe: Recipe
+    #: Where they are run.
     cells: tuple[Cell, ...]
 
 
 @dataclass(frozen=True)
 class TargetFinder:
-    """Finds wheels to test, with their recipes and cells.
+    """Finds wheels to test, with their recipes and cells."""
 
-    Attributes:
-        matrix: its cells are candidates.
-        recipes: all recipes of the matrix.
-        select: limits cells and, where no wheel is named, extensions.
-        cache: folder for downloaded wheels.
-        index: URL of a package index to ask before the default one, or empty.
-
-    """
-
+    #: Its cells are candidates.
     matrix: Matrix
+    #: All recipes of the matrix.
     recipes: Sequence[Recipe]
+    #: Limits cells and, where no wheel is named, extensions.
     select: Selection
+    #: Folder for downloaded wheels.
     cache: Path
+    #: URL of a package index to ask before the default one, or empty.
     index: str = ""
 
     def find(self, wheels: Sequence[str], dist: Path) -> list[SmokeTarget]:

@@ -42,21 +42,17 @@ _POINTER = re.compile(r"0x[0-9a-f]+|line \d+|\w+\.(?:cpp|cu|h|py):\d+", re.IGNOR
 
 @dataclass(frozen=True)
 class Hints:
-    """What one message says.
+    """What one message says."""
 
-    Attributes:
-        names: the parameters that it names; empty if it names none.
-        numbers: integers in the message, which may be sizes.
-        ranks: ranks that it asks for.
-        dtypes: dtypes that it mentions.
-        words: quoted words, which may be values of a string.
-
-    """
-
+    #: The parameters that it names; empty if it names none.
     names: frozenset[str] = frozenset()
+    #: Integers in the message, which may be sizes.
     numbers: Sequence[int] = ()
+    #: Ranks that it asks for.
     ranks: Sequence[int] = ()
+    #: Dtypes that it mentions.
     dtypes: Sequence[str] = ()
+    #: Quoted words, which may be values of a string.
     words: Sequence[str] = ()
 
 

@@ -21,43 +21,39 @@ class Argument:
 
 @dataclass(frozen=True)
 class OpDraft:
-    """The draft of one op.
+    """The draft of one op."""
 
-    Attributes:
-        op: `namespace::name.overload`, or the dotted path of a function.
-        state: CALLED, CUDA_ONLY or NOT_CALLED.
-        reason: why no call succeeded, or "".
-        signature: the schema or the signature, or "".
-        arguments: those of the call that succeeded; for a CUDA op the first guess.
-        calls: the number of calls that were tried.
-        results: dtype and shape of each tensor of the result.
-        contiguous_only: whether the op raises an error for inputs that are not contiguous.
-        mutates: positions of the arguments that a Python function writes to.
-        untraced: why torch cannot call the op with fake tensors, or "".
-        remark: what the author should know about the call, or "".
-        written: names of the arguments that an op without a result writes to.
-        empty: the arguments of a call with an empty tensor; for a CUDA op a guess.
-        empty_error: why no such call succeeded, or "".
-        required: whether the gate finds the op by itself, so that it needs a case.
-        device: the device of the calls, "cpu" or "cuda".
-
-    """
-
+    #: `namespace::name.overload`, or the dotted path of a function.
     op: str
+    #: CALLED, CUDA_ONLY or NOT_CALLED.
     state: str
+    #: Why no call succeeded, or "".
     reason: str = ""
+    #: The schema or the signature, or "".
     signature: str = ""
+    #: Those of the call that succeeded; for a CUDA op the first guess.
     arguments: Sequence[Argument] = ()
+    #: The number of calls that were tried.
     calls: int = 0
+    #: Dtype and shape of each tensor of the result.
     results: Sequence[str] = ()
+    #: Whether the op raises an error for inputs that are not contiguous.
     contiguous_only: bool = False
+    #: Positions of the arguments that a Python function writes to.
     mutates: Sequence[int] = ()
+    #: Why torch cannot call the op with fake tensors, or "".
     untraced: str = ""
+    #: The device of the calls, "cpu" or "cuda".
     device: str = "cpu"
+    #: Whether the gate finds the op by itself, so that it needs a case.
     required: bool = True
+    #: What the author should know about the call, or "".
     remark: str = ""
+    #: Names of the arguments that an op without a result writes to.
     written: Sequence[str] = ()
+    #: The arguments of a call with an empty tensor; for a CUDA op a guess.
     empty: Sequence[Argument] = ()
+    #: Why no such call succeeded, or "".
     empty_error: str = ""
 
     @classmethod
@@ -69,23 +65,19 @@ class OpDraft:
 
 @dataclass(frozen=True)
 class Drafts:
-    """The drafts of an extension.
+    """The drafts of an extension."""
 
-    Attributes:
-        where: the versions of torch, CUDA, Python and glibc, and the machine.
-        error: why there are no drafts, or "".
-        covered: the ops and functions that cases.py has a case for, or lists in NOT_CLAIMED.
-        public: modules of which every public function has a draft that was called.
-        drafts: one for each op and function without a case.
-        stale: the ops that have a CPU kernel, but whose cases say `devices=["cuda"]`.
-
-    """
-
+    #: The versions of torch, CUDA, Python and glibc, and the machine.
     where: Mapping[str, Any]
+    #: Why there are no drafts, or "".
     error: str = ""
+    #: The ops and functions that cases.py has a case for, or lists in NOT_CLAIMED.
     covered: Sequence[str] = ()
+    #: Modules of which every public function has a draft that was called.
     public: Sequence[str] = ()
+    #: One for each op and function without a case.
     drafts: Sequence[OpDraft] = field(default_factory=list)
+    #: The ops that have a CPU kernel, but whose cases say `devices=["cuda"]`.
     stale: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:

@@ -31,23 +31,19 @@ Candidate = tuple[Guess, ...]
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a search.
+    """The result of a search."""
 
-    Attributes:
-        candidate: the arguments that the op accepted; if there are none, the first guess.
-        called: whether the op accepted the arguments.
-        only_cuda: whether the op says that it has no CPU kernel.
-        error: the message of the last test that a call reached, if no call succeeded.
-        calls: the number of calls.
-        fact: what the successful call returned.
-
-    """
-
+    #: The arguments that the op accepted; if there are none, the first guess.
     candidate: Candidate
+    #: Whether the op accepted the arguments.
     called: bool
+    #: Whether the op says that it has no CPU kernel.
     only_cuda: bool = False
+    #: The message of the last test that a call reached, if no call succeeded.
     error: str = ""
+    #: The number of calls.
     calls: int = 0
+    #: What the successful call returned.
     fact: dict[str, Any] = field(default_factory=dict)
 
 

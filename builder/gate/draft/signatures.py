@@ -48,24 +48,20 @@ _OUTPUT = re.compile(r"^(?!d?grad)(\w+_)?(out|output|dst|dest|result)s?(_\w+)?$|
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of an op.
+    """A parameter of an op."""
 
-    Attributes:
-        name: as the schema or the signature calls it.
-        kind: one of the kinds above.
-        optional: whether None is accepted.
-        default: its default value; `has_default` says whether there is one.
-        keyword: whether it must be given by name.
-        written: whether the schema says that the op writes to it.
-
-    """
-
+    #: As the schema or the signature calls it.
     name: str
+    #: One of the kinds above.
     kind: str
+    #: Whether None is accepted.
     optional: bool = False
+    #: Its default value; `has_default` says whether there is one.
     default: Any = None
     has_default: bool = False
+    #: Whether it must be given by name.
     keyword: bool = False
+    #: Whether the schema says that the op writes to it.
     written: bool = False
 
 

@@ -17,21 +17,17 @@ from builder.gate.imports.registration import no_schema
 
 @dataclass(frozen=True)
 class CasesFile:
-    """The content of a cases.py.
+    """The content of a cases.py."""
 
-    Attributes:
-        cases: CASES.
-        public: PUBLIC, modules whose public functions need a case.
-        not_claimed: NOT_CLAIMED, ops without a case and the reason for each.
-        problem: what is wrong with the file, as a sentence, or "".
-        mistake: whether the problem is a mistake in the file; the extension has no part in it.
-
-    """
-
+    #: CASES.
     cases: Sequence[Case] = ()
+    #: PUBLIC, modules whose public functions need a case.
     public: Sequence[str] = ()
+    #: NOT_CLAIMED, ops without a case and the reason for each.
     not_claimed: Mapping[str, str] = field(default_factory=dict)
+    #: What is wrong with the file, as a sentence, or "".
     problem: str = ""
+    #: Whether the problem is a mistake in the file; the extension has no part in it.
     mistake: bool = False
 
 

@@ -66,19 +66,15 @@ _KILL_SECONDS = 2.0
 
 @dataclass
 class ForkServer:
-    """The loop: reads commands, forks and reaps children, writes events.
+    """The loop: reads commands, forks and reaps children, writes events."""
 
-    Attributes:
-        loaded: what the children inherit.
-        commands: file descriptor of the socket from which commands arrive.
-        events: file descriptor of the event pipe.
-        launcher: a child that starts no task, or 0.
-
-    """
-
+    #: What the children inherit.
     loaded: worker.LoadedExtension
+    #: File descriptor of the socket from which commands arrive.
     commands: int
+    #: File descriptor of the event pipe.
     events: int
+    #: A child that starts no task, or 0.
     launcher: int = 0
 
     def __post_init__(self) -> None:

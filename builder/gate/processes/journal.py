@@ -75,23 +75,19 @@ def _code(key: bytes, number: int, text: str) -> str:
 
 @dataclass(frozen=True)
 class Record:
-    """The content of a journal.
+    """The content of a journal."""
 
-    Attributes:
-        step: the step begun last, or "".
-        outcomes: the outcomes recorded.
-        facts: the data recorded.
-        ended: whether the task is complete.
-        forked: whether an op duplicated the process.
-        foreign: whether the file has content that the task's own journal did not write.
-
-    """
-
+    #: The step begun last, or "".
     step: str = ""
+    #: The outcomes recorded.
     outcomes: list[Outcome] = field(default_factory=list)
+    #: The data recorded.
     facts: dict[str, Any] = field(default_factory=dict)
+    #: Whether the task is complete.
     ended: bool = False
+    #: Whether an op duplicated the process.
     forked: bool = False
+    #: Whether the file has content that the task's own journal did not write.
     foreign: bool = False
 
 

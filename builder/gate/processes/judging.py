@@ -18,19 +18,15 @@ from builder.gate.tasks import INSIDE, JUDGE, SEND, CaseFacts, Step, Task
 
 @dataclass
 class Judging:
-    """The judge: a fork server that never imports the extension.
+    """The judge: a fork server that never imports the extension."""
 
-    Attributes:
-        pool: its process.
-        next: steps that can start now, after an earlier step of the same task.
-        lost: why the judge has ended, or "".
-        answered: whether it has said which cases it can judge, or has ended.
-
-    """
-
+    #: Its process.
     pool: ServerPool
+    #: Steps that can start now, after an earlier step of the same task.
     next: list[Step] = field(default_factory=list)
+    #: Why the judge has ended, or "".
     lost: str = ""
+    #: Whether it has said which cases it can judge, or has ended.
     answered: bool = False
     _facts: Mapping[str, Any] = field(default_factory=dict)
 

@@ -24,31 +24,27 @@ MOST_PROCESSES = 256
 
 @dataclass
 class RunningTask:
-    """A running task.
+    """A running task."""
 
-    Attributes:
-        step: the task, and which part of it the process does.
-        key: the key of its journal.
-        server: the fork server that forked its process.
-        task_dir: its directory, which contains journal, log and stack.
-        began: start by the monotonic clock, in seconds.
-        pid: its process id, 0 until the fork server has sent it.
-        base: bytes of memory of the fork server when it forked the process.
-        limit: the limit the process is being killed for: "time", "memory", "processes", "output" or "".
-        killed: when killing began, by the monotonic clock; 0 if not.
-        exclusive: whether no other task may run at the same time.
-
-    """
-
+    #: The task, and which part of it the process does.
     step: Step
+    #: The key of its journal.
     key: bytes
+    #: The fork server that forked its process.
     server: ForkServerProcess
+    #: Its directory, which contains journal, log and stack.
     task_dir: Path
+    #: Start by the monotonic clock, in seconds.
     began: float
+    #: Its process id, 0 until the fork server has sent it.
     pid: int = 0
+    #: Bytes of memory of the fork server when it forked the process.
     base: int = 0
+    #: The limit the process is being killed for: "time", "memory", "processes", "output" or "".
     limit: str = ""
+    #: When killing began, by the monotonic clock; 0 if not.
     killed: float = 0.0
+    #: Whether no other task may run at the same time.
     exclusive: bool = False
 
     @property

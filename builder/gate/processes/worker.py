@@ -49,25 +49,21 @@ class LoadedExtension:
 
 @dataclass(frozen=True)
 class TaskRequest:
-    """A task as the worker receives it.
+    """A task as the worker receives it."""
 
-    Attributes:
-        check: a key of CHECKS, or "where", whose function returns facts instead of outcomes.
-        function: `module:function` in `builder.gate`.
-        case: the index of the case, None for the extension.
-        device: "cpu" or "cuda".
-        memory: bytes of address space that the task may add; 0 for no limit.
-        task_dir: its directory, which exists.
-        data: the file of results that the task writes, or that the judge reads; "" if there is none.
-
-    """
-
+    #: A key of CHECKS, or "where", whose function returns facts instead of outcomes.
     check: str
+    #: `module:function` in `builder.gate`.
     function: str
+    #: The index of the case, None for the extension.
     case: int | None
+    #: "cpu" or "cuda".
     device: str
+    #: Bytes of address space that the task may add; 0 for no limit.
     memory: int
+    #: Its directory, which exists.
     task_dir: str
+    #: The file of results that the task writes, or that the judge reads; "" if there is none.
     data: str
 
     @classmethod

@@ -35,25 +35,21 @@ _PLAIN = {
 
 @dataclass(frozen=True)
 class ProcessExit:
-    """How one process ended.
+    """How one process ended."""
 
-    Attributes:
-        status: wait status of `os.waitpid`.
-        limit: the limit it was killed for: "", "time", "memory", "processes" or "output".
-        allowed: that limit as text: "60 s", "4.0 GiB".
-        step: the step it began last.
-        log: the end of its output.
-        stack: the Python stack, followed by the native one.
-        frame: the native function that crashed, as text.
-
-    """
-
+    #: Wait status of `os.waitpid`.
     status: int
+    #: The limit it was killed for: "", "time", "memory", "processes" or "output".
     limit: str = ""
+    #: That limit as text: "60 s", "4.0 GiB".
     allowed: str = ""
+    #: The step it began last.
     step: str = ""
+    #: The end of its output.
     log: str = ""
+    #: The Python stack, followed by the native one.
     stack: str = ""
+    #: The native function that crashed, as text.
     frame: str = ""
 
     def sentence(self) -> str:

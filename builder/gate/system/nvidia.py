@@ -112,15 +112,11 @@ def sanitizer_command(sanitizer: str, program: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Sanitized:
-    """A report of compute-sanitizer.
+    """A report of compute-sanitizer."""
 
-    Attributes:
-        errors: the number of errors, or None if the report is incomplete.
-        findings: each in one line: error, kernel, thread.
-
-    """
-
+    #: The number of errors, or None if the report is incomplete.
     errors: int | None
+    #: Each in one line: error, kernel, thread.
     findings: list[str] = field(default_factory=list)
 
 

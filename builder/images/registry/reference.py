@@ -23,19 +23,15 @@ _DOCKER_HUB_API = "registry-1.docker.io"
 
 @dataclass(frozen=True)
 class Reference:
-    """An image name, parsed as Docker does: `ubuntu` is `docker.io`, `library/ubuntu`, `latest`.
+    """An image name, parsed as Docker does: `ubuntu` is `docker.io`, `library/ubuntu`, `latest`."""
 
-    Attributes:
-        registry: host of the registry, with its port.
-        repository: path in the registry.
-        tag: the tag; `latest` if the name has neither a tag nor a digest.
-        digest: the digest (`sha256:…`), or empty.
-
-    """
-
+    #: Host of the registry, with its port.
     registry: str
+    #: Path in the registry.
     repository: str
+    #: The tag; `latest` if the name has neither a tag nor a digest.
     tag: str
+    #: The digest (`sha256:…`), or empty.
     digest: str = ""
 
     @classmethod

@@ -13,43 +13,35 @@ from builder.matrix.facts.text_yaml import read_text_yaml
 
 @dataclass(frozen=True)
 class VariantFacts:
-    """One CUDA variant of a torch series.
+    """One CUDA variant of a torch series."""
 
-    Attributes:
-        cuda: the CUDA of the variant.
-        archs: torch's official architectures by platform, sorted; a platform without an entry has no known wheel.
-
-    """
-
+    #: The CUDA of the variant.
     cuda: Cuda
+    #: torch's official architectures by platform, sorted; a platform without an entry has no known wheel.
     archs: dict[Platform, tuple[Arch, ...]]
 
 
 @dataclass(frozen=True)
 class TorchFacts:
-    """A torch series such as 2.11.
+    """A torch series such as 2.11."""
 
-    Attributes:
-        series: major and minor, `2.11`.
-        releases: its patch releases, oldest first.
-        variants: the CUDA variants it was built for.
-        unlisted: variants that only a third party names; the plan never uses them.
-        default: the variant on the package index.
-        pythons: Pythons with wheels for each release, sorted.
-        toolkit_pin: the exact `cuda-toolkit` that the default wheel pins, or empty.
-        gcc_min: the oldest gcc major for the oldest C++ standard that an extension may be compiled with.
-        gcc_max: the newest gcc major that compiles its headers, if that is older than the toolkit's; else None.
-
-    """
-
+    #: Major and minor, `2.11`.
     series: str
+    #: Its patch releases, oldest first.
     releases: tuple[Torch, ...]
+    #: The CUDA variants it was built for.
     variants: dict[Cuda, VariantFacts]
+    #: Variants that only a third party names; the plan never uses them.
     unlisted: tuple[Cuda, ...]
+    #: The variant on the package index.
     default: Cuda
+    #: Pythons with wheels for each release, sorted.
     pythons: dict[Torch, tuple[Python, ...]]
+    #: The exact `cuda-toolkit` that the default wheel pins, or empty.
     toolkit_pin: str
+    #: The oldest gcc major for the oldest C++ standard that an extension may be compiled with.
     gcc_min: int
+    #: The newest gcc major that compiles its headers, if that is older than the toolkit's; else None.
     gcc_max: int | None
 
     @property
@@ -60,25 +52,21 @@ class TorchFacts:
 
 @dataclass(frozen=True)
 class ToolkitFacts:
-    """One CUDA toolkit.
+    """One CUDA toolkit."""
 
-    Attributes:
-        cuda: major and minor.
-        archs: every architecture that its nvcc accepts, with suffixes, without PTX.
-        gcc_max: newest major of gcc that nvcc accepts; None: unknown.
-        driver_floor: the oldest Linux driver that runs its programs if they hold machine code for the GPU.
-        ptx: version of the PTX language that its nvcc writes.
-        driver: the first Linux driver that knows this CUDA, and so compiles its PTX; empty: unknown.
-        images: NVIDIA's images.
-
-    """
-
+    #: Major and minor.
     cuda: Cuda
+    #: Every architecture that its nvcc accepts, with suffixes, without PTX.
     archs: frozenset[Arch]
+    #: Newest major of gcc that nvcc accepts; None: unknown.
     gcc_max: int | None
+    #: The oldest Linux driver that runs its programs if they hold machine code for the GPU.
     driver_floor: str
+    #: Version of the PTX language that its nvcc writes.
     ptx: str
+    #: The first Linux driver that knows this CUDA, and so compiles its PTX; empty: unknown.
     driver: str
+    #: NVIDIA's images.
     images: ImageFacts
 
 

@@ -15,17 +15,13 @@ _DEVEL_TAG = re.compile(r"(\d+\.\d+\.\d+)-(?:cudnn\d*-)?devel-(\w+)")
 
 @dataclass(frozen=True)
 class ImageFacts:
-    """Tags of NVIDIA's CUDA images of one CUDA.
+    """Tags of NVIDIA's CUDA images of one CUDA."""
 
-    Attributes:
-        version: the newest patch version with images.
-        ubuntu: Ubuntu releases with a `cudnn-devel` image.
-        rhel_like: complete tags that existed when the facts were read; not a complete list.
-
-    """
-
+    #: The newest patch version with images.
     version: str
+    #: Ubuntu releases with a `cudnn-devel` image.
     ubuntu: tuple[str, ...]
+    #: Complete tags that existed when the facts were read; not a complete list.
     rhel_like: tuple[str, ...]
 
     def systems(self) -> dict[str, str]:
@@ -38,23 +34,19 @@ class ImageFacts:
 
 @dataclass(frozen=True)
 class Distribution:
-    """A Linux distribution of base images.
+    """A Linux distribution of base images."""
 
-    Attributes:
-        name: its name in NVIDIA's tags: `rockylinux8`, `ubuntu22.04`.
-        names: texts in an image's name that identify it.
-        packages: its package manager, `apt` or `dnf`.
-        glibc: version of its C library, such as `2.28`.
-        default_gcc: major of its package `gcc`.
-        gcc: majors of gcc in its packages, sorted.
-
-    """
-
+    #: Its name in NVIDIA's tags: `rockylinux8`, `ubuntu22.04`.
     name: str
+    #: Texts in an image's name that identify it.
     names: tuple[str, ...]
+    #: Its package manager, `apt` or `dnf`.
     packages: str
+    #: Version of its C library, such as `2.28`.
     glibc: str
+    #: Major of its package `gcc`.
     default_gcc: int
+    #: Majors of gcc in its packages, sorted.
     gcc: tuple[int, ...]
 
     def newest_gcc(self, oldest: int, newest: int) -> int | None:
@@ -73,22 +65,18 @@ class ManylinuxTag:
 
 @dataclass(frozen=True)
 class ImageTable:
-    """The image facts that do not depend on a CUDA toolkit.
+    """The image facts that do not depend on a CUDA toolkit."""
 
-    Attributes:
-        distributions: the oldest glibc first.
-        frozen: pypa's old tags.
-        registry: registry and path of pypa's images.
-        current_tag, current_pythons: the newest tag of pypa's images, and the Pythons in it.
-        cuda_registry, cuda_image, cudas: registry, name and CUDA versions of NVIDIA's manylinux images.
-
-    """
-
+    #: The oldest glibc first.
     distributions: tuple[Distribution, ...]
+    #: Pypa's old tags.
     frozen: tuple[ManylinuxTag, ...]
+    #: Registry and path of pypa's images.
     registry: str
+    #: current_tag, current_pythons: the newest tag of pypa's images, and the Pythons in it.
     current_tag: str
     current_pythons: tuple[Python, ...]
+    #: cuda_registry, cuda_image, cudas: registry, name and CUDA versions of NVIDIA's manylinux images.
     cuda_registry: str
     cuda_image: str
     cudas: tuple[Cuda, ...]

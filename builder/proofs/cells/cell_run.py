@@ -33,37 +33,29 @@ _INSTALL_ERRORS: tuple[type[BuildfarmError], ...] = (UnsatisfiableError, BuildEr
 
 @dataclass(frozen=True)
 class CellRun:
-    """Results of one wheel in one cell.
+    """Results of one wheel in one cell."""
 
-    Attributes:
-        symbols: what the libraries of the cell's torch export; None if they were not read.
-        proofs: of the import and of every check of the op gate.
-        answer: the gate's full answer; None when the gate did not run.
-
-    """
-
+    #: What the libraries of the cell's torch export; None if they were not read.
     symbols: SymbolTable | None
+    #: Of the import and of every check of the op gate.
     proofs: tuple[Proof, ...]
+    #: The gate's full answer; None when the gate did not run.
     answer: Answer | None = None
 
 
 @dataclass(frozen=True)
 class CellRunner:
-    """Proves wheels in clean environments of cells.
+    """Proves wheels in clean environments of cells."""
 
-    Attributes:
-        store: its work folder holds each environment while it is in use.
-        cells: creates the environments.
-        log: file for the output of all programs.
-        stage: called with a short text when a step begins.
-        linkage: whether `run` reads the symbols of the cell's torch, for the check of the linkage.
-
-    """
-
+    #: Its work folder holds each environment while it is in use.
     store: Store
+    #: Creates the environments.
     cells: CellEnvironments
+    #: File for the output of all programs.
     log: Path
+    #: Called with a short text when a step begins.
     stage: Callable[[str], None] = field(default=lambda _: None)
+    #: Whether `run` reads the symbols of the cell's torch, for the check of the linkage.
     linkage: bool = True
 
     def run(self, cell: Cell, wheel: Path, sha256: str, recipe: Recipe) -> CellRun:

@@ -19,15 +19,11 @@ _MOST = 300  # characters of one message
 
 @dataclass(frozen=True)
 class RaisedImport:
-    """An import that raised an exception, as the program of the import check reports it.
+    """An import that raised an exception, as the program of the import check reports it."""
 
-    Attributes:
-        module: the module of the recipe whose import failed.
-        chain: type and message of the exception, then of its cause, and so on.
-
-    """
-
+    #: The module of the recipe whose import failed.
     module: str
+    #: Type and message of the exception, then of its cause, and so on.
     chain: tuple[tuple[str, str], ...]
 
     @classmethod

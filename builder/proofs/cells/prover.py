@@ -47,21 +47,17 @@ _Proofs = dict[tuple[Cell | None, Check], Proof]
 
 @dataclass(frozen=True)
 class Subject:
-    """A wheel to prove.
+    """A wheel to prove."""
 
-    Attributes:
-        path: the file.
-        facts: what the file says.
-        claim: what is claimed about the wheel; it names the cells.
-        provided: the file names of libraries that torch and its NVIDIA packages provide.
-        recipe: its cases are run.
-
-    """
-
+    #: The file.
     path: Path
+    #: What the file says.
     facts: WheelFacts
+    #: What is claimed about the wheel; it names the cells.
     claim: WheelClaim
+    #: The file names of libraries that torch and its NVIDIA packages provide.
     provided: frozenset[str]
+    #: Its cases are run.
     recipe: Recipe
 
 

@@ -17,17 +17,13 @@ from builder.wheels.toolchain.uv import uv_command
 
 @dataclass(frozen=True)
 class Cures:
-    """Makes commands for one environment.
+    """Makes commands for one environment."""
 
-    Attributes:
-        environment: the environment.
-        compat: the facts about torch and CUDA.
-        torch_index: URL of PyTorch's index, with `{variant}`.
-
-    """
-
+    #: The environment.
     environment: Environment
+    #: The facts about torch and CUDA.
     compat: Compat
+    #: URL of PyTorch's index, with `{variant}`.
     torch_index: str = TORCH_INDEX
 
     @property

@@ -17,51 +17,43 @@ from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python, as it describes itself.
+    """A Python, as it describes itself."""
 
-    Attributes:
-        executable: the program.
-        prefix: the folder of the environment.
-        python: its version.
-        own: the folders into which installers put packages of this environment.
-        path: the folders of `sys.path`, in order, without the current folder.
-        user_site: the folder of packages that the user installed outside of environments, if Python reads it.
-        headers: Python.h is there, so that extensions can be compiled.
-        markers: the values of environment markers, such as `platform_machine`.
-
-    """
-
+    #: The program.
     executable: Path
+    #: The folder of the environment.
     prefix: Path
+    #: Its version.
     python: Python
+    #: The folders into which installers put packages of this environment.
     own: tuple[Path, ...]
+    #: The folders of `sys.path`, in order, without the current folder.
     path: tuple[Path, ...]
+    #: The folder of packages that the user installed outside of environments, if Python reads it.
     user_site: Path | None
+    #: Python.h is there, so that extensions can be compiled.
     headers: bool
+    #: The values of environment markers, such as `platform_machine`.
     markers: Mapping[str, str]
 
 
 @dataclass(frozen=True)
 class Package:
-    """An installed distribution.
+    """An installed distribution."""
 
-    Attributes:
-        name: normalized name.
-        version: version with its local part.
-        folder: the folder of `sys.path` that it is in.
-        requires: its Requires-Dist lines.
-        installer: the program that installed it, such as `pip`, `uv` or `conda`; may be empty.
-        source: URL of its source if it does not come from an index, else empty.
-        libraries: digest of RECORD (`sha256=…`, may be empty) of each shared library, by its path below `folder`.
-
-    """
-
+    #: Normalized name.
     name: str
+    #: Version with its local part.
     version: str
+    #: The folder of `sys.path` that it is in.
     folder: Path
+    #: Its Requires-Dist lines.
     requires: tuple[str, ...] = ()
+    #: The program that installed it, such as `pip`, `uv` or `conda`; may be empty.
     installer: str = ""
+    #: URL of its source if it does not come from an index, else empty.
     source: str = ""
+    #: Digest of RECORD (`sha256=…`, may be empty) of each shared library, by its path below `folder`.
     libraries: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -92,19 +84,15 @@ class Package:
 
 @dataclass(frozen=True)
 class TorchInstall:
-    """A torch on `sys.path`.
+    """A torch on `sys.path`."""
 
-    Attributes:
-        folder: the folder that holds the folder `torch`.
-        version: the version in torch/version.py, else that of the distribution.
-        cuda: the CUDA that it was built for, or None.
-        package: its distribution, or None for a folder without metadata.
-
-    """
-
+    #: The folder that holds the folder `torch`.
     folder: Path
+    #: The version in torch/version.py, else that of the distribution.
     version: str
+    #: The CUDA that it was built for, or None.
     cuda: Cuda | None
+    #: Its distribution, or None for a folder without metadata.
     package: Package | None
 
     @property
@@ -136,61 +124,49 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The driver and the GPUs.
+    """The driver and the GPUs."""
 
-    Attributes:
-        driver: version of NVIDIA's driver; empty: unknown or none.
-        gpus: the GPUs.
-        described: a file describes them; they are not those of this machine.
-
-    """
-
+    #: Version of NVIDIA's driver; empty: unknown or none.
     driver: str = ""
+    #: The GPUs.
     gpus: tuple[Gpu, ...] = ()
+    #: A file describes them; they are not those of this machine.
     described: bool = False
 
 
 @dataclass(frozen=True)
 class Tools:
-    """Programs that compile extensions: the path or the version of each, empty if it is missing.
+    """Programs that compile extensions: the path or the version of each, empty if it is missing."""
 
-    Attributes:
-        ninja: path of ninja.
-        compiler: `g++ 12.2.0`.
-        nvcc: version, such as 13.0.88.
-        home: root folder of the toolkit of this nvcc.
-
-    """
-
+    #: Path of ninja.
     ninja: str = ""
+    #: `g++ 12.2.0`.
     compiler: str = ""
+    #: Version, such as 13.0.88.
     nvcc: str = ""
+    #: Root folder of the toolkit of this nvcc.
     home: str = ""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """An environment and its machine.
+    """An environment and its machine."""
 
-    Attributes:
-        interpreter: its Python.
-        packages: the distributions on `sys.path`, in its order; a name may occur more than once.
-        torches: each torch on `sys.path`; Python imports the first.
-        machine: driver and GPUs.
-        tools: programs that compile extensions.
-        variables: environment variables that change what is loaded or built.
-        conda: conda's packages of this environment, name and version.
-        platform: operating system and processor.
-
-    """
-
+    #: Its Python.
     interpreter: Interpreter
+    #: The distributions on `sys.path`, in its order; a name may occur more than once.
     packages: tuple[Package, ...]
+    #: Each torch on `sys.path`; Python imports the first.
     torches: tuple[TorchInstall, ...]
+    #: Driver and GPUs.
     machine: Machine
+    #: Programs that compile extensions.
     tools: Tools
+    #: Environment variables that change what is loaded or built.
     variables: Mapping[str, str]
+    #: Conda's packages of this environment, name and version.
     conda: Mapping[str, str]
+    #: Operating system and processor.
     platform: Platform
 
     @property

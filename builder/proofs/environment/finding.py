@@ -16,23 +16,19 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Finding:
-    """One finding.
+    """One finding."""
 
-    Attributes:
-        code: identifier for programs, such as `companion-of-another-torch`.
-        level: fault or note.
-        what: what is wrong, one sentence.
-        why: what users see, and the cause.
-        cure: commands that mend it, to run in this order; empty if no command can.
-        advice: what else a person can do; may be empty.
-
-    """
-
+    #: Identifier for programs, such as `companion-of-another-torch`.
     code: str
+    #: Fault or note.
     level: Level
+    #: What is wrong, one sentence.
     what: str
+    #: What users see, and the cause.
     why: str
+    #: Commands that mend it, to run in this order; empty if no command can.
     cure: tuple[str, ...] = ()
+    #: What else a person can do; may be empty.
     advice: str = ""
 
     def to_json(self) -> dict[str, Any]:

@@ -12,17 +12,13 @@ from builder.wheelfile.facts import WheelFacts, read_library
 
 @dataclass(frozen=True)
 class Extension:
-    """An installed package with libraries that use torch.
+    """An installed package with libraries that use torch."""
 
-    Attributes:
-        package: the package.
-        facts: its libraries, as those of a wheel.
-        damaged: why libraries could not be read.
-
-    """
-
+    #: The package.
     package: Package
+    #: Its libraries, as those of a wheel.
     facts: WheelFacts
+    #: Why libraries could not be read.
     damaged: tuple[str, ...]
 
 

@@ -15,38 +15,33 @@ from builder.wheelfile.facts import WheelFacts
 
 @dataclass(frozen=True)
 class WheelClaim:
-    """What buildfarm claims about a wheel; the static checks compare the file with it.
+    """What buildfarm claims about a wheel; the static checks compare the file with it."""
 
-    Attributes:
-        abi: the ABI class: what the binary is tied to.
-        torch: the oldest torch the wheel supports.
-        cuda: the toolkit the wheel was built with.
-        archs: the GPU architectures for which the wheel must hold code.
-        cuda_required: the wheel must hold GPU code; False for an extension that may be CPU only.
-        local: local part that its version must have, e.g. `cu13`; empty when there is no claim.
-        requires: PEP 508 requirements that METADATA must have, e.g. ("torch>=2.10",). METADATA must not admit more
-            releases.
-        cells: the cells the wheel supports.
-        cuda_sources: the CUDA files of the source; None for a wheel that buildfarm did not build.
-        max_size: bytes that the wheel file may have; 0: any number.
-        foreign: others built the wheel; only what surely breaks it is a failure.
-        variants: libraries that are for one CUDA or one architecture.
-        spare: paths of libraries without which the package works.
-
-    """
-
+    #: The ABI class: what the binary is tied to.
     abi: AbiClass
+    #: The oldest torch the wheel supports.
     torch: Torch
+    #: The toolkit the wheel was built with.
     cuda: Cuda
+    #: The GPU architectures for which the wheel must hold code.
     archs: tuple[Arch, ...]
+    #: The wheel must hold GPU code; False for an extension that may be CPU only.
     cuda_required: bool
+    #: Local part that its version must have, e.g. `cu13`; empty when there is no claim.
     local: str
+    #: PEP 508 requirements that METADATA must have, e.g. ("torch>=2.10",). METADATA must not admit more releases.
     requires: tuple[str, ...]
+    #: The cells the wheel supports.
     cells: tuple[Cell, ...]
+    #: The CUDA files of the source; None for a wheel that buildfarm did not build.
     cuda_sources: CudaSources | None = None
+    #: Bytes that the wheel file may have; 0: any number.
     max_size: int = 0
+    #: Others built the wheel; only what surely breaks it is a failure.
     foreign: bool = False
+    #: Libraries that are for one CUDA or one architecture.
     variants: tuple[Variant, ...] = ()
+    #: Paths of libraries without which the package works.
     spare: frozenset[str] = frozenset()
 
 

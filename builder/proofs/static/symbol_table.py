@@ -32,13 +32,9 @@ def _bytes_of(symbol: str) -> bytes:
 
 @dataclass(frozen=True)
 class SymbolNames:
-    """A set of symbols, kept as 8 bytes of the BLAKE2b digest of each name: the 80,000 of libtorch_cpu need 640 kB.
+    """A set of symbols, kept as 8 bytes of the BLAKE2b digest of each name: the 80,000 of libtorch_cpu need 640 kB."""
 
-    Attributes:
-        digests: the digests, sorted and joined.
-
-    """
-
+    #: The digests, sorted and joined.
     digests: bytes
 
     @classmethod
@@ -73,19 +69,15 @@ class SymbolNames:
 
 @dataclass(frozen=True)
 class ProvidedLibrary:
-    """A library of an environment.
+    """A library of an environment."""
 
-    Attributes:
-        name: file name (equal to its soname).
-        needed: DT_NEEDED.
-        defined: the symbols that it defines; empty for a library that was not read.
-        read: False for a library of which only the name is known.
-
-    """
-
+    #: File name (equal to its soname).
     name: str
+    #: DT_NEEDED.
     needed: tuple[str, ...]
+    #: The symbols that it defines; empty for a library that was not read.
     defined: SymbolNames
+    #: False for a library of which only the name is known.
     read: bool = True
 
     @classmethod
@@ -96,15 +88,11 @@ class ProvidedLibrary:
 
 @dataclass(frozen=True)
 class SymbolTable:
-    """The libraries that torch and the NVIDIA packages of one environment provide.
+    """The libraries that torch and the NVIDIA packages of one environment provide."""
 
-    Attributes:
-        libraries: by file name, e.g. `libtorch_cpu.so`, `libcudart.so.13`.
-        cxx11: torch uses the C++11 ABI of std::string (`_GLIBCXX_USE_CXX11_ABI=1`).
-
-    """
-
+    #: By file name, e.g. `libtorch_cpu.so`, `libcudart.so.13`.
     libraries: dict[str, ProvidedLibrary]
+    #: torch uses the C++11 ABI of std::string (`_GLIBCXX_USE_CXX11_ABI=1`).
     cxx11: bool = True
 
     @classmethod

@@ -50,21 +50,17 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class Together:
-    """What one of several wheels shares with the others if they are installed together.
+    """What one of several wheels shares with the others if they are installed together."""
 
-    Attributes:
-        project: its canonical name.
-        name: name and version.
-        cells: the cells that it claims.
-        op_libraries: what it registers with TORCH_LIBRARY.
-        files: the hash of each file below site-packages.
-
-    """
-
+    #: Its canonical name.
     project: str
+    #: Name and version.
     name: str
+    #: The cells that it claims.
     cells: frozenset[Cell]
+    #: What it registers with TORCH_LIBRARY.
     op_libraries: frozenset[str]
+    #: The hash of each file below site-packages.
     files: Mapping[str, str]
 
 

@@ -42,21 +42,17 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Answer:
-    """How one GPU runs a wheel.
+    """How one GPU runs a wheel."""
 
-    Attributes:
-        gpu: the GPU.
-        how: native if every library with GPU code has machine code for it.
-        library: the library that decides, i.e. the worst one.
-        code: the machine code or PTX that runs, such as sm_80 or compute_90; empty if none does.
-        driver: the oldest Linux driver that runs the code; empty if unknown.
-
-    """
-
+    #: The GPU.
     gpu: Gpu
+    #: Native if every library with GPU code has machine code for it.
     how: How
+    #: The library that decides, i.e. the worst one.
     library: str
+    #: The machine code or PTX that runs, such as sm_80 or compute_90; empty if none does.
     code: str = ""
+    #: The oldest Linux driver that runs the code; empty if unknown.
     driver: str = ""
 
 

@@ -58,23 +58,19 @@ def with_clashes(verdict: WheelVerdict, own: Together, others: Sequence[Together
 
 @dataclass(frozen=True)
 class Judge:
-    """What the wheels of one run share.
+    """What the wheels of one run share."""
 
-    Attributes:
-        shelf: the symbol inventories.
-        select: the torch, CUDA and Python that the user asks about.
-        gpus: the GPUs that the user asks about.
-        driver: the version of the NVIDIA driver that the user asks about, or empty.
-        max_size: bytes that a wheel file may have; 0: any number.
-        beside: packages that are used together with the wheels.
-
-    """
-
+    #: The symbol inventories.
     shelf: Shelf
+    #: The torch, CUDA and Python that the user asks about.
     select: Selection
+    #: The GPUs that the user asks about.
     gpus: tuple[Gpu, ...] = ()
+    #: The version of the NVIDIA driver that the user asks about, or empty.
     driver: str = ""
+    #: Bytes that a wheel file may have; 0: any number.
     max_size: int = 0
+    #: Packages that are used together with the wheels.
     beside: tuple[Neighbour, ...] = ()
 
     def judge(self, wheel: WheelContents, facts: WheelFacts, origin: str) -> WheelVerdict:

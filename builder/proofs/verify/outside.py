@@ -24,17 +24,13 @@ _MAX_SOURCE, _MAX_SOURCES, _MIN_STEM = 2**20, 2**28, 4
 
 @dataclass(frozen=True)
 class Outside:
-    """The libraries of a wheel that need something from outside of it.
+    """The libraries of a wheel that need something from outside of it."""
 
-    Attributes:
-        wheel: its Python files say which libraries are imported.
-        facts: of the wheel.
-        provided: names of the libraries that torch and its NVIDIA packages provide.
-
-    """
-
+    #: Its Python files say which libraries are imported.
     wheel: WheelContents
+    #: Of the wheel.
     facts: WheelFacts
+    #: Names of the libraries that torch and its NVIDIA packages provide.
     provided: frozenset[str]
 
     @cached_property

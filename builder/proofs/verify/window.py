@@ -26,17 +26,13 @@ _MAKE = "`buildfarm inventory add {}` reads the symbols"
 
 @dataclass(frozen=True)
 class Linker:
-    """Links a wheel with the inventories, as far as its CUDA, its Python and the selection allow.
+    """Links a wheel with the inventories, as far as its CUDA, its Python and the selection allow."""
 
-    Attributes:
-        facts: of the wheel.
-        shelf: the inventories.
-        select: the torch, CUDA and Python that the user asks about; empty: all.
-
-    """
-
+    #: Of the wheel.
     facts: WheelFacts
+    #: The inventories.
     shelf: Shelf
+    #: The torch, CUDA and Python that the user asks about; empty: all.
     select: Selection
     _tables: dict[Release, SymbolTable] = field(default_factory=dict, init=False, repr=False)
 

@@ -11,21 +11,17 @@ from builder.matrix.compat import and_list
 
 @dataclass(frozen=True)
 class NewTorch:
-    """A release of torch that matrix.yaml does not have.
+    """A release of torch that matrix.yaml does not have."""
 
-    Attributes:
-        torch: the release.
-        builds: how many builds it adds; None if buildfarm does not know the release.
-        cells: how many cells these builds serve.
-        pythons: Pythons with wheels for Linux x86_64 on the package index, if buildfarm does not know the release.
-        series_known: whether compat.yaml has a row for the series.
-
-    """
-
+    #: The release.
     torch: Torch
+    #: How many builds it adds; None if buildfarm does not know the release.
     builds: int | None = None
+    #: How many cells these builds serve.
     cells: int = 0
+    #: Pythons with wheels for Linux x86_64 on the package index, if buildfarm does not know the release.
     pythons: tuple[Python, ...] = ()
+    #: Whether compat.yaml has a row for the series.
     series_known: bool = True
 
 

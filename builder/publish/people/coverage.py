@@ -24,19 +24,15 @@ _LEVELS = [str(level) for level in Level]
 
 @dataclass(frozen=True)
 class Field:
-    """One cell in the table.
+    """One cell in the table."""
 
-    Attributes:
-        state: a level, `missing` or `skipped`; empty: neither tested nor planned.
-        proofs: path of the proofs of the wheel that reached the level, or "".
-        reason: number of the reason of a skipped cell, from 1; else 0.
-        gpus: the GPU models on which every op was checked.
-
-    """
-
+    #: A level, `missing` or `skipped`; empty: neither tested nor planned.
     state: str = ""
+    #: Path of the proofs of the wheel that reached the level, or "".
     proofs: str = ""
+    #: Number of the reason of a skipped cell, from 1; else 0.
     reason: int = 0
+    #: The GPU models on which every op was checked.
     gpus: tuple[str, ...] = ()
 
 
@@ -100,23 +96,19 @@ class WheelLine:
 
 @dataclass(frozen=True)
 class VersionCoverage:
-    """One public version.
+    """One public version."""
 
-    Attributes:
-        version: without a local part.
-        grid: the table.
-        reasons: why combinations get no wheel; those that the table refers to come first.
-        installs: the newest CUDA and torch first.
-        wheels: by file name.
-        planned: whether the matrix plans this version.
-
-    """
-
+    #: Without a local part.
     version: str
+    #: The table.
     grid: Grid
+    #: Why combinations get no wheel; those that the table refers to come first.
     reasons: tuple[Reason, ...]
+    #: The newest CUDA and torch first.
     installs: tuple[Install, ...]
+    #: By file name.
     wheels: tuple[WheelLine, ...]
+    #: Whether the matrix plans this version.
     planned: bool
 
     @property

@@ -20,19 +20,15 @@ from builder.wheelfile.compatibility import admits
 
 @dataclass(frozen=True)
 class ProjectPlan:
-    """The plan of one project.
+    """The plan of one project."""
 
-    Attributes:
-        version: the version that is planned, without a local part.
-        wheels: the cells of each planned local version, such as `cu130.torch211`.
-        skipped: the combinations that get no wheel, as names of cells, by reason.
-        projects: the normalized names of all projects of the same matrix, sorted.
-
-    """
-
+    #: The version that is planned, without a local part.
     version: str
+    #: The cells of each planned local version, such as `cu130.torch211`.
     wheels: dict[str, tuple[Cell, ...]]
+    #: The combinations that get no wheel, as names of cells, by reason.
     skipped: dict[str, tuple[Cell, ...]]
+    #: The normalized names of all projects of the same matrix, sorted.
     projects: tuple[str, ...]
 
     def serves(self, entry: Entry, cell: Cell) -> bool:

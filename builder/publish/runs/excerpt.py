@@ -23,23 +23,19 @@ _APPENDED = re.compile(r"…?(?: \(\d+ errors in all\))?$")
 
 @dataclass(frozen=True)
 class Excerpt:
-    """Parts of a log, as safe text.
+    """Parts of a log, as safe text."""
 
-    Attributes:
-        log: path of the complete log.
-        first: number of the first line of `error`; lines count from 1.
-        error: the first error and the lines around it; empty if the log names none.
-        here: index of the first error in `error`.
-        tail_first: number of the first line of `tail`.
-        tail: the last lines.
-
-    """
-
+    #: Path of the complete log.
     log: str
+    #: Number of the first line of `error`; lines count from 1.
     first: int
+    #: The first error and the lines around it; empty if the log names none.
     error: tuple[str, ...]
+    #: Index of the first error in `error`.
     here: int
+    #: Number of the first line of `tail`.
     tail_first: int
+    #: The last lines.
     tail: tuple[str, ...]
 
 

@@ -29,21 +29,17 @@ ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
 
 @dataclass(frozen=True)
 class CellView:
-    """One cell of one build.
+    """One cell of one build."""
 
-    Attributes:
-        cell: its name.
-        level: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
-        seconds: time of its checks in this run; 0 if none ran.
-        use: memory and processor time of its checks; None if not measured.
-        proofs: the checks.
-
-    """
-
+    #: Its name.
     cell: str
+    #: `gpu`, `cpu`, `static`, `none` or `failed` by the proofs; `not built` without a wheel.
     level: str
+    #: Time of its checks in this run; 0 if none ran.
     seconds: float
+    #: Memory and processor time of its checks; None if not measured.
     use: Use | None
+    #: The checks.
     proofs: tuple[Proof, ...]
 
     @property
@@ -54,42 +50,38 @@ class CellView:
 
 @dataclass(frozen=True)
 class BuildView:
-    """One build of one run.
+    """One build of one run."""
 
-    Attributes:
-        name: of the build, or the file name of a tested wheel.
-        extension, version: what it is a build of; the version is empty in the record of an older buildfarm.
-        run: id of the run.
-        result: one of ORDER.
-        seconds: from its start to its end in this run; 0 if unknown.
-        stages: each stage with its seconds, in order; stages of cells are in `cells`.
-        use: memory and processor time of the programs that made the wheel; None if not measured.
-        wheel: file name of the wheel, or empty.
-        size: of the wheel in bytes.
-        cached: compile steps that the compiler cache saved, and all steps; None without a compile or a compiler cache.
-        error: why it failed, or empty.
-        hints: what to do.
-        proofs: checks of the file.
-        cells: its cells.
-        excerpt: of the log of a failed build.
-
-    """
-
+    #: Of the build, or the file name of a tested wheel.
     name: str
+    #: extension, version: what it is a build of; the version is empty in the record of an older buildfarm.
     extension: str
     version: str
+    #: Id of the run.
     run: str
+    #: One of ORDER.
     result: str
+    #: From its start to its end in this run; 0 if unknown.
     seconds: float = 0
+    #: Each stage with its seconds, in order; stages of cells are in `cells`.
     stages: tuple[tuple[str, float], ...] = ()
+    #: Memory and processor time of the programs that made the wheel; None if not measured.
     use: Use | None = None
+    #: File name of the wheel, or empty.
     wheel: str = ""
+    #: Of the wheel in bytes.
     size: int = 0
+    #: Compile steps that the compiler cache saved, and all steps; None without a compile or a compiler cache.
     cached: tuple[int, int] | None = None
+    #: Why it failed, or empty.
     error: str = ""
+    #: What to do.
     hints: tuple[str, ...] = ()
+    #: Checks of the file.
     proofs: tuple[Proof, ...] = ()
+    #: Its cells.
     cells: tuple[CellView, ...] = ()
+    #: Of the log of a failed build.
     excerpt: Excerpt | None = None
 
     @property

@@ -7,17 +7,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Finding:
-    """One fact about a source.
+    """One fact about a source."""
 
-    Attributes:
-        found: what the source does.
-        consequence: what follows for the recipe or the build.
-        question: whether the user has to decide something.
-
-    """
-
+    #: What the source does.
     found: str
+    #: What follows for the recipe or the build.
     consequence: str
+    #: Whether the user has to decide something.
     question: bool = False
 
 
@@ -32,23 +28,19 @@ class Entry:
 
 @dataclass
 class Draft:
-    """A recipe before it is written.
+    """A recipe before it is written."""
 
-    Attributes:
-        name: of the extension.
-        version: of the wheel.
-        unknown: which of name and version the files of the source do not state; only the build backend knows them.
-        entries: the keys, in the order of the file.
-        questions: questions for the file, each with the line to write.
-        findings: what was found, in the order in which it is printed.
-
-    """
-
+    #: Of the extension.
     name: str
+    #: Of the wheel.
     version: str
+    #: Which of name and version the files of the source do not state; only the build backend knows them.
     unknown: tuple[str, ...] = ()
+    #: The keys, in the order of the file.
     entries: list[Entry] = field(default_factory=list)
+    #: Questions for the file, each with the line to write.
     questions: list[str] = field(default_factory=list)
+    #: What was found, in the order in which it is printed.
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, key: str, value: object, found: str, consequence: str) -> None:

@@ -41,28 +41,24 @@ COMPLETE_TORCH = ("torch/extension.h", "torch/torch.h", "torch/all.h", "ATen/ATe
 
 @dataclass
 class NativeFacts:
-    """What the native files of a source are.
+    """What the native files of a source are."""
 
-    Attributes:
-        cuda_files, cpp_files: sources of the extension itself, relative to the tree.
-        foreign_cuda_files: CUDA files in folders such as third_party.
-        includes: every header that is included.
-        namespaces: namespaces of TORCH_LIBRARY.
-        python_modules: files that define a Python module.
-        cmake_architectures: GPU architectures that CMake files set, such as `90`; also the words `all` and `native`.
-        cmake_downloads: URLs from which CMake downloads sources during the build.
-        cmake: whether there is a CMakeLists.txt.
-
-    """
-
+    #: cuda_files, cpp_files: sources of the extension itself, relative to the tree.
     cuda_files: list[str] = field(default_factory=list)
     cpp_files: list[str] = field(default_factory=list)
+    #: CUDA files in folders such as third_party.
     foreign_cuda_files: list[str] = field(default_factory=list)
+    #: Every header that is included.
     includes: set[str] = field(default_factory=set)
+    #: Namespaces of TORCH_LIBRARY.
     namespaces: set[str] = field(default_factory=set)
+    #: Files that define a Python module.
     python_modules: list[str] = field(default_factory=list)
+    #: GPU architectures that CMake files set, such as `90`; also the words `all` and `native`.
     cmake_architectures: list[str] = field(default_factory=list)
+    #: URLs from which CMake downloads sources during the build.
     cmake_downloads: list[str] = field(default_factory=list)
+    #: Whether there is a CMakeLists.txt.
     cmake: bool = False
 
     @property

@@ -22,17 +22,13 @@ _PROJECTS = {
 
 @dataclass(frozen=True)
 class PackageFacts:
-    """The packages of a source.
+    """The packages of a source."""
 
-    Attributes:
-        packages: top-level packages and modules that the wheel installs.
-        imported: top-level modules of others that are needed at import.
-        imports_torch: whether importing the first package imports torch.
-
-    """
-
+    #: Top-level packages and modules that the wheel installs.
     packages: tuple[str, ...]
+    #: Top-level modules of others that are needed at import.
     imported: tuple[str, ...]
+    #: Whether importing the first package imports torch.
     imports_torch: bool
 
 

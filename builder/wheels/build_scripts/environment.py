@@ -10,27 +10,23 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class BuildPaths:
-    """Folders of one build in its container.
+    """Folders of one build in its container."""
 
-    Attributes:
-        job_dir: the folder mounted from the host: requirements.txt, these scripts, results.
-        packages: uv's cache; environments are in it too. Read-only in the container of a build.
-        environment: the virtual environment inside `packages` that `install.py` made.
-        prefix: the Python that cibuildwheel uses; becomes a link to `environment`.
-        site: the build's site-packages.
-        toolkit: the CUDA toolkit.
-        torch_cuda: the CUDA version that torch must be built for (`13.0`), or empty.
-        links_toolkit: whether the toolkit comes from the package index and needs links.
-
-    """
-
+    #: The folder mounted from the host: requirements.txt, these scripts, results.
     job_dir: Path
+    #: uv's cache; environments are in it too. Read-only in the container of a build.
     packages: Path
+    #: The virtual environment inside `packages` that `install.py` made.
     environment: Path
+    #: The Python that cibuildwheel uses; becomes a link to `environment`.
     prefix: Path
+    #: The build's site-packages.
     site: Path
+    #: The CUDA toolkit.
     toolkit: Path
+    #: The CUDA version that torch must be built for (`13.0`), or empty.
     torch_cuda: str = ""
+    #: Whether the toolkit comes from the package index and needs links.
     links_toolkit: bool = False
 
     @classmethod

@@ -47,19 +47,15 @@ _TOOLS_PYTHON = "/opt/buildfarm/bin/python"
 
 @dataclass(frozen=True)
 class BuildContainer:
-    """The image of a job's container.
+    """The image of a job's container."""
 
-    Attributes:
-        image: tag of the image.
-        contents: versions of the tools in the image.
-        has_toolkit: whether nvcc is in the image; otherwise it comes from the package index.
-        compiler_cache: whether compilers run through sccache.
-
-    """
-
+    #: Tag of the image.
     image: str
+    #: Versions of the tools in the image.
     contents: ImageContents
+    #: Whether nvcc is in the image; otherwise it comes from the package index.
     has_toolkit: bool
+    #: Whether compilers run through sccache.
     compiler_cache: bool = True
 
 

@@ -25,15 +25,11 @@ LOG_VARIABLES = {"CIBW_LOG_FOLD_MODE": "github"}
 
 @dataclass(frozen=True)
 class _Step:
-    """A step of cibuildwheel.
+    """A step of cibuildwheel."""
 
-    Attributes:
-        stage: buildfarm's name of the stage.
-        failed: the start of the error message when the step fails.
-
-    """
-
+    #: buildfarm's name of the stage.
     stage: str
+    #: The start of the error message when the step fails.
     failed: str
 
 

@@ -30,17 +30,13 @@ _RUN_TIME_ONLY = ("triton", "pytorch-triton")
 
 @dataclass(frozen=True)
 class BuildRequirements:
-    """What a build's packages are resolved from.
+    """What a build's packages are resolved from."""
 
-    Attributes:
-        requirements: requirements of the build.
-        index: URLs of PyTorch's index if the default index does not have the cell's torch.
-        platform: the image's platform, for uv's `--python-platform`.
-
-    """
-
+    #: Requirements of the build.
     requirements: list[str]
+    #: URLs of PyTorch's index if the default index does not have the cell's torch.
     index: list[str]
+    #: The image's platform, for uv's `--python-platform`.
     platform: str
 
 

@@ -36,25 +36,21 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
 
 @dataclass(frozen=True)
 class Label:
-    """The metadata that the wheel gets.
+    """The metadata that the wheel gets."""
 
-    Attributes:
-        local_version: PEP 440 local version that is appended, e.g. `cu130.torch211`.
-        torch: the torch releases that the wheel works with, e.g. `torch==2.11.*`; empty: METADATA keeps the requirement
-            of the source.
-        built_with: the torch release that the wheel was compiled with, or empty.
-        requires: further requirements.
-        made_by: how it was made, as plain data, for `.dist-info/buildfarm.json`; empty: no such file.
-        sbom: makes, from the wheel's project, version and file name, the bytes of `.dist-info/sboms/buildfarm.cdx.json`
-            (PEP 770); None for none.
-
-    """
-
+    #: PEP 440 local version that is appended, e.g. `cu130.torch211`.
     local_version: str
+    #: The torch releases that the wheel works with, e.g. `torch==2.11.*`; empty: METADATA keeps the requirement of the
+    #: source.
     torch: str
+    #: Further requirements.
     requires: tuple[str, ...] = ()
+    #: The torch release that the wheel was compiled with, or empty.
     built_with: str = ""
+    #: How it was made, as plain data, for `.dist-info/buildfarm.json`; empty: no such file.
     made_by: Mapping[str, object] = field(default_factory=dict)
+    #: Makes, from the wheel's project, version and file name, the bytes of `.dist-info/sboms/buildfarm.cdx.json` (PEP
+    #: 770); None for none.
     sbom: Callable[[str, str, str], bytes] | None = None
 
 

@@ -47,22 +47,18 @@ _REGISTERS = "__cudaRegisterFatBinary"
 
 @dataclass(frozen=True)
 class Linked:
-    """One library of the wheel and how it is linked.
+    """One library of the wheel and how it is linked."""
 
-    Attributes:
-        path: its path in the wheel.
-        sha256: of its bytes, hex.
-        needed: libraries that it needs (DT_NEEDED).
-        grafted: auditwheel copied it from another project.
-        static_cudart: it contains the static CUDA runtime: it has GPU code, and the function that registers GPU code
-            is not an undefined symbol.
-
-    """
-
+    #: Its path in the wheel.
     path: str
+    #: Of its bytes, hex.
     sha256: str
+    #: Libraries that it needs (DT_NEEDED).
     needed: tuple[str, ...]
+    #: auditwheel copied it from another project.
     grafted: bool
+    #: It contains the static CUDA runtime: it has GPU code, and the function that registers GPU code is not an
+    #: undefined symbol.
     static_cudart: bool
 
     @classmethod

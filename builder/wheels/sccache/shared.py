@@ -15,17 +15,13 @@ from builder.wheels.sccache.launchers.environment import SHARED
 
 @dataclass(frozen=True)
 class _Backend:
-    """One of sccache's backends.
+    """One of sccache's backends."""
 
-    Attributes:
-        name: in sccache's chain of caches.
-        switches: the variables that turn it on.
-        prefix: the variable with the first part of every key.
-
-    """
-
+    #: In sccache's chain of caches.
     name: str
+    #: The variables that turn it on.
     switches: frozenset[str]
+    #: The variable with the first part of every key.
     prefix: str
 
 

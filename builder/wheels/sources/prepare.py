@@ -23,15 +23,11 @@ from builder.wheels.sources.sdist import fetch_sdist
 
 @dataclass(frozen=True)
 class PreparedSource:
-    """A source as it was copied.
+    """A source as it was copied."""
 
-    Attributes:
-        digest: its `source_digest`.
-        files: of a folder, the line of the digest for each file; empty for sources that cannot change.
-
-    """
-
+    #: Its `source_digest`.
     digest: str
+    #: Of a folder, the line of the digest for each file; empty for sources that cannot change.
     files: Mapping[str, bytes]
 
 

@@ -22,17 +22,13 @@ USUAL_HOMES = ("/usr/local/cuda-{cuda}", "/usr/local/cuda")
 
 @dataclass(frozen=True)
 class Toolkit:
-    """A CUDA toolkit.
+    """A CUDA toolkit."""
 
-    Attributes:
-        home: its root folder; None: it is installed from the package index into the build's environment.
-        version: nvcc's version for a toolkit on disk (`12.4.131`), else the requested minor version (`13.0`).
-        requested_cuda: the requested CUDA, if the toolkit has another minor version; otherwise None.
-
-    """
-
+    #: Its root folder; None: it is installed from the package index into the build's environment.
     home: Path | None
+    #: nvcc's version for a toolkit on disk (`12.4.131`), else the requested minor version (`13.0`).
     version: str
+    #: The requested CUDA, if the toolkit has another minor version; otherwise None.
     requested_cuda: Cuda | None = None
 
 

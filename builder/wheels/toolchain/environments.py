@@ -35,17 +35,13 @@ CELL_MODULES = (
 
 @dataclass(frozen=True)
 class Environment:
-    """A complete virtual environment.
+    """A complete virtual environment."""
 
-    Attributes:
-        folder: its root.
-        python: its Python version.
-        packages: the installed packages as exact requirements, sorted.
-
-    """
-
+    #: Its root.
     folder: Path
+    #: Its Python version.
     python: Python
+    #: The installed packages as exact requirements, sorted.
     packages: tuple[str, ...]
 
     @property

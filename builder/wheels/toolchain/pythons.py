@@ -23,17 +23,13 @@ _PROBE = (
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A Python on this machine.
+    """A Python on this machine."""
 
-    Attributes:
-        path: its executable.
-        version: its exact version, `3.12.1`.
-        headers: whether Python.h is installed, which extensions of the class `cpython` need.
-
-    """
-
+    #: Its executable.
     path: Path
+    #: Its exact version, `3.12.1`.
     version: str
+    #: Whether Python.h is installed, which extensions of the class `cpython` need.
     headers: bool
 
 

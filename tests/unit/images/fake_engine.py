@@ -68,37 +68,33 @@ class FakeRun:
 
 @dataclass
 class FakeEngine:
-    """State and requests of the fake engine.
+    """State and requests of the fake engine."""
 
-    Attributes:
-        root: directory with `images/` (tag to id), `calls`, and `Dockerfile` and `secret-*` of the last build.
-        api: the API version that it reports.
-        files: paths and texts of the files in every image.
-        containers: ids and labels of containers.
-        removed: ids of removed containers, in order.
-        refuses: URL paths and the status and message of their refusal.
-        container_output: what every container prints.
-        runs: what the next programs in attached containers do, in order.
-        created: bodies of the requests that created containers.
-        put: archives that were copied into containers, as names and members.
-        pulls: images that can be pulled, and the events of the pull; a pull without an error adds the image.
-        pulled: parameters and login of each request for a pull.
-        disconnected: networks that containers were disconnected from.
-
-    """
-
+    #: Directory with `images/` (tag to id), `calls`, and `Dockerfile` and `secret-*` of the last build.
     root: Path
+    #: The API version that it reports.
     api: str = "1.41"
+    #: Paths and texts of the files in every image.
     files: dict[str, str] = field(default_factory=dict)
+    #: Ids and labels of containers.
     containers: dict[str, dict[str, str]] = field(default_factory=dict)
+    #: Ids of removed containers, in order.
     removed: list[str] = field(default_factory=list)
+    #: URL paths and the status and message of their refusal.
     refuses: dict[str, tuple[int, str]] = field(default_factory=dict)
+    #: What every container prints.
     container_output: str = ""
+    #: What the next programs in attached containers do, in order.
     runs: list[FakeRun] = field(default_factory=list)
+    #: Bodies of the requests that created containers.
     created: list[dict[str, Any]] = field(default_factory=list)
+    #: Archives that were copied into containers, as names and members.
     put: list[dict[str, tarfile.TarInfo]] = field(default_factory=list)
+    #: Images that can be pulled, and the events of the pull; a pull without an error adds the image.
     pulls: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    #: Parameters and login of each request for a pull.
     pulled: list[dict[str, str]] = field(default_factory=list)
+    #: Networks that containers were disconnected from.
     disconnected: list[str] = field(default_factory=list)
     started: threading.Event = field(default_factory=threading.Event)
     killed: threading.Event = field(default_factory=threading.Event)

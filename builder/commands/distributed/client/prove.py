@@ -26,29 +26,25 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class ProofPlan:
-    """What the proofs of one wheel need.
+    """What the proofs of one wheel need."""
 
-    Attributes:
-        build, recipe, settings: as in `ProofTask`.
-        wheel: the wheel.
-        path: its file in the client's store.
-        parts: the files of the recipe.
-        gpus: the GPU models on which each cell is tested; empty: any worker.
-        earlier: proofs of the wheel that the store has.
-        again: whether checks that are decided run again.
-        log: the client's log of the build.
-
-    """
-
+    #: build, recipe, settings: as in `ProofTask`.
     build: Build
     recipe: Recipe
     settings: Settings
+    #: The wheel.
     wheel: WheelRef
+    #: Its file in the client's store.
     path: Path
+    #: The files of the recipe.
     parts: Mapping[str, bytes]
+    #: The GPU models on which each cell is tested; empty: any worker.
     gpus: tuple[str, ...]
+    #: Proofs of the wheel that the store has.
     earlier: tuple[Proof, ...]
+    #: Whether checks that are decided run again.
     again: bool
+    #: The client's log of the build.
     log: Path
 
 

@@ -17,19 +17,15 @@ _NAMES = 3
 
 @dataclass(frozen=True)
 class Need:
-    """What a task needs of a worker.
+    """What a task needs of a worker."""
 
-    Attributes:
-        resources: Dask resources, the amount of each.
-        priority: the task with the highest starts first.
-        reasons: what to say of a worker that offers too little of a resource, by the resource's name.
-        waits: whether to wait for a worker that can run the task, if there is none now.
-
-    """
-
+    #: Dask resources, the amount of each.
     resources: Mapping[str, float] = field(default_factory=dict)
+    #: The task with the highest starts first.
     priority: float = 0
+    #: What to say of a worker that offers too little of a resource, by the resource's name.
     reasons: Mapping[str, str] = field(default_factory=dict)
+    #: Whether to wait for a worker that can run the task, if there is none now.
     waits: bool = True
 
 

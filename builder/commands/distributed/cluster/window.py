@@ -25,17 +25,13 @@ AHEAD = 4
 
 @dataclass
 class _Line:
-    """The tasks that need the same resources.
+    """The tasks that need the same resources."""
 
-    Attributes:
-        limit: how many may be submitted at the same time; 0: any number.
-        submitted: how many are.
-        waiting: the others, the highest priority first.
-
-    """
-
+    #: How many may be submitted at the same time; 0: any number.
     limit: int = 0
+    #: How many are.
     submitted: int = 0
+    #: The others, the highest priority first.
     waiting: list[tuple[float, int, asyncio.Future[None]]] = field(default_factory=list)
 
     def admit(self) -> None:

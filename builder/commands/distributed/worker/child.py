@@ -53,21 +53,17 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker gives to this process.
+    """What a worker gives to this process."""
 
-    Attributes:
-        task: what to do.
-        parts: the archive with the files of the recipe.
-        store: the folder of the worker's store.
-        jobs: number of parallel compilers.
-        wheel: for a proof, the wheel file.
-
-    """
-
+    #: What to do.
     task: Task
+    #: The archive with the files of the recipe.
     parts: Sequence[bytes]
+    #: The folder of the worker's store.
     store: Path
+    #: Number of parallel compilers.
     jobs: int
+    #: For a proof, the wheel file.
     wheel: Path | None = None
 
 

@@ -35,55 +35,47 @@ CORES_PER_BUILD = 4
 
 @dataclass(frozen=True)
 class Offer:
-    """One of the Dask workers of a machine.
+    """One of the Dask workers of a machine."""
 
-    Attributes:
-        kind: of the tasks that it runs: BUILDS or PROOFS.
-        threads: how many of them run at the same time.
-        resources: Dask resources, the amount of each.
-
-    """
-
+    #: Of the tasks that it runs: BUILDS or PROOFS.
     kind: str
+    #: How many of them run at the same time.
     threads: int
+    #: Dask resources, the amount of each.
     resources: dict[str, float]
 
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker announces.
+    """What a worker announces."""
 
-    Attributes:
-        name: of the machine, for messages.
-        version: of buildfarm; see `version_text`.
-        cores: cores that this process may use.
-        memory: bytes of memory that builds may use.
-        free_disk: free bytes on the disk of the store.
-        builds: how many builds run at the same time.
-        jobs: how many compilers each of them may start.
-        gpus: the model of each GPU: {"sm": "sm_90", "name": "NVIDIA H200"}.
-        driver: the version of NVIDIA's driver, or empty.
-        docker: the version of the Docker engine; empty if there is none that buildfarm can use.
-        images: names of the engine's images.
-        pythons: versions of the Pythons on this machine, `3.12`.
-        toolkits: CUDA versions that this machine compiles for without a container.
-        minor_mismatches: CUDA versions that it compiles for with `--allow-cuda-minor-mismatch`.
-
-    """
-
+    #: Of the machine, for messages.
     name: str
+    #: Of buildfarm; see `version_text`.
     version: str
+    #: Cores that this process may use.
     cores: int
+    #: Bytes of memory that builds may use.
     memory: int
+    #: Free bytes on the disk of the store.
     free_disk: int
+    #: How many builds run at the same time.
     builds: int
+    #: How many compilers each of them may start.
     jobs: int
+    #: The model of each GPU: {"sm": "sm_90", "name": "NVIDIA H200"}.
     gpus: tuple[dict[str, str], ...] = ()
+    #: The version of NVIDIA's driver, or empty.
     driver: str = ""
+    #: The version of the Docker engine; empty if there is none that buildfarm can use.
     docker: str = ""
+    #: Names of the engine's images.
     images: tuple[str, ...] = ()
+    #: Versions of the Pythons on this machine, `3.12`.
     pythons: tuple[str, ...] = ()
+    #: CUDA versions that this machine compiles for without a container.
     toolkits: tuple[str, ...] = ()
+    #: CUDA versions that it compiles for with `--allow-cuda-minor-mismatch`.
     minor_mismatches: tuple[str, ...] = field(default=())
 
     def to_json(self) -> dict[str, Any]:

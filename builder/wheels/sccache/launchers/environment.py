@@ -17,12 +17,9 @@ class Layout:
 
     Paths in it reach the keys of objects (nvcc's own path, torch's headers), so a name that is always the same lets
     builds for different Pythons and torches share objects.
-
-    Attributes:
-        root: the folder.
-
     """
 
+    #: The folder.
     root: Path
 
     @property
@@ -63,39 +60,35 @@ class Layout:
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """One build's compilers and its compiler cache.
+    """One build's compilers and its compiler cache."""
 
-    Attributes:
-        layout: where the launchers are.
-        statistics_dir: where sccache's statistics go, for `builder.wheels.sccache.stats`.
-        toolkit: the real CUDA toolkit; it may have no nvcc.
-        site: the real site-packages.
-        cc, cxx: the compilers that buildfarm found.
-        recipe_cc, recipe_cxx: CC and CXX of the build, which a recipe may set to different compilers.
-        sccache: the program.
-        cache_dir: where sccache keeps objects.
-        socket: where its server listens.
-        disabled: why the compiler cache is turned off, or empty.
-        refused: why objects of this source must not be cached, or empty.
-        reads: whether objects of earlier builds may be used.
-        shared: names of the variables of the compiler cache that machines share; empty without one.
-
-    """
-
+    #: Where the launchers are.
     layout: Layout
+    #: Where sccache's statistics go, for `builder.wheels.sccache.stats`.
     statistics_dir: Path
+    #: The real CUDA toolkit; it may have no nvcc.
     toolkit: Path
+    #: The real site-packages.
     site: Path
+    #: cc, cxx: the compilers that buildfarm found.
     cc: str
     cxx: str
+    #: recipe_cc, recipe_cxx: CC and CXX of the build, which a recipe may set to different compilers.
     recipe_cc: str
     recipe_cxx: str
+    #: The program.
     sccache: str
+    #: Where sccache keeps objects.
     cache_dir: Path
+    #: Where its server listens.
     socket: Path
+    #: Why the compiler cache is turned off, or empty.
     disabled: str
+    #: Why objects of this source must not be cached, or empty.
     refused: str
+    #: Whether objects of earlier builds may be used.
     reads: bool
+    #: Names of the variables of the compiler cache that machines share; empty without one.
     shared: tuple[str, ...] = ()
 
     @classmethod

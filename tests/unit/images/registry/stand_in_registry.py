@@ -16,26 +16,22 @@ from tests.unit.loopback import serving
 
 @dataclass
 class Registry:
-    """Contents, authentication and requests of the registry.
-
-    Attributes:
-        manifests: names with tags, and the bytes of their manifests.
-        password: required `user:password`, or empty.
-        tokens: whether a token from /token is required, as on Docker Hub, instead of the password.
-        digest: a wrong digest for the header, or empty.
-        silent: whether the header is missing.
-        requests: paths of all requests.
-        accepted: `Accept` headers of the requests for manifests.
-
-    """
+    """Contents, authentication and requests of the registry."""
 
     address: str = ""
+    #: Names with tags, and the bytes of their manifests.
     manifests: dict[str, bytes] = field(default_factory=dict)
+    #: Required `user:password`, or empty.
     password: str = ""
+    #: Whether a token from /token is required, as on Docker Hub, instead of the password.
     tokens: bool = False
+    #: A wrong digest for the header, or empty.
     digest: str = ""
+    #: Whether the header is missing.
     silent: bool = False
+    #: Paths of all requests.
     requests: list[str] = field(default_factory=list)
+    #: `Accept` headers of the requests for manifests.
     accepted: list[str] = field(default_factory=list)
 
     def add(self, name: str, content: str = "") -> str:
