@@ -34,11 +34,10 @@ from builder.matrix.load import load_matrix, load_recipe, load_recipes, recipe_o
 from builder.matrix.plan import make_plan
 from builder.matrix.yaml_document import read_document
 from builder.recipes.added import Added, added_json, added_text, next_steps
-from builder.recipes.fetch import PinnedSource, pin, unpack_source
+from builder.recipes.fetch import PinnedSource, parse_reference, pin, unpack_source
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft, Entry
 from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
-from builder.recipes.reference import parse_reference
 from builder.store import Store, write_atomic
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
@@ -50,6 +49,8 @@ EXAMPLES = examples(
     "buildfarm add https://github.com/rusty1s/pytorch_cluster@1.6.3 --torch 2.11 --cuda 13.0",
     "buildfarm add ./my_extension",
 )
+_WIDTH = 118
+_BLOCKS = ("source",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,10 +204,6 @@ def _write_recipe(folder: Path, text: str) -> Recipe:
         if new:
             folder.rmdir()
         raise
-
-
-_WIDTH = 118
-_BLOCKS = ("source",)
 
 
 def recipe_text(draft: Draft, command: str) -> str:

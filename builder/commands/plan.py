@@ -40,6 +40,7 @@ NewTorchOption = Annotated[
     ),
 ]
 ExplainOption = Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")]
+_SCHEMA = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,11 @@ def plan(options: PlanOptions) -> None:
     """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
     github, as_json = options.github, options.as_json
     if options.new_torch:
-        from builder.commands.ci.new_torch import new_torches  # noqa: PLC0415 - a plan asks no package index
-        from builder.publish.ci.new_torch_text import new_torch_json, new_torch_text  # noqa: PLC0415
+        from builder.commands.ci.new_torch import (  # noqa: PLC0415
+            new_torch_json,
+            new_torch_text,
+            new_torches,
+        )
 
         if options.select != Selection() or options.arch or options.explain or github:
             raise UsageError("takes no options besides --matrix and --json", where="--new-torch")
@@ -77,9 +81,6 @@ def plan(options: PlanOptions) -> None:
         return
     hint = "" if options.arch else architectures_hint(planned.builds)
     print_data(plan_to_json(planned) if as_json else plan_text(planned, explain=options.explain, hint=hint))
-
-
-_SCHEMA = 1
 
 
 def plan_to_json(plan: Plan) -> str:

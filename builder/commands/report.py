@@ -14,10 +14,9 @@ from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import NothingSelectedError, UsageError
 from builder.log import print_line
-from builder.publish.runs.figures import title_of
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
-from builder.publish.runs.view import BuildView, CellView, Report, RunView, report_of
+from builder.publish.runs.view import BuildView, CellView, Report, RunView, report_of, title_of
 from builder.storage.runs import find_run, runs
 from builder.store import write_atomic
 

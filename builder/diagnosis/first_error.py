@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
-from builder.diagnosis.excerpt import excerpt_of, message_lines, source_excerpt
-from builder.diagnosis.messages import Place, clean, count_errors, from_any_program, from_compiler, is_wrapper, place_of
-from builder.untrusted.plain_text import visible
+from builder.untrusted.plain_text import visible, without_escapes
 
 #: Characters of the sentence.
 LONGEST = 300
@@ -22,6 +21,62 @@ _ENVIRONMENT = re.compile(r"/\S*/(?:site-packages|objects/site)/")
 _FRAME = re.compile(r'  File "(?P<file>[^"]+)", line (?P<line>\d+)')
 #: The frame in which setuptools executes setup.py, whose own frames have no file name.
 _RUNS_SETUP = "exec(code, locals())"
+#: Characters of a line that are read. Command lines are longer, messages are not.
+_LONGEST_LINE = 4000
+_WORDS = r"(?:fatal |catastrophic |internal compiler )?"
+#: `a.cpp:3:1: error: …` (gcc, clang), `a.cu(12): error: …` and `a.cu(12): error #20: …` (nvcc). Group 4 is the message.
+_PLACED = re.compile(
+    r"\s*(?P<file>[^\s:(|'\"<>][^:(|'\"<>]*)(?::(?P<line>\d+)(?::\d+)?|\((?P<number>\d+)\)) ?: "
+    rf"{_WORDS}error(?: #[\w-]+)?: \S"
+)
+#: An error, a warning or a note at a place: the text of the message before it ends here.
+NEXT_MESSAGE = re.compile(
+    rf"[^:(|]+(?::\d+(?::\d+)?|\(\d+\)) ?: {_WORDS}(?:error|warning|note|remark)(?: #[\w-]+)?:"
+    r"|.* In (?:member )?function "
+)
+#: A line of the source, or the mark below it.
+_SHOWN = re.compile(r"\s*\d+ \| |\s+\| ")
+#: A compiler, linker or build tool that names itself: `nvcc fatal   : …`, `ptxas x.ptx, line 2; error   : …`.
+_TOOL = re.compile(
+    r"(?:\S*/)?(?:nvcc|ptxas|nvlink|fatbinary|cicc|cudafe\+\+|cc1(?:plus|obj)?|collect2|ninja|meson|sccache|lto1"
+    r"|(?:[\w.-]*-)?(?:g\+\+|gcc|c\+\+|cc|clang(?:\+\+)?)(?:-[\d.]+)?|ld(?:\.\w+)?)"
+    rf"(?:\s[^:]*?)?:?\s*{_WORDS}(?:error|fatal)\s*:"
+)
+_LINKER = re.compile(
+    r"(?!.*\bwarning: ).*(?:undefined reference to|cannot find -l|: multiple definition of|: relocation R_\w+ against"
+    r"|final link failed|file format not recognized|file not recognized)"
+)
+_OTHER = re.compile(
+    r"\s*CMake Error(?: at |: | in )|fatal: |make(?:\[\d+\])?: \*\*\* No rule to make target"
+    r"|\S*python[\d.]*: No module named \S"
+    r"|(?:/\S*/)?(?:ba|da)?sh: (?:line )?\d+: .*(?:not found|Permission denied|No such file or directory)$"
+)
+#: A program that names an error at the start of a line, and the last line of Python's traceback.
+_ANY = re.compile(r"(?:[^\s:]+: )?(?i:fatal )?(?i:error)(?:\[\w+\])?: |(?:\w+\.)*\w*(?:Error|Exception)(?::|$)")
+#: What is printed about a program that failed: the program's own message says more.
+_WRAPPED = re.compile(
+    r"CalledProcessError|Error compiling objects for extension|error: command .* failed with exit |Failed to build"
+    r"|(?:Compile|Link)Error: command|collect2: error: ld returned|linker command failed with exit"
+    r"|ninja: build stopped|ptxas fatal   : Ptx assembly aborted|nvcc fatal   : Could not open output file"
+    r"|subprocess-exited-with-error"
+)
+#: Characters of a line that are shown: around the mark, or from the beginning.
+WIDTH = 110
+#: Lines of one message that are read, and lines before it that say how the compiler came to the place.
+_MESSAGE, _BEFORE = 60, 80
+#: Bytes of a source file that are read to find a line.
+_FILE_BYTES = 8 << 20
+_GUTTER = re.compile(r"\s*(?:\d+ |)\| ?(?P<text>.*)")
+_MARK = re.compile(r"[\s~^|]*\^[\s~^|]*")
+_INCLUDED = re.compile(r"(?:In file included| +) ?from (?P<file>[^\s:]+):(?P<line>\d+)")
+_REQUIRED = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+)(?::\d+)?:\s+required from here")
+_ON_THE_WAY = re.compile(r"[^\s:]+: In |[^\s:]+:\d+(?::\d+)?:\s+(?:required|recursively) |\s*(?:\d+ )?\|")
+#: What gcc and nvcc print after the message.
+_BELOW = (
+    re.compile(r"^(?P<file>[^\s:]+):(?P<line>\d+):\d+: note: in expansion of macro"),
+    re.compile(r"detected during .*at line (?P<line>\d+) of (?P<file>\S+)"),
+    re.compile(r"^\s+instantiation of .*at line (?P<line>\d+) of (?P<file>\S+)"),
+)
 
 
 @dataclass(frozen=True)
@@ -133,3 +188,143 @@ def _one_line(text: str, source: str) -> str:
 
 def _shortened(lines: Sequence[str], source: str) -> tuple[str, ...]:
     return tuple(visible(_ENVIRONMENT.sub("", line.replace(f"{source}/", ""))) for line in lines)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an error is: the file as the compiler printed it, and the line, from 1."""
+
+    file: str
+    line: int
+
+
+def clean(line: str) -> str:
+    """A line as a person sees it: without colours, without its end, only what carriage returns left of it."""
+    return without_escapes(line[:_LONGEST_LINE]).rstrip().rpartition("\r")[2]
+
+
+def place_of(line: str) -> Place | None:
+    """The place of the error in a line of a compiler, or None."""
+    found = _PLACED.match(line)
+    return Place(found["file"], int(found["line"] or found["number"])) if found else None
+
+
+def is_message(line: str) -> bool:
+    """Whether the line is a compiler's message about a line of a source, or shows this line."""
+    return NEXT_MESSAGE.match(line) is not None or _SHOWN.match(line) is not None
+
+
+def from_compiler(line: str) -> bool:
+    """Whether a compiler, a linker, CMake, make, git or a shell names an error in this line."""
+    found = any(form.match(line) for form in (_PLACED, _TOOL, _LINKER, _OTHER))
+    return found and not _WRAPPED.search(line)
+
+
+def from_any_program(line: str) -> bool:
+    """Whether any other program names an error in this line."""
+    return _ANY.match(line) is not None and not _WRAPPED.search(line)
+
+
+def is_wrapper(line: str) -> bool:
+    """Whether the line says only that another program failed."""
+    return _WRAPPED.search(line) is not None
+
+
+def count_errors(lines: Iterable[str]) -> int:
+    """The number of distinct errors at a place; nvcc repeats an error for each architecture."""
+    return len({line.strip() for line in lines if _PLACED.match(line) or "undefined reference to" in line})
+
+
+def message_lines(lines: Sequence[str], n: int) -> list[str]:
+    """The lines of the message that begins at line `n`: up to an empty line, the next message, or the shown source.
+
+    CMake's message begins after an empty line or none, and is indented.
+    """
+    found = [lines[n]]
+    cmake = "CMake Error" in lines[n]
+    for line in islice(lines, n + 1, n + _MESSAGE):
+        if cmake and not line.strip() and len(found) == 1:
+            continue
+        ended = not line.startswith("  ") if cmake else NEXT_MESSAGE.match(line) or _GUTTER.fullmatch(line)
+        if ended or not line.strip() or _MARK.fullmatch(line):
+            break
+        found.append(line)
+    return found
+
+
+def excerpt_of(lines: Sequence[str], n: int, place: Place, source: str, tree: Path | None) -> tuple[str, ...]:
+    """The source line of the error at line `n`, and how the compiler came there if the file is not of the source."""
+    code, mark = _printed(lines, n)
+    real = source_line(place, source, tree)
+    if real is not None and real != code:  # nvcc prints the line without macros and tabs
+        code, mark = real, ""
+    shown = _numbered(place.line, code, mark) if code.strip() else []
+    if _foreign(place.file, source):
+        shown += _way(lines, n, source, tree)
+    return tuple(shown)
+
+
+def source_excerpt(place: Place, source: str, tree: Path | None) -> tuple[str, ...]:
+    """The line at a place with its number, or nothing if it cannot be read."""
+    code = source_line(place, source, tree)
+    return tuple(visible(line) for line in _numbered(place.line, code, "")) if code and code.strip() else ()
+
+
+def source_line(place: Place, source: str, tree: Path | None) -> str | None:
+    """A line of a file of the source; None if the file is not below `tree`, is large, or has no such line."""
+    if tree is None or _foreign(place.file, source):
+        return None
+    try:
+        path = (tree / place.file.removeprefix(f"{source}/")).resolve()
+        if not path.is_relative_to(tree.resolve()) or not path.is_file() or path.stat().st_size > _FILE_BYTES:
+            return None
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except (OSError, ValueError):  # ValueError: a name with a null byte
+        return None
+    return next((line.expandtabs() for line in islice(text.split("\n"), place.line - 1, place.line)), None)
+
+
+def _foreign(file: str, source: str) -> bool:
+    return file.startswith("/") and not file.startswith(f"{source}/")
+
+
+def _printed(lines: Sequence[str], n: int) -> tuple[str, str]:
+    """The source line that the compiler printed below its message, and the line with the mark; empty if it did not."""
+    for k in range(n + 2, min(n + _MESSAGE, len(lines))):
+        code, mark = (found["text"] if (found := _GUTTER.fullmatch(line)) else line for line in lines[k - 1 : k + 1])
+        if _MARK.fullmatch(mark):
+            return code.expandtabs(), mark
+        if not code.strip() or NEXT_MESSAGE.match(lines[k - 1]):
+            break
+    return "", ""
+
+
+def _numbered(number: int, code: str, mark: str) -> list[str]:
+    """The line cut to WIDTH characters around the mark, with its number."""
+    at = min((mark.find(sign) for sign in "^~" if sign in mark), default=0)
+    start = max(0, at - WIDTH // 2) if len(code) > WIDTH else 0
+    shown = [f"{number:>5} | {code[start : start + WIDTH].rstrip()}"]
+    if mark.strip():
+        shown.append(f"      | {mark[start : start + WIDTH].rstrip()}")
+    return shown
+
+
+def _way(lines: Sequence[str], n: int, source: str, tree: Path | None) -> list[str]:
+    """The line of the source that includes or uses the code of others at line `n`; empty if it is not known."""
+    below = list(islice(lines, n + 1, n + _MESSAGE))
+    end = next((k for k, line in enumerate(below) if not line.strip() or place_of(line)), len(below))
+    steps = [found for line in below[:end] for form in _BELOW if (found := form.search(line))]
+    for line in reversed(lines[max(0, n - _BEFORE) : n]):
+        found = _REQUIRED.match(line) or _INCLUDED.match(line)
+        if found:
+            steps.insert(0, found)
+        elif not _ON_THE_WAY.match(line):
+            break
+    for found in reversed(steps):
+        place = Place(found["file"], int(found["line"]))
+        if not _foreign(place.file, source):
+            verb = "included" if found.re is _INCLUDED else "used"
+            code = source_line(place, source, tree)
+            shown = _numbered(place.line, code, "") if code and code.strip() else []
+            return [f"{verb} in {place.file}:{place.line}", *shown]
+    return []

@@ -56,6 +56,10 @@ PROCESSES = 16384
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 _NO_DRIVER = "could not select device driver"
+#: How much of a program's output goes to the log, in bytes.
+_LOGGED_OUTPUT = 1 << 30
+#: How much of the end of a program's output is kept in memory, in bytes.
+_KEPT_OUTPUT = 1 << 20
 
 
 class NoGpuError(MissingToolError):
@@ -270,13 +274,6 @@ def _no_gpu_message(error: APIError) -> str:
             " (nvidia-container-toolkit), run `nvidia-ctk runtime configure --runtime=docker`, restart the engine"
         )
     return f"the Docker engine cannot give this machine's GPU to a container: {message}"
-
-
-#: How much of a program's output goes to the log, in bytes.
-_LOGGED_OUTPUT = 1 << 30
-
-#: How much of the end of a program's output is kept in memory, in bytes.
-_KEPT_OUTPUT = 1 << 20
 
 
 class OutputReader(threading.Thread):

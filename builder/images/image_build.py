@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from builder.images.dockerfiles import digest, render_template
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle, ca_variables, index_variables, shell_settings
-from builder.images.render import digest, render_template
 from builder.images.specs import BuildImage, RuntimeImage
 from builder.process import kill_orphans
 from builder.store import Store, write_atomic

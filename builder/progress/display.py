@@ -26,6 +26,8 @@ HEARTBEAT_SECONDS = 30.0
 READ_SECONDS = 0.25
 #: Seconds; shorter stages are not kept.
 SHORTEST_STAGE = 0.05
+#: A longer output is cut at its beginning: GitHub shows large logs slowly.
+MOST_LINES = 4000
 
 
 def clock(seconds: float) -> str:
@@ -201,10 +203,6 @@ class Progress:
 def _print(texts: Iterable[str]) -> None:
     for text in texts:
         print_line(text)
-
-
-#: A longer output is cut at its beginning: GitHub shows large logs slowly.
-MOST_LINES = 4000
 
 
 def in_github_actions() -> bool:

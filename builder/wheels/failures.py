@@ -6,10 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from builder.diagnosis.first_error import FirstError, first_error, last_lines, last_words
+from builder.diagnosis.first_error import FirstError, clean, first_error, is_message, last_lines, last_words
 from builder.diagnosis.hints import hints_for
 from builder.diagnosis.known_errors import reports
-from builder.diagnosis.messages import clean, is_message
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError
 from builder.matrix.compat import and_list

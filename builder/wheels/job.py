@@ -14,7 +14,7 @@ from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, Recipe
 from builder.matrix.plan import Build
-from builder.records.cache_statistics import CacheStatistics
+from builder.records.build_record import CacheStatistics
 from builder.records.toolchain import Toolchain
 
 #: File of `launch.sh` in the folder BUILDFARM_STATISTICS_DIR.

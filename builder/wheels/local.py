@@ -21,7 +21,7 @@ from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.records.cache_statistics import CacheStatistics
+from builder.records.build_record import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import identity
@@ -34,12 +34,12 @@ from builder.wheels.sccache.configure import (
     cache_variables,
     compiler_variables,
     find_sccache,
+    read_statistics,
     reuse_variables,
     sccache_version,
 )
 from builder.wheels.sccache.launchers.environment import Layout
 from builder.wheels.sccache.shared import shared_variables
-from builder.wheels.sccache.stats import read_statistics
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (

@@ -14,9 +14,9 @@ import pytest
 
 from builder.errors import MissingToolError
 from builder.images.chooser import ImageChooser
+from builder.images.dockerfiles import render_template
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle, ca_variables, shell_settings
-from builder.images.render import render_template
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import BUILDFARM, ROOT, lacking
+from tests.conftest import BUILDFARM, ROOT, lacking, wait_until
 from tests.fixtures.container_farm import small_disk
 from tests.fixtures.distributed_farm import DistributedFarm, Program, distributed_farm
 from tests.fixtures.tcp_proxy import tcp_proxy
@@ -57,6 +57,19 @@ def test_a_worker_is_cut_off_for_a_while(tmp_path: Path, monkeypatch: pytest.Mon
         assert len(farm.wheels()) == len(names)
         assert [farm.compiles(name, "end") for name in names] == [1, 1]
         assert sorted(farm.compiles(name) for name in names) == ([1, 2] if closed else [1, 1])
+
+
+@pytest.mark.parametrize("answered", [2, 4])
+def test_a_signal_ends_a_worker_that_connects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answered: int) -> None:
+    """The scheduler answers the two connections that ask whether it is there, and perhaps those of Dask's nannies."""
+    with distributed_farm(tmp_path, monkeypatch) as farm, tcp_proxy(farm.address) as proxy:
+        direct, farm.address = farm.address, proxy.address
+        proxy.withhold_after(answered)
+        worker = farm.start_worker("alpha", wait=False)
+        wait_until(lambda: len(proxy.connections) > answered, "the connections of Dask's workers")
+        farm.address = direct
+        assert worker.end() == 0, worker.text
+        assert "connected to" not in worker.text
 
 
 def test_a_full_disk_of_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +195,8 @@ def test_workers_of_another_version_and_without_buildfarm_get_no_task(
     with distributed_farm(tmp_path, monkeypatch) as farm:
         copy = tmp_path / "copy"
         shutil.copytree(ROOT / "builder", copy / "builder", ignore=shutil.ignore_patterns("__pycache__"))
-        with (copy / "builder/commands/distributed/parcel.py").open("a") as stream:
-            stream.write("CHANGED = True\n")
+        with (copy / "builder/formats.py").open("a") as stream:
+            stream.write("PROTOCOL = 0\n")
         argv = ("worker", farm.address, "--store", farm.store("other"), "--name", "other", "--builds", "1")
         env = {"PYTHONPATH": f"{copy}{os.pathsep}{farm.folder / 'canned'}"}
         farm.workers["other"] = farm._start("other", BUILDFARM, *argv, env=env)

@@ -15,14 +15,13 @@ import pytest
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.plan import Build
-from builder.records.cache_statistics import CacheStatistics
+from builder.records.build_record import CacheStatistics
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
-from builder.wheels.sccache.configure import cache_variables, compiler_variables, find_sccache
+from builder.wheels.sccache.configure import cache_variables, compiler_variables, find_sccache, read_statistics
 from builder.wheels.sccache.launchers.environment import Layout
-from builder.wheels.sccache.stats import read_statistics
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
 from builder.wheels.toolchain.environments import Environment, Environments, build_requirements

@@ -15,7 +15,7 @@ import pytest
 from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.wheels.sccache import stats
+from builder.wheels.sccache import configure
 from builder.wheels.sccache.configure import find_sccache
 from tests.conftest import lacking
 from tests.fixtures.redis_server import Compiled, Redis, compile_in, running_redis
@@ -46,7 +46,7 @@ def needed() -> None:
         lacking("no sccache 0.10 or later beside buildfarm's Python or on PATH")
     if shutil.which("redis-server") is None:
         lacking("there is no redis-server; `tests/fixtures/install-redis` installs it on Debian")
-    stats._warn_once.cache_clear()
+    configure._warn_once.cache_clear()
 
 
 def compiled(store: Path, name: str = "toy") -> Compiled:

@@ -8,17 +8,14 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.verify.verify import verify_markdown, verify_sarif
+from builder.commands.verify.verify import verify_json, verify_markdown, verify_sarif, verify_text
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
-from builder.proofs.inventory.inventory import Inventory
-from builder.proofs.inventory.shelf import Shelf
-from builder.proofs.inventory.torch_wheel import inventory_of_wheel
+from builder.proofs.inventory.inventory import Inventory, Shelf, inventory_of_wheel
 from builder.proofs.verify.clash import Neighbour
 from builder.proofs.verify.gpus import known_gpus
 from builder.proofs.verify.judge import Judge
-from builder.publish.verify.verify_text import verify_json, verify_text
 from builder.wheelfile.archive import WheelContents, WheelFile
 from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import facts_of, open_wheel, read_facts

@@ -40,7 +40,7 @@ def package(copy: Path) -> Path:
         ("gate/checks/values.py", "OPS"),
         ("matrix/config.py", "PROTOCOL"),
         ("proofs/cells/local.py", "LINKAGE CELL OPS"),
-        ("proofs/foreign/foreign_claim.py", "VERIFY"),
+        ("proofs/foreign/claimed_cells.py", "VERIFY"),
         ("proofs/static/shims.yaml", "STATIC LINKAGE"),
         ("publish/index/pages.py", ""),
         ("records/record.py", "BUILD PROTOCOL"),

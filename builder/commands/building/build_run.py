@@ -35,6 +35,9 @@ from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.cibuildwheel_table import ignored_settings
 from builder.wheels.sources.prepare import PreparedSource, changed_files, prepare_source, project_folder, source_digest
 
+#: File names to print; the others are a number.
+_MOST = 3
+
 
 class BuildRun:
     """Builds the wheels of one run, several at a time."""
@@ -280,10 +283,6 @@ class BuildOrder:
 def _group(build: Build) -> tuple[str, ...]:
     """What builds that can share objects have in common: the source and the CUDA compiler."""
     return (build.extension, build.version, str(build.cuda))
-
-
-#: File names to print; the others are a number.
-_MOST = 3
 
 
 def without_cache(executor: str) -> str:

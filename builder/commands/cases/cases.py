@@ -26,8 +26,7 @@ from builder.commands.cases.draft_file import cases_text, missing_text
 from builder.commands.cases.summary import summary_json, summary_text
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
-from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder
-from builder.commands.smoke.wheel_recipe import selected_recipes
+from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import BuildfarmError, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import Drafts
 from builder.log import print_line

@@ -14,9 +14,8 @@ from builder.cli.output import print_data
 from builder.errors import UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
-from builder.publish.ci.options import WorkflowOptions
 from builder.publish.ci.shards import Scope, shards_json
-from builder.publish.ci.workflows import MARK, workflows
+from builder.publish.ci.workflows import MARK, WorkflowOptions, workflows
 from builder.publish.index.bar import levels_of
 from builder.store import write_atomic
 

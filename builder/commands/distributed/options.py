@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
-from builder.commands.distributed.available import require_dask
-from builder.errors import UsageError
+from builder.errors import MissingToolError, UsageError
 from builder.matrix.axes import Arch
 
 #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
@@ -87,3 +87,12 @@ def remote_options(
 
     check_address(scheduler, plain_tcp=plain_tcp, option="--scheduler")
     return RemoteOptions(scheduler, models, plain_tcp, worker_timeout)
+
+
+def require_dask() -> None:
+    """Raise MissingToolError unless Dask's scheduler package is installed."""
+    if find_spec("distributed") is None:
+        raise MissingToolError(
+            "the package `distributed` is not installed; it is needed for builds on several machines",
+            hints=["install buildfarm with it: `pip install 'buildfarm[dask]'`"],
+        )

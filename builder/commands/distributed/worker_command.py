@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from builder.cli.options import QuietOption, StoreOption, examples
-from builder.commands.distributed.available import require_dask
+from builder.commands.distributed.options import require_dask
 from builder.log import set_verbosity
 
 EXAMPLES = examples(

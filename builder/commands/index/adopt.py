@@ -32,7 +32,7 @@ from builder.commands.folders import new_index, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
 from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
-from builder.commands.smoke.wheel_recipe import empty_recipe, recipe_for, selected_recipes, with_imports
+from builder.commands.smoke.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
 from builder.errors import Exit, UsageError
 from builder.log import print_warning, set_verbosity
 from builder.matrix.axes import Cell, Platform, Python
@@ -42,10 +42,8 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.selection import selected
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.cells.prover import WheelProver
-from builder.proofs.foreign.claimed_cells import claimed_cells
-from builder.proofs.foreign.foreign_claim import uses_torch
-from builder.proofs.foreign.foreign_wheel import foreign_subject
+from builder.proofs.cells.prover import Subject, WheelProver
+from builder.proofs.foreign.claimed_cells import claimed_cells, foreign_claim, provided_by_torch, uses_torch
 from builder.publish.index.bar import Level, levels_of
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import folder_of, open_objects, url_of
@@ -300,3 +298,13 @@ def _notes(result: AdoptResult) -> Iterator[str]:
 def _first(cells: Sequence[str]) -> str:
     shown = ", ".join(cells[:_MOST])
     return f"{shown} and {len(cells) - _MOST} more; --json prints all" if len(cells) > _MOST else shown
+
+
+def foreign_subject(wheel: Path, facts: WheelFacts, cells: Sequence[Cell], recipe: Recipe) -> Subject:
+    """What the prover proves about a wheel that others built, in these cells; `cells` may be empty.
+
+    The recipe gives the imports, the cases and the accepted findings. It may say that the wheel needs GPU code.
+    """
+    claim = foreign_claim(facts, cells, cuda_required=recipe.cuda == "required")
+    claim = replace(claim, max_size=recipe.max_size, variants=recipe.variants)
+    return Subject(wheel, facts, claim, provided_by_torch(facts), recipe)

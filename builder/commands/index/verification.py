@@ -8,14 +8,14 @@ from functools import cached_property
 from pathlib import Path
 
 from builder.check import Check
-from builder.commands.smoke.wheel_recipe import empty_recipe, recipe_for
+from builder.commands.smoke.smoke_targets import empty_recipe, recipe_for
 from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.acceptance import judge
-from builder.proofs.foreign.foreign_claim import uses_torch
-from builder.proofs.inventory.shelf import Shelf, shelf_of
+from builder.proofs.foreign.claimed_cells import uses_torch
+from builder.proofs.inventory.inventory import Shelf, shelf_of
 from builder.proofs.verify.judge import Judge
 from builder.publish.index.bar import OF_VERIFY
 from builder.store import Store

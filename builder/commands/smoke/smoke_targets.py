@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.smoke.failed_builds import failed_build
-from builder.commands.smoke.wheel_recipe import (
-    empty_recipe,
-    recipe_for,
-    selected_recipes,
-    with_imports,
-)
 from builder.errors import BuildfarmError, NothingSelectedError, UsageError
 from builder.log import print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
-from builder.matrix.config import Matrix, Recipe, Selection, WheelSource
+from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
+from builder.matrix.load import did_you_mean
 from builder.matrix.plan import served_cells
 from builder.proofs.foreign.claimed_cells import CellClaims
+from builder.proofs.static.contents import stray_names
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
 from builder.wheels.sources.official_wheel import download_wheel, exact_version, fetch_wheel
@@ -179,3 +175,60 @@ def _fitting(facts: WheelFacts, cells: Sequence[Cell]) -> tuple[Cell, ...]:
         reason = "; ".join(dict.fromkeys(reasons)) or "the recipe supports none of them"
         print_warning(f"{facts.filename} fits none of the selected cells: {reason}")
     return tuple(fitting)
+
+
+def recipe_for(name: str, recipes: Sequence[Recipe], select: Selection) -> Recipe | None:
+    """The recipe for a wheel of this name: with `--ext` the selected recipe, otherwise the recipe of this name.
+
+    Raises UsageError for an extension without a recipe, and for several of which none has this name.
+    """
+    selected = selected_recipes(recipes, select)
+    if len(select.extensions) == 1:
+        return selected[0]
+    for recipe in selected:
+        if recipe.makes(name):
+            return recipe
+    if select.extensions:
+        raise UsageError(
+            f"the wheel is of {name}, but no --ext names {name}",
+            where=" ".join(f"--ext {each}" for each in select.extensions),
+            hints=["pass --ext exactly once; the cases of this extension then run on every wheel"],
+        )
+    return None
+
+
+def empty_recipe(name: str) -> Recipe:
+    """A recipe without cases and without imports, which `with_imports` reads from the wheel."""
+    nowhere = Path("/nonexistent")
+    return Recipe(name=name, version="0", folder=nowhere, source=PathSource(nowhere), cuda="optional")
+
+
+def selected_recipes(recipes: Sequence[Recipe], select: Selection) -> list[Recipe]:
+    """The recipes of the selected extensions, or all; raises UsageError for an extension without a recipe."""
+    by_name = {recipe.name: recipe for recipe in recipes}
+    for name in select.extensions:
+        if name not in by_name:
+            raise UsageError(f"no extension is named {name!r}{did_you_mean(name, list(by_name))}", where="--ext")
+    return [recipe for recipe in recipes if not select.extensions or recipe.name in select.extensions]
+
+
+def with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
+    """The recipe; where it names no imports, they are the top-level packages and modules of the wheel.
+
+    Without a package they are the modules, and torch is imported before them. Raises UsageError for a wheel with
+    neither.
+    """
+    if recipe.imports:
+        return recipe
+    packages = {name.split("/")[0] for name in facts.files if name.endswith("/__init__.py") and name.count("/") == 1}
+    modules = {name.split(".")[0] for name in facts.files if "/" not in name and name.endswith((".py", ".so"))}
+    if not packages | modules:
+        raise UsageError(
+            "the wheel contains no Python package to import",
+            where=facts.filename,
+            hints=["write a recipe with `imports`"],
+        )
+    if packages:
+        # Stray packages, such as `tests`, are no part of the extension.
+        return replace(recipe, imports=tuple(sorted(packages.difference(stray_names(facts)) or packages)))
+    return replace(recipe, imports=tuple(sorted(modules)), needs_first=("torch",))

@@ -20,9 +20,14 @@ from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.proofs.inventory.inventory import Inventory, Release
-from builder.proofs.inventory.shelf import Shelf, shelf_of
-from builder.proofs.inventory.torch_wheel import inventory_of_environment, inventory_of_wheel
+from builder.proofs.inventory.inventory import (
+    Inventory,
+    Release,
+    Shelf,
+    inventory_of_environment,
+    inventory_of_wheel,
+    shelf_of,
+)
 from builder.store import Store
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import is_compatible

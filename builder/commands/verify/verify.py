@@ -35,12 +35,11 @@ from builder.log import set_verbosity
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.compat import Compat
 from builder.proof import Proof, Verdict
-from builder.proofs.inventory.shelf import shelf_of
+from builder.proofs.inventory.inventory import shelf_of
 from builder.proofs.verify.clash import Together
 from builder.proofs.verify.gpus import Gpu, gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict, with_clashes
-from builder.publish.proof_lines import remarks
-from builder.publish.verify.verify_text import place, verify_json, verify_text, word
+from builder.publish.proof_lines import counts, remarks
 from builder.store import Store, write_atomic
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.facts import WheelFacts, facts_of, open_wheel, read_facts
@@ -92,6 +91,9 @@ SarifOption = Annotated[
 MarkdownOption = Annotated[
     Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the verdicts to FILE as Markdown.")
 ]
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+#: Sentences of a reason to print.
+_MOST = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,9 +225,6 @@ def _installed(text: str) -> Path | None:
     )
 
 
-_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
-
-
 def verify_sarif(verdicts: Sequence[WheelVerdict]) -> str:
     """A result for each failed check (`error`), each remark (`note`) and each check that did not run (`note`)."""
     results = [result for one in verdicts for proof in one.proofs for result in _results(one, proof)]
@@ -279,3 +278,51 @@ def _cell(text: str) -> str:
     """Text of a stranger's wheel inside a table: no markup, no new column, no new line."""
     escaped = "".join(f"\\{letter}" if letter in "\\`*_{}[]<>|#!" else letter for letter in text)
     return " ".join(escaped.split())
+
+
+def verify_text(verdicts: Sequence[WheelVerdict]) -> str:
+    """For each wheel its name and size, then a line for each check and each remark."""
+    return "\n".join("\n".join(_wheel_lines(one)) + "\n" for one in verdicts)
+
+
+def _wheel_lines(verdict: WheelVerdict) -> Iterator[str]:
+    facts = verdict.facts
+    yield f"{facts.filename}  {size_text(facts.size)}: {counts(verdict.proofs)}"
+    for proof in verdict.proofs:
+        yield f"  {word(proof):<8}  {proof.check:<12}  {place(proof)}{_shortened(proof.reason)}".rstrip()
+        if sizes := proof.evidence.get("sizes"):
+            yield f"  {'':<8}  {'':<12}  {', '.join(f'{code} {size_text(size)}' for code, size in sizes.items())}"
+        for remark in remarks(proof):
+            yield f"  {'remark':<8}  {proof.check:<12}  {remark}"
+
+
+def word(proof: Proof) -> str:
+    """The verdict as a word; a failure is in capitals."""
+    return "FAILED" if proof.verdict is Verdict.FAILED else str(proof.verdict)
+
+
+def _shortened(reason: str) -> str:
+    """The first sentences of a reason, and the number of the others."""
+    parts = reason.split("; ")
+    more = len(parts) - _MOST
+    return f"{'; '.join(parts[:_MOST])}; and {more} more, which --json prints" if more > 1 else reason
+
+
+def place(proof: Proof) -> str:
+    """The cell of a proof, as the start of a sentence; empty for a proof of the file."""
+    return f"{proof.cell}: " if proof.cell else ""
+
+
+def verify_json(verdicts: Sequence[WheelVerdict]) -> str:
+    """Everything about each wheel."""
+    data = [
+        {
+            "wheel": one.facts.filename,
+            "sha256": one.facts.sha256,
+            "origin": one.origin,
+            "failed": one.failed,
+            "proofs": [proof.to_json() for proof in one.proofs],
+        }
+        for one in verdicts
+    ]
+    return json.dumps(data, indent=1) + "\n"

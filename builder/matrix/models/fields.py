@@ -9,12 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
-from pydantic import AfterValidator, BeforeValidator, PlainValidator, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainValidator,
+    WithJsonSchema,
+    model_validator,
+)
 
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
@@ -233,3 +241,16 @@ MirrorLocation = Annotated[
 ]
 RequirementText = Annotated[str, _readable(Requirement, "is not a requirement; write it like setuptools>=77")]
 SpecifierText = Annotated[str, _readable(SpecifierSet, "is not a version specifier; write it like >=2.10,<3")]
+
+
+class StrictModel(BaseModel):
+    """A mapping in a file. It refuses unknown keys; a known key without a value counts as not given."""
+
+    # Building the validators takes time that commands which read no YAML do not have to spend.
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, data: Any) -> Any:  # noqa: ANN401
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {k: v for k, v in data.items() if v is not None or k not in known} if isinstance(data, dict) else data

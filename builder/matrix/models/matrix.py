@@ -13,10 +13,10 @@ from builder.matrix.models.fields import (
     MirrorLocation,
     PythonVersion,
     RegistryHost,
+    StrictModel,
     TorchRelease,
     TorchText,
 )
-from builder.matrix.models.strict import StrictModel
 
 
 class ExcludeModel(StrictModel):

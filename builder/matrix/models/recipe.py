@@ -24,11 +24,11 @@ from builder.matrix.models.fields import (
     SettingName,
     Sha256,
     SpecifierText,
+    StrictModel,
     VersionPattern,
     VersionText,
     inside_tree,
 )
-from builder.matrix.models.strict import StrictModel
 
 
 def _cuda(text: str) -> str:

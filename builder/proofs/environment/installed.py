@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from builder.errors import UsageError
 from builder.proofs.environment.facts import Environment, Package
-from builder.proofs.foreign.foreign_claim import uses_torch
+from builder.proofs.foreign.claimed_cells import uses_torch
 from builder.wheelfile.facts import WheelFacts, read_library
 
 

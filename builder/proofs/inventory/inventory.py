@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import re
+import tempfile
+import zipfile
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from builder.errors import UsageError
+from builder.hashing import sha256_of
+from builder.log import print_warning
 from builder.matrix.axes import Cuda, Torch
-from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
+from builder.store import Store, write_atomic
 from builder.untrusted.json_data import JsonError, parse_json
+from builder.wheelfile import limits
+from builder.wheelfile.archive import DAMAGE, WheelFile
+from builder.wheelfile.elf import Elf, read_elf
 
 #: Version of the file format.
 _FORMAT = 1
 #: Bytes of one inventory. That of torch 2.11 for CUDA 13.0 has 1.2 MB.
 MAX_BYTES = 64 * 2**20
+_NAME = re.compile(r"(torch[\d.]+-cu\d+-\w+)-([0-9a-f]{64})\.json")
+#: Libraries in the folder torch/lib that are torch's own, by file name.
+_OWN = re.compile(r"lib(?:torch|c10|shm|caffe2|gomp)[\w-]*\.so(?:\.\d+)*")
+#: Libraries of NVIDIA's packages that other packages load although torch's libraries do not need them.
+_ALSO = {"nvidia-cuda-nvrtc": "nvrtc", "nvidia-nvjitlink": "nvJitLink", "nvidia-cublas": "cublas"}
+_NVIDIA = re.compile(r"lib(?:cu|nv|nccl)\w*\.so(?:\.\d+)*")
+#: Bytes of torch/version.py.
+_MAX_VERSION = 65_536
 
 
 @dataclass(frozen=True, order=True)
@@ -63,3 +86,155 @@ class Inventory:
         if found["format"] != _FORMAT:
             raise ValueError("a different format")
         return cls(Release.parse(found["release"]), SymbolTable.from_json(found["table"]))
+
+
+class Shelf:
+    """A folder of symbol inventories. Of each release, it has one."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @cached_property
+    def _files(self) -> dict[Release, Path]:
+        found = ((_NAME.fullmatch(path.name), path) for path in sorted(self._folder.glob("torch*.json")))
+        return {Release.parse(match[1]): path for match, path in found if match}
+
+    @property
+    def releases(self) -> tuple[Release, ...]:
+        """The releases with an inventory, oldest first."""
+        return tuple(sorted(self._files))
+
+    def path(self, release: Release) -> Path:
+        """The file of a release that the shelf has."""
+        return self._files[release]
+
+    def read(self, release: Release) -> Inventory:
+        """The inventory of a release that the shelf has. Raises UsageError if its file was changed."""
+        path = self._files[release]
+        data = path.read_bytes()
+        if not path.stem.endswith(hashlib.sha256(data).hexdigest()):
+            raise UsageError(
+                "the symbol inventory differs from the sha256 in its file name",
+                where=str(path),
+                hints=[f"delete the file, and run `buildfarm inventory add {release.torch}`"],
+            )
+        with suppress(OSError):
+            os.utime(path)  # `store prune` deletes what was not used
+        return Inventory.from_bytes(data, str(path))
+
+    def add(self, inventory: Inventory) -> Path:
+        """Keep an inventory; it replaces an earlier one of the same release."""
+        data = inventory.to_bytes()
+        path = self._folder / f"{inventory.release}-{hashlib.sha256(data).hexdigest()}.json"
+        if not path.is_file() or sha256_of(path) != path.stem[-64:]:
+            write_atomic(path, data)
+        if (old := self._files.get(inventory.release)) and old != path:
+            old.unlink(missing_ok=True)
+        self._files[inventory.release] = path
+        return path
+
+    def export(self, target: Path, releases: Sequence[Release]) -> None:
+        """Write the inventories of these releases to one zip archive."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+            for release in releases:
+                archive.writestr(zipfile.ZipInfo(self._files[release].name), self._files[release].read_bytes())
+
+    def take(self, source: Path) -> list[Release]:
+        """Add every inventory of an archive that `export` wrote. Raises UsageError for anything else."""
+        try:
+            limits.check_file_list(source)
+            with zipfile.ZipFile(source) as archive:
+                infos = archive.infolist()
+                named = [match for info in infos if (match := _NAME.fullmatch(info.filename))]
+                if not infos or len(named) != len(infos) or len(infos) > limits.MAX_DYNAMIC_ENTRIES:
+                    raise UsageError("this is not an archive of `buildfarm inventory export`", where=str(source))
+                return [self._taken(archive, info, source) for info in infos]
+        except (OSError, *DAMAGE) as error:
+            raise UsageError(f"this archive cannot be read: {error}", where=str(source)) from None
+
+    def _taken(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, source: Path) -> Release:
+        with archive.open(info) as stream:
+            data = stream.read(MAX_BYTES + 1)
+        wanted = _NAME.fullmatch(info.filename)
+        if len(data) > MAX_BYTES or not wanted or hashlib.sha256(data).hexdigest() != wanted[2]:
+            raise UsageError(f"{info.filename} differs from the sha256 in its name", where=str(source))
+        inventory = Inventory.from_bytes(data, f"{source}: {info.filename}")
+        if str(inventory.release) != wanted[1]:
+            raise UsageError(f"{info.filename} is of {inventory.release}", where=str(source))
+        if inventory.release in self._files and self._files[inventory.release].name != info.filename:
+            print_warning(f"the inventory of {inventory.release} replaces a different one")
+        self.add(inventory)
+        return inventory.release
+
+
+def shelf_of(store: Store) -> Shelf:
+    """The symbol inventories of a store."""
+    return Shelf(store.root / "inventories")
+
+
+def inventory_of_wheel(archive: WheelFile) -> Inventory:
+    """Read the libraries of a torch wheel. Raises UsageError for another wheel and for a torch without CUDA.
+
+    Of the libraries in NVIDIA's packages, only the names are known: those that torch's libraries need.
+    """
+    members = {PurePosixPath(name).name: name for name in archive.names if name.startswith("torch/lib/")}
+    if "libtorch_cpu.so" not in members or "torch/version.py" not in archive.names:
+        raise UsageError("this is no torch wheel with shared libraries", where=str(archive.path))
+    torch, cuda = _version(_head(archive, "torch/version.py"), str(archive.path))
+    elves: dict[str, Elf] = {}
+    with tempfile.TemporaryDirectory(prefix="buildfarm-inventory-") as folder:
+        for name in sorted(members):
+            if _OWN.fullmatch(name):
+                copy = archive.unpack(members[name], Path(folder, "library.so"))
+                if elf := read_elf(copy):
+                    elves[name] = elf
+                copy.unlink()
+    return _inventory(torch, cuda, elves, [*members, *_needed(elves), *_required(archive, cuda)])
+
+
+def inventory_of_environment(site_packages: Path) -> Inventory:
+    """Read torch and the NVIDIA packages of an environment; nothing is loaded.
+
+    Raises MissingToolError when torch is not installed, UsageError for a torch without CUDA.
+    """
+    table = collect_symbols(site_packages)
+    version = (site_packages / "torch" / "version.py").read_text(errors="replace")
+    torch, cuda = _version(version, str(site_packages))
+    elf = read_elf(site_packages / "torch" / "lib" / "libc10.so")
+    return Inventory(Release(torch, cuda, elf.machine if elf else ""), table)
+
+
+def _inventory(torch: Torch, cuda: Cuda, elves: dict[str, Elf], others: Iterable[str]) -> Inventory:
+    unread = sorted({name for name in others if _NVIDIA.fullmatch(name)})
+    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
+
+
+def _needed(elves: dict[str, Elf]) -> set[str]:
+    return {name for elf in elves.values() for name in elf.needed}
+
+
+def _required(archive: WheelFile, cuda: Cuda) -> set[str]:
+    """Libraries of packages that METADATA requires, by their CUDA major version."""
+    lines = [str(line) for line in archive.metadata.get_all("Requires-Dist", [])]
+    return {
+        f"lib{stem}.so.{cuda.major}"
+        for package, stem in _ALSO.items()
+        if any(line.startswith((package, "cuda-toolkit")) for line in lines)
+    }
+
+
+def _head(archive: WheelFile, name: str) -> str:
+    with archive.open(name) as stream:
+        return stream.read(_MAX_VERSION).decode(errors="replace")
+
+
+def _version(text: str, where: str) -> tuple[Torch, Cuda]:
+    """The release and the CUDA that torch/version.py states; the file is not executed."""
+    torch = re.search(r"^__version__ = '(\d+\.\d+\.\d+)", text, re.MULTILINE)
+    cuda = re.search(r"^cuda\b[^=\n]*= '(\d+\.\d+)", text, re.MULTILINE)
+    if torch is None:
+        raise UsageError("torch/version.py does not name a release", where=where)
+    if cuda is None:
+        raise UsageError(f"torch {torch[1]} was built without CUDA; name one with CUDA", where=where)
+    return Torch.parse(torch[1]), Cuda.parse(cuda[1])

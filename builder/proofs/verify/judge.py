@@ -12,9 +12,14 @@ from packaging.version import Version
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.foreign.claimed_cells import ClaimedCells, claimed_cells
-from builder.proofs.foreign.foreign_claim import foreign_claim, provided_by_torch, uses_torch
-from builder.proofs.inventory.shelf import Shelf
+from builder.proofs.foreign.claimed_cells import (
+    ClaimedCells,
+    claimed_cells,
+    foreign_claim,
+    provided_by_torch,
+    uses_torch,
+)
+from builder.proofs.inventory.inventory import Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.static.variants import newest_with_gpu_code

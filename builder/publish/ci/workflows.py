@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import UsageError
-from builder.publish.ci.options import WorkflowOptions
 
 #: The first words of every written file. `buildfarm ci` overwrites only files that begin with them.
 MARK = "# Written by `buildfarm ci"
@@ -33,6 +34,41 @@ _PLAIN = {
     "require": re.compile(r"[a-z]+(,[a-z]+)*"),
     "install": re.compile(r"[^\s`$]+( [^\s`$]+)*"),
 }
+_EXAMPLES = "write labels like self-hosted,gpu, a folder like /srv/wheels, and any other value without special signs"
+InstallOption = Annotated[
+    str,
+    typer.Option(
+        "--install",
+        metavar="REQUIREMENT",
+        help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository.",
+    ),
+]
+RunnerLabelsOption = Annotated[
+    str,
+    typer.Option(
+        "--runner-labels",
+        metavar="LABELS",
+        help="Labels of the runners with a GPU, with commas, or the name of one ARC runner scale set.",
+    ),
+]
+PublishLabelsOption = Annotated[
+    str, typer.Option("--publish-labels", metavar="LABELS", help="Labels of the runner that publishes, with commas.")
+]
+IndexFolderOption = Annotated[
+    str,
+    typer.Option(
+        "--index",
+        metavar="DIR",
+        help="Folder of the index on the runner that publishes. A folder with an absolute path keeps its wheels between"
+        " runs. With a relative path, each run makes a new index and uploads it as an artifact.",
+    ),
+]
+EnvironmentOption = Annotated[
+    str, typer.Option("--environment", metavar="NAME", help="Environment of GitHub in which the job publishes.")
+]
+RequireOption = Annotated[
+    str, typer.Option("--require", metavar="LEVELS", help="Levels that publishing requires, as in `publish --require`.")
+]
 
 
 def workflows(options: WorkflowOptions) -> dict[str, str]:
@@ -69,9 +105,6 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
     return {f".github/workflows/{name}": templates.get_template(f"{name}.j2").render(values) for name in names}
 
 
-_EXAMPLES = "write labels like self-hosted,gpu, a folder like /srv/wheels, and any other value without special signs"
-
-
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
@@ -85,3 +118,15 @@ def _command(given: dict[str, str]) -> str:
     """The options of the command that writes these workflows; those with the default are left out."""
     usual = {field.name: field.default for field in fields(WorkflowOptions)}
     return " ".join(f"{_option(name)} {shlex.quote(value)}" for name, value in given.items() if value != usual[name])
+
+
+@dataclass(frozen=True)
+class WorkflowOptions:
+    """The options of `buildfarm ci` that change the workflows; each has the name of its option."""
+
+    install: InstallOption
+    runner_labels: RunnerLabelsOption = "self-hosted,linux,x64,gpu"
+    publish_labels: PublishLabelsOption = "ubuntu-latest"
+    index: IndexFolderOption = "index"
+    environment: EnvironmentOption = "wheels"
+    require: RequireOption = "gpu"

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from builder.errors import UsageError
 from builder.proof import Check, Proof, Verdict, proofs_of
-from builder.proofs.foreign.claimed_cells import CellClaims
-from builder.proofs.foreign.foreign_claim import foreign_claim, provided_by_torch
+from builder.proofs.foreign.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
 from builder.publish.index.bar import levels
 from builder.publish.index.entry import Entry

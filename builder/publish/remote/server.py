@@ -43,6 +43,9 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 
 T = TypeVar("T")
 _Answer = tuple[int, bytes]
+#: The variable with the token.
+VARIABLE = "BUILDFARM_TOKEN"
+_OTHER_PATHS = (f"/{UPLOAD_PATH}", "/simple")
 
 
 class UploadBody:
@@ -246,11 +249,6 @@ def _reason(error: Exception) -> str:
     """The innermost message of nested connection errors."""
     message = re.sub(r"[\"')>]+$", "", str(error))
     return message.rpartition(": ")[2] or type(error).__name__
-
-
-#: The variable with the token.
-VARIABLE = "BUILDFARM_TOKEN"
-_OTHER_PATHS = (f"/{UPLOAD_PATH}", "/simple")
 
 
 def root_url(url: str) -> str:

@@ -15,9 +15,18 @@ from builder.publish.people.coverage import Field
 from builder.publish.people.templates import LABELS
 from builder.publish.proof_lines import failed_lines, not_run_lines
 from builder.publish.runs.excerpt import Excerpt
-from builder.publish.runs.figures import results_text, seconds_text, title_of, verdicts_text
 from builder.publish.runs.plain import plain
-from builder.publish.runs.view import BuildView, Report, RunView, grids, report_of
+from builder.publish.runs.view import (
+    BuildView,
+    Report,
+    RunView,
+    grids,
+    report_of,
+    results_text,
+    seconds_text,
+    title_of,
+    verdicts_text,
+)
 from builder.storage.runs import Run
 
 #: Bytes: GitHub shows nothing of a summary that is longer than 1 MiB.

@@ -13,10 +13,9 @@ from builder.progress.display import clock
 from builder.proof import Proof, Verdict
 from builder.publish.people.templates import LEVELS, templates
 from builder.publish.proof_lines import counts
-from builder.publish.runs.figures import results_text, seconds_text, title_of, use_text, verdicts_text
 from builder.publish.runs.plain import plain
 from builder.publish.runs.timeline_picture import STYLE, by_machine, picture
-from builder.publish.runs.view import Report, grids
+from builder.publish.runs.view import Report, grids, results_text, seconds_text, title_of, use_text, verdicts_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
 _STATES = ("failed", "not built")
 _ORDER = (Verdict.FAILED, Verdict.ACCEPTED, Verdict.NOT_RUN, Verdict.PASSED)
 _HERE = Path(__file__).parent
+#: Characters of the evidence of one proof that are shown; `buildfarm report --json` has all.
+LONGEST = 6000
 
 
 def report_page(report: Report) -> str:
@@ -75,10 +76,6 @@ def _templates() -> Environment:
         "worst_first": _worst_first,
     }
     return environment
-
-
-#: Characters of the evidence of one proof that are shown; `buildfarm report --json` has all.
-LONGEST = 6000
 
 
 def evidence_text(evidence: Mapping[str, Any]) -> str:

@@ -24,6 +24,8 @@ from builder.publish.server.uploads import Uploads
 from builder.store import Store
 
 _LONGEST_PATH = 1000
+#: The rest of a refused request is read this long, seconds.
+LINGER_SECONDS = 20.0
 
 
 @dataclass(frozen=True)
@@ -106,10 +108,6 @@ class _Guard:
             await self._app(scope, receive, send)
         else:
             await self._app(scope, receive, send)
-
-
-#: The rest of a refused request is read this long, seconds.
-LINGER_SECONDS = 20.0
 
 
 class RefusedBodies:

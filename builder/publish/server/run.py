@@ -18,7 +18,7 @@ from builder.errors import UsageError
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.protocol import BoundedProtocol
-from builder.publish.server.upload_folder import remove_leftovers
+from builder.publish.server.uploads import remove_leftovers
 
 #: Time that running transfers have after a signal, seconds.
 _GRACE = 10

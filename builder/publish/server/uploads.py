@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -11,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
 from typing import TypeVar
+from uuid import uuid4
 
 import anyio
 import anyio.to_thread
@@ -33,7 +37,6 @@ from builder.publish.remote.fields import PUBLISHED, UNCHANGED, UPDATED
 from builder.publish.server.access_log import Metrics
 from builder.publish.server.replies import refusal, token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens
-from builder.publish.server.upload_folder import UploadFolder
 from builder.publish.server.upload_form import UploadForm, no_proofs, too_large
 from builder.store import Store
 
@@ -50,6 +53,10 @@ _LONGEST_PROJECT = 200
 _NO_TOKEN = "an upload needs a valid token: user __token__, the token as password"  # noqa: S105 - not a secret
 
 T = TypeVar("T")
+#: The folder of an index with the folders of running uploads.
+FOLDER = ".uploads"
+#: Attempts to make a folder while starting servers delete it again and again, which takes them milliseconds.
+_ATTEMPTS = 100
 
 
 class Uploads:
@@ -237,3 +244,45 @@ def _check_form(form: UploadForm, wheel: Path) -> str:
     if not same:
         raise refusal(400, f"the form says that the version is {fields.get('version')!r}, but the file name differs")
     return project
+
+
+class UploadFolder:
+    """One folder, which is made later. `path` is its path."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / FOLDER / uuid4().hex
+        self._lock = -1
+
+    def make(self) -> None:
+        """Make and lock the folder; raises OSError."""
+        for _ in range(_ATTEMPTS):
+            self.path.mkdir(parents=True, exist_ok=True)
+            with suppress(FileNotFoundError):
+                self._lock = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if os.path.samestat(os.fstat(self._lock), self.path.stat()):
+                    return
+            self._unlock()  # a server that started between `mkdir` and `flock` has deleted the folder
+        raise FileNotFoundError(self.path)
+
+    def delete(self) -> None:
+        """Delete the folder, and unlock it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+
+def remove_leftovers(root: Path) -> None:
+    """Delete the folders that no server locks: their servers were killed."""
+    for folder in (root / FOLDER).glob("*"):
+        with suppress(OSError):  # another server deletes the folder too, or a running upload has locked it
+            lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(lock)

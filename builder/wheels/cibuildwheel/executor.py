@@ -20,7 +20,7 @@ from builder.images.specs import BuildImage
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.records.cache_statistics import CacheStatistics
+from builder.records.build_record import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.store import Store
 from builder.wheels.cibuildwheel.config import (
@@ -35,7 +35,7 @@ from builder.wheels.cibuildwheel.packages import PackageResolver
 from builder.wheels.cibuildwheel.root_directory import writable_root_directory
 from builder.wheels.job import CALLS_FILE, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
-from builder.wheels.sccache.stats import read_statistics
+from builder.wheels.sccache.configure import read_statistics
 from builder.wheels.toolchain.environments import Environments, locked_version
 from builder.wheels.toolchain.uv import (
     UnsatisfiableError,

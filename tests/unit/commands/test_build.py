@@ -18,7 +18,7 @@ import pytest
 from packaging.version import Version
 
 from builder.cli.options import ExecutorName
-from builder.commands.building.build import BuildOptions, dry_run, hint_of, run_build
+from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.folders import open_store
 from builder.commands.index.publish import publish_wheels
@@ -39,7 +39,6 @@ from builder.matrix.config import Selection
 from builder.matrix.load import load_recipe, read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
-from builder.publish.build_text import build_text
 from builder.publish.index.bar import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.diagnosis.excerpt import WIDTH, source_line
-from builder.diagnosis.first_error import LONGEST, FirstError, first_error, last_words
-from builder.diagnosis.messages import Place
+from builder.diagnosis.first_error import LONGEST, WIDTH, FirstError, Place, first_error, last_words, source_line
 
 
 def read(text: str, tree: Path | None = None) -> FirstError:

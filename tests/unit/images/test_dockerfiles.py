@@ -16,8 +16,15 @@ import pytest
 
 from builder.errors import UsageError
 from builder.images.chooser import ImageChooser
-from builder.images.dockerfiles import MARK, Dockerfile, dockerfiles, unpinned, write_dockerfiles
-from builder.images.render import digest, render_template
+from builder.images.dockerfiles import (
+    MARK,
+    Dockerfile,
+    digest,
+    dockerfiles,
+    render_template,
+    unpinned,
+    write_dockerfiles,
+)
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, Selection
 from builder.matrix.load import read_plan

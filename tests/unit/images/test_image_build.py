@@ -15,7 +15,7 @@ from urllib.parse import quote
 import pytest
 
 from builder.errors import BuildfarmError, Exit, MissingToolError
-from builder.images import render
+from builder.images import dockerfiles as render
 from builder.images.chooser import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine

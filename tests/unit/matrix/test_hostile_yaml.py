@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from builder.errors import UsageError
-from builder.images.render import render_template
+from builder.images.dockerfiles import render_template
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.models.fields import parse_size
 from builder.matrix.yaml_document import read_document

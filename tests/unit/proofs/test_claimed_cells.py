@@ -6,12 +6,18 @@ from dataclasses import replace
 
 import pytest
 
+from builder.commands.index.adopt import foreign_subject
 from builder.matrix.axes import AbiClass, Cell, Platform
 from builder.matrix.compat import Compat
 from builder.proof import Verdict
-from builder.proofs.foreign.claimed_cells import CellClaims, claimed_cells
-from builder.proofs.foreign.foreign_claim import abi_class, foreign_claim, provided_by_torch, uses_torch
-from builder.proofs.foreign.foreign_wheel import foreign_subject
+from builder.proofs.foreign.claimed_cells import (
+    CellClaims,
+    abi_class,
+    claimed_cells,
+    foreign_claim,
+    provided_by_torch,
+    uses_torch,
+)
 from builder.proofs.static.metadata import check_metadata
 from builder.wheelfile.facts import WheelFacts
 from tests.unit.matrix.make import recipe

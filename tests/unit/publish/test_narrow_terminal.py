@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.building.build import build_text
+from builder.commands.smoke.smoke import smoke_text
 from builder.matrix.axes import AbiClass, Arch, Cell, Platform
 from builder.matrix.plan import Build, Plan
 from builder.proof import Check, Proof, Verdict
-from builder.publish.build_text import build_text
-from builder.publish.smoke_text import smoke_text
 from builder.result import BuildResult, SmokeResult
 from builder.store import StoredBuild
 from tests.unit.wheels import make_record

@@ -10,16 +10,16 @@ from xml.etree import ElementTree
 
 import pytest
 
+from builder.commands.building.build import build_text, distinct_errors
 from builder.errors import BuildError, BuildfarmError, Exit
 from builder.gate.outcome import MISTAKE_IN_CASES, Outcome
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan, Skip
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
-from builder.publish.build_text import build_text, distinct_errors
 from builder.publish.dist import publish_wheels
 from builder.publish.report import build_junit, report_json
-from builder.records.cache_statistics import CacheStatistics
+from builder.records.build_record import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.result import BuildResult
 from builder.store import StoredBuild

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import UsageError
-from builder.recipes.reference import FolderReference, GitReference, ProjectReference, parse_reference
+from builder.recipes.fetch import FolderReference, GitReference, ProjectReference, parse_reference
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.proofs.inventory.shelf import Shelf
+from builder.proofs.inventory.inventory import Shelf
 from tests.conftest import lacking
 from tests.unit.verify.made_up_torch import fill, stub_libraries
 

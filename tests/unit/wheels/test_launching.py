@@ -13,8 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.wheels.sccache.configure import TURNED_OFF, cache_enabled, cache_variables, compiler_variables
-from builder.wheels.sccache.stats import read_statistics
+from builder.wheels.sccache.configure import (
+    TURNED_OFF,
+    cache_enabled,
+    cache_variables,
+    compiler_variables,
+    read_statistics,
+)
 from builder.wheels.scripts import PACKAGE, script_command
 
 #: It writes down how often it compiles. `kind` decides the key of a compile: all of the text, or (`stale`, as in

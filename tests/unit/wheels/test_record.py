@@ -13,8 +13,7 @@ import pytest
 from builder.errors import UsageError
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import GitSource, SdistSource
-from builder.records.build_record import BuildRecord
-from builder.records.cache_statistics import CacheStatistics
+from builder.records.build_record import BuildRecord, CacheStatistics
 from builder.records.record import RecipeSettings, Record, read_record
 from builder.records.toolchain import Toolchain
 from tests.unit.wheels import make_record

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.records.cache_statistics import CacheStatistics
-from builder.wheels.sccache.configure import unsafe_source
-from builder.wheels.sccache.stats import read_statistics
+from builder.records.build_record import CacheStatistics
+from builder.wheels.sccache.configure import read_statistics, unsafe_source
 
 #: From `sccache --show-stats --stats-format=json` of sccache 0.16.0, shortened: one CUDA file for two architectures,
 #: which share some results with an earlier call, two host files, and one call that is not cached.

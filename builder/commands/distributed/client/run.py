@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -13,15 +14,14 @@ from uuid import uuid4
 
 from builder.commands.distributed.client.placement import Uses, need_of_build
 from builder.commands.distributed.client.prove import ProofPlan, open_cells, prove_cells
-from builder.commands.distributed.client.session import run_jobs
 from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
 from builder.commands.distributed.cluster.cluster import Cluster
-from builder.commands.distributed.failure import Failure
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import keep_locks, locks_in, named, pack
 from builder.commands.distributed.protocol import (
     Answer,
     BuildTask,
+    Failure,
     Settings,
     WheelRef,
     version_resource,
@@ -30,6 +30,7 @@ from builder.commands.distributed.worker.service import find_finished
 from builder.errors import BuildfarmError, MissingToolError
 from builder.hashing import digest_of
 from builder.images.registry.lock import lock_path
+from builder.log import print_line
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.progress.display import Progress
@@ -41,6 +42,9 @@ from builder.store import Store, StoredBuild, work_name
 from builder.timeline.recorder import Recorder
 from builder.timeline.timeline import Timeline
 from builder.wheels.sources.prepare import source_digest
+
+#: What a client does with workers: from the connection to the jobs that run together.
+Jobs = Callable[[Cluster], Awaitable[Sequence[Coroutine[Any, Any, None]]]]
 
 
 class RemoteRun:
@@ -273,3 +277,32 @@ class Wheels:
             named = work / wheel.filename
             partial.rename(named)
             return self._store.add(wheel.digest, named, wheel.record)
+
+
+def run_jobs(options: RemoteOptions, on_stage: Callable[[str, str, str], None], jobs: Jobs) -> None:
+    """Connect to the scheduler and run the jobs together; `on_stage` is as in `Cluster`.
+
+    Raises UnreachableError when the scheduler does not answer, what a job raises, and KeyboardInterrupt after a signal:
+    the workers have been told to end their tasks then.
+    """
+    asyncio.run(_run(options, on_stage, jobs))
+
+
+async def _run(options: RemoteOptions, on_stage: Callable[[str, str, str], None], jobs: Jobs) -> None:
+    main = cast("asyncio.Task[None]", asyncio.current_task())
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, main.cancel)
+    try:
+        async with Cluster(options.scheduler, patience=options.patience, on_stage=on_stage) as cluster:
+            if cluster.dashboard:
+                print_line(f"Dask's dashboard: {cluster.dashboard}")
+            tasks = [asyncio.create_task(job) for job in await jobs(cluster)]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None

@@ -9,7 +9,7 @@ from typing import Any
 
 from builder.commands.distributed.client.models import merge_models, on_models, usable
 from builder.commands.distributed.client.prove import compute_with_wheel
-from builder.commands.distributed.client.session import run_jobs
+from builder.commands.distributed.client.run import run_jobs
 from builder.commands.distributed.client.transfer import fetch_log
 from builder.commands.distributed.cluster.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions

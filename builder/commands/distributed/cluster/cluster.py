@@ -38,6 +38,10 @@ LOOK_SECONDS = 2.0
 SECONDS_TO_RETURN = 15.0
 #: Seconds to wait for a worker of this version, if workers of other versions are connected.
 SECONDS_FOR_VERSION = 5.0
+#: Where Dask's scheduler keeps the notes among its metadata.
+_NOTES = "buildfarm-builds"
+#: What Dask raises when the scheduler or the worker is gone, or the client is closed to connect again.
+_LOST = (OSError, RuntimeError)
 
 
 class Cluster:
@@ -304,12 +308,6 @@ class _Pending:
 
     future: Future[Answer]
     need: Need
-
-
-#: Where Dask's scheduler keeps the notes among its metadata.
-_NOTES = "buildfarm-builds"
-#: What Dask raises when the scheduler or the worker is gone, or the client is closed to connect again.
-_LOST = (OSError, RuntimeError)
 
 
 async def note(client: Client, task: BuildTask, answer: Answer) -> None:

@@ -7,12 +7,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from builder.commands.distributed.cluster.deaths import DEATHS
-from builder.commands.distributed.failure import Failure
-from builder.commands.distributed.protocol import BUILDS, PLUGIN, PROOFS, Answer, BuildTask, Task, version_text
+from builder.commands.distributed.protocol import BUILDS, PLUGIN, PROOFS, Answer, BuildTask, Failure, Task, version_text
 from builder.matrix.compat import and_list
 
 #: How many workers a message names of those that lack the same.
 _NAMES = 3
+#: The answer for a task that ends its workers.
+DEADLY = Answer(
+    failure=Failure(
+        "BuildfarmError",
+        f"{DEATHS} workers ended while they ran it, the last of them without another task",
+        hints=("see whether it ends processes that are not its own, or uses up the memory of the machine",),
+    )
+)
 
 
 @dataclass(frozen=True)
@@ -83,13 +90,3 @@ def _name(task: Task) -> str:
     if isinstance(task, BuildTask):
         return "this build"
     return f"checks for {task.gpu}" if task.gpu else "these checks"
-
-
-#: The answer for a task that ends its workers.
-DEADLY = Answer(
-    failure=Failure(
-        "BuildfarmError",
-        f"{DEATHS} workers ended while they ran it, the last of them without another task",
-        hints=("see whether it ends processes that are not its own, or uses up the memory of the machine",),
-    )
-)

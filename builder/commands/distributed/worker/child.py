@@ -21,11 +21,11 @@ from typing import cast
 
 from builder.commands.building.build_run import BuildRun
 from builder.commands.building.executor_choice import choose_executor
-from builder.commands.distributed.failure import Failure
 from builder.commands.distributed.parcel import LOCK, LOCKS, keep_locks, locks_in, moved, unpack
 from builder.commands.distributed.protocol import (
     Answer,
     BuildTask,
+    Failure,
     ProofTask,
     SmokeTask,
     Task,

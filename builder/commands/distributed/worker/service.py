@@ -17,12 +17,12 @@ from distributed import Worker, get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.utils import sync
 
-from builder.commands.distributed.failure import Failure
 from builder.commands.distributed.protocol import (
     PLUGIN,
     TOPIC,
     Answer,
     BuildTask,
+    Failure,
     Task,
     WheelFile,
     WheelRef,
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 #: Bytes of a file in one message.
 CHUNK = 4 << 20
+#: Seconds after the end of a task in which the client and other workers copy its log and its wheel.
+SECONDS_TO_COPY = 3600.0
 
 
 class Service(WorkerPlugin):
@@ -231,10 +233,6 @@ def read_file(kind: str, name: str, offset: int, dask_worker: Worker | None = No
 def write_file(name: str, offset: int, data: bytes, sha256: str, dask_worker: Worker | None = None) -> None:
     """`Service.write`."""
     service_of(dask_worker).write(name, offset, data, sha256)
-
-
-#: Seconds after the end of a task in which the client and other workers copy its log and its wheel.
-SECONDS_TO_COPY = 3600.0
 
 
 class Holds:

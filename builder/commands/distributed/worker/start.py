@@ -7,8 +7,10 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from distributed import Nanny
@@ -25,6 +27,8 @@ from builder.store import Store
 
 #: Seconds between two attempts to reach the scheduler.
 RETRY_SECONDS = 1.0
+#: Seconds in which a worker that is not connected must close.
+CLOSE_SECONDS = 5.0
 
 
 def run_worker(options: WorkerOptions) -> None:
@@ -80,12 +84,34 @@ async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scra
             for offer in facts.offers()
         ]
         async with AsyncExitStack() as stack:
-            await asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
+            if not await _started(nannies, stack, stop):
+                break
             print_line(f"connected to {options.scheduler}")
             ended = [asyncio.create_task(nanny.finished()) for nanny in nannies]  # type: ignore[no-untyped-call]
             await asyncio.wait([*ended, asyncio.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
         if not stop.is_set():
             print_warning(f"lost the scheduler at {options.scheduler}; trying to reach it again")
+
+
+async def _started(nannies: Sequence[Nanny], stack: AsyncExitStack, stop: asyncio.Event) -> bool:
+    """Start Dask's workers, which try to connect for ever; False if `stop` came first."""
+    stopped = asyncio.create_task(stop.wait())
+    starting = asyncio.gather(*(stack.enter_async_context(nanny) for nanny in nannies))
+    first: list[asyncio.Future[Any]] = [starting, stopped]
+    await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
+    if starting.done():
+        stopped.cancel()
+        await starting
+        return True
+    starting.cancel()
+    for nanny in nannies:
+        if nanny.pid:
+            os.kill(nanny.pid, signal.SIGKILL)  # otherwise `close` waits until this process is connected
+    await asyncio.wait([starting])
+    for nanny in nannies:
+        with suppress(TimeoutError, AssertionError):  # Dask asserts that no process ended while it started
+            await asyncio.wait_for(nanny.close(), CLOSE_SECONDS)
+    return False
 
 
 async def _reach(address: str, security: Security, seconds: float, stop: asyncio.Event) -> None:

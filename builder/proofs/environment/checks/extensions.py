@@ -12,7 +12,7 @@ from builder.proofs.environment.facts import Gpu, TorchInstall
 from builder.proofs.environment.finding import Finding, Level
 from builder.proofs.environment.fit import fitting_torch
 from builder.proofs.environment.installed import Extension, torch_extensions
-from builder.proofs.foreign.foreign_claim import links_torch
+from builder.proofs.foreign.claimed_cells import links_torch
 from builder.proofs.static.claim import join_names
 from builder.proofs.static.linkage import check_linkage
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols

@@ -64,7 +64,7 @@ class CacheSettings:
 
     #: Where the launchers are.
     layout: Layout
-    #: Where sccache's statistics go, for `builder.wheels.sccache.stats`.
+    #: Where sccache's statistics go, for `builder.wheels.sccache.configure`.
     statistics_dir: Path
     #: The real CUDA toolkit; it may have no nvcc.
     toolkit: Path

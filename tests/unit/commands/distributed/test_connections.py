@@ -72,7 +72,7 @@ def test_another_machine_without_tls_wants_an_option() -> None:
 
 
 def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("builder.commands.distributed.available.find_spec", lambda _: None)
+    monkeypatch.setattr("builder.commands.distributed.options.find_spec", lambda _: None)
     with pytest.raises(MissingToolError, match="`distributed` is not installed") as caught:
         remote_options("tcp://127.0.0.1:8786", None, plain_tcp=False)
     assert caught.value.exit_code is Exit.TOOL_MISSING

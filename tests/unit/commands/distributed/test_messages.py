@@ -10,7 +10,6 @@ import pytest
 from builder.commands.distributed import protocol
 from builder.commands.distributed.client.placement import UNKNOWN_SECONDS, Uses, need_of_build, need_of_proof
 from builder.commands.distributed.cluster.need import missing
-from builder.commands.distributed.failure import Failure
 from builder.commands.distributed.options import gpu_models
 from builder.commands.distributed.protocol import (
     BUILDS,
@@ -18,6 +17,7 @@ from builder.commands.distributed.protocol import (
     PLUGIN,
     PROOFS,
     Answer,
+    Failure,
     ProofTask,
     SmokeTask,
     version_resource,

@@ -18,10 +18,9 @@ from builder import process
 from builder.errors import Exit, MissingToolError
 from builder.images.base_images import pull_missing
 from builder.images.engine import Engine
-from builder.images.registry import progress as progress_module
 from builder.images.registry import pull
-from builder.images.registry.progress import PullProgress
-from builder.images.registry.pull import pull_error, pull_image
+from builder.images.registry import pull as progress_module
+from builder.images.registry.pull import PullProgress, pull_error, pull_image
 from builder.images.registry.reference import Mirrors
 from builder.log import console
 from builder.matrix.axes import Platform

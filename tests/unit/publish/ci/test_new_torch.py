@@ -11,8 +11,7 @@ from typer.testing import CliRunner
 
 from builder.cli.app import app
 from builder.errors import MissingToolError
-from builder.publish.ci.options import WorkflowOptions
-from builder.publish.ci.workflows import workflows
+from builder.publish.ci.workflows import WorkflowOptions, workflows
 from tests.conftest import BUILDFARM
 from tests.github_actions.actions import Actions
 from tests.github_actions.workflow import WorkflowRun

@@ -14,8 +14,7 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import UsageError
-from builder.publish.ci.options import WorkflowOptions
-from builder.publish.ci.workflows import ACTIONS, workflows
+from builder.publish.ci.workflows import ACTIONS, WorkflowOptions, workflows
 from tests.conftest import ROOT, lacking
 
 WORKFLOWS = ROOT / ".github" / "workflows"

@@ -19,7 +19,7 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server import upload_form, uploads
-from builder.publish.server.upload_folder import UploadFolder, remove_leftovers
+from builder.publish.server.uploads import UploadFolder, remove_leftovers
 from builder.wheelfile import limits
 from tests.conftest import PATIENCE
 from tests.unit.loopback import pure_wheel

@@ -1,1 +1,0 @@
-"""What `buildfarm doctor` prints and writes."""

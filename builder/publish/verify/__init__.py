@@ -1,1 +1,0 @@
-"""What `buildfarm verify` and `buildfarm inventory` print: text, JSON, Markdown and SARIF."""
