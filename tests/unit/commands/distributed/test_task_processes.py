@@ -7,17 +7,27 @@ import threading
 from pathlib import Path
 from typing import cast
 
+import pytest
+
 from builder.commands.distributed.protocol import Answer
+from builder.commands.distributed.worker import task_processes
 from builder.commands.distributed.worker.child import Work
 from builder.commands.distributed.worker.task_processes import TaskProcesses
 from tests.conftest import PATIENCE, wait_until
 
-#: Stands for the program that runs a task: it notes its start, waits while a file exists, and answers.
+#: Stands for the program that runs a task: it notes its start, waits while a file exists, and answers. Another file
+#: delays the effect of SIGTERM.
 PROGRAM = """\
-import os, sys, time
+import os, signal, sys, time
 from multiprocessing.connection import Connection
 from builder.commands.distributed.protocol import Answer
 channel, folder = Connection(int(sys.argv[2])), sys.argv[1]
+def end(number, frame):
+    while os.path.exists(folder + "/ending"):
+        time.sleep(0.02)
+    signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)
+signal.signal(signal.SIGTERM, end)
 channel.recv()
 channel.send(("stage", "started"))
 while os.path.exists(folder + "/hold"):
@@ -67,13 +77,16 @@ def test_a_task_is_ended_also_when_its_process_has_not_started_yet(tmp_path: Pat
     assert run.result == (None, -15)
 
 
-def test_a_task_that_is_wanted_again_while_it_ends_runs_again(tmp_path: Path) -> None:
+def test_a_task_that_is_wanted_again_while_it_ends_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_processes, "SECONDS_TO_END", PATIENCE)
     (tmp_path / "hold").touch()
+    (tmp_path / "ending").touch()
     run = Run(tmp_path)
     run.thread.start()
     run.started(1)
     run.processes.end("key")
     run.processes.want("key")
+    (tmp_path / "ending").unlink()
     run.started(2)
     (tmp_path / "hold").unlink()
     run.ended()
