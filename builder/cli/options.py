@@ -216,21 +216,6 @@ SummaryOption = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewMatrixOptions:
-    """The options that choose what a new matrix.yaml lists."""
-
-    torch: NewTorchOption = None
-    cuda: NewCudaOption = None
-    python: NewPythonOption = None
-    arch: NewArchOption = None
-
-    @property
-    def select(self) -> Selection:
-        """The versions."""
-        return selection(self.torch, self.cuda, self.python, None)
-
-
-@dataclass(frozen=True, kw_only=True)
 class CellOptions:
     """The options that select cells."""
 
@@ -254,6 +239,16 @@ class SelectOptions(CellOptions):
     def select(self) -> Selection:
         """What the options select."""
         return selection(self.torch, self.cuda, self.python, self.ext)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewMatrixOptions(CellOptions):
+    """The options that choose what a new matrix.yaml lists."""
+
+    torch: NewTorchOption = None
+    cuda: NewCudaOption = None
+    python: NewPythonOption = None
+    arch: NewArchOption = None
 
 
 def selection(

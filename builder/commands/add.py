@@ -88,7 +88,7 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
         return Added(same, pinned, options.matrix, axes=None, draft=None, listed=True)
     # Before anything is written: it may raise.
     archs = architectures(options.arch)
-    axes = None if options.matrix.exists() else replace(new_axes(options.select), archs=archs)
+    axes = None if options.matrix.exists() else new_axes(options.select, archs)
     home = options.matrix.absolute().parent
     if isinstance(pinned.source, PathSource) and (pinned.source.path / RECIPE).is_file():
         folder, draft = pinned.source.path, None

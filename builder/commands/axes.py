@@ -13,7 +13,7 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from builder.commands.current_environment import cuda_here, current_environment, python_here, torch_here
 from builder.errors import UsageError
 from builder.log import print_line
-from builder.matrix.axes import Cuda, Platform, Python, Torch
+from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, Matrix, Selection
 from builder.matrix.load import load_matrix
@@ -23,7 +23,7 @@ from builder.recipes.matrix_file import NewAxes
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
 
 
-def new_axes(select: Selection) -> NewAxes:
+def new_axes(select: Selection, archs: tuple[Arch, ...] = ()) -> NewAxes:
     """Return the axes of a new matrix. Raises UsageError if a value is unknown or the values exclude each other."""
     compat = Compat.load()
     selected([], select, compat)  # raises the errors, which then name the option
@@ -31,7 +31,7 @@ def new_axes(select: Selection) -> NewAxes:
     pythons = [compat.resolve_python(text) for text in select.python]
     torches = [compat.resolve_torch(text) for text in select.torch] or [_newest_torch(compat, cudas, pythons)]
     cudas = cudas or [_cuda_of(compat, torches[-1])]
-    return NewAxes(tuple(torches), tuple(cudas), tuple(pythons or [_python_of(compat, torches[-1])]))
+    return NewAxes(tuple(torches), tuple(cudas), tuple(pythons or [_python_of(compat, torches[-1])]), archs)
 
 
 def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str]) -> Matrix:

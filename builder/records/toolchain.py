@@ -30,7 +30,7 @@ class Part(StrEnum):
     PYTHON_VERSION = "python"
     SCCACHE = "sccache"
     SCRIPTS = "scripts"
-    REQUESTED_CUDA = "stands in for"
+    REQUESTED_CUDA = "stands in for"  # the key in the records of earlier wheels
     UV = "uv"
     ZLIB = "zlib"
 

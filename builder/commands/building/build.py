@@ -49,10 +49,9 @@ from builder.commands.distributed.options import (
     PATIENCE,
     PlainTcpOption,
     ProveOnOption,
-    RemoteOptions,
     SchedulerOption,
+    UsesWorkers,
     WorkerTimeoutOption,
-    remote_options,
 )
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import check_dist, open_store
@@ -106,7 +105,7 @@ EXAMPLES = examples(
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions(SelectOptions):
+class BuildOptions(UsesWorkers, SelectOptions):
     """The options of `buildfarm build`."""
 
     source: BuildSourceArgument = None
@@ -137,13 +136,6 @@ class BuildOptions(SelectOptions):
     def archs(self) -> tuple[Arch, ...]:
         """GPU architectures instead of those of the matrix and the recipes; empty: no change. Raises UsageError."""
         return architectures(self.arch)
-
-    @cached_property
-    def remote(self) -> RemoteOptions | None:
-        """The workers that build and test, or None for this machine. Raises as `remote_options`."""
-        return remote_options(
-            self.scheduler, self.prove_on, plain_tcp=self.plain_tcp, worker_timeout=self.worker_timeout
-        )
 
 
 class BuildOutcome(NamedTuple):

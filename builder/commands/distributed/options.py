@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -68,6 +69,22 @@ def gpu_models(texts: Sequence[str]) -> tuple[str, ...]:
         except (ValueError, UsageError):
             raise UsageError(f"{model!r} is not a GPU model", where="--prove-on", hints=["write sm_80,sm_90"]) from None
     return tuple(dict.fromkeys(models))
+
+
+class UsesWorkers:
+    """What commands with the options for workers share. Each command declares them at their place in its help."""
+
+    scheduler: str | None
+    prove_on: list[str] | None
+    plain_tcp: bool
+    worker_timeout: float
+
+    @cached_property
+    def remote(self) -> RemoteOptions | None:
+        """The workers that build and test, or None for this machine. Raises as `remote_options`."""
+        return remote_options(
+            self.scheduler, self.prove_on, plain_tcp=self.plain_tcp, worker_timeout=self.worker_timeout
+        )
 
 
 def remote_options(

@@ -39,8 +39,8 @@ from builder.commands.distributed.options import (
     ProveOnOption,
     RemoteOptions,
     SchedulerOption,
+    UsesWorkers,
     WorkerTimeoutOption,
-    remote_options,
 )
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
@@ -63,7 +63,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
-from builder.proofs.verify.clash import Together, clashes_together, files_of
+from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.report import smoke_report_json
 from builder.publish.runs.markdown import append_summary
@@ -72,7 +72,6 @@ from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store, write_atomic
 from builder.timeline.recorder import Recorder
-from builder.wheelfile.exports import read_op_libraries
 from builder.wheelfile.facts import open_wheel, read_facts
 
 EXAMPLES = examples(
@@ -127,7 +126,7 @@ _LEGEND = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmokeOptions(SelectOptions):
+class SmokeOptions(UsesWorkers, SelectOptions):
     """The options of `buildfarm smoke`."""
 
     wheels: WheelsArgument = None
@@ -214,9 +213,7 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     MissingToolError when containers are wanted and there is no container engine, or when the scheduler does not answer.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    remote = remote_options(
-        options.scheduler, options.prove_on, plain_tcp=options.plain_tcp, worker_timeout=options.worker_timeout
-    )
+    remote = options.remote
     wheels = tuple(options.wheels or ())
     matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
@@ -252,9 +249,7 @@ def _warn_of_clashes(targets: Sequence[SmokeTarget]) -> None:
     for target in targets:
         facts = read_facts(target.wheel)
         with open_wheel(target.wheel) as wheel:
-            libraries, files = read_op_libraries(wheel, facts.libraries), files_of(wheel)
-        name = f"{facts.name} {facts.version}"
-        own = Together(_project(target), name, frozenset(target.cells), libraries, files)
+            own = together(wheel, facts, target.cells)
         for sentence in clashes_together(own, seen):
             print_warning(f"{target.wheel.name}: {sentence}")
         seen.append(own)

@@ -16,6 +16,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from packaging.utils import canonicalize_name
+
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
@@ -23,7 +25,7 @@ from builder.proofs.static.claim import join_names, make_proof
 from builder.proofs.static.common_names import is_common_module
 from builder.proofs.static.system_symbols import demangle
 from builder.wheelfile.archive import WheelContents
-from builder.wheelfile.exports import Exports
+from builder.wheelfile.exports import Exports, read_op_libraries
 from builder.wheelfile.facts import WheelFacts, installed_path
 
 #: Symbols that every library has, and the entry points of Python modules, which Python finds in each library by itself.
@@ -67,6 +69,17 @@ class Together:
 def files_of(wheel: WheelContents) -> dict[str, str]:
     """The hash in RECORD of each file of a wheel below site-packages, by its path there."""
     return {path: hashed for name, hashed in wheel.record_rows().items() if (path := installed_path(name))}
+
+
+def together(wheel: WheelContents, facts: WheelFacts, cells: Iterable[Cell]) -> Together:
+    """What a wheel for these cells shares with other wheels."""
+    return Together(
+        canonicalize_name(facts.name),
+        f"{facts.name} {facts.version}",
+        frozenset(cells),
+        read_op_libraries(wheel, facts.libraries),
+        files_of(wheel),
+    )
 
 
 def clashes_together(wheel: Together, others: Sequence[Together]) -> list[str]:

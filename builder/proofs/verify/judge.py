@@ -23,13 +23,13 @@ from builder.proofs.inventory.inventory import Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.static.variants import newest_with_gpu_code
-from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of
+from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of, together
 from builder.proofs.verify.gpus import Gpu, check_gpus
 from builder.proofs.verify.loader import check_loader
 from builder.proofs.verify.outside import Outside
 from builder.proofs.verify.window import Linker
 from builder.wheelfile.archive import WheelContents
-from builder.wheelfile.exports import read_exports, read_op_libraries
+from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.record_file import record_fault
 
@@ -93,13 +93,7 @@ class Judge:
     def together(self, wheel: WheelContents, facts: WheelFacts) -> Together:
         """What the wheel shares with the other wheels of the run."""
         cells = claimed_cells(facts, Compat.load(), Linker(facts, self.shelf, self.select).platform).cells
-        return Together(
-            canonicalize_name(facts.name),
-            f"{facts.name} {facts.version}",
-            frozenset(cells),
-            read_op_libraries(wheel, facts.libraries),
-            files_of(wheel),
-        )
+        return together(wheel, facts, cells)
 
     def _proofs(self, wheel: WheelContents, facts: WheelFacts, fault: str) -> Iterator[Proof]:
         yield make_proof(facts, Check.RECORD, [fault] if fault else [], good=f"{len(facts.files)} files")
