@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from builder.cli.app import app
 from builder.cli.output import data_printed, print_data
-from builder.errors import DISK_HINT, BuildfarmError, Exit, PreflightError, UsageError
+from builder.errors import DISK_HINT, BuildfarmError, Code, Exit, PreflightError, UsageError
 from builder.log import print_error, print_line
 from builder.process import handle_signals, kill_all
 
@@ -43,9 +43,15 @@ def run_command() -> int:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             place = error.filename or "while writing"
-            _report([BuildfarmError(f"the disk is full ({place}); unfinished files were deleted", hints=[DISK_HINT])])
+            _report(
+                [
+                    BuildfarmError(
+                        f"the disk is full ({place}); unfinished files were deleted", Code.DISK_FULL, hints=[DISK_HINT]
+                    )
+                ]
+            )
         elif error.errno in _REFUSED:
-            _report([BuildfarmError(str(error.strerror), where=str(error.filename)[:200])])
+            _report([BuildfarmError(str(error.strerror), Code.PATH_NOT_USABLE, where=str(error.filename)[:200])])
         else:
             raise
         return Exit.FAILED
@@ -55,7 +61,7 @@ def run_command() -> int:
             command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
             print_line(f"interrupted; {_KEPT.get(command, _KEPT_BUILDS)}, and the next run uses them.")
         elif exited.code == Exit.USAGE:  # typer has printed what is wrong with the command line
-            _print_json([UsageError("the command line is not valid; stderr has the reason")])
+            _print_json([UsageError("the command line is not valid; stderr has the reason", Code.COMMAND_LINE_INVALID)])
         return exited.code if isinstance(exited.code, int) else Exit.FAILED
     return Exit.OK
 
@@ -69,7 +75,10 @@ def _report(errors: Sequence[BuildfarmError]) -> None:
 def _print_json(errors: Sequence[BuildfarmError]) -> None:
     """With --json, print errors to stdout, unless the command has already printed its data."""
     if "--json" in sys.argv[1:] and not data_printed():
-        entries = [{"error": error.sentence, "where": error.where, "hints": list(error.hints)} for error in errors]
+        entries = [
+            {"code": error.code, "error": error.sentence, "where": error.where, "hints": list(error.hints)}
+            for error in errors
+        ]
         print_data(json.dumps({"errors": entries}, indent=1) + "\n")
 
 

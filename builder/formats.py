@@ -21,4 +21,4 @@ OPS_FORMAT = 1
 #: Verdicts of the checks of `buildfarm verify` before a wheel is published.
 VERIFY_FORMAT = 2
 #: What client and workers send each other.
-PROTOCOL = 3
+PROTOCOL = 4

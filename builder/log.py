@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.segment import Segment
 
-from builder.errors import BuildError, BuildfarmError, UsageError
+from builder.errors import BuildError, BuildfarmError, Code, UsageError
 from builder.untrusted.masking import mask_credentials
 from builder.untrusted.plain_text import visible
 
@@ -44,7 +44,7 @@ verbosity = Verbosity()
 def set_verbosity(*, quiet: bool, verbose: bool) -> None:
     """Set the verbosity of this process; raises UsageError for both at once."""
     if quiet and verbose:
-        raise UsageError("cannot be combined with --verbose", where="--quiet")
+        raise UsageError("cannot be combined with --verbose", Code.OPTIONS_CONFLICT, where="--quiet")
     verbosity.quiet, verbosity.verbose = quiet, verbose
 
 
@@ -62,7 +62,7 @@ def print_warning(text: str) -> None:
 def print_error(error: BuildfarmError, *, who: Sequence[str] = ()) -> None:
     """Print an error with the line of the source, and its hints; `who` are the builds that it stopped."""
     about = "" if not who else f"{who[0]}: " if len(who) == 1 else f"{who[0]} and {len(who) - 1} more: "
-    console.print(f"[red]error:[/] {escape(about)}{escape(str(error))}")
+    console.print(f"[red]error[/]{escape(f'[{error.code}]')}[red]:[/] {escape(about)}{escape(str(error))}")
     for line in error.excerpt if isinstance(error, BuildError) else ():
         console.print(f"  {escape(line)}")
     for hint in error.hints:

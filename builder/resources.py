@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import DISK_HINT, BuildfarmError, UsageError
+from builder.errors import DISK_HINT, BuildfarmError, Code, UsageError
 from builder.gate.system.nvidia import smi
 from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Arch
@@ -87,6 +87,7 @@ def find_shortages(resources: Resources, memory_per_job: Iterable[int], store: P
         found.append(
             UsageError(
                 f"{size_text(free)} are free, but a build needs up to {size_text(needed)}",
+                Code.DISK_FULL,
                 where=str(store),
                 hints=[DISK_HINT, "pass `--store DIR` or set BUILDFARM_STORE to put the store on a different disk"],
             )
@@ -97,6 +98,7 @@ def find_shortages(resources: Resources, memory_per_job: Iterable[int], store: P
             UsageError(
                 f"{size_text(resources.memory)} of memory are available, but one compiler needs up to"
                 f" {size_text(largest)}",
+                Code.OUT_OF_MEMORY,
                 hints=["close other programs, or lower `memory_per_job` in the recipe if the compiler needs less"],
             )
         )

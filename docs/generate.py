@@ -11,7 +11,7 @@ from pathlib import Path
 
 from docs.atlas.page import atlas_page
 from docs.scripts.build_fails import build_fails_page
-from docs.scripts.code_pages import cases_page, checks_page, exit_codes_page, store_page
+from docs.scripts.code_pages import cases_page, checks_page, errors_page, exit_codes_page, store_page
 from docs.scripts.command_page import cli_page
 from docs.scripts.flow import draw
 from docs.scripts.packages import with_packages
@@ -37,6 +37,7 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield reference / "extension-yaml.md", extension_page()
     yield reference / "cases-py.md", cases_page()
     yield reference / "checks.md", checks_page()
+    yield reference / "errors.md", errors_page()
     yield reference / "exit-codes.md", exit_codes_page()
     yield reference / "store.md", store_page()
     yield DOCS / "how-to" / "build-fails.md", build_fails_page()

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Torch
 from builder.proofs.static.stable_abi import SHIM
 from builder.wheelfile.archive import WheelFile
@@ -36,7 +36,9 @@ def measure(lib: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {"cpu": set(), "cuda": set()}
     for name, kind in _LIBRARIES.items():
         if not (lib / name).is_file() or (elf := read_elf(lib / name)) is None:
-            raise UsageError(f"{name} is missing; pass a torch wheel with CUDA or its torch/lib", where=str(lib))
+            raise UsageError(
+                f"{name} is missing; pass a torch wheel with CUDA or its torch/lib", Code.VALUE_INVALID, where=str(lib)
+            )
         found[kind].update(symbol for symbol in elf.defined if SHIM.fullmatch(symbol))
     found["cuda"] -= found["cpu"]
     return found
@@ -67,7 +69,9 @@ def _lib_folder(path: Path) -> Iterator[tuple[Torch, Path]]:
     if path.is_dir():
         version = re.search(r"__version__ = '(\d+\.\d+\.\d+)", (path.parent / "version.py").read_text())
         if version is None:
-            raise UsageError("the parent folder has no version.py with torch's version", where=str(path))
+            raise UsageError(
+                "the parent folder has no version.py with torch's version", Code.VALUE_INVALID, where=str(path)
+            )
         yield Torch.parse(version[1]), path
         return
     with tempfile.TemporaryDirectory(prefix="buildfarm-shims-") as folder, WheelFile(path) as wheel:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch
 from builder.matrix.config import Selection
 from builder.resources import own_gpus
@@ -265,13 +265,15 @@ def architectures(arch: list[str] | None) -> tuple[Arch, ...]:
     """
     texts = [part for text in arch or () for part in re.split(r"[,;\s]+", text) if part]
     if arch and not texts:
-        raise UsageError("no GPU architecture is given; write one such as 9.0 or 9.0+PTX", where="--arch")
+        raise UsageError(
+            "no GPU architecture is given; write one such as 9.0 or 9.0+PTX", Code.OPTION_MISSING, where="--arch"
+        )
     try:
         return tuple(
             sorted({arch for text in texts for arch in (_native() if text == "native" else [Arch.parse(text)])})
         )
     except UsageError as error:
-        raise UsageError(error.sentence, where="--arch", hints=error.hints) from None
+        raise UsageError(error.sentence, error.code, where="--arch", hints=error.hints) from None
 
 
 def _native() -> list[Arch]:
@@ -280,6 +282,7 @@ def _native() -> list[Arch]:
     if not found:
         raise UsageError(
             "`native` needs a GPU, but nvidia-smi finds no GPU on this machine",
+            Code.NO_GPU,
             hints=[
                 "name the architecture of the GPU that the wheel is for, such as `--arch 9.0`",
                 "`nvidia-smi --query-gpu=compute_cap --format=csv` must print a version such as 9.0 for each GPU",

@@ -25,7 +25,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.axes import new_axes
 from builder.commands.folders import open_store
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
 from builder.matrix.compat import Compat, and_list
@@ -175,6 +175,7 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
         version = f" {taken.version}" if taken else ""
         raise UsageError(
             f"a recipe for {name}{version} already exists",
+            Code.EXTENSION_EXISTS,
             where=str(place / RECIPE),
             hints=[
                 f"to build a different source, change `source` and `version` in {place / RECIPE}",

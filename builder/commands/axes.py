@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.current_environment import cuda_here, current_environment, python_here, torch_here
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
@@ -52,7 +52,9 @@ def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str
         except UsageError as error:
             if path.exists() or file or select.extensions:
                 raise
-            raise UsageError(error.sentence, where=error.where, hints=[_NAME_A_WHEEL, *error.hints]) from None
+            raise UsageError(
+                error.sentence, error.code, where=error.where, hints=[_NAME_A_WHEEL, *error.hints]
+            ) from None
     if not (select.torch or select.cuda or select.python):
         select = Selection((str(torch_here()),), (str(cuda_here()),), (str(python_here()),))
         source = f", as in the current environment ({current_environment().prefix})"
@@ -98,6 +100,7 @@ def _newest_torch(compat: Compat, cudas: list[Cuda], pythons: list[Python]) -> T
     wanted = ", ".join([*(f"CUDA {cuda}" for cuda in cudas), *(f"Python {python}" for python in pythons)])
     raise UsageError(
         f"no torch release has wheels for all of these: {wanted}",
+        Code.NO_SUCH_COMBINATION,
         hints=["pass fewer values of --cuda and --python; buildfarm chooses a value for an option that you omit"],
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.wheels.build_scripts.cuda_packages import torch_cuda
 
@@ -42,7 +42,9 @@ def current_environment() -> CurrentEnvironment:
     for site_packages in sorted((prefix / "lib").glob("python3*/site-packages")):
         return CurrentEnvironment(prefix, prefix / "bin" / "python", site_packages)
     raise UsageError(
-        "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment", where=str(prefix)
+        "VIRTUAL_ENV or CONDA_PREFIX names this folder, which is not a Python environment",
+        Code.NO_ENVIRONMENT,
+        where=str(prefix),
     )
 
 
@@ -59,7 +61,9 @@ def torch_here() -> Torch:
     here = current_environment()
     if not (version := installed_version(here.site_packages, "torch".__eq__)):
         raise UsageError(
-            f"--torch is not given, and the current environment has no torch ({here.prefix})", hints=[_NAME_THEM]
+            f"--torch is not given, and the current environment has no torch ({here.prefix})",
+            Code.NO_TORCH,
+            hints=[_NAME_THEM],
         )
     return Torch.parse(Version(version).base_version)
 
@@ -71,6 +75,7 @@ def cuda_here() -> Cuda:
     if not cuda:
         raise UsageError(
             f"--cuda is not given, and the torch of the current environment is not for CUDA ({here.prefix})",
+            Code.NO_TORCH,
             hints=[_NAME_THEM],
         )
     return Cuda.parse(cuda)

@@ -17,7 +17,7 @@ from builder import __version__
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
-from builder.errors import Exit, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.log import print_line
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
@@ -110,6 +110,7 @@ def run_doctor(options: DoctorOptions) -> Diagnosis:
     if not options.python and current.of_buildfarm and environment.torch is None:
         raise UsageError(
             f"no environment is active, and the environment of buildfarm has no torch ({current.prefix})",
+            Code.NO_ENVIRONMENT,
             hints=["activate the environment to judge, or name its Python: `buildfarm doctor --python env/bin/python`"],
         )
     return Diagnosis(environment, judge(Cures(environment, compat, options.torch_index)))
@@ -141,7 +142,7 @@ def read_machine(path: Path, compat: Compat) -> Machine:
             gpus.append(Gpu(name, gpu_named(name, compat)))
         except UsageError as error:
             hint = "write its compute capability, such as 8.9"
-            raise UsageError(error.sentence, where=document.where(("gpus", number)), hints=[hint]) from None
+            raise UsageError(error.sentence, error.code, where=document.where(("gpus", number)), hints=[hint]) from None
     return Machine(model.driver, tuple(gpus), described=True)
 
 

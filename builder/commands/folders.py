@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.store import RUN, Store, default_store
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store.
@@ -27,6 +27,7 @@ def open_store(root: Path | None, *, run: bool = True) -> Store:
     if found := _UNQUOTED.search(str(root)):
         raise UsageError(
             f"the path of the store contains {found[0]!r}, which breaks the ninja files that torch writes",
+            Code.PATH_NOT_USABLE,
             where=str(root),
             hints=[f"{hint}; only the path of the store has this limit"],
         )
@@ -35,7 +36,9 @@ def open_store(root: Path | None, *, run: bool = True) -> Store:
         if run:
             store.use(RUN)
     except OSError as error:
-        raise UsageError(f"cannot use this store: {error.strerror}", where=str(root), hints=[hint]) from None
+        raise UsageError(
+            f"cannot use this store: {error.strerror}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
+        ) from None
     return store
 
 
@@ -58,6 +61,7 @@ def check_output(folder: Path, option: str) -> None:
     except OSError as error:
         raise UsageError(
             f"cannot write wheels to this folder: {error.strerror}",
+            Code.PATH_NOT_USABLE,
             where=str(folder),
             hints=[f"name a different folder with `{option} DIR`"],
         ) from None

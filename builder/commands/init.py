@@ -16,7 +16,7 @@ from rich.markup import escape
 from builder.cli.options import JsonOption, NewMatrixOptions, architectures, examples
 from builder.cli.output import print_data
 from builder.commands.axes import new_axes
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.publish.terminal import to_text
 from builder.recipes.matrix_file import NewAxes, create_matrix
 from builder.recipes.new_extension import NewExtension, small_extension, wrapped_extension
@@ -75,6 +75,7 @@ def run_init(options: InitOptions) -> Started:
     if taken := [path for path in (*files, _MATRIX) if _exists(folder, path)]:
         raise UsageError(
             f"the folder already has {taken[0]}; `buildfarm init` does not overwrite files",
+            Code.FILE_EXISTS,
             where=str(folder.resolve()),
             hints=[
                 "the folder is a project of buildfarm: run `buildfarm build`"
@@ -100,6 +101,7 @@ def _cuda_file(folder: Path) -> Path | None:
     if len(found) > 1:
         raise UsageError(
             f"the folder has {len(found)} .cu files; `buildfarm init` makes an extension from one file",
+            Code.SOURCE_UNSUPPORTED,
             where=str(folder.resolve()),
             hints=["write a setup.py that compiles them, and run `buildfarm add .`"],
         )
@@ -113,6 +115,7 @@ def _name(text: str, *, given: bool) -> str:
     if known or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         raise UsageError(
             f"{text!r} cannot be the name of a Python package",
+            Code.VALUE_INVALID,
             hints=["pass `--name NAME`, with lower-case letters, digits and _ only"],
         )
     return name

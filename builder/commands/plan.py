@@ -11,7 +11,7 @@ import typer
 
 from builder.cli.options import ArchOption, JsonOption, MatrixOption, SelectOptions, architectures, examples
 from builder.cli.output import print_data
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.log import print_warning
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import read_plan
@@ -66,7 +66,7 @@ def plan(options: PlanOptions) -> None:
         )
 
         if options.select != Selection() or options.arch or options.explain or github:
-            raise UsageError("takes no options besides --matrix and --json", where="--new-torch")
+            raise UsageError("takes no options besides --matrix and --json", Code.OPTIONS_CONFLICT, where="--new-torch")
         found = new_torches(options.matrix)
         print_data(new_torch_json(found) if as_json else new_torch_text(found))
         return

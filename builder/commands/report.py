@@ -12,7 +12,7 @@ import typer
 from builder.cli.options import JsonOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
-from builder.errors import NothingSelectedError, UsageError
+from builder.errors import Code, NothingSelectedError, UsageError
 from builder.log import print_line
 from builder.publish.runs.markdown import report_markdown
 from builder.publish.runs.page import report_page
@@ -68,14 +68,17 @@ def report(options: ReportOptions) -> None:
     """Write a page about a run of `build` or `smoke`: results, checks, log excerpts, and a timeline."""
     run, out = options.run, options.out
     if run and options.all_runs:
-        raise UsageError(f"cannot be combined with the run {run}", where="--all")
+        raise UsageError(f"cannot be combined with the run {run}", Code.OPTIONS_CONFLICT, where="--all")
     if options.markdown and options.as_json:
-        raise UsageError("cannot be combined with --json", where="--markdown")
+        raise UsageError("cannot be combined with --json", Code.OPTIONS_CONFLICT, where="--markdown")
     opened = open_store(options.store, run=False)
     found = runs(opened)
     if not found:
         raise NothingSelectedError(
-            "no run is recorded in this store", where=str(opened.root), hints=["run `buildfarm build` or `smoke` first"]
+            "no run is recorded in this store",
+            Code.NO_RUN,
+            where=str(opened.root),
+            hints=["run `buildfarm build` or `smoke` first"],
         )
     chosen = report_of(found if options.all_runs else [find_run(found, run) if run else found[0]])
     if options.markdown:
@@ -125,6 +128,7 @@ def _build(build: BuildView) -> dict[str, Any]:
         "size": build.size or None,
         "objects": {"reused": build.cached[0], "all": build.cached[1]} if build.cached else None,
         "error": build.error or None,
+        "code": build.code or None,
         "hints": list(build.hints),
         "proofs": [proof.to_json() for proof in build.proofs],
         "cells": [_cell(cell) for cell in build.cells],

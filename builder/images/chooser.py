@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Mapping, Sequence
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.images.specs import NVIDIA_REPOSITORY, TOOLS_PYTHON, BuildImage, PythonSource, RuntimeImage
 from builder.matrix.axes import Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat
@@ -47,6 +47,7 @@ class ImageChooser:
             raise UsageError(
                 f"{system.name} has gcc {', '.join(map(str, system.gcc))}; torch {build.torch} with CUDA"
                 f" {build.cuda} needs gcc {gcc_range[0]} to {gcc_range[1]}",
+                Code.IMAGE_UNSUITABLE,
                 where=f"images, {base}",
                 hints=["name an image of a different distribution under `images:` in matrix.yaml"],
             )
@@ -70,6 +71,7 @@ class ImageChooser:
         if rule.toolkit.major != build.cuda.major:
             raise UsageError(
                 f"a toolkit of CUDA {rule.toolkit} cannot build for CUDA {build.cuda}: the major versions differ",
+                Code.IMAGE_UNSUITABLE,
                 where=f"images, {rule.image}",
                 hints=["narrow the pattern of `cells`, or name a different image for these cells"],
             )
@@ -114,6 +116,7 @@ class ImageChooser:
                 return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-base-{system.name}"
         raise UsageError(
             f"buildfarm knows no image of NVIDIA for CUDA {cuda}",
+            Code.IMAGE_UNKNOWN,
             where="images",
             hints=[f"under `images:` in matrix.yaml, set `runtime` to a base image for the cells of CUDA {cuda}"],
         )
@@ -130,6 +133,7 @@ class ImageChooser:
                 return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-devel-{system.name}", system
         raise UsageError(
             f"buildfarm knows no image of NVIDIA for CUDA {cuda} with gcc {gcc_range[0]} to {gcc_range[1]}",
+            Code.IMAGE_UNKNOWN,
             where="images",
             hints=[f"name a base image for the cells of CUDA {cuda} under `images:` in matrix.yaml"],
         )
@@ -144,6 +148,7 @@ class ImageChooser:
                 return PythonSource(python, None if image == base else self._pinned(image))
         raise UsageError(
             f"buildfarm knows no manylinux image that has Python {' or '.join(map(str, wanted))}",
+            Code.IMAGE_UNKNOWN,
             where="images",
             hints=["under `images:` in matrix.yaml, set `pythons` to an image that has this Python"],
         )
@@ -152,7 +157,11 @@ class ImageChooser:
         """The image to install the tools in; the base image if it has Pythons."""
         image = self._image_with(TOOLS_PYTHON, rule, platform)
         if image is None:  # an error in compat.yaml
-            raise UsageError(f"buildfarm knows no manylinux image that has Python {TOOLS_PYTHON}", where="compat.yaml")
+            raise UsageError(
+                f"buildfarm knows no manylinux image that has Python {TOOLS_PYTHON}",
+                Code.IMAGE_UNKNOWN,
+                where="compat.yaml",
+            )
         return PythonSource(TOOLS_PYTHON, self._pinned(image))
 
     def _image_with(self, python: Python, rule: ImageRule | None, platform: Platform) -> str | None:

@@ -20,7 +20,7 @@ from docker.errors import APIError, NotFound
 from docker.models.containers import Container as Handle
 from docker.types import DeviceRequest, Mount
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.images.engine_errors import SDK_ERRORS, reason, translate_sdk_errors
 from builder.images.network import shell_settings
 from builder.process import raise_if_interrupted
@@ -229,7 +229,7 @@ class Container:
                 self._handle.start()
         except MissingToolError as error:
             if self._gpus and isinstance(error.__cause__, APIError):
-                raise NoGpuError(_no_gpu_message(error.__cause__)) from error
+                raise NoGpuError(_no_gpu_message(error.__cause__), Code.NO_GPU) from error
             raise
 
     def _wait(self, reader: OutputReader, timeout: float | None) -> bool:

@@ -12,7 +12,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.images.chooser import ImageChooser
 from builder.images.specs import BuildImage, RuntimeImage
 from builder.matrix.axes import Cell
@@ -98,6 +98,7 @@ def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
     except OSError as error:
         raise UsageError(
             f"cannot write Dockerfiles: {error.strerror}",
+            Code.PATH_NOT_USABLE,
             where=str(folder),
             hints=["name a different folder with `--out DIR`"],
         ) from None
@@ -155,7 +156,9 @@ def _printed(value: object) -> object:
     if isinstance(value, Markup | Undefined):
         return value
     if _UNSAFE.search(str(value)):
-        raise UsageError(f"{str(value)[:200]!r} cannot be written into a Dockerfile", hints=["use plain text"])
+        raise UsageError(
+            f"{str(value)[:200]!r} cannot be written into a Dockerfile", Code.VALUE_INVALID, hints=["use plain text"]
+        )
     return Markup(str(value))  # noqa: S704 - the output is a Dockerfile: `>` stays `>`
 
 

@@ -17,7 +17,7 @@ from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import LogConfig
 
 from builder.build_log import log_size, text_since
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.images.container import OWNER_LABEL, Container, ContainerSpec
 from builder.images.engine_errors import (
     LOCAL_EXECUTOR_HINT,
@@ -60,6 +60,7 @@ class Engine:
         if shutil.which("docker") is None:
             return MissingToolError(
                 "there is no docker program on PATH",
+                Code.ENGINE_MISSING,
                 hints=[
                     "install Docker Engine 20.10 or newer (Debian: `apt-get install docker.io`)",
                     LOCAL_EXECUTOR_HINT,
@@ -70,17 +71,20 @@ class Engine:
         except SDK_ERRORS as error:
             return MissingToolError(
                 f"the Docker engine does not answer: {reason(error)}",
+                Code.ENGINE_NOT_ANSWERING,
                 where=self._context[1] or "docker",
                 hints=["run `systemctl start docker`, or set DOCKER_HOST to a running engine", LOCAL_EXECUTOR_HINT],
             )
         if api < OLDEST_API:
             return MissingToolError(
                 f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer",
+                Code.ENGINE_TOO_OLD,
                 hints=["install a newer Docker Engine", LOCAL_EXECUTOR_HINT],
             )
         if _output_of("docker", "buildx", "version") is None:
             return MissingToolError(
                 "the docker program has no buildx plugin",
+                Code.BUILDX_MISSING,
                 where="docker buildx version",
                 hints=[
                     "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
@@ -116,7 +120,9 @@ class Engine:
             self.pull(base)
         if found := self.image_id(self.local_name(base) or base):
             return found
-        raise MissingToolError("the image disappeared after its pull", where=base, hints=["run the command again"])
+        raise MissingToolError(
+            "the image disappeared after its pull", Code.IMAGE_NOT_FOUND, where=base, hints=["run the command again"]
+        )
 
     def pull(self, base: str, size: int | None = None) -> None:
         """Pull a base image from its registry or from the mirror; `size` is that of its layers, if it is known.
@@ -126,6 +132,7 @@ class Engine:
         if not self.may_pull:
             raise MissingToolError(
                 "this base image is not on this machine, and `--no-pull` forbids a pull",
+                Code.IMAGE_NOT_FOUND,
                 where=base,
                 hints=["run the command without `--no-pull`"],
             )
@@ -179,6 +186,7 @@ class Engine:
         if problem := self.problem():
             raise MissingToolError(
                 f"the Docker engine stopped answering while an image was built: {problem.sentence}",
+                Code.ENGINE_NOT_ANSWERING,
                 where=tag,
                 hints=[*problem.hints, f"the full output is in {log}"],
             )

@@ -11,7 +11,7 @@ import requests
 from docker.errors import APIError, DockerException
 
 from builder.diagnosis.known_errors import reports
-from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 
 #: Errors that the SDK raises, and those of the HTTP library below it that it lets through.
 SDK_ERRORS = (DockerException, requests.exceptions.RequestException)
@@ -44,7 +44,7 @@ def translate_sdk_errors(activity: str = "") -> Iterator[None]:
         hints = [LOCAL_EXECUTOR_HINT]
         if "bind source path does not exist" in sentence:
             hints.insert(0, OTHER_PATHS_HINT)
-        raise MissingToolError(sentence, where="docker", hints=hints) from error
+        raise MissingToolError(sentence, Code.ENGINE_REFUSED, where="docker", hints=hints) from error
 
 
 def reason(error: Exception) -> str:
@@ -68,6 +68,7 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
     if any(reports("disk-full", line) for line in lines):
         return BuildError(
             "the image could not be built: the disk of the Docker engine is full",
+            Code.DISK_FULL,
             stage="environment",
             log=log,
             where=tag,
@@ -76,19 +77,28 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
     if untrusted := next((line for line in lines if reports("untrusted", line)), ""):
         return MissingToolError(
             f"the image could not be built because a server's certificate is not trusted: {_without_step(untrusted)}",
+            Code.CERTIFICATE_NOT_TRUSTED,
             where=tag,
             hints=["set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA", *hints],
         )
     if message := _network_error(lines):
         return MissingToolError(
             f"the image could not be built because the network cannot be reached: {message}",
+            Code.NETWORK_UNREACHABLE,
             where=tag,
             hints=[
                 "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) and the proxy variables to hosts that a container can reach",
                 *hints,
             ],
         )
-    return BuildError(f"the image could not be built: {last}", stage="environment", log=log, where=tag, hints=hints)
+    return BuildError(
+        f"the image could not be built: {last}",
+        Code.IMAGE_BUILD_FAILED,
+        stage="environment",
+        log=log,
+        where=tag,
+        hints=hints,
+    )
 
 
 def _sentence(error: Exception, activity: str) -> str:

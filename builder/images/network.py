@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 
 #: Variables of uv, pip and HTTP clients that say where packages come from. Variables with paths of this machine
 #: (UV_FIND_LINKS, configuration files) are missing because a container does not have these paths.
@@ -73,6 +73,7 @@ def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path:
             return path.resolve()
     raise MissingToolError(
         "this machine has no CA bundle, so a container cannot verify package indexes",
+        Code.CERTIFICATE_NOT_TRUSTED,
         hints=["install ca-certificates, or set SSL_CERT_FILE to a bundle"],
     )
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 
 
 def _unreadable(kind: str, text: str, example: str) -> UsageError:
-    return UsageError(f"{text!r} is not a {kind}; write it like {example}")
+    return UsageError(f"{text!r} is not a {kind}; write it like {example}", Code.VALUE_INVALID)
 
 
 @dataclass(frozen=True, order=True)
@@ -159,7 +159,9 @@ class Cell:
         platform = Platform.LINUX_X86_64
         if len(parts) == 4:
             if parts[3] not in list(Platform):
-                raise UsageError(f"{parts[3]!r} is not a platform; the platforms are {', '.join(Platform)}")
+                raise UsageError(
+                    f"{parts[3]!r} is not a platform; the platforms are {', '.join(Platform)}", Code.VALUE_INVALID
+                )
             platform = Platform(parts[3])
         return cls(
             Torch.parse(parts[0].removeprefix("torch")),

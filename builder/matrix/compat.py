@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.facts.compat_table import Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
 from builder.matrix.facts.image_table import ImageFacts, ImageTable
@@ -72,7 +72,7 @@ class Compat:
         """
         parts = text.split(".")
         if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
-            raise UsageError(f"{text!r} is not a torch version; write it like 2.11 or 2.11.0")
+            raise UsageError(f"{text!r} is not a torch version; write it like 2.11 or 2.11.0", Code.VALUE_INVALID)
         if len(parts) == 2 and text in self._torch:
             return self._torch[text].releases
         if len(parts) == 3 and (wanted := Torch.parse(text)) in self.torches:
@@ -85,6 +85,7 @@ class Compat:
             near = min(self._torch, key=lambda s: abs(_order(s) - _order(series)))
         raise UsageError(
             f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}",
+            Code.VERSION_UNKNOWN,
             hints=UPDATE if _order(series) >= _order(self.torches[0].series) else (),
         )
 
@@ -100,6 +101,7 @@ class Compat:
             raise UsageError(
                 f"this version of buildfarm does not know CUDA {cuda}; the nearest is {near}, the newest"
                 f" {self.cudas[-1]}",
+                Code.VERSION_UNKNOWN,
                 hints=UPDATE,
             )
         return cuda
@@ -113,7 +115,8 @@ class Compat:
                 key=lambda p: (p.free_threaded != python.free_threaded, abs(p.minor - python.minor), p),
             )
             raise UsageError(
-                f"no torch release has wheels for Python {python}; the nearest Python with wheels is {near}"
+                f"no torch release has wheels for Python {python}; the nearest Python with wheels is {near}",
+                Code.VERSION_UNKNOWN,
             )
         return python
 
@@ -126,14 +129,16 @@ class Compat:
     def variant(self, torch: Torch, cuda: Cuda) -> VariantFacts:
         """Return the facts of a torch for one CUDA. Raises UsageError if there is no such wheel."""
         if why := self.why_not_cuda(torch, cuda):
-            raise UsageError(why.reason)
+            raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
         return self.torch(torch).variants[cuda]
 
     def toolkit(self, cuda: Cuda) -> ToolkitFacts:
         """Return the facts of a CUDA toolkit. Raises UsageError if compat.yaml has no row for it."""
         if cuda not in self._toolkits:
             known = and_list(sorted(self._toolkits))
-            raise UsageError(f"buildfarm's version table lists no toolkit of CUDA {cuda}; it lists {known}")
+            raise UsageError(
+                f"buildfarm's version table lists no toolkit of CUDA {cuda}; it lists {known}", Code.VERSION_UNKNOWN
+            )
         return self._toolkits[cuda]
 
     def official_archs(self, torch: Torch, cuda: Cuda, platform: Platform) -> tuple[Arch, ...]:

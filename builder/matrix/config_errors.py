@@ -9,7 +9,7 @@ from typing import TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.yaml_document import Document
 
 M = TypeVar("M", bound=BaseModel)
@@ -43,7 +43,9 @@ def validate(document: Document, model: type[M]) -> M:
         problems = [_problem(document, model, details) for details in error.errors(include_url=False)]
     problems.sort(key=lambda problem: problem[0])
     first, *others = [(where, sentence) for _, where, sentence in problems]
-    raise UsageError(first[1], where=first[0], hints=[f"also, {where}: {sentence}" for where, sentence in others])
+    raise UsageError(
+        first[1], Code.KEY_INVALID, where=first[0], hints=[f"also, {where}: {sentence}" for where, sentence in others]
+    )
 
 
 def key_path(key: Sequence[str | int]) -> str:

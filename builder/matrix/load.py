@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.gate.acceptance import Accept
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
@@ -164,6 +164,7 @@ def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
         if first is not recipe:
             raise UsageError(
                 f"two extensions are named {recipe.name}: {first.folder.name} and {recipe.folder.name}",
+                Code.EXTENSION_EXISTS,
                 where=str(matrix.path),
                 hints=[f"change `name` in the {RECIPE} of one of them"],
             )
@@ -173,6 +174,7 @@ def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
             raise UsageError(
                 f"`exclude[{i}].extension`: no extension is named {exclude.extension!r}"
                 + did_you_mean(exclude.extension, names),
+                Code.EXTENSION_UNKNOWN,
                 where=str(matrix.path),
             )
     return tuple(recipes)
@@ -224,4 +226,4 @@ def _within(document: Document, home: Path, text: str, key: Key, *, file: bool) 
 
 
 def _error_at(document: Document, key: Key, sentence: str) -> UsageError:
-    return UsageError(f"`{key_path(key)}`: {sentence}", where=document.where(key))
+    return UsageError(f"`{key_path(key)}`: {sentence}", Code.KEY_INVALID, where=document.where(key))

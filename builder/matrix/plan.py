@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from builder.errors import NothingSelectedError
+from builder.errors import Code, NothingSelectedError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.build_groups import GroupKey, RecipeRules
 from builder.matrix.compat import Compat
@@ -139,7 +139,9 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
     plan = Plan(tuple(builds), tuple(skips))
     if not plan.builds:
         reasons = [f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})" for s in summarise_skips(plan)[:3]]
-        raise NothingSelectedError("every selected cell is skipped", where=str(matrix.path), hints=reasons)
+        raise NothingSelectedError(
+            "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
+        )
     return plan
 
 

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from itertools import product
 from typing import TypeVar
 
-from builder.errors import NothingSelectedError, UsageError
+from builder.errors import Code, NothingSelectedError, UsageError
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot, and_list
 from builder.matrix.config import Matrix, Recipe, Selection
@@ -97,19 +97,22 @@ def _read(option: _Option, read: Callable[[str], A]) -> list[A]:
         try:
             values.append(read(text))
         except UsageError as error:
-            raise UsageError(error.sentence, where=f"{option.name} {text}", hints=error.hints) from None
+            raise UsageError(error.sentence, error.code, where=f"{option.name} {text}", hints=error.hints) from None
     return values
 
 
 def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, ...]:
     if not recipes:
-        raise NothingSelectedError("the matrix lists no extensions", hints=["add a folder under `extensions`"])
+        raise NothingSelectedError(
+            "the matrix lists no extensions", Code.NO_EXTENSION, hints=["add a folder under `extensions`"]
+        )
     known = {recipe.name: recipe for recipe in recipes}
     for name in names:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise UsageError(
                 f"no extension is named {name!r}" + (f"; did you mean `{near[0]}`?" if near else ""),
+                Code.EXTENSION_UNKNOWN,
                 where=f"--ext {name}",
                 hints=[f"the matrix has {and_list(sorted(known))}"],
             )
@@ -122,6 +125,7 @@ def _listed(matrix: Matrix, axis: str, listed: Sequence[Axis], selected: Sequenc
         if not any(value in listed for value in values):
             raise NothingSelectedError(
                 f"the matrix does not list {axis} {values[-1]}",
+                Code.NOT_IN_MATRIX,
                 where=f"{matrix.path}, `{axis}`",
                 hints=[f"add {values[-1]} under `{axis}`", f"the matrix lists {and_list(sorted(listed))}"],
             )
@@ -140,4 +144,4 @@ def _refuse_impossible(
     pairs = product((a for group in values_a for a in group), (b for group in values_b for b in group))
     reasons = [why_not(a, b) for a, b in pairs]
     if reasons and (first := reasons[0]) and all(reasons):
-        raise UsageError(first.reason, where=f"{option_a} {option_b}")
+        raise UsageError(first.reason, Code.NO_SUCH_COMBINATION, where=f"{option_a} {option_b}")

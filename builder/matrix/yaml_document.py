@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Characters that no value needs. A terminal acts on them, and no path and no argument can have the first of them.
@@ -65,6 +65,7 @@ def read_document(path: Path) -> Document:
     except FileNotFoundError:
         raise UsageError(
             "there is no such file; the command needs it, because it lists the extensions, torch, CUDA and Python",
+            Code.NO_MATRIX,
             where=str(path),
             hints=[
                 "`buildfarm init` starts a project from the only .cu file of the folder, or with an example that works",
@@ -73,13 +74,13 @@ def read_document(path: Path) -> Document:
             ],
         ) from None
     except IsADirectoryError:
-        raise UsageError("this is a folder, not a file", where=str(path)) from None
+        raise UsageError("this is a folder, not a file", Code.PATH_NOT_USABLE, where=str(path)) from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"this is not UTF-8 text (byte {error.start})", where=str(path)) from None
+        raise UsageError(f"this is not UTF-8 text (byte {error.start})", Code.YAML_INVALID, where=str(path)) from None
     except OSError as error:
-        raise UsageError(f"the file cannot be read: {error.strerror}", where=str(path)) from None
+        raise UsageError(f"the file cannot be read: {error.strerror}", Code.PATH_NOT_USABLE, where=str(path)) from None
     if len(text) > MAX_CHARACTERS:
-        raise UsageError(f"the file has more than {MAX_CHARACTERS} characters", where=str(path))
+        raise UsageError(f"the file has more than {MAX_CHARACTERS} characters", Code.YAML_TOO_LARGE, where=str(path))
     try:
         _check_depth(text, path)
         root = yaml.compose(text, Loader=_LOADER)
@@ -88,15 +89,17 @@ def read_document(path: Path) -> Document:
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         problem = " ".join(part for part in (error.problem, error.context) if part)
         if "nesting depth" in problem:  # libyaml reads ahead, and has a limit of its own
-            raise UsageError(_TOO_DEEP, where=where) from None
-        raise UsageError(f"this is not valid YAML: {problem}", where=where) from None
+            raise UsageError(_TOO_DEEP, Code.YAML_TOO_LARGE, where=where) from None
+        raise UsageError(f"this is not valid YAML: {problem}", Code.YAML_INVALID, where=where) from None
     except yaml.YAMLError as error:
         problem = str(error).splitlines()[0]
-        raise UsageError(f"this is not valid YAML: {problem}", where=str(path)) from None
+        raise UsageError(f"this is not valid YAML: {problem}", Code.YAML_INVALID, where=str(path)) from None
     reader = _Reader(path)
     data = reader.plain(root, ()) if root else {}
     if not isinstance(data, dict):
-        raise UsageError("the file must be a mapping of keys, such as `torch: [2.11]`", where=str(path))
+        raise UsageError(
+            "the file must be a mapping of keys, such as `torch: [2.11]`", Code.YAML_INVALID, where=str(path)
+        )
     return Document(path, data, reader.positions)
 
 
@@ -108,7 +111,7 @@ def _check_depth(text: str, path: Path) -> None:
             depth += 1
             if depth > MAX_DEPTH:
                 line = event.start_mark.line + 1 if event.start_mark else 1
-                raise UsageError(_TOO_DEEP, where=f"{path}:{line}")
+                raise UsageError(_TOO_DEEP, Code.YAML_TOO_LARGE, where=f"{path}:{line}")
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
 
@@ -125,11 +128,13 @@ class _Reader:
     def plain(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401  # text, list, mapping or None
         self._values += 1
         if self._values > MAX_VALUES:
-            raise UsageError(f"the file has more than {MAX_VALUES} values", where=self._where(node))
+            raise UsageError(
+                f"the file has more than {MAX_VALUES} values", Code.YAML_TOO_LARGE, where=self._where(node)
+            )
         if isinstance(node, yaml.ScalarNode):
             return None if node.tag == _NULL and not node.style else self._text(node)
         if any(node is outer for outer in self._open):
-            raise UsageError("an alias is inside the value it refers to", where=self._where(node))
+            raise UsageError("an alias is inside the value it refers to", Code.YAML_INVALID, where=self._where(node))
         self._open.append(node)
         try:
             if isinstance(node, yaml.SequenceNode):
@@ -146,11 +151,15 @@ class _Reader:
         mapping: dict[Hashable, Any] = {}
         for name_node, value_node in node.value:
             if not isinstance(name_node, yaml.ScalarNode):
-                raise UsageError("a key must be plain text", where=self._where(name_node))
+                raise UsageError("a key must be plain text", Code.YAML_INVALID, where=self._where(name_node))
             name = self._text(name_node)
             if name in mapping:
                 first = self.positions[(*key, name)][0]
-                raise UsageError(f"key `{name}` is given twice, first on line {first}", where=self._where(name_node))
+                raise UsageError(
+                    f"key `{name}` is given twice, first on line {first}",
+                    Code.YAML_INVALID,
+                    where=self._where(name_node),
+                )
             self._record(name_node, (*key, name))
             mapping[name] = self.plain(value_node, (*key, name))
         return mapping
@@ -158,9 +167,13 @@ class _Reader:
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
         if len(text) > MAX_VALUE:
-            raise UsageError(f"a value has more than {MAX_VALUE} characters", where=self._where(node))
+            raise UsageError(
+                f"a value has more than {MAX_VALUE} characters", Code.YAML_TOO_LARGE, where=self._where(node)
+            )
         if control := _CONTROL.search(text):
-            raise UsageError(f"a value has the control character {control[0]!r}", where=self._where(node))
+            raise UsageError(
+                f"a value has the control character {control[0]!r}", Code.YAML_INVALID, where=self._where(node)
+            )
         return text
 
     def _record(self, node: yaml.Node, key: Key) -> None:

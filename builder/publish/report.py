@@ -93,6 +93,7 @@ def _entry(result: BuildResult) -> dict[str, Any]:
         "archs": [str(arch) for arch in result.build.archs],
         "status": "failed" if result.exit else "built",
         "error": str(problem) if problem else None,
+        "code": problem.code if problem else None,
         "hints": list(problem.hints) if problem else [],
     }
     if result.stored:

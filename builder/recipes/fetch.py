@@ -10,7 +10,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, Source
 from builder.untrusted.masking import mask_credentials
 from builder.wheels.sources.git import resolve_revision
@@ -59,7 +59,9 @@ def parse_reference(text: str) -> Reference:
         path, _, revision = remote[3].partition("@")
         if remote[1] in ("https", "http", "ssh", "file"):
             return GitReference(f"{remote[1]}://{remote[2]}{path}", revision, subdirectory)
-        raise UsageError(f"{remote[1]!r} is not a supported kind of URL", where=text, hints=_HINTS)
+        raise UsageError(
+            f"{remote[1]!r} is not a supported kind of URL", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS
+        )
     if secure := re.fullmatch(r"([\w.-]+@[\w.-]+:[^@]+)(?:@(.+))?", address):
         return GitReference(secure[1], secure[2] or "", subdirectory)
     if Path(text).is_dir():
@@ -73,14 +75,18 @@ def parse_reference(text: str) -> Reference:
 
 def _project(text: str) -> ProjectReference:
     if "/" in text or text.startswith("."):
-        raise UsageError("there is no such folder", where=text, hints=_HINTS)
+        raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=text, hints=_HINTS)
     try:
         wanted = Requirement(text)
     except InvalidRequirement:
-        raise UsageError("this is not a project, a git repository or a folder", where=text, hints=_HINTS) from None
+        raise UsageError(
+            "this is not a project, a git repository or a folder", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS
+        ) from None
     exact = [each.version for each in wanted.specifier if each.operator == "==" and "*" not in each.version]
     if wanted.extras or wanted.marker or wanted.url or len(wanted.specifier) != len(exact) or len(exact) > 1:
-        raise UsageError("the version must be exact", where=text, hints=[f"pass {wanted.name}==VERSION", *_HINTS])
+        raise UsageError(
+            "the version must be exact", Code.VALUE_INVALID, where=text, hints=[f"pass {wanted.name}==VERSION", *_HINTS]
+        )
     return ProjectReference(wanted.name, *exact or [""])
 
 
@@ -132,12 +138,13 @@ def _pin_sdist(reference: ProjectReference) -> SdistSource:
         location = locate_sdist(reference.project, reference.version)
     except UsageError as error:
         hints = [*error.hints, "if the project publishes no source distribution, name its git repository: https://…"]
-        raise UsageError(error.sentence, where=error.where, hints=hints) from None
+        raise UsageError(error.sentence, error.code, where=error.where, hints=hints) from None
     try:
         version = reference.version or str(parse_sdist_filename(location.name)[1])
     except InvalidSdistFilename:
         raise UsageError(
             f"the newest file of the project has no readable version: {location.name}",
+            Code.PACKAGE_NOT_FOUND,
             where=reference.project,
             hints=[f"pass {reference.project}==VERSION"],
         ) from None

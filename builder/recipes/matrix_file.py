@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.config import Matrix
 from builder.matrix.yaml_document import read_document
@@ -81,6 +81,7 @@ def add_extension(path: Path, extension: str) -> None:
     if after != {**before, "extensions": [*listed, extension]}:
         raise UsageError(
             "`extensions` has a form that buildfarm cannot extend",
+            Code.KEY_INVALID,
             where=str(path),
             hints=[f"add this line under `extensions`: - {extension}"],
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.recipes.host_functions import Function, plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
 
@@ -154,7 +154,12 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
 def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> NewExtension:
     functions, refused = read_functions(text)
     if not functions:
-        raise UsageError("the file has no function that can become an op", where=source, hints=_ways_out(text, refused))
+        raise UsageError(
+            "the file has no function that can become an op",
+            Code.SOURCE_UNSUPPORTED,
+            where=source,
+            hints=_ways_out(text, refused),
+        )
     function_ops = ops_of(functions)
     ops = [_Op.of_function(op) for op in function_ops]
     binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
@@ -231,6 +231,7 @@ def read_record(wheel: Path) -> Record:
         if not any(name.endswith(f".dist-info/{FILE}") for name in archive.names):
             raise UsageError(
                 f"buildfarm did not build this wheel: it has no record of its build ({FILE})",
+                Code.RECORD_MISSING,
                 where=str(wheel),
                 hints=["`buildfarm verify WHEEL` judges any wheel, and `buildfarm smoke WHEEL` tests it"],
             )
@@ -239,6 +240,7 @@ def read_record(wheel: Path) -> Record:
         except (JsonError, BuildfarmError) as error:
             raise UsageError(
                 f"the wheel has no {FILE} that this version of buildfarm can read",
+                Code.RECORD_UNREADABLE,
                 where=str(wheel),
                 hints=["run the version of buildfarm that built the wheel"],
             ) from error

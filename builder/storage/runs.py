@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.store import Store, write_atomic
 from builder.timeline.timeline import Timeline
 from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text
@@ -150,5 +150,5 @@ def find_run(found: Sequence[Run], name: str) -> Run:
     matches = [run for run in found if run.id.startswith(name)]
     if len(matches) != 1:
         problem = "several runs have an id that begins with this text" if matches else "no run has this id"
-        raise UsageError(problem, where=name, hints=["`buildfarm store history` lists the runs"])
+        raise UsageError(problem, Code.NO_RUN, where=name, hints=["`buildfarm store history` lists the runs"])
     return matches[0]

@@ -22,7 +22,7 @@ from typing import IO, Self
 
 from packaging.tags import parse_tag
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 
 #: What zipfile and the decompressors raise for a damaged archive, besides OSError. RuntimeError: an encrypted file;
@@ -117,7 +117,7 @@ class WheelContents(ABC):
         return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
 
     def _damaged(self, sentence: str) -> DamagedWheelError:
-        return DamagedWheelError(sentence, where=str(self.path))
+        return DamagedWheelError(sentence, Code.WHEEL_DAMAGED, where=str(self.path))
 
 
 class WheelFile(WheelContents):

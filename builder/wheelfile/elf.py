@@ -19,7 +19,7 @@ from elftools.common.exceptions import ELFError
 from elftools.construct.lib.container import Container
 from elftools.elf.elffile import ELFFile
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 
 MAGIC = b"\x7fELF"
@@ -101,7 +101,9 @@ def elf_faults(path: Path | str) -> Iterator[None]:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError("the ELF file is damaged: its dynamic section cannot be read", where=str(path)) from error
+        raise UsageError(
+            "the ELF file is damaged: its dynamic section cannot be read", Code.LIBRARY_DAMAGED, where=str(path)
+        ) from error
 
 
 def _read(elf: ELFFile) -> Elf | None:

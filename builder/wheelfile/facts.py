@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
 from builder.wheelfile.elf import MAGIC, read_elf
@@ -172,7 +172,7 @@ def _check_name(wheel: Path) -> None:
     try:
         parse_wheel_filename(wheel.name)
     except ValueError as error:
-        raise UsageError("this is not the file name of a wheel", where=wheel.name) from error
+        raise UsageError("this is not the file name of a wheel", Code.WHEEL_NAME_INVALID, where=wheel.name) from error
 
 
 def _check_project(archive: WheelContents) -> None:
@@ -181,6 +181,7 @@ def _check_project(archive: WheelContents) -> None:
     if canonicalize_name(stem.rsplit("-", 1)[0]) != project:
         raise UsageError(
             f"the file is named for {project} {version}, but the metadata is in {archive.dist_info}",
+            Code.WHEEL_MISLABELLED,
             where=str(archive.path),
             hints=["if the file was renamed, run `buildfarm relabel WHEEL`"],
         )
@@ -191,6 +192,7 @@ def _requires_dist(wheel: WheelContents) -> tuple[str, ...]:
     if any(len(line) > MAX_REQUIREMENT for line in lines):
         raise UsageError(
             f"METADATA of the wheel has a Requires-Dist of more than {MAX_REQUIREMENT} characters",
+            Code.WHEEL_DAMAGED,
             where=str(wheel.path),
         )
     return lines
@@ -199,9 +201,11 @@ def _requires_dist(wheel: WheelContents) -> tuple[str, ...]:
 def _header(archive: WheelContents, name: str) -> str:
     value = archive.metadata.get(name)
     if not value:
-        raise UsageError(f"METADATA of the wheel has no {name}", where=str(archive.path))
+        raise UsageError(f"METADATA of the wheel has no {name}", Code.WHEEL_DAMAGED, where=str(archive.path))
     if len(value) > MAX_NAME:
-        raise UsageError(f"{name} in METADATA has more than {MAX_NAME} characters", where=str(archive.path))
+        raise UsageError(
+            f"{name} in METADATA has more than {MAX_NAME} characters", Code.WHEEL_DAMAGED, where=str(archive.path)
+        )
     return str(value)
 
 
@@ -218,7 +222,7 @@ def _libraries(archive: WheelContents) -> tuple[Library, ...]:
                 library = read_library(name, copy)
             except UsageError as error:
                 where = f"{archive.path.name}: {name}"
-                raise UsageError(error.sentence, where=where, hints=error.hints) from error
+                raise UsageError(error.sentence, error.code, where=where, hints=error.hints) from error
             if library is not None:
                 found.append(library)
     return tuple(found)

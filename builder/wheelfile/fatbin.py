@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 from builder.wheelfile.elf import GPU_SECTION, elf_faults, open_elf
 
@@ -123,5 +123,6 @@ def _read(stream: BinaryIO, start: int, size: int) -> bytes:
 def _unknown() -> UsageError:
     return UsageError(
         "the GPU code has an unknown layout, so its architectures cannot be read",
+        Code.LIBRARY_DAMAGED,
         hints=("the file is damaged, or its CUDA toolkit is newer than buildfarm: check with `cuobjdump --list-elf`",),
     )

@@ -12,6 +12,7 @@ from typing import IO
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 
+from builder.errors import Code
 from builder.wheelfile import limits
 from builder.wheelfile.archive import DamagedWheelError, WheelContents
 
@@ -28,7 +29,9 @@ class InstalledWheel(WheelContents):
         self.path = dist_info  # until the tags are read
         for name in ("RECORD", "WHEEL", "METADATA"):
             if not (dist_info / name).is_file() or (dist_info / name).stat().st_size > limits.MAX_DIST_INFO:
-                raise DamagedWheelError(f"the .dist-info folder has no usable {name}", where=str(dist_info))
+                raise DamagedWheelError(
+                    f"the .dist-info folder has no usable {name}", Code.WHEEL_DAMAGED, where=str(dist_info)
+                )
         self.names = tuple(name for name in [*self._rows, f"{self._info}/RECORD"] if (self._site / name).is_file())
         self.path = Path(self._filename())
 

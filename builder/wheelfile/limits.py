@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import IO
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 
 #: Files and folders of an archive.
 MAX_MEMBERS = 200_000
@@ -55,7 +55,11 @@ def check_file_list(archive: Path, opened: IO[bytes] | None = None) -> None:
     with nullcontext(opened) if opened else archive.open("rb") as stream:
         end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # the only way to ask before reading the list
     if end and end[zipfile._ECD_SIZE] > MAX_FILE_LIST:  # type: ignore[attr-defined]
-        raise UsageError(f"the list of files in this archive is larger than {MAX_FILE_LIST} bytes", where=archive.name)
+        raise UsageError(
+            f"the list of files in this archive is larger than {MAX_FILE_LIST} bytes",
+            Code.ARCHIVE_UNSAFE,
+            where=archive.name,
+        )
 
 
 def path_fault(name: str) -> str:

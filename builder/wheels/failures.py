@@ -10,7 +10,7 @@ from builder.diagnosis.first_error import FirstError, clean, first_error, is_mes
 from builder.diagnosis.hints import hints_for
 from builder.diagnosis.known_errors import reports
 from builder.diagnosis.setup_script import SetupFacts
-from builder.errors import DISK_HINT, BuildError
+from builder.errors import DISK_HINT, BuildError, Code
 from builder.matrix.compat import and_list
 from builder.matrix.config import Recipe
 from builder.wheels.job import CompileJob
@@ -89,6 +89,7 @@ def changed_packages(job: CompileJob, changes: Sequence[str]) -> BuildError:
     more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
     return BuildError(
         f"the source changed the packages of its build environment: {', '.join(changes[:3])}{more}",
+        Code.ENVIRONMENT_CHANGED,
         stage="compile",
         log=job.log,
         hints=[

@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from builder.build_log import log_size, text_since
-from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.gate.system.confinement import confined, weakness
 from builder.log import print_warning
 from builder.matrix.axes import AbiClass, Cuda, Python
@@ -292,6 +292,7 @@ class LocalExecutor:
         if problem := torch_mismatch(environment.site_packages, str(build.cuda)):
             raise MissingToolError(
                 problem,
+                Code.PACKAGE_DIFFERS,
                 hints=["set `torch_index` in matrix.yaml to an index of torch's CUDA variants"],
             )
         return environment

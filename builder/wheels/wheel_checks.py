@@ -16,7 +16,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
-from builder.errors import BuildError
+from builder.errors import BuildError, Code
 from builder.matrix.config import RECIPE, Recipe, name_pattern, version_pattern
 from builder.records.cuda_sources import CudaSources
 from builder.wheelfile.archive import WheelFile
@@ -58,6 +58,7 @@ def other_identity(job: CompileJob, name: str, version: Version) -> BuildError |
         return None
     return BuildError(
         f"the source makes a wheel with {' and '.join(differences)}",
+        Code.VERSION_DIFFERS,
         stage="verify",
         log=job.log,
         where=str(recipe.folder / RECIPE),
@@ -120,6 +121,7 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str, *
         switch = switches[0] if switches else "the variable that turns this off"
         raise BuildError(
             f"the wheel was not built here: no compiler was called, and the wheel contains {libraries[0]}",
+            Code.NOT_BUILT_HERE,
             stage="verify",
             log=job.log,
             where=wheel.name,

@@ -1,4 +1,4 @@
-"""Pages made of docstrings and tables of the code: cases.py, checks, exit codes, the store."""
+"""Pages made of docstrings and tables of the code: cases.py, checks, errors, exit codes, the store."""
 
 from __future__ import annotations
 
@@ -112,13 +112,29 @@ def exit_codes_page() -> str:
         "Exit codes",
         "Scripts may rely on these numbers. If several builds fail, the exit code is the largest of their codes.",
         table(["code", "name", "meaning"], rows),
-        "Each error is one sentence on stderr. The sentence names the file, key or package that the error is about. "
-        "Lines that start with `hint:` say what to do next. With `--json`, an error that stops the command is also on "
-        'stdout, as `{"errors": [{"error", "where", "hints"}]}`. A traceback means an error in buildfarm itself.',
+        "[Errors](errors.md) have a code too, which says what is wrong.",
         "The exit code does not show which checks ran. A script that requires a check, such as `gpu-values`, must read "
         "its verdict from `dist/report.json` or from the output of `smoke --json`. `smoke` exits with 0 for a wheel "
         "without a recipe if the wheel imports, although no op was called. It exits with 1 if a case names an op that "
         "does not exist.",
+    )
+
+
+def errors_page() -> str:
+    """The codes of errors and their meanings, from the comments of `Code` in builder/errors.py."""
+    text = (Path(builder.__file__).parent / "errors.py").read_text(encoding="utf-8")
+    rows = [[code(value), meaning] for meaning, value in re.findall(r'#: (.+)\n    [A-Z_]+ = "([a-z-]+)"', text)]
+    return page(
+        "Errors",
+        "An error is one sentence on stderr, after its code in brackets. The sentence names the file, key or package "
+        "that the error is about. Lines that start with `hint:` say what to do next.",
+        "```text\nerror[git-missing]: https://git.example/ops.git: git is not on PATH\n  hint: install git\n```",
+        "Scripts may rely on the codes, and not on the sentences. With `--json`, an error that stops the command is "
+        'also on stdout, as `{"errors": [{"code", "error", "where", "hints"}]}`. `report.json` has the code of each '
+        "failed build. A traceback means an error in buildfarm itself.",
+        table(["code", "meaning"], rows),
+        "[Exit codes](exit-codes.md) are for scripts that only need to know whether a command succeeded. [When a build "
+        "fails](../how-to/build-fails.md) lists the messages of other programs that buildfarm recognizes.",
     )
 
 

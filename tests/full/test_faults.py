@@ -106,7 +106,7 @@ def test_a_toolkit_that_is_not_there(farm: Farm, tmp_path: Path) -> None:
     assert ran.code == 4, ran.all
     assert "Traceback" not in ran.all
     # Six builds want it, one sentence says it; a machine that lacks Pythons as well is told of those too.
-    assert ran.err.count("error: no CUDA 12.1 toolkit on this machine") == 1, ran.err
+    assert ran.err.count("error[toolkit-missing]: no CUDA 12.1 toolkit on this machine") == 1, ran.err
     others = [line for line in ran.err.splitlines() if line.startswith("error:") and "CUDA 12.1" not in line]
     assert all("Python" in line for line in others), ran.err
     said = " ".join(ran.err.split())

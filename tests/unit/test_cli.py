@@ -21,6 +21,7 @@ from builder.commands.building.build import BuildOptions, BuildOutcome
 from builder.errors import (
     BuildError,
     BuildfarmError,
+    Code,
     Exit,
     MissingToolError,
     NothingSelectedError,
@@ -125,20 +126,17 @@ def test_a_wrong_command_line_exits_with_2_and_starts_nothing(arguments: tuple[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        (("plan", "--torch", "2.99"), "this version of buildfarm does not know torch 2.99"),
-        (("plan", "--nonsense"), "the command line is not valid"),
-    ],
+    ("arguments", "code"),
+    [(("plan", "--torch", "2.99"), "version-unknown"), (("plan", "--nonsense"), "command-line-invalid")],
     ids=["wrong value", "unknown option"],
 )
-def test_with_json_a_usage_error_is_also_data(arguments: tuple[str, ...], error: str, call: Call, matrix: Path) -> None:
-    code, out, err = call(*arguments, "--matrix", matrix, "--json")
-    assert code == Exit.USAGE
+def test_with_json_a_usage_error_is_also_data(arguments: tuple[str, ...], code: str, call: Call, matrix: Path) -> None:
+    exit_code, out, err = call(*arguments, "--matrix", matrix, "--json")
+    assert exit_code == Exit.USAGE
     assert err
     (entry,) = json.loads(out)["errors"]
-    assert set(entry) == {"error", "where", "hints"}
-    assert error in entry["error"]
+    assert set(entry) == {"code", "error", "where", "hints"}
+    assert entry["code"] == code
 
 
 def test_plan_as_text_and_as_json(call: Call, matrix: Path) -> None:
@@ -161,7 +159,7 @@ def test_native_means_the_gpus_of_this_machine(
     monkeypatch.setenv("PATH", str(tmp_path))
     code, out, err = call("plan", "--matrix", matrix, "--arch", "native")
     assert (code, out) == (Exit.USAGE, "")
-    assert "error: --arch: `native` needs a GPU, but nvidia-smi finds no GPU on this machine" in err
+    assert "error[no-gpu]: --arch: `native` needs a GPU, but nvidia-smi finds no GPU on this machine" in err
     assert "hint: name the architecture" in err
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\n[ $1 = --query-gpu=index,compute_cap ] && printf '0, 9.0\\n1, 8.6\\n2, 9.0\\n'\n")
@@ -181,15 +179,35 @@ def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> Non
 @pytest.mark.parametrize(
     ("outcome", "code", "message"),
     [
-        (BuildfarmError("it broke", hints=["repair it"]), 1, "error: it broke\n  hint: repair it"),
-        (BuildError("it broke", stage="fetch"), 1, "error: it broke"),
-        (UsageError("a typo", where="matrix.yaml: torch"), 2, "error: matrix.yaml: torch: a typo"),
-        (NothingSelectedError("nothing"), 3, "error: nothing"),
-        (MissingToolError("no nvcc"), 4, "error: no nvcc"),
-        (PreflightError([UsageError("one"), MissingToolError("two")]), 4, "error: one\nerror: two\n2 problems"),
-        (PreflightError([MissingToolError("one"), UsageError("two")]), 4, "error: one\nerror: two\n2 problems"),
+        (
+            BuildfarmError("it broke", Code.DISK_FULL, hints=["repair it"]),
+            1,
+            "error[disk-full]: it broke\n  hint: repair it",
+        ),
+        (BuildError("it broke", stage="fetch"), 1, "error[fetch-failed]: it broke"),
+        (
+            UsageError("a typo", Code.KEY_INVALID, where="matrix.yaml: torch"),
+            2,
+            "error[key-invalid]: matrix.yaml: torch: a typo",
+        ),
+        (NothingSelectedError("nothing", Code.NO_WHEEL), 3, "error[no-wheel]: nothing"),
+        (MissingToolError("no nvcc", Code.TOOLKIT_MISSING), 4, "error[toolkit-missing]: no nvcc"),
+        (
+            PreflightError([UsageError("one", Code.VALUE_INVALID), MissingToolError("two", Code.TOOLKIT_MISSING)]),
+            4,
+            "error[value-invalid]: one\nerror[toolkit-missing]: two\n2 problems",
+        ),
+        (
+            PreflightError([MissingToolError("one", Code.TOOLKIT_MISSING), UsageError("two", Code.VALUE_INVALID)]),
+            4,
+            "error[toolkit-missing]: one\nerror[value-invalid]: two\n2 problems",
+        ),
         (KeyboardInterrupt(), 130, "interrupted; finished builds are kept"),
-        (OSError(errno.ENOSPC, "No space left on device", "/store/x"), 1, "error: the disk is full (/store/x)"),
+        (
+            OSError(errno.ENOSPC, "No space left on device", "/store/x"),
+            1,
+            "error[disk-full]: the disk is full (/store/x)",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else "",
 )
@@ -216,7 +234,11 @@ def test_a_bug_of_buildfarm_keeps_its_traceback(call: Call, monkeypatch: pytest.
     [
         pytest.param([replace(FAILED, error=None)], 0, id="no error"),
         pytest.param([replace(FAILED, error=None), FAILED], 1, id="one failed"),
-        pytest.param([FAILED, replace(FAILED, error=MissingToolError("no torch"))], 4, id="the highest code counts"),
+        pytest.param(
+            [FAILED, replace(FAILED, error=MissingToolError("no torch", Code.TOOLKIT_MISSING))],
+            4,
+            id="the highest code counts",
+        ),
     ],
 )
 def test_the_exit_code_is_that_of_the_worst_build(
@@ -231,8 +253,11 @@ def test_with_json_stdout_has_only_data(call: Call, monkeypatch: pytest.MonkeyPa
     code, out, err = call("build", "--json")
     assert code == 1
     (entry,) = json.loads(out)["builds"]
-    assert (entry["status"], entry["error"], entry["hints"]) == ("failed", "a.cu:3: error", ["look"])
-    assert err == f"building\nerror: {BUILD}: a.cu:3: error\n  hint: look\n"
+    assert (entry["status"], entry["code"], entry["error"], entry["hints"]) == (
+        *("failed", "compile-failed", "a.cu:3: error"),
+        ["look"],
+    )
+    assert err == f"building\nerror[compile-failed]: {BUILD}: a.cu:3: error\n  hint: look\n"
 
 
 def test_the_options_reach_run_build(call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

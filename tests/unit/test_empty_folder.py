@@ -105,7 +105,9 @@ def folder(tmp_path: Path, environment: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def message(out: str, err: str) -> str:
     """The error without its hints and without what uv said, else the first line of the output."""
-    if error := re.search(r"^error: (.*?)(?=\n  hint: |\nwarning: |: Because |\Z)", err, re.MULTILINE | re.DOTALL):
+    if error := re.search(
+        r"^error\[[a-z-]+\]: (.*?)(?=\n  hint: |\nwarning: |: Because |\Z)", err, re.MULTILINE | re.DOTALL
+    ):
         return " ".join(error[1].split())
     return (out or err).splitlines()[0]
 

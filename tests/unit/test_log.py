@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
+import builder
 from builder import log
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.log import Verbosity, print_error, print_line, print_warning
 
 ODD = r"std::vector<int>[0] of [red]x[/red] [bold] :warning: C:\path\ "
@@ -30,11 +32,11 @@ def test_messages_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
 def test_text_is_printed_unchanged(output: io.StringIO) -> None:
     print_line(ODD)
     print_warning(ODD)
-    print_error(UsageError(ODD, where="[tool.x]", hints=[ODD]))
+    print_error(UsageError(ODD, Code.VALUE_INVALID, where="[tool.x]", hints=[ODD]))
     assert output.getvalue().splitlines() == [
         ODD,
         f"warning: {ODD}",
-        f"error: [tool.x]: {ODD}",
+        f"error[value-invalid]: [tool.x]: {ODD}",
         f"  hint: {ODD}",
     ]
 
@@ -48,13 +50,25 @@ def test_a_long_line_stays_one_line(output: io.StringIO) -> None:
     ("who", "about"), [((), ""), (("a-1.0",), "a-1.0: "), (("a-1.0", "b-1.0", "c-1.0"), "a-1.0 and 2 more: ")]
 )
 def test_an_error_names_the_stopped_builds_and_its_hints(who: tuple[str, ...], about: str, output: io.StringIO) -> None:
-    print_error(MissingToolError("no nvcc", where="CUDA_HOME", hints=["set it", "install one"]), who=who)
-    assert output.getvalue() == f"error: {about}CUDA_HOME: no nvcc\n  hint: set it\n  hint: install one\n"
+    print_error(
+        MissingToolError("no nvcc", Code.TOOLKIT_MISSING, where="CUDA_HOME", hints=["set it", "install one"]), who=who
+    )
+    assert (
+        output.getvalue() == f"error[toolkit-missing]: {about}CUDA_HOME: no nvcc\n  hint: set it\n  hint: install one\n"
+    )
+
+
+def test_each_code_is_that_of_an_error() -> None:
+    package = Path(builder.__file__).parent
+    code = "".join(path.read_text(encoding="utf-8") for path in package.rglob("*.py"))
+    assert [each.name for each in Code if f"Code.{each.name}" not in code] == []
+    assert list(Code) == sorted(Code, key=str)
+    assert all(each.name == each.replace("-", "_").upper() for each in Code)
 
 
 def test_quiet_prints_warnings_and_errors_only(output: io.StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "verbosity", Verbosity(quiet=True))
     print_line("hello")
     print_warning("careful")
-    print_error(UsageError("wrong"))
-    assert output.getvalue() == "warning: careful\nerror: wrong\n"
+    print_error(UsageError("wrong", Code.VALUE_INVALID))
+    assert output.getvalue() == "warning: careful\nerror[value-invalid]: wrong\n"

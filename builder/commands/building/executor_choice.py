@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.errors import BuildfarmError, MissingToolError
+from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.images.chooser import ImageChooser
 from builder.images.registry.lock import lock_path, read_lock
 from builder.images.registry.reference import read_mirrors
@@ -94,6 +94,7 @@ def _neither(not_here: Sequence[BuildfarmError], problems: Sequence[BuildfarmErr
     hints = [hint for problem in (*problems, *not_here) for hint in problem.hints if "--executor" not in hint]
     return MissingToolError(
         f"neither this machine nor a container can compile these builds. This machine: {here}. Container: {container}",
+        Code.NO_EXECUTOR,
         hints=[
             *dict.fromkeys(hints),
             "pass `--image NAME` with a base image that is on this machine",

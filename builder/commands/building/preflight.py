@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from builder.diagnosis.setup_script import read_setup_script
-from builder.errors import BuildfarmError, UsageError, raise_problems
+from builder.errors import BuildfarmError, Code, UsageError, raise_problems
 from builder.matrix.config import RECIPE, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.recipes.inspection.metadata import read_metadata
@@ -71,7 +71,11 @@ def _syntax_errors(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
         except (SyntaxError, ValueError) as error:
             line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
             sentence = error.msg if isinstance(error, SyntaxError) else str(error)
-            found.append(UsageError(f"Python cannot parse this file: {sentence}", where=f"{recipe.cases}{line}"))
+            found.append(
+                UsageError(
+                    f"Python cannot parse this file: {sentence}", Code.CASES_UNREADABLE, where=f"{recipe.cases}{line}"
+                )
+            )
     return found
 
 
@@ -86,6 +90,7 @@ def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
             found.append(
                 UsageError(
                     f"the recipe has version {recipe.stated_version}, and setup.py or pyproject.toml has {stated}",
+                    Code.VERSION_DIFFERS,
                     where=str(recipe.folder / RECIPE),
                     hints=[f"set `version: {stated}` in {RECIPE}, or correct the version of the source"],
                 )

@@ -27,7 +27,7 @@ from builder.commands.cases.summary import summary_json, summary_text
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
 from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
-from builder.errors import BuildfarmError, MissingToolError, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import Drafts
 from builder.log import print_line
 from builder.matrix.axes import Cell
@@ -98,10 +98,14 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
     recipes = selected_recipes(load_recipes(matrix), options.select)
     if options.out and len(recipes) != 1:
         raise UsageError(
-            "name exactly one extension with --ext NAME: the file holds the cases of one extension", where="--out"
+            "name exactly one extension with --ext NAME: the file holds the cases of one extension",
+            Code.OPTION_MISSING,
+            where="--out",
         )
     if options.out and options.out.exists():
-        raise UsageError("the file exists; `buildfarm cases` does not overwrite files", where=str(options.out))
+        raise UsageError(
+            "the file exists; `buildfarm cases` does not overwrite files", Code.FILE_EXISTS, where=str(options.out)
+        )
     store = open_store(options.store)
     store.clear_abandoned()
     downloads, pull = not options.no_python_downloads, not options.no_pull
@@ -111,7 +115,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
         target = _target(recipe, finder, store, options.dist)
         cell, drafts = _drafted(target, cells, options.executor, store)
         if drafts.error:
-            raise BuildfarmError(f"no cases can be drafted: {drafts.error}", where=recipe.name)
+            raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.GATE_STOPPED, where=recipe.name)
         yield _written(recipe, target, cell, drafts, options.out)
 
 
@@ -127,6 +131,7 @@ def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> S
     if not names:
         raise NothingSelectedError(
             "the extension has no wheel yet, and a draft needs a wheel",
+            Code.NO_WHEEL,
             where=recipe.name,
             hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
         )
@@ -145,7 +150,7 @@ def _drafted(
     target: SmokeTarget, cells: Callable[[str], CellEnvironments], wanted: str, store: Store
 ) -> tuple[Cell, Drafts]:
     """Draft in the newest cell that this machine provides; `cells` creates the cells of an executor."""
-    problem = MissingToolError("no cell of this wheel is available", where=target.wheel.name)
+    problem = MissingToolError("no cell of this wheel is available", Code.NO_CELL_HERE, where=target.wheel.name)
     for cell in sorted(target.cells, reverse=True):
         executor = wanted
         if wanted == "auto":
@@ -165,7 +170,7 @@ def _drafted(
             problem = error
             continue
         if isinstance(drafts, str):
-            raise BuildfarmError(drafts, where=target.wheel.name)
+            raise BuildfarmError(drafts, Code.GATE_STOPPED, where=target.wheel.name)
         return cell, drafts
     raise problem
 
@@ -180,5 +185,5 @@ def _written(recipe: Recipe, target: SmokeTarget, cell: Cell, drafts: Drafts, ou
     try:
         write_atomic(file.absolute(), text.encode())
     except OSError as error:
-        raise UsageError(f"cannot write this file: {error.strerror}", where=str(file)) from None
+        raise UsageError(f"cannot write this file: {error.strerror}", Code.PATH_NOT_USABLE, where=str(file)) from None
     return CasesResult(name, wheel, cell, drafts, file, "", cases)

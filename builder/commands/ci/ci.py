@@ -11,7 +11,7 @@ import typer
 
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.publish.ci.shards import Scope, shards_json
@@ -69,6 +69,7 @@ def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:
         if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
             raise UsageError(
                 "`buildfarm ci` did not write this file, and does not overwrite it",
+                Code.FILE_EXISTS,
                 where=str(path),
                 hints=["rename or delete the file, and run `buildfarm ci` again"],
             )

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.matrix.axes import Arch
 
 #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
@@ -67,7 +67,9 @@ def gpu_models(texts: Sequence[str]) -> tuple[str, ...]:
                 raise ValueError
             Arch.parse(f"{digits[:-1]}.{digits[-1:]}")
         except (ValueError, UsageError):
-            raise UsageError(f"{model!r} is not a GPU model", where="--prove-on", hints=["write sm_80,sm_90"]) from None
+            raise UsageError(
+                f"{model!r} is not a GPU model", Code.VALUE_INVALID, where="--prove-on", hints=["write sm_80,sm_90"]
+            ) from None
     return tuple(dict.fromkeys(models))
 
 
@@ -97,7 +99,11 @@ def remote_options(
     models = gpu_models(prove_on or ())
     if not scheduler:
         if models:
-            raise UsageError("GPU models are for workers; name their scheduler with `--scheduler`", where="--prove-on")
+            raise UsageError(
+                "GPU models are for workers; name their scheduler with `--scheduler`",
+                Code.OPTION_MISSING,
+                where="--prove-on",
+            )
         return None
     require_dask()
     from builder.commands.distributed.security import check_address  # noqa: PLC0415 - imports Dask
@@ -111,5 +117,6 @@ def require_dask() -> None:
     if find_spec("distributed") is None:
         raise MissingToolError(
             "the package `distributed` is not installed; it is needed for builds on several machines",
+            Code.PACKAGE_MISSING,
             hints=["install buildfarm with it: `pip install 'buildfarm[dask]'`"],
         )

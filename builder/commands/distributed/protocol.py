@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder import __version__
-from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError, PreflightError, UsageError
+from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError, PreflightError, UsageError
 from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
 from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of
@@ -228,6 +228,7 @@ class Failure:
 
     kind: str
     sentence: str
+    code: Code
     where: str = ""
     hints: tuple[str, ...] = ()
     stage: str = ""
@@ -242,26 +243,29 @@ class Failure:
         """The data of an error; of several errors, one sentence with all of them."""
         if isinstance(error, PreflightError):
             hints = tuple(dict.fromkeys(hint for problem in error.problems for hint in problem.hints))
-            return cls("MissingToolError", "; ".join(map(str, error.problems)), hints=hints, machine=machine)
+            return cls(
+                "MissingToolError", "; ".join(map(str, error.problems)), error.code, hints=hints, machine=machine
+            )
         if isinstance(error, BuildError):
-            told = (error.sentence, error.where, error.hints, error.stage, error.excerpt)
+            told = (error.sentence, error.code, error.where, error.hints, error.stage, error.excerpt)
             return cls("BuildError", *told, machine=machine, log=str(error.log or ""))
         kind = next(name for name, known in _KINDS.items() if isinstance(error, known))
-        return cls(kind, error.sentence, error.where, error.hints, machine=machine)
+        return cls(kind, error.sentence, error.code, error.where, error.hints, machine=machine)
 
     @classmethod
     def of_os_error(cls, error: OSError) -> Failure:
         """The data of what the system refused on a worker."""
         place = str(error.filename or "")
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return cls("BuildfarmError", "the disk of the worker is full", place, (DISK_HINT,), machine=True)
-        return cls("BuildfarmError", str(error.strerror or error), place, machine=True)
+            full = "the disk of the worker is full"
+            return cls("BuildfarmError", full, Code.DISK_FULL, place, (DISK_HINT,), machine=True)
+        return cls("BuildfarmError", str(error.strerror or error), Code.PATH_NOT_USABLE, place, machine=True)
 
     def error(self, log: Path | None = None) -> BuildfarmError:
         """The error again; `log` is the client's copy of the log."""
         if self.kind == "BuildError":
             hints = [hint.replace(self.log, str(log)) if self.log and log else hint for hint in self.hints]
             return BuildError(
-                self.sentence, stage=self.stage, log=log, where=self.where, hints=hints, excerpt=self.excerpt
+                self.sentence, self.code, stage=self.stage, log=log, where=self.where, hints=hints, excerpt=self.excerpt
             )
-        return _KINDS[self.kind](self.sentence, where=self.where, hints=self.hints)
+        return _KINDS[self.kind](self.sentence, self.code, where=self.where, hints=self.hints)

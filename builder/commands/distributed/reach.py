@@ -13,7 +13,7 @@ from distributed.comm.core import FatalCommClosedError
 from distributed.comm.core import connect as connect_comm
 from distributed.security import Security
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 
 #: Seconds for one attempt to connect.
 CONNECT_SECONDS = 10.0
@@ -48,11 +48,13 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
             comm = await connect_comm(address, timeout=CONNECT_SECONDS, **arguments)  # type: ignore[no-untyped-call]
             comm.abort()
     except FatalCommClosedError as error:
-        raise RefusedError(_refusal(error), where=address, hints=[TLS_HINT]) from None
+        raise RefusedError(_refusal(error), Code.SCHEDULER_REFUSED, where=address, hints=[TLS_HINT]) from None
     except TimeoutError:
         raise _silent(address) from None
     except OSError as error:
-        raise UnreachableError(_reason(address, error), where=address, hints=_hints(address)) from None
+        raise UnreachableError(
+            _reason(address, error), Code.SCHEDULER_UNREACHABLE, where=address, hints=_hints(address)
+        ) from None
 
 
 async def connect(address: str, security: Security) -> Client:
@@ -71,7 +73,10 @@ async def connect(address: str, security: Security) -> Client:
 def _silent(address: str) -> UnreachableError:
     """The error for a program that accepts connections and does not answer."""
     return UnreachableError(
-        f"the scheduler does not answer within {CONNECT_SECONDS:.0f} s", where=address, hints=_hints(address)
+        f"the scheduler does not answer within {CONNECT_SECONDS:.0f} s",
+        Code.SCHEDULER_UNREACHABLE,
+        where=address,
+        hints=_hints(address),
     )
 
 

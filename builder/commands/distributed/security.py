@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import dask
 from distributed.security import Security
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 
 #: The page that says why, and how certificates are made.
 TRUST_HINT = "docs/explanation/trust.md says what a worker's scheduler and clients can do"
@@ -29,12 +29,14 @@ def check_address(address: str, *, plain_tcp: bool, option: str) -> str:
     if not complete or rest:
         raise UsageError(
             f"{address!r} is not the address of a scheduler",
+            Code.VALUE_INVALID,
             where=option,
             hints=["write tls://HOST:PORT, tcp://HOST:PORT"],
         )
     if parts.scheme == "tcp" and not is_loopback(str(parts.hostname)) and not plain_tcp:
         raise UsageError(
             f"{address} is not encrypted, and everyone who reaches its port could run programs on the workers",
+            Code.NOT_ENCRYPTED,
             where=option,
             hints=[
                 "use tls:// with certificates; " + TRUST_HINT,
@@ -66,12 +68,14 @@ def security_for(address: str, role: str = "client") -> Security:
         if not file:
             raise MissingToolError(
                 f"the connection needs a certificate, and Dask's configuration has no distributed.comm.tls.{name}",
+                Code.CERTIFICATE_NOT_USABLE,
                 where=address,
                 hints=[f"set {variable}, or write the setting into a file of Dask's configuration"],
             )
         if not Path(file).is_file():
             raise MissingToolError(
                 f"the file {file}, which Dask's setting distributed.comm.tls.{name} names, does not exist",
+                Code.CERTIFICATE_NOT_USABLE,
                 where=address,
                 hints=[f"correct {variable}"],
             )
@@ -80,6 +84,8 @@ def security_for(address: str, role: str = "client") -> Security:
         security.get_connection_args(role)  # type: ignore[no-untyped-call]
     except (OSError, ValueError) as error:  # also ssl.SSLError
         raise MissingToolError(
-            f"the certificates of Dask's configuration cannot be used: {error}", where=address
+            f"the certificates of Dask's configuration cannot be used: {error}",
+            Code.CERTIFICATE_NOT_USABLE,
+            where=address,
         ) from None
     return security

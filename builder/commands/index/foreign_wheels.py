@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import BuildfarmError, Code, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
@@ -50,6 +50,7 @@ class ForeignWheels:
         if _SDIST.search(urlsplit(text).path):
             raise UsageError(
                 "this is a source distribution, and this command builds nothing",
+                Code.NOT_A_WHEEL,
                 where=text,
                 hints=["`buildfarm build SOURCE` builds a wheel of a source distribution"],
             )
@@ -60,11 +61,11 @@ class ForeignWheels:
         elif Path(text).is_dir():
             wheels = sorted(Path(text).glob("*.whl")) or sorted(Path(text).glob("files/*/*/*.whl"))  # or an index
             if not wheels:
-                raise UsageError("this folder contains no wheel", where=text)
+                raise UsageError("this folder contains no wheel", Code.NO_WHEEL, where=text)
             yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
         elif text.endswith(".whl") or "/" in text:
             if not Path(text).is_file():
-                raise UsageError("there is no such file", where=text)
+                raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
             yield ForeignWheel(Path(text), "a file")
         else:
             yield from self._of_index(text)

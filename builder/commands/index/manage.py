@@ -15,7 +15,7 @@ from packaging.version import Version
 
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
-from builder.errors import Exit, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.log import print_warning
 from builder.publish.index.entry import Entry
 from builder.publish.index.integrity import IndexCheck, abandoned_files, check_index
@@ -102,7 +102,7 @@ def status(index: IndexArgument, project: ProjectArgument, status: StatusArgumen
     """Set the status of a project, which installers may print (PEP 792)."""
     repository, name = open_index(index), canonicalize_name(project)
     if not repository.entries(name):
-        raise UsageError("the index has no such project", where=project)
+        raise UsageError("the index has no such project", Code.PROJECT_UNKNOWN, where=project)
     repository.set_status(name, Status(str(status), reason))
 
 
@@ -111,7 +111,10 @@ def open_index(place: str) -> Repository:
     objects = open_objects(place)
     if not objects.names("records") and not objects.names("pending"):
         raise UsageError(
-            "this place contains no index", where=place, hints=[f"`buildfarm publish --to {place}` makes an index"]
+            "this place contains no index",
+            Code.NO_INDEX,
+            where=place,
+            hints=[f"`buildfarm publish --to {place}` makes an index"],
         )
     return Repository(objects)
 
@@ -125,14 +128,14 @@ def find_wheels(repository: Repository, what: str) -> list[Entry]:
     except InvalidRequirement:
         requirement = None
     if requirement is None or not str(requirement.specifier).startswith("=="):
-        raise UsageError("pass the file name of a wheel, or NAME==VERSION", where=what)
+        raise UsageError("pass the file name of a wheel, or NAME==VERSION", Code.VALUE_INVALID, where=what)
     found = [
         entry
         for entry in repository.entries(canonicalize_name(requirement.name))
         if requirement.specifier.contains(entry.version, prereleases=True)
     ]
     if not found:
-        raise UsageError("the index has no such wheel", where=what)
+        raise UsageError("the index has no such wheel", Code.WHEEL_NOT_IN_INDEX, where=what)
     return sorted(found, key=lambda entry: entry.filename)
 
 

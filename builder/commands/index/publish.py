@@ -17,7 +17,7 @@ from builder.commands.building.published_builds import PublishedBuilds
 from builder.commands.folders import new_index, open_store
 from builder.commands.index.verification import Verification
 from builder.commands.smoke.failed_builds import unpublished_builds
-from builder.errors import BuildfarmError, Exit, NothingSelectedError, UsageError, raise_problems
+from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.hashing import sha256_of
 from builder.log import print_error
 from builder.matrix.axes import Cell
@@ -146,7 +146,9 @@ def _publish(
     """Publish wheels; return the URL of the index for pip and uv, empty for a bucket, and what was done."""
     if to.startswith(("http://", "https://")):
         if matrix:
-            raise UsageError("a server gets no plan of a matrix; leave out the option", where="--matrix")
+            raise UsageError(
+                "a server gets no plan of a matrix; leave out the option", Code.OPTIONS_CONFLICT, where="--matrix"
+            )
         server = IndexServer(to)
         return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
     plans, recipes = plans_of(matrix), recipes_of(matrix)
@@ -193,6 +195,7 @@ def publish_wheels(
     if not wheels:
         raise NothingSelectedError(
             "there is no wheel to publish",
+            Code.NO_WHEEL,
             hints=["run `buildfarm build` first, or name the wheels: `buildfarm publish WHEEL --to index`"],
         )
     verification = Verification(store, recipes)
@@ -242,7 +245,7 @@ def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], requir
 
 def _proofs(wheel: Path, store: Store) -> list[Proof]:
     if not wheel.is_file():
-        raise UsageError("there is no such file", where=str(wheel))
+        raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(wheel))
     sha256 = sha256_of(wheel)
     return merged(store.proofs(sha256), proofs_beside(wheel, sha256))
 

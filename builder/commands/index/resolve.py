@@ -20,7 +20,7 @@ from packaging.version import Version
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.commands.current_environment import cuda_here, python_here, torch_here
-from builder.errors import Exit, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
@@ -211,7 +211,7 @@ def _commands(reader: IndexReader, wheel: Entry, target: Target, compat: Compat)
 
 def _glibc(text: str) -> tuple[int, int]:
     if not (match := re.fullmatch(r"(\d+)\.(\d+)", text)):
-        raise UsageError(f"{text!r} is not a glibc version; write it like 2.31", where="--glibc")
+        raise UsageError(f"{text!r} is not a glibc version; write it like 2.31", Code.VALUE_INVALID, where="--glibc")
     return int(match[1]), int(match[2])
 
 

@@ -14,7 +14,7 @@ import typer
 
 from builder.cli.options import examples
 from builder.commands.folders import open_store
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line, print_warning
 from builder.matrix.models.fields import parse_size
 from builder.publish.index.bar import levels_of
@@ -91,7 +91,11 @@ def serve(
     """
     app, run = _server()
     if (tls_cert is None) != (tls_key is None):
-        raise UsageError("a certificate and its key belong together; name both or none", where="--tls-cert, --tls-key")
+        raise UsageError(
+            "a certificate and its key belong together; name both or none",
+            Code.OPTION_MISSING,
+            where="--tls-cert, --tls-key",
+        )
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None
     if tls:
         run.check_tls(*tls)
@@ -136,6 +140,7 @@ def _server() -> tuple[ModuleType, ModuleType]:
     except ImportError as error:
         raise MissingToolError(
             f"`serve` needs a package that is not installed ({error.name})",
+            Code.PACKAGE_MISSING,
             hints=["in the clone of buildfarm, run `pip install '.[serve]'`"],
         ) from None
     return app, run

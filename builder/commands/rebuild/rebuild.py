@@ -32,7 +32,7 @@ from builder.commands.rebuild.rebuild_checks import (
     recorded_recipe,
     with_recorded_parts,
 )
-from builder.errors import BuildfarmError, Exit, UsageError
+from builder.errors import BuildfarmError, Code, Exit, UsageError
 from builder.formats import BUILD_FORMAT
 from builder.hashing import sha256_of
 from builder.log import print_line, set_verbosity
@@ -83,7 +83,7 @@ def rebuild(options: RebuildOptions) -> None:
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if not (options.verify or options.out):
-        raise UsageError("nothing to do: pass --verify or --out DIR", where="rebuild")
+        raise UsageError("nothing to do: pass --verify or --out DIR", Code.OPTION_MISSING, where="rebuild")
     result = run_rebuild(options)
     if options.verify or options.as_json:
         print_data(rebuild_json(result) if options.as_json else rebuild_text(result))
@@ -105,7 +105,10 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     check_pins(record.toolchain.packages, str(options.wheel))
     if options.out and options.out.resolve() == options.wheel.resolve().parent:
         raise UsageError(
-            "the new wheel would overwrite the original wheel", where="--out", hints=["name a different folder"]
+            "the new wheel would overwrite the original wheel",
+            Code.FILE_EXISTS,
+            where="--out",
+            hints=["name a different folder"],
         )
     if options.matrix or MATRIX.exists():
         matrix = load_matrix(options.matrix or MATRIX)

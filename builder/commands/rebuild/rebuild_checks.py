@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_warning
 from builder.matrix.config import MATRIX, GitSource, Matrix, Recipe, SdistSource
 from builder.matrix.load import load_recipes, recipe_of
@@ -43,6 +43,7 @@ def find_recipe(record: Record, matrix: Matrix) -> Recipe:
     if recipe is None:
         raise UsageError(
             f"the wheel was built from the extension {name!r}, which this matrix does not list",
+            Code.EXTENSION_UNKNOWN,
             where=str(matrix.path),
             hints=["name the matrix.yaml that lists the extension with `--matrix FILE`"],
         )
@@ -60,6 +61,7 @@ def recorded_recipe(record: Record, wheel: Path) -> Recipe:
     if record.source.origin is None or missing:
         raise UsageError(
             f"the wheel does not contain all that it was built from; missing: {', '.join(missing)}",
+            Code.RECORD_INCOMPLETE,
             where=str(wheel),
             hints=["run the command in the folder of the recipe's matrix.yaml, or pass `--matrix FILE`"],
         )
@@ -105,6 +107,7 @@ def check_source(record: Record, recipe: Recipe, cache: Path) -> None:
     if differing:
         raise MissingToolError(
             f"the source or the recipe differs from the wheel's record: {', '.join(differing)}",
+            Code.RECORD_DIFFERS,
             where=str(recipe.folder),
             hints=[
                 "restore the recorded recipe and source, or pass the matrix.yaml that lists them with `--matrix`",
@@ -124,7 +127,11 @@ def check_toolchain(recorded: Toolchain, here: Toolchain) -> None:
     if differing:
         details = "; ".join(_difference(old, new, part) for part in sorted(differing))
         hints = dict.fromkeys(_how_to_restore(part, old.get(part)) for part in sorted(differing))
-        raise MissingToolError(f"the toolchain differs from the one that built the wheel: {details}", hints=list(hints))
+        raise MissingToolError(
+            f"the toolchain differs from the one that built the wheel: {details}",
+            Code.RECORD_DIFFERS,
+            hints=list(hints),
+        )
 
 
 def with_recorded_parts(here: Toolchain, recorded: Toolchain) -> Toolchain:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuildfarmError, NothingSelectedError
+from builder.errors import BuildfarmError, Code, NothingSelectedError
 from builder.hashing import sha256_of
 from builder.proof import Verdict
 from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text, texts
@@ -38,6 +38,7 @@ def _failed(
             kind(
                 f"{what}, because the last `buildfarm build` {'refused the wheel' if 'wheel' in entry else 'failed'}:"
                 f" {_reason(entry)}",
+                Code.NO_WHEEL,
                 where=text(entry["build"]),
                 hints=[*texts(entry["hints"]), f"the report of this build is {report}"],
             )

@@ -48,7 +48,7 @@ from builder.commands.smoke.cells import cell_environments
 from builder.commands.smoke.kept import Kept, outcome_of
 from builder.commands.smoke.smoke_here import smoke_here
 from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
-from builder.errors import Exit, MissingToolError, UsageError
+from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Answer, Outcome
 from builder.gate.pack import pack_file
@@ -159,7 +159,9 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     if (options.here or options.pack) and options.executor is SmokeExecutor.DOCKER:
         raise UsageError(
-            "cannot be combined with --here or --pack, which start no container", where="--executor docker"
+            "cannot be combined with --here or --pack, which start no container",
+            Code.OPTIONS_CONFLICT,
+            where="--executor docker",
         )
     matrix = options.matrix or MATRIX
     if options.pack:
@@ -186,7 +188,7 @@ def _refuse_others(context: typer.Context, option: str, reason: str, allowed: fr
         if parameter.name not in allowed and _is_given(context, str(parameter.name))
     ]
     if ignored:
-        raise UsageError(f"cannot be combined with {and_list(ignored)}: {reason}", where=option)
+        raise UsageError(f"cannot be combined with {and_list(ignored)}: {reason}", Code.OPTIONS_CONFLICT, where=option)
 
 
 def _is_given(context: typer.Context, parameter: str) -> bool:
@@ -198,7 +200,9 @@ def _exit(results: Sequence[SmokeResult]) -> Exit:
     """The exit code of a run; raises MissingToolError when no check ran."""
     verdicts = {proof.verdict for result in results for proof in result.proofs}
     if verdicts == {Verdict.NOT_RUN}:
-        raise MissingToolError("no check could run in any of the cells", hints=["the output above gives the reasons"])
+        raise MissingToolError(
+            "no check could run in any of the cells", Code.NO_CELL_HERE, hints=["the output above gives the reasons"]
+        )
     failed = any(proof.verdict is Verdict.FAILED for result in results for proof in result.all_proofs)
     return Exit.FAILED if failed else Exit.OK
 
@@ -310,12 +314,14 @@ def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:
     recipes = selected_recipes(load_recipes(load_matrix(matrix)), select)
     if len(recipes) != 1 or not select.extensions:
         raise UsageError(
-            "name exactly one extension with --ext NAME: the file holds the cases of one extension", where="--pack"
+            "name exactly one extension with --ext NAME: the file holds the cases of one extension",
+            Code.OPTION_MISSING,
+            where="--pack",
         )
     try:
         return pack_file(target, spec_of(recipes[0], 0), recipes[0].cases)
     except OSError as error:
-        raise UsageError(f"cannot write this file: {error.strerror}", where=str(target)) from None
+        raise UsageError(f"cannot write this file: {error.strerror}", Code.PATH_NOT_USABLE, where=str(target)) from None
 
 
 def smoke_text(results: Sequence[SmokeResult]) -> str:

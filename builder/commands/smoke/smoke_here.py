@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
 from builder.commands.smoke.smoke_targets import selected_recipes
-from builder.errors import BuildfarmError, MissingToolError, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.outcome import FAILED, Answer
 from builder.log import print_line
 from builder.matrix.axes import Cell, Cuda, Python, Torch
@@ -33,10 +33,14 @@ def smoke_here(matrix: Path, select: Selection) -> list[SmokeResult]:
     installed = [recipe for recipe in recipes if versions[recipe.name]]
     for name in select.extensions:
         if not versions[name]:
-            raise NothingSelectedError(f"{name} is not installed in this environment", where=str(environment.prefix))
+            raise NothingSelectedError(
+                f"{name} is not installed in this environment", Code.PACKAGE_MISSING, where=str(environment.prefix)
+            )
     if not installed:
         raise NothingSelectedError(
-            "no extension of the matrix is installed in this environment", where=str(environment.prefix)
+            "no extension of the matrix is installed in this environment",
+            Code.PACKAGE_MISSING,
+            where=str(environment.prefix),
         )
     # The gate runs for a minute, so a CPU build of torch is reported before it. The gate reports a missing torch.
     if (environment.site_packages / "torch" / "version.py").is_file() and not torch_cuda(environment.site_packages):
@@ -65,7 +69,7 @@ def _run_gate(environment: CurrentEnvironment, recipe: Recipe) -> Answer:
         if isinstance(answer, str):
             output = log.read_text(errors="replace").strip().splitlines()
             sentence = answer.removesuffix(f"; the full output is in {log}")  # the log is deleted with its folder
-            raise BuildfarmError(f"{recipe.name}: {sentence}", hints=output[-3:])
+            raise BuildfarmError(f"{recipe.name}: {sentence}", Code.GATE_STOPPED, hints=output[-3:])
     return answer
 
 
@@ -75,7 +79,7 @@ def _cell_of(answer: Answer) -> Cell:
     if "torch" not in where:
         failures = (outcome.reason for outcome in answer.outcomes if outcome.verdict == FAILED)
         reason = next(failures, "the gate stopped before it imported torch")
-        raise MissingToolError(f"torch cannot be imported in this environment: {reason}", where="--here")
+        raise MissingToolError(f"torch cannot be imported in this environment: {reason}", Code.NO_TORCH, where="--here")
     release = str(where["torch"]).partition("+")[0]
     python = ".".join(str(where["python"]).split(".")[:2])
     cuda = str(where.get("cuda") or "")
@@ -87,6 +91,7 @@ def _cell_of(answer: Answer) -> Cell:
 def _cpu_build(torch: str) -> UsageError:
     return UsageError(
         f"{torch} is a CPU build, so it matches no cell: every cell has CUDA",
+        Code.NO_TORCH,
         where="--here",
         hints=[
             "run `buildfarm smoke --ext NAME --pack gate.pyz`, then `python gate.pyz` here, which works with any torch"

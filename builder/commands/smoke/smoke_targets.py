@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.smoke.failed_builds import failed_build
-from builder.errors import BuildfarmError, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
 from builder.log import print_warning
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
@@ -66,6 +66,7 @@ class TargetFinder:
                 raise failed
             raise NothingSelectedError(
                 "there is no wheel for any of the selected cells",
+                Code.NO_WHEEL,
                 where="" if wheels else str(dist),
                 hints=[
                     "select other cells with --torch, --cuda and --python"
@@ -116,7 +117,7 @@ class TargetFinder:
             return [self._from_file(download_wheel(text, cache=self.cache).path)]
         if text.endswith(".whl") or "/" in text:
             if not Path(text).is_file():
-                raise UsageError("there is no such file", where=text)
+                raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
             return [self._from_file(Path(text))]
         name, version = exact_version(text)
         recipe = self._recipe_of(name)
@@ -191,6 +192,7 @@ def recipe_for(name: str, recipes: Sequence[Recipe], select: Selection) -> Recip
     if select.extensions:
         raise UsageError(
             f"the wheel is of {name}, but no --ext names {name}",
+            Code.OPTIONS_CONFLICT,
             where=" ".join(f"--ext {each}" for each in select.extensions),
             hints=["pass --ext exactly once; the cases of this extension then run on every wheel"],
         )
@@ -208,7 +210,11 @@ def selected_recipes(recipes: Sequence[Recipe], select: Selection) -> list[Recip
     by_name = {recipe.name: recipe for recipe in recipes}
     for name in select.extensions:
         if name not in by_name:
-            raise UsageError(f"no extension is named {name!r}{did_you_mean(name, list(by_name))}", where="--ext")
+            raise UsageError(
+                f"no extension is named {name!r}{did_you_mean(name, list(by_name))}",
+                Code.EXTENSION_UNKNOWN,
+                where="--ext",
+            )
     return [recipe for recipe in recipes if not select.extensions or recipe.name in select.extensions]
 
 
@@ -225,6 +231,7 @@ def with_imports(recipe: Recipe, facts: WheelFacts) -> Recipe:
     if not packages | modules:
         raise UsageError(
             "the wheel contains no Python package to import",
+            Code.WHEEL_WITHOUT_MODULE,
             where=facts.filename,
             hints=["write a recipe with `imports`"],
         )

@@ -14,7 +14,7 @@ import typer
 from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
-from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.gate.system.sizes import size_text
 from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
@@ -73,7 +73,7 @@ def add(
     """
     set_verbosity(quiet=quiet, verbose=False)
     if not torch and not every:
-        raise UsageError("name a torch release, such as 2.11, or write --all")
+        raise UsageError("name a torch release, such as 2.11, or write --all", Code.OPTION_MISSING)
     opened = open_store(store)
     added = add_inventories(torch or (), opened, every=every, cudas=cuda or ())
     shelf = shelf_of(opened)
@@ -94,7 +94,9 @@ def export(file: FileArgument, store: StoreOption = None, as_json: JsonOption = 
     """Write all inventories of the store to one file."""
     shelf = shelf_of(open_store(store))
     if not shelf.releases:
-        raise UsageError("the store has no inventory", hints=["`buildfarm inventory add --all` makes them"])
+        raise UsageError(
+            "the store has no inventory", Code.NO_INVENTORY, hints=["`buildfarm inventory add --all` makes them"]
+        )
     shelf.export(file, shelf.releases)
     print_data(inventories_json(shelf, shelf.releases) if as_json else inventories_text(shelf, shelf.releases))
 
@@ -151,7 +153,7 @@ def _wanted(texts: Sequence[str], cudas: Sequence[str], *, strict: bool = True) 
         for cuda in [compat.resolve_cuda(one) for one in named] or [compat.torch(torch).default]:
             if why := compat.why_not_cuda(torch, cuda):
                 if strict and why.code != "no-toolkit":
-                    raise UsageError(why.reason)
+                    raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
                 if why.code != "no-toolkit":
                     continue
             yield torch, cuda
@@ -169,11 +171,17 @@ def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory
     found = locate(compat.torch_requirement(torch, cuda), "wheel", *asked, index=index)
     location = next((one for one in found if is_compatible(one.name, python, any_glibc=True)), None)
     if location is None:
-        raise MissingToolError(f"the index has no wheel for Python {python} on this machine", where=f"torch {torch}")
+        raise MissingToolError(
+            f"the index has no wheel for Python {python} on this machine",
+            Code.PACKAGE_NOT_FOUND,
+            where=f"torch {torch}",
+        )
     inventory = _of_url(location, store)
     if (inventory.release.torch, inventory.release.cuda) != (torch, cuda):
         raise MissingToolError(
-            f"the wheel {location.name} of the index is {inventory.release}", where=f"torch {torch} for CUDA {cuda}"
+            f"the wheel {location.name} of the index is {inventory.release}",
+            Code.PACKAGE_DIFFERS,
+            where=f"torch {torch} for CUDA {cuda}",
         )
     return inventory
 
@@ -186,9 +194,13 @@ def _of_file(text: str, store: Store) -> Inventory:
         for site in (path, *sorted(path.glob("lib/python3*/site-packages"))):
             if (site / "torch").is_dir():
                 return inventory_of_environment(site)
-        raise UsageError("this folder has no torch; name an environment or its site-packages", where=text)
+        raise UsageError(
+            "this folder has no torch; name an environment or its site-packages", Code.NO_TORCH, where=text
+        )
     if not path.is_file():
-        raise UsageError("this is no torch release, file, folder or URL; write a release like 2.11", where=text)
+        raise UsageError(
+            "this is no torch release, file, folder or URL; write a release like 2.11", Code.VALUE_INVALID, where=text
+        )
     with WheelFile(path) as wheel:
         return inventory_of_wheel(wheel)
 

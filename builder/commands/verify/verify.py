@@ -29,7 +29,7 @@ from builder.commands.current_environment import current_environment
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.commands.verify.beside import neighbours
-from builder.errors import Exit, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.gate.system.sizes import size_text
 from builder.log import set_verbosity
 from builder.matrix.axes import Cuda, Python
@@ -161,7 +161,9 @@ def run_verify(options: VerifyOptions, store: Store) -> list[WheelVerdict]:
     gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ())
     if options.driver and not re.fullmatch(r"\d+(?:\.\d+)*", options.driver):
         raise UsageError(
-            f"{options.driver!r} is not a driver version; write it like 550 or 550.54.14", where="--driver"
+            f"{options.driver!r} is not a driver version; write it like 550 or 550.54.14",
+            Code.VALUE_INVALID,
+            where="--driver",
         )
     finder = ForeignWheels(store.root / "sources", options.index, pythons or [Python(*sys.version_info[:2])])
     beside = tuple(one for text in options.beside or () for one in neighbours(text, finder))
@@ -221,6 +223,7 @@ def _installed(text: str) -> Path | None:
             return found
     raise UsageError(
         f"no package {text} is installed in {here.prefix}",
+        Code.PACKAGE_MISSING,
         hints=["name a file, a URL, or NAME==VERSION for the package index"],
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 import requests
 from docker import auth
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.images.network import ca_bundle
 from builder.images.registry.reference import Reference
 from builder.matrix.axes import Platform
@@ -118,4 +118,4 @@ def _reason(error: Exception) -> str:
 
 def _unknown(image: str, sentence: str) -> MissingToolError:
     hints = ["a private registry needs `docker login`; a proxy needs HTTPS_PROXY and SSL_CERT_FILE"]
-    return MissingToolError(sentence, where=image, hints=hints)
+    return MissingToolError(sentence, Code.REGISTRY_REFUSED, where=image, hints=hints)

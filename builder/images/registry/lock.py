@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.images.registry.reference import Mirrors
 from builder.store import write_atomic
 
@@ -73,6 +73,7 @@ def refresh_lock(path: Path, images: Iterable[str], mirrors: Mirrors) -> list[Mi
 def _unreadable(path: Path, what: str) -> UsageError:
     return UsageError(
         f"the lock file {what}",
+        Code.LOCK_FILE_UNREADABLE,
         where=str(path),
         hints=["delete the file, then write a new one with `buildfarm render --lock`"],
     )

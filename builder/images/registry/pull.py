@@ -17,7 +17,7 @@ from rich.filesize import decimal
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from builder.diagnosis.known_errors import reports
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.images.engine_errors import SDK_ERRORS, reason
 from builder.images.registry.reference import VARIABLE, Reference
 from builder.log import console, print_line
@@ -58,6 +58,7 @@ def pull_image(client: DockerClient, image: str, source: str, size: int | None) 
             raise pull_error(image, source, f"timeout: nothing arrived for {SILENCE_TIMEOUT} seconds") from None
         raise MissingToolError(
             f"the Docker engine stopped answering while it pulled an image: {reason(error)}",
+            Code.ENGINE_NOT_ANSWERING,
             where=image,
             hints=["restart the Docker engine", _AGAIN],
         ) from None
@@ -123,8 +124,9 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
     registry, name = wanted.registry, wanted.name.partition("/")[2]
     another = "a mirror" if source == image else "a different mirror"
     mirror = f"name {another} of {own} under `registries:` in matrix.yaml or in {VARIABLE}"
-    message = " ".join(message.split())
+    message, code = " ".join(message.split()), Code.REGISTRY_REFUSED
     if reports("disk-full", message):
+        code = Code.DISK_FULL
         sentence = "the disk of the Docker engine is full"
         hints = ["`docker system df` shows what uses the disk", _AGAIN]
     elif reports("registry-limit", message):
@@ -139,11 +141,15 @@ def pull_error(image: str, source: str, message: str) -> MissingToolError:
     elif reports("registry-unreachable", message):
         hints = [_AGAIN, "behind a proxy, the Docker engine needs proxy settings of its own", mirror]
         return UnreachableRegistryError(
-            f"the connection to the registry {registry} failed: {message}", where=image, hints=hints
+            f"the connection to the registry {registry} failed: {message}",
+            Code.REGISTRY_UNREACHABLE,
+            where=image,
+            hints=hints,
         )
     else:
+        code = Code.ENGINE_REFUSED
         sentence, hints = f"the Docker engine cannot pull this image: {message}", [_AGAIN, mirror]
-    return MissingToolError(sentence, where=image, hints=hints)
+    return MissingToolError(sentence, code, where=image, hints=hints)
 
 
 class PullProgress:

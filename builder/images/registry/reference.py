@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.models.fields import MIRROR_PATTERN, REGISTRY_PATTERN
 
 #: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`. An entry
@@ -87,6 +87,7 @@ def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.en
         if not re.fullmatch(REGISTRY_PATTERN, registry) or not re.fullmatch(MIRROR_PATTERN, mirror):
             raise UsageError(
                 f"{entry!r} is not a mirror of a registry",
+                Code.VALUE_INVALID,
                 where=VARIABLE,
                 hints=[
                     "write host=mirror without `https://`; separate two mirrors by a space:"

@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 
@@ -138,7 +138,7 @@ def parse_size(text: str) -> int:
     if text == "0":
         return 0
     if len(text) > _SHORT or not (m := _SIZE.fullmatch(text)):
-        raise UsageError(f"{text[:_SHORT]!r} is not a size; write it like 512MiB or 2GiB")
+        raise UsageError(f"{text[:_SHORT]!r} is not a size; write it like 512MiB or 2GiB", Code.VALUE_INVALID)
     base = 1000 if (m[3] or "").upper() == "B" else 1024
     return int(float(m[1]) * base ** ("KMGT".index(m[2].upper()) + 1))
 

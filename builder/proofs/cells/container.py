@@ -17,7 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from builder.build_log import log_size
-from builder.errors import BuildError, MissingToolError, UsageError
+from builder.errors import BuildError, Code, MissingToolError, UsageError
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack
@@ -149,13 +149,13 @@ class ContainerEnvironments:
         try:
             image = self._chooser.runtime_image(cell)
         except UsageError as error:  # a problem of the configuration, which says nothing about the wheel
-            raise MissingToolError(error.sentence, where=error.where, hints=error.hints) from error
+            raise MissingToolError(error.sentence, error.code, where=error.where, hints=error.hints) from error
         index = self._environments.torch_index(cell.torch, cell.cuda)
         try:
             tag = ensure_image(self._engine, self._store, image, log=log, index=index)
         except BuildError as error:  # the image failed, not the wheel: there is no environment to prove it in
             sentence = f"{error.sentence}; the full output is in {log}"
-            raise MissingToolError(sentence, where=image.name, hints=error.hints) from error
+            raise MissingToolError(sentence, error.code, where=image.name, hints=error.hints) from error
         spec = ContainerSpec(
             image=tag,
             labels={OWNER_LABEL: owner},
@@ -191,6 +191,7 @@ class ContainerEnvironment:
         if result.status != 0 or symbols is None:
             raise MissingToolError(
                 "the libraries of torch in the cell's image cannot be read",
+                Code.IMAGE_UNSUITABLE,
                 where=self._spec.image,
                 hints=[*result.stderr.strip().splitlines()[-1:], f"the full output is in {self._log}"],
             )
@@ -207,7 +208,9 @@ class ContainerEnvironment:
         argv = [_UV, "pip", "install", "--no-config", "--python", _PYTHON, *wanted]
         result = self._step(argv, variables=self._variables)
         if result.status < 0:
-            raise KilledError(f"uv was killed by signal {-result.status}", stage="environment", log=self._log)
+            raise KilledError(
+                f"uv was killed by signal {-result.status}", Code.KILLED, stage="environment", log=self._log
+            )
         if result.status != 0:
             index = self._variables.get(FIRST_INDEX, "").split()
             error = uv_error(self._log, start, wanted, index)
@@ -267,6 +270,7 @@ class ContainerEnvironment:
             raise OutOfMemoryError(
                 f"the container ran out of memory: its limit was {size_text(self._spec.memory)},"
                 " which was all the free memory of this machine when the container was created",
+                Code.OUT_OF_MEMORY,
                 hints=["close other programs, or use a machine with more memory"],
             )
         return result

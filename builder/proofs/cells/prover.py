@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.axes import AbiClass, Arch, Cell
@@ -215,7 +215,8 @@ class WheelProver:
         if self._images is None:
             raise MissingToolError(
                 "the wheel needs a newer glibc than this machine has; test the wheel in a container with"
-                " `buildfarm smoke --executor docker`"
+                " `buildfarm smoke --executor docker`",
+                Code.GLIBC_TOO_OLD,
             )
         if self._containers is None:
             # Imported here because the Docker SDK loads slowly, and few wheels need it.

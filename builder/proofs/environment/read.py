@@ -16,7 +16,7 @@ from typing import Any
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.gate.system import nvidia
 from builder.matrix.axes import Arch, Cuda, Platform, Python
 from builder.proofs.cells.driver import driver_version
@@ -83,6 +83,7 @@ def read_interpreter(python: Path) -> Interpreter:
         pass
     raise UsageError(
         f"this is not a Python that runs{f': {reason}' if reason else ''}",
+        Code.NO_ENVIRONMENT,
         where=str(python),
         hints=["name one: --python .venv/bin/python"],
     )
@@ -113,7 +114,8 @@ def _platform(markers: Mapping[str, str]) -> Platform:
     if markers["sys_platform"] != "linux" or name not in list(Platform):
         raise UsageError(
             f"doctor judges Python on Linux for x86_64 and aarch64, not {markers['platform_system']} on"
-            f" {markers['platform_machine']}"
+            f" {markers['platform_machine']}",
+            Code.PLATFORM_UNSUPPORTED,
         )
     return Platform(name)
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.log import print_warning
 from builder.matrix.axes import Cuda, Torch
@@ -78,7 +78,9 @@ class Inventory:
             return parse_json(data, cls._of)
         except JsonError as error:
             raise UsageError(
-                "this is not a symbol inventory that this version of buildfarm reads", where=where
+                "this is not a symbol inventory that this version of buildfarm reads",
+                Code.INVENTORY_DAMAGED,
+                where=where,
             ) from error
 
     @classmethod
@@ -115,6 +117,7 @@ class Shelf:
         if not path.stem.endswith(hashlib.sha256(data).hexdigest()):
             raise UsageError(
                 "the symbol inventory differs from the sha256 in its file name",
+                Code.INVENTORY_DAMAGED,
                 where=str(path),
                 hints=[f"delete the file, and run `buildfarm inventory add {release.torch}`"],
             )
@@ -148,20 +151,28 @@ class Shelf:
                 infos = archive.infolist()
                 named = [match for info in infos if (match := _NAME.fullmatch(info.filename))]
                 if not infos or len(named) != len(infos) or len(infos) > limits.MAX_DYNAMIC_ENTRIES:
-                    raise UsageError("this is not an archive of `buildfarm inventory export`", where=str(source))
+                    raise UsageError(
+                        "this is not an archive of `buildfarm inventory export`",
+                        Code.INVENTORY_DAMAGED,
+                        where=str(source),
+                    )
                 return [self._taken(archive, info, source) for info in infos]
         except (OSError, *DAMAGE) as error:
-            raise UsageError(f"this archive cannot be read: {error}", where=str(source)) from None
+            raise UsageError(
+                f"this archive cannot be read: {error}", Code.ARCHIVE_UNREADABLE, where=str(source)
+            ) from None
 
     def _taken(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, source: Path) -> Release:
         with archive.open(info) as stream:
             data = stream.read(MAX_BYTES + 1)
         wanted = _NAME.fullmatch(info.filename)
         if len(data) > MAX_BYTES or not wanted or hashlib.sha256(data).hexdigest() != wanted[2]:
-            raise UsageError(f"{info.filename} differs from the sha256 in its name", where=str(source))
+            raise UsageError(
+                f"{info.filename} differs from the sha256 in its name", Code.INVENTORY_DAMAGED, where=str(source)
+            )
         inventory = Inventory.from_bytes(data, f"{source}: {info.filename}")
         if str(inventory.release) != wanted[1]:
-            raise UsageError(f"{info.filename} is of {inventory.release}", where=str(source))
+            raise UsageError(f"{info.filename} is of {inventory.release}", Code.INVENTORY_DAMAGED, where=str(source))
         if inventory.release in self._files and self._files[inventory.release].name != info.filename:
             print_warning(f"the inventory of {inventory.release} replaces a different one")
         self.add(inventory)
@@ -180,7 +191,9 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
     """
     members = {PurePosixPath(name).name: name for name in archive.names if name.startswith("torch/lib/")}
     if "libtorch_cpu.so" not in members or "torch/version.py" not in archive.names:
-        raise UsageError("this is no torch wheel with shared libraries", where=str(archive.path))
+        raise UsageError(
+            "this is no torch wheel with shared libraries", Code.NOT_A_TORCH_WHEEL, where=str(archive.path)
+        )
     torch, cuda = _version(_head(archive, "torch/version.py"), str(archive.path))
     elves: dict[str, Elf] = {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-inventory-") as folder:
@@ -234,7 +247,9 @@ def _version(text: str, where: str) -> tuple[Torch, Cuda]:
     torch = re.search(r"^__version__ = '(\d+\.\d+\.\d+)", text, re.MULTILINE)
     cuda = re.search(r"^cuda\b[^=\n]*= '(\d+\.\d+)", text, re.MULTILINE)
     if torch is None:
-        raise UsageError("torch/version.py does not name a release", where=where)
+        raise UsageError("torch/version.py does not name a release", Code.NOT_A_TORCH_WHEEL, where=where)
     if cuda is None:
-        raise UsageError(f"torch {torch[1]} was built without CUDA; name one with CUDA", where=where)
+        raise UsageError(
+            f"torch {torch[1]} was built without CUDA; name one with CUDA", Code.NOT_A_TORCH_WHEEL, where=where
+        )
     return Torch.parse(torch[1]), Cuda.parse(cuda[1])

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.wheelfile.elf import Elf, read_elf
 
 #: Bytes of the digest that stands for a symbol.
@@ -129,7 +129,7 @@ def collect_symbols(site_packages: Path) -> SymbolTable:
     """
     lib = site_packages / "torch" / "lib"
     if not (lib / "libtorch_cpu.so").is_file():
-        raise MissingToolError("torch is not installed in this environment", where=str(site_packages))
+        raise MissingToolError("torch is not installed in this environment", Code.NO_TORCH, where=str(site_packages))
     files = [*lib.glob("*.so*"), *site_packages.glob("nvidia/**/lib/*.so*")]
     return SymbolTable.of({file.name: elf for file in sorted(files) if (elf := read_elf(file))})
 

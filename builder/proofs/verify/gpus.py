@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
@@ -73,7 +73,10 @@ def gpu_named(text: str, compat: Compat) -> Arch:
     found = compat.gpu_named(text)
     if found is None:
         raise UsageError(
-            f"buildfarm knows no GPU {text!r}", where="--gpu", hints=["write its compute capability, such as --gpu 8.9"]
+            f"buildfarm knows no GPU {text!r}",
+            Code.VERSION_UNKNOWN,
+            where="--gpu",
+            hints=["write its compute capability, such as --gpu 8.9"],
         )
     return found
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cell, Platform
 from builder.matrix.plan import Plan
 
@@ -32,6 +32,7 @@ def shards_json(plan: Plan, scope: Scope, archs: Sequence[Arch] = ()) -> str:
     if foreign := sorted({build.platform for build in plan.builds} - {Platform.LINUX_X86_64}):
         raise UsageError(
             f"the workflow can build for {Platform.LINUX_X86_64} only, and the plan has builds for {foreign[0]}",
+            Code.PLATFORM_UNSUPPORTED,
             hints=[f"remove {foreign[0]} from `platforms` in matrix.yaml"],
         )
     jobs = _builds(plan) if scope is Scope.FULL else _newest_cells(plan)

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 
 #: The first words of every written file. `buildfarm ci` overwrites only files that begin with them.
 MARK = "# Written by `buildfarm ci"
@@ -79,7 +79,9 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
     given = {field.name: str(getattr(options, field.name)) for field in fields(WorkflowOptions)}
     for name, value in given.items():
         if not _PLAIN[name].fullmatch(value):
-            raise UsageError(f"{value!r} is no value of this option", where=_option(name), hints=[_EXAMPLES])
+            raise UsageError(
+                f"{value!r} is no value of this option", Code.VALUE_INVALID, where=_option(name), hints=[_EXAMPLES]
+            )
     templates = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         undefined=StrictUndefined,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
 from builder.check import Check
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
 
@@ -38,6 +38,7 @@ def levels_of(text: str) -> list[Level]:
     except ValueError:
         raise UsageError(
             f"{text!r} is not a level; write none, static, cpu, gpu or verify, or several with commas: cpu,gpu",
+            Code.VALUE_INVALID,
             where="--require",
         ) from None
 

@@ -14,7 +14,7 @@ import fsspec
 from botocore.exceptions import BotoCoreError, NoCredentialsError, PartialCredentialsError, ProfileNotFound
 from s3fs.core import S3_RETRYABLE_ERRORS
 
-from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.publish.index.objects import parts_of
 
 #: Bytes of a part of an upload or download, and parts that are sent at the same time.
@@ -46,7 +46,7 @@ class Bucket:
         """Connect; raises UsageError if there is no such bucket, MissingToolError if the store does not answer."""
         self._bucket, _, prefix = url.removeprefix("s3://").strip("/").partition("/")
         if not self._bucket:
-            raise UsageError("name a bucket: s3://BUCKET or s3://BUCKET/PREFIX", where=url)
+            raise UsageError("name a bucket: s3://BUCKET or s3://BUCKET/PREFIX", Code.VALUE_INVALID, where=url)
         self._prefix = f"{prefix}/" if prefix else ""
         self.url = f"s3://{self._bucket}/{self._prefix}"
         self._last: dict[str, dict[str, tuple[str, bytes]]] = {}
@@ -58,7 +58,7 @@ class Bucket:
             try:
                 self._fs.call_s3("list_objects_v2", Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
             except FileNotFoundError:
-                raise UsageError("the object store has no bucket of this name", where=self.url) from None
+                raise UsageError("the object store has no bucket of this name", Code.NO_INDEX, where=self.url) from None
 
     def read(self, name: str) -> bytes:
         """Contents of an object; raises FileNotFoundError."""
@@ -114,6 +114,7 @@ class Bucket:
             raise UsageError(
                 "this object store ignores the header If-None-Match, so two publishers could replace each other's"
                 " wheels",
+                Code.OBJECT_STORE_UNSUITABLE,
                 where=self.url,
                 hints=["use a newer version of the object store, or publish to a folder"],
             )
@@ -177,7 +178,7 @@ class Bucket:
                     if status != HTTPStatus.CONFLICT:  # somebody else is writing the same name
                         raise
                     time.sleep(0.1 * attempt)
-        raise BuildfarmError("others write the same object again and again", where=f"s3://{key}")
+        raise BuildfarmError("others write the same object again and again", Code.INDEX_BUSY, where=f"s3://{key}")
 
     def _key(self, name: str) -> str:
         return f"{self._bucket}/{self._prefix}{'/'.join(parts_of(name))}"
@@ -191,11 +192,15 @@ class Bucket:
             raise
         except _NO_KEYS as error:
             raise UsageError(
-                f"there are no keys for the object store: {error}", where=self.url, hints=[_KEYS_HINT]
+                f"there are no keys for the object store: {error}",
+                Code.OBJECT_STORE_REFUSED,
+                where=self.url,
+                hints=[_KEYS_HINT],
             ) from None
         except PermissionError as error:
             raise UsageError(
                 f"the object store refuses the request: {error}",
+                Code.OBJECT_STORE_REFUSED,
                 where=self.url,
                 hints=[
                     _KEYS_HINT,
@@ -205,6 +210,7 @@ class Bucket:
         except (OSError, BotoCoreError, *S3_RETRYABLE_ERRORS) as error:
             raise MissingToolError(
                 f"the object store does not answer: {error}",
+                Code.NETWORK_UNREACHABLE,
                 where=self.url,
                 hints=["run the command again; it continues", "AWS_ENDPOINT_URL names a server other than Amazon's"],
             ) from None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.check import Check
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.proof import Proof, Verdict, proofs_of
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.bar import levels
@@ -110,9 +110,11 @@ def proofs_beside(wheel: Path, sha256: str) -> list[Proof]:
     try:
         proofs = read_json(path, _usable)
     except (OSError, JsonError) as error:
-        raise UsageError(f"the proofs cannot be read: {error}", where=str(path)) from None
+        raise UsageError(f"the proofs cannot be read: {error}", Code.PROOFS_NOT_USABLE, where=str(path)) from None
     if any(proof.wheel != sha256 for proof in proofs):
-        raise UsageError(f"these are proofs of a different file than {wheel.name}", where=str(path))
+        raise UsageError(
+            f"these are proofs of a different file than {wheel.name}", Code.PROOFS_NOT_USABLE, where=str(path)
+        )
     return proofs
 
 

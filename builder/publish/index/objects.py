@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 from uuid import uuid4
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.store import remove_temporary_files, sync, write_atomic
 
 _ATTEMPTS = 50
@@ -59,7 +59,7 @@ def parts_of(name: str) -> tuple[str, ...]:
     """The parts of a name; raises UsageError for a name that leads out of the index or to a hidden file."""
     parts = PurePosixPath(name).parts
     if name.startswith("/") or any(part.startswith(".") for part in parts):
-        raise UsageError("this name leads out of the index", where=repr(name))
+        raise UsageError("this name leads out of the index", Code.PATH_NOT_USABLE, where=repr(name))
     return parts
 
 
@@ -183,12 +183,14 @@ def open_objects(place: str) -> Objects:
     if place.startswith(("http://", "https://")):
         raise UsageError(
             "of all commands, only `buildfarm publish --to URL` changes an index through its server",
+            Code.INDEX_NOT_WRITABLE,
             where=place,
             hints=["run the command on the machine of the server, with the folder that `buildfarm serve` serves"],
         )
     if not place.startswith("s3://"):
         raise UsageError(
             "an index can be changed in a folder or in s3:// only",
+            Code.INDEX_NOT_WRITABLE,
             where=place,
             hints=["most object stores speak S3: name the server in AWS_ENDPOINT_URL, and the bucket as s3://BUCKET"],
         )
@@ -197,6 +199,7 @@ def open_objects(place: str) -> Objects:
     except ImportError as error:
         raise MissingToolError(
             f"an object store needs a package that is not installed ({error.name})",
+            Code.PACKAGE_MISSING,
             where=place,
             hints=["run `pip install 'buildfarm[s3]'`"],
         ) from None

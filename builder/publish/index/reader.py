@@ -9,7 +9,7 @@ from urllib.parse import urljoin, urlsplit
 import requests
 from packaging.utils import canonicalize_name
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.index.entry import Entry
 from builder.publish.index.objects import folder_of
 from builder.publish.index.pages import entries_of, link
@@ -29,6 +29,7 @@ class IndexReader:
         if self._folder is None and urlsplit(place).scheme not in {"http", "https"}:
             raise UsageError(
                 "pip and uv read an index from a folder or a web server only",
+                Code.VALUE_INVALID,
                 where=place,
                 hints=["name the URL of the web server in front of the bucket (docs/how-to/object-stores.md)"],
             )
@@ -42,6 +43,7 @@ class IndexReader:
         if self._folder and not self._folder.is_dir():
             raise UsageError(
                 "there is no such folder",
+                Code.NO_INDEX,
                 where=str(self._folder),
                 hints=["`buildfarm publish WHEEL --to DIR` makes an index in the folder DIR"],
             )
@@ -54,8 +56,10 @@ class IndexReader:
                 with suppress(JsonError):
                     return entries_of(data)
         if found is None:
-            raise UsageError(f"the index has no project of this name ({self.url}{page})", where=name)
-        raise UsageError("this page is no JSON page of a package index (PEP 691)", where=self.url + page)
+            raise UsageError(
+                f"the index has no project of this name ({self.url}{page})", Code.PROJECT_UNKNOWN, where=name
+            )
+        raise UsageError("this page is no JSON page of a package index (PEP 691)", Code.NO_INDEX, where=self.url + page)
 
     def requires(self, entry: Entry) -> list[str]:
         """The Requires-Dist lines of a wheel; empty if the index has no METADATA of it."""
@@ -75,5 +79,5 @@ class IndexReader:
                 return None
             answer.raise_for_status()
         except requests.RequestException as error:
-            raise MissingToolError(f"the index does not answer: {error}", where=url) from None
+            raise MissingToolError(f"the index does not answer: {error}", Code.NETWORK_UNREACHABLE, where=url) from None
         return answer.content

@@ -26,7 +26,7 @@ from uuid import uuid4
 
 from packaging.utils import parse_wheel_filename
 
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import BuildfarmError, Code, UsageError
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
@@ -133,7 +133,10 @@ class Repository:
         """Raise ConflictError if the wheel is published under a different spelling, such as `Foo_Bar-1.0.0-…`."""
         name = self._spelled(filename)
         if name not in ("", filename):
-            raise ConflictError(f"the index has this wheel under the name {name}; a published file never changes")
+            raise ConflictError(
+                f"the index has this wheel under the name {name}; a published file never changes",
+                Code.PUBLISHED_FILE_DIFFERS,
+            )
 
     def _spelled(self, filename: str) -> str:
         """The name of the published wheel that is equal to this one, or differs only in spelling; else empty."""
@@ -159,10 +162,10 @@ class Repository:
         try:
             project, name = project_of(filename), self._spelled(filename)
         except ValueError as error:
-            raise UsageError(str(error), where=filename) from None
+            raise UsageError(str(error), Code.WHEEL_NAME_INVALID, where=filename) from None
         entry = self.published(project, name) if name else None
         if entry is None:
-            raise UsageError("the index has no such wheel", where=filename)
+            raise UsageError("the index has no such wheel", Code.WHEEL_NOT_IN_INDEX, where=filename)
         return entry
 
     def projects(self) -> list[str]:
@@ -222,7 +225,7 @@ class Repository:
             self._write_project(project, records, plan)
             if (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)) == (records, plan):
                 return
-        raise BuildfarmError("the records change faster than the pages can be written", where=project)
+        raise BuildfarmError("the records change faster than the pages can be written", Code.INDEX_BUSY, where=project)
 
     def _write_project(self, project: str, records: dict[str, bytes], plan: ProjectPlan | None) -> None:
         entries, status = _read_entries(records), _read_status(records)
@@ -273,6 +276,7 @@ def refuse_other(before: Entry | None, entry: Entry) -> None:
     if before and before.sha256 != entry.sha256:
         raise ConflictError(
             _CONFLICT,
+            Code.PUBLISHED_FILE_DIFFERS,
             where=entry.filename,
             hints=[
                 "for a new release, raise the version in extension.yaml and in the source, and build again",
@@ -321,6 +325,7 @@ def _status_json(status: Status) -> bytes:
 def _damaged(name: str, error: Exception) -> UsageError:
     return UsageError(
         f"this record of the index cannot be read: {error}",
+        Code.INDEX_DAMAGED,
         where=name,
         hints=["restore the record from a copy of the index, or delete it and publish the wheel again"],
     )

@@ -13,7 +13,7 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.proofs.static.metadata import RELABEL
 from builder.publish.index.entry import Entry
@@ -28,11 +28,13 @@ _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+!-]*\.whl")
 def check_file_name(name: str) -> None:
     """Raise UsageError for a file name that is no wheel's, or that leads out of a folder."""
     if not _FILE_NAME.fullmatch(name) or len(name) > _LONGEST_NAME:
-        raise UsageError("only wheels can be published, with a file name of up to 200 characters")
+        raise UsageError(
+            "only wheels can be published, with a file name of up to 200 characters", Code.WHEEL_NAME_INVALID
+        )
     try:
         parse_wheel_filename(name)
     except ValueError as error:
-        raise UsageError(str(error)) from None
+        raise UsageError(str(error), Code.WHEEL_NAME_INVALID) from None
 
 
 def read_entry(wheel: Path, path: str = "") -> tuple[Entry, bytes]:
@@ -42,20 +44,23 @@ def read_entry(wheel: Path, path: str = "") -> tuple[Entry, bytes]:
     for a file name that differs from the METADATA, and for a name or a Requires-Python that is not valid.
     """
     if not wheel.is_file():
-        raise UsageError("there is no such wheel", where=str(wheel))
+        raise UsageError("there is no such wheel", Code.NO_SUCH_FILE, where=str(wheel))
     try:
         project, version, _, _ = parse_wheel_filename(wheel.name)
     except ValueError as error:
-        raise UsageError(f"this wheel cannot be read: {error}", where=str(wheel)) from None
+        raise UsageError(f"this wheel cannot be read: {error}", Code.WHEEL_DAMAGED, where=str(wheel)) from None
     with WheelFile(wheel) as archive:
         metadata, headers = archive.read_dist_info("METADATA"), archive.metadata
     try:
         named = (canonicalize_name(_text(headers, "Name"), validate=True), Version(_text(headers, "Version")))
     except ValueError as error:
-        raise UsageError(f"this wheel cannot be read: {error}", where=str(wheel)) from None
+        raise UsageError(f"this wheel cannot be read: {error}", Code.WHEEL_DAMAGED, where=str(wheel)) from None
     if named != (project, version):
         raise UsageError(
-            f"METADATA says {named[0]} {named[1]}, but the file name differs", where=str(wheel), hints=[RELABEL]
+            f"METADATA says {named[0]} {named[1]}, but the file name differs",
+            Code.WHEEL_MISLABELLED,
+            where=str(wheel),
+            hints=[RELABEL],
         )
     stat = wheel.stat()
     entry = Entry(
@@ -83,7 +88,9 @@ def _requires_python(headers: Message, wheel: Path) -> str:
             raise InvalidSpecifier
         SpecifierSet(text)
     except InvalidSpecifier:
-        raise UsageError(f"Requires-Python of METADATA is not valid: {text[:80]!r}", where=str(wheel)) from None
+        raise UsageError(
+            f"Requires-Python of METADATA is not valid: {text[:80]!r}", Code.WHEEL_DAMAGED, where=str(wheel)
+        ) from None
     return text
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.proofs.foreign.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
@@ -41,7 +41,7 @@ def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
     cells = sorted({proof.cell for proof in sent if proof.cell})
     for cell in cells:
         if why := CellClaims(facts).why_not(cell):
-            raise UsageError(f"there are proofs in {cell}, but {why.reason}")
+            raise UsageError(f"there are proofs in {cell}, but {why.reason}", Code.PROOFS_NOT_USABLE)
     # Whether the wheel must contain GPU code is in the recipe, which the server does not have.
     claim = replace(foreign_claim(facts, cells), cuda_required=False)
     own = {
@@ -63,9 +63,9 @@ def check_statement(wheel: Path, sha256: str) -> None:
     try:
         named = read_json(path, lambda data: [one["digest"]["sha256"] for one in data["subject"]], limit=MAX_EVIDENCE)
     except JsonError as error:
-        raise UsageError(f"the provenance cannot be read: {error}") from None
+        raise UsageError(f"the provenance cannot be read: {error}", Code.PROOFS_NOT_USABLE) from None
     if named != [sha256]:
-        raise UsageError(f"the provenance is of a different file than {wheel.name}")
+        raise UsageError(f"the provenance is of a different file than {wheel.name}", Code.PROOFS_NOT_USABLE)
 
 
 def earlier_proofs(objects: Objects, entry: Entry) -> list[Proof]:

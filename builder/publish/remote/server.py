@@ -15,7 +15,7 @@ from urllib.parse import quote, urlsplit
 import requests
 from requests.utils import get_netrc_auth
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import ca_bundle
 from builder.log import print_line
 from builder.proof import Proof, proofs_of
@@ -121,24 +121,30 @@ class IndexServer:
         project, sent = new.entry.project, EVIDENCE.values() & new.attached.keys()
         rights = self._repeated(new.wheel.name, lambda: self._rights(project))
         if not rights.uploads:
-            raise ConflictError(f"the token does not allow uploads of {project}")
+            raise ConflictError(f"the token does not allow uploads of {project}", Code.UPLOAD_REFUSED)
         if sent and not rights.proofs:
             raise ConflictError(
                 f"the token does not allow proofs of {project}",
+                Code.UPLOAD_REFUSED,
                 hints=[
                     "the owner of the index makes one that does: `buildfarm token add DIR --name NAME --scope prove`"
                 ],
             )
         if new.entry.size > rights.max_size:
-            raise ConflictError(f"the wheel is larger than {rights.max_size} bytes, the limit of the server")
+            raise ConflictError(
+                f"the wheel is larger than {rights.max_size} bytes, the limit of the server", Code.UPLOAD_REFUSED
+            )
         if any(len(new.attached[suffix]) > MAX_EVIDENCE for suffix in sent):
-            raise ConflictError(f"the proofs or the provenance are larger than {MAX_EVIDENCE} bytes, the limit")
+            raise ConflictError(
+                f"the proofs or the provenance are larger than {MAX_EVIDENCE} bytes, the limit", Code.UPLOAD_REFUSED
+            )
 
     def _rights(self, project: str) -> _Rights:
         status, answer = self._get(f"{UPLOAD_PATH}/?project={project}")
         if status == requests.codes.unauthorized:
             raise UsageError(
                 "the server does not know the token, or it has expired",
+                Code.TOKEN_REFUSED,
                 where=self.url,
                 hints=["`buildfarm token list DIR` prints the tokens of an index and when they expire"],
             )
@@ -173,7 +179,7 @@ class IndexServer:
         status, answer = self._ask("POST", f"{UPLOAD_PATH}/", {"Content-Type": body.content_type}, body)
         sentence = answer[:_LONGEST_SENTENCE].decode(errors="replace").strip()
         if status != requests.codes.ok:
-            raise ConflictError(sentence or f"the server answers with status {status}")
+            raise ConflictError(sentence or f"the server answers with status {status}", Code.UPLOAD_REFUSED)
         return sentence == PUBLISHED
 
     def _get(self, path: str, accept: str = "*/*") -> tuple[int, bytes]:
@@ -193,7 +199,9 @@ class IndexServer:
             verify=self._verify,
         ) as answer:
             if answer.is_redirect:
-                raise UsageError(f"the server redirects to {answer.headers['location']}", where=url)
+                raise UsageError(
+                    f"the server redirects to {answer.headers['location']}", Code.NO_INDEX_SERVER, where=url
+                )
             if answer.status_code in _LATER:
                 raise requests.ConnectionError(f"the server answers with status {answer.status_code}")
             text = b""
@@ -218,11 +226,14 @@ class IndexServer:
         raise AssertionError
 
     def _silent(self, error: Exception, hint: str) -> MissingToolError:
-        return MissingToolError(f"the server does not answer: {_reason(error)}", where=self.url, hints=[hint])
+        return MissingToolError(
+            f"the server does not answer: {_reason(error)}", Code.NETWORK_UNREACHABLE, where=self.url, hints=[hint]
+        )
 
     def _no_server(self, reason: str) -> UsageError:
         return UsageError(
             f"there is no index server of buildfarm ({reason})",
+            Code.NO_INDEX_SERVER,
             where=self.url,
             hints=[
                 "`buildfarm serve` takes uploads; a web server with the folder of an index does not",
@@ -261,25 +272,34 @@ def root_url(url: str) -> str:
         host = parts.hostname or ""
         parts.port  # noqa: B018 - raises ValueError
     except ValueError:
-        raise UsageError("this is no URL", where=url) from None
+        raise UsageError("this is no URL", Code.VALUE_INVALID, where=url) from None
     if not host or parts.query or parts.fragment:
-        raise UsageError("this is no URL of an index; write it like https://wheels.example/", where=url)
+        raise UsageError(
+            "this is no URL of an index; write it like https://wheels.example/", Code.VALUE_INVALID, where=url
+        )
     if "@" in parts.netloc:
         raise UsageError(
             "a password in the URL is visible to every user of this machine, as an argument of the command",
+            Code.NOT_ENCRYPTED,
             where=url,
             hints=[f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"],
         )
     if parts.scheme == "http" and not _is_loopback(host):
         raise UsageError(
             "without TLS, everybody on the network can read the token that is sent",
+            Code.NOT_ENCRYPTED,
             where=url,
             hints=["use https://; `buildfarm serve --tls-cert FILE --tls-key FILE` serves it"],
         )
     path = parts.path.rstrip("/")
     if path.endswith(_OTHER_PATHS):
         root = parts._replace(path=f"{path.rpartition('/')[0]}/").geturl()
-        raise UsageError("this is a page of the index, and not its root", where=url, hints=[f"name the root: {root}"])
+        raise UsageError(
+            "this is a page of the index, and not its root",
+            Code.VALUE_INVALID,
+            where=url,
+            hints=[f"name the root: {root}"],
+        )
     return parts._replace(path=f"{path}/").geturl()
 
 
@@ -288,11 +308,12 @@ def token_for(url: str, environ: Mapping[str, str] = os.environ) -> str:
     login = get_netrc_auth(url)
     secret = environ.get(VARIABLE, "").strip() or (login[1] if login and login[0] == "__token__" else "")
     if secret and not (secret.isascii() and secret.isprintable()):
-        raise UsageError("a token has only ASCII letters, digits, `-` and `_`", where=VARIABLE)
+        raise UsageError("a token has only ASCII letters, digits, `-` and `_`", Code.VALUE_INVALID, where=VARIABLE)
     if secret:
         return secret
     raise UsageError(
         "an upload to an index server needs a token",
+        Code.TOKEN_MISSING,
         where=url,
         hints=[
             "the owner of the index makes one with `buildfarm token add DIR --name NAME --scope prove`",

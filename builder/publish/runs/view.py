@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from builder.errors import BuildfarmError, UsageError
+from builder.errors import BuildfarmError, Code, UsageError
 from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Cell
 from builder.progress.display import clock
@@ -78,6 +78,8 @@ class BuildView:
     cached: tuple[int, int] | None = None
     #: Why it failed, or empty.
     error: str = ""
+    #: The code of the error; empty without an error, and in the record of an older buildfarm.
+    code: str = ""
     #: What to do.
     hints: tuple[str, ...] = ()
     #: Checks of the file.
@@ -137,7 +139,9 @@ def report_of(runs: Sequence[Run]) -> Report:
             builds, skipped = parse_plain(run, lambda run: (_builds(run), _skips(run)))
         except JsonError as error:
             hint = "`buildfarm store history` lists the runs; `buildfarm report RUN` shows one of them"
-            raise UsageError(f"the report in the store is damaged: {error}", where=run.id, hints=[hint]) from None
+            raise UsageError(
+                f"the report in the store is damaged: {error}", Code.REPORT_DAMAGED, where=run.id, hints=[hint]
+            ) from None
         views.append(_run(run, builds))
         for build in builds:
             newest.setdefault(build.name, build)
@@ -182,6 +186,7 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         size=int(entry.get("size", 0)),
         cached=None if result == REUSED else _cached(entry),
         error=error,
+        code=str(entry.get("code") or ""),
         hints=tuple(map(str, entry["hints"])),
         proofs=about_file,
         cells=tuple(_cells(name, entry, proofs, timeline)),

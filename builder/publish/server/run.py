@@ -14,7 +14,7 @@ from threading import Thread
 import uvicorn
 from starlette.types import ASGIApp
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.protocol import BoundedProtocol
@@ -33,7 +33,7 @@ def open_socket(host: str, port: int) -> socket.socket:
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot listen on port {port}: {reason}", where=host) from None
+        raise UsageError(f"cannot listen on port {port}: {reason}", Code.PORT_NOT_USABLE, where=host) from None
     # asyncio sets this only for sockets that name their protocol. Without it, each answer waits 40 ms for the client.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening
@@ -44,7 +44,9 @@ def check_tls(certificate: Path, key: Path) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except OSError as error:  # SSLError is an OSError too
-        raise UsageError(f"the certificate or its key cannot be read: {error}", where=str(certificate)) from None
+        raise UsageError(
+            f"the certificate or its key cannot be read: {error}", Code.CERTIFICATE_NOT_USABLE, where=str(certificate)
+        ) from None
 
 
 def finish_interrupted(root: Path) -> list[str]:

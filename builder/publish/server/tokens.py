@@ -19,7 +19,7 @@ from pathlib import Path
 
 from packaging.utils import canonicalize_name
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.publish.index.objects import Folder
 from builder.untrusted.json_data import JsonError, parse_json, texts
 
@@ -80,7 +80,9 @@ class Tokens:
         Raises UsageError for a name that is taken or not valid, and for an unknown scope.
         """
         if not _NAME.fullmatch(name):
-            raise UsageError("the name of a token has up to 64 letters, digits, `-` and `_`", where=repr(name))
+            raise UsageError(
+                "the name of a token has up to 64 letters, digits, `-` and `_`", Code.VALUE_INVALID, where=repr(name)
+            )
         secret = _PREFIX + secrets.token_urlsafe(32)
         now = datetime.now(UTC).replace(microsecond=0)
         token = Token(
@@ -92,7 +94,10 @@ class Tokens:
         )
         if not self._folder.create(f"{name}.json", (json.dumps(asdict(token), indent=1) + "\n").encode()):
             raise UsageError(
-                "the index has a token of this name", where=name, hints=["revoke it first, or choose another name"]
+                "the index has a token of this name",
+                Code.TOKEN_EXISTS,
+                where=name,
+                hints=["revoke it first, or choose another name"],
             )
         return secret, token
 
@@ -103,13 +108,15 @@ class Tokens:
             try:
                 tokens.append(parse_json(data, lambda fields: Token(**fields | {"scopes": texts(fields["scopes"])})))
             except JsonError as error:
-                raise UsageError(f"this token cannot be read: {error}", where=f"{FOLDER}/{name}") from None
+                raise UsageError(
+                    f"this token cannot be read: {error}", Code.INDEX_DAMAGED, where=f"{FOLDER}/{name}"
+                ) from None
         return tokens
 
     def revoke(self, name: str) -> None:
         """Delete a token; raises UsageError if there is none of this name."""
         if not _NAME.fullmatch(name) or not self._folder.exists(f"{name}.json"):
-            raise UsageError("the index has no token of this name", where=repr(name))
+            raise UsageError("the index has no token of this name", Code.TOKEN_UNKNOWN, where=repr(name))
         self._folder.delete(f"{name}.json")
 
     def find(self, secret: str) -> Token | None:
@@ -141,7 +148,9 @@ def parse_scope(text: str) -> str:
     if kind in {"upload", "prove"} and colon and _PROJECT.fullmatch(project):
         return f"{kind}:{canonicalize_name(project)}"
     raise UsageError(
-        f"{text!r} is not a scope; write read, upload, prove, upload:PROJECT or prove:PROJECT", where="--scope"
+        f"{text!r} is not a scope; write read, upload, prove, upload:PROJECT or prove:PROJECT",
+        Code.VALUE_INVALID,
+        where="--scope",
     )
 
 
@@ -151,5 +160,7 @@ def parse_lifetime(text: str) -> timedelta | None:
         return None
     match = re.fullmatch(r"(\d{1,5})([dh])", text)
     if not match:
-        raise UsageError(f"{text!r} is not a time; write it like 90d or 12h, or write never", where="--expires")
+        raise UsageError(
+            f"{text!r} is not a time; write it like 90d or 12h, or write never", Code.VALUE_INVALID, where="--expires"
+        )
     return timedelta(days=int(match[1])) if match[2] == "d" else timedelta(hours=int(match[1]))

@@ -12,7 +12,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import and_list
 from builder.matrix.config import GitSource, PathSource, SdistSource
@@ -84,6 +84,7 @@ def _refuse_impossible(
     if not (tree / "setup.py").is_file() and not (tree / "pyproject.toml").is_file():
         raise UsageError(
             f"the {pinned.kind} has no setup.py and no pyproject.toml at its top",
+            Code.SOURCE_UNSUPPORTED,
             where=pinned.label,
             hints=_other_folders(pinned, tree),
         )
@@ -94,7 +95,7 @@ def _refuse_impossible(
             sentence = f"setup.py compiles {compiled[0]}, which is outside of the folder that buildfarm builds"
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
-        raise UsageError(sentence, where=pinned.label, hints=hints)
+        raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
 
 
 def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from builder.build_log import log_size
-from builder.errors import BuildError, BuildfarmError, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.images.base_images import pull_missing
 from builder.images.chooser import ImageChooser
 from builder.images.engine import Engine
@@ -111,7 +111,7 @@ class DockerExecutor:
         """The error of a pull, with the rule that names the base image if there is one."""
         rule = self._chooser.rule_name(build)
         return MissingToolError(
-            error.sentence, where=f"{rule}: {error.where}" if rule else error.where, hints=error.hints
+            error.sentence, error.code, where=f"{rule}: {error.where}" if rule else error.where, hints=error.hints
         )
 
     def _remove_orphans(self) -> None:
@@ -225,6 +225,7 @@ class DockerExecutor:
             stage = error.stage if isinstance(error, BuildError) else "environment"
             return MissingToolError(
                 f"the Docker engine stopped answering during the {stage} stage: {problem.sentence}",
+                Code.ENGINE_NOT_ANSWERING,
                 where=problem.where,
                 hints=[*problem.hints, f"the full output is in {job.log}"],
             )
@@ -253,5 +254,6 @@ def _check_platform(build: Build) -> None:
     if build.platform != here:
         raise MissingToolError(
             f"containers on this machine are {here}, but {build} is for {build.platform}",
+            Code.PLATFORM_UNSUPPORTED,
             hints=[f"run buildfarm on a {build.platform} machine"],
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from builder.build_log import complete_lines, text_since
 from builder.diagnosis.setup_script import read_setup_script
-from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
+from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
 from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE
 from builder.wheels.failures import compile_failure, disk_is_full, no_library_hints, was_killed
@@ -131,7 +131,9 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
             "the engine may have been stopped, or the kernel may have killed the container because memory ran out",
         )
     if status == _OLD_ENGINE:
-        return MissingToolError(f"cibuildwheel cannot use the container engine: {last_error(lines)}", hints=hints)
+        return MissingToolError(
+            f"cibuildwheel cannot use the container engine: {last_error(lines)}", Code.ENGINE_REFUSED, hints=hints
+        )
     if status == _NOTHING_TO_DO:
         python = job.toolchain.python
         way_out = "set `python` in the recipe to the versions that the source's `requires-python` allows"

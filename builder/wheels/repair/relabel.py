@@ -23,7 +23,7 @@ from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.untrusted.json_data import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
@@ -235,11 +235,11 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
     with WheelFile(wheel) as archive:
         fault = record_fault(archive)
     if fault:
-        raise UsageError(fault, where=str(wheel), hints=["get the wheel from its source again"])
+        raise UsageError(fault, Code.WHEEL_DAMAGED, where=str(wheel), hints=["get the wheel from its source again"])
     try:
         final_name, final = correct(read_members(wheel), wheel.name, name=name, version=version, tag=tag)
     except ValueError as error:
-        raise UsageError(f"this wheel cannot be relabelled: {error}", where=str(wheel)) from None
+        raise UsageError(f"this wheel cannot be relabelled: {error}", Code.VALUE_INVALID, where=str(wheel)) from None
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".relabel-", dir=out) as scratch:
         made = Path(scratch, final_name)
@@ -248,6 +248,7 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
         if target.exists() and sha256_of(target) != sha256_of(made):
             raise UsageError(
                 "the folder has a different file of this name",
+                Code.FILE_EXISTS,
                 where=str(target),
                 hints=["pass another folder with --out"],
             )

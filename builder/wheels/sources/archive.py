@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 from builder.wheelfile.archive import DAMAGE
 
@@ -62,12 +62,16 @@ def _refusals(archive: Path) -> Iterator[None]:
     try:
         yield
     except (tarfile.TarError, *DAMAGE) as error:
-        raise UsageError(f"this is not a readable archive: {error}", where=archive.name) from None
+        raise UsageError(
+            f"this is not a readable archive: {error}", Code.ARCHIVE_UNREADABLE, where=archive.name
+        ) from None
     except OSError as error:
         if error.errno not in (None, errno.EINVAL):  # a full disk, for example
             raise
         # bz2 and gzip raise it without a number; EINVAL: a header leads before the start of the file
-        raise UsageError(f"this is not a readable archive: {error}", where=archive.name) from None
+        raise UsageError(
+            f"this is not a readable archive: {error}", Code.ARCHIVE_UNREADABLE, where=archive.name
+        ) from None
 
 
 class _Bounded:
@@ -109,6 +113,7 @@ def _uncompressed(raw: BinaryIO) -> IO[bytes]:
 def _refused(archive: Path, member: str, why: str) -> UsageError:
     return UsageError(
         f"the member {member!r} {why}; no file of the archive is used",
+        Code.ARCHIVE_UNSAFE,
         where=archive.name,
         hints=("inspect the archive before you trust it",),
     )
@@ -129,6 +134,7 @@ def _bomb(archive: Path) -> UsageError:
     return UsageError(
         f"the archive unpacks to more than {limits.MAX_SOURCE_BYTES // 2**30} GiB or {limits.MAX_MEMBERS} members, or"
         f" its headers are larger than {limits.MAX_TAR_HEADERS // 2**20} MiB",
+        Code.ARCHIVE_UNSAFE,
         where=archive.name,
     )
 
@@ -178,7 +184,9 @@ def _write(members: list[_Member], streams: Iterator[IO[bytes] | None], archive:
     tops = {parts[0] for parts in paths if parts}
     if len(tops) != 1 or any(len(p) <= 1 and not m.folder for p, m in zip(paths, members, strict=True)):
         raise UsageError(
-            "a source distribution must contain exactly one top folder and nothing else", where=archive.name
+            "a source distribution must contain exactly one top folder and nothing else",
+            Code.ARCHIVE_UNREADABLE,
+            where=archive.name,
         )
     _check(members, paths, archive)
     for member, parts, stream in zip(members, paths, streams, strict=True):
@@ -207,7 +215,9 @@ def _check(members: Sequence[_Member], paths: Sequence[_Parts], archive: Path) -
         below = next((parts[:end] for end in range(1, len(parts)) if parts[:end] in files), None)
         if below or (parts in files and (member.folder or parts in seen)):
             name = "/".join(below or parts)
-            raise UsageError(f"two members of the archive have conflicting paths: {name}", where=archive.name)
+            raise UsageError(
+                f"two members of the archive have conflicting paths: {name}", Code.ARCHIVE_UNSAFE, where=archive.name
+            )
         if member.copy_of is not None:
             original = _parts(archive, member.copy_of)
             copies[original] += 1

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.config import CASES, RECIPE
 
 # Files that builds and tests leave in a source folder. They are not source and differ between machines.
@@ -41,7 +41,12 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     except those below a folder whose .gitignore is `*`. Both without caches, Python environments and left-over files.
     """
     if not root.is_dir():
-        raise UsageError("the source folder does not exist", where=str(root), hints=("correct `source` in the recipe",))
+        raise UsageError(
+            "the source folder does not exist",
+            Code.NO_SUCH_FILE,
+            where=str(root),
+            hints=("correct `source` in the recipe",),
+        )
     left_out = _LEFT_OUT_WITH_CASES if (root / CASES).is_file() else _LEFT_OUT_AT_TOP
     left_out -= _packages(root)
     # git lists nothing where it ignores the folder itself.

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 
 from builder.diagnosis.known_errors import hint_of, reports
-from builder.errors import DISK_HINT, BuildfarmError, MissingToolError, UsageError
+from builder.errors import DISK_HINT, BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.config import GitSource
 from builder.untrusted.masking import mask_credentials
 
@@ -35,10 +35,13 @@ def checkout(source: GitSource, *, cache: Path) -> Path:
     if not re.fullmatch(r"[0-9a-f]{40}", source.revision):
         raise UsageError(
             f"{source.revision!r} is not a full commit hash (40 hexadecimal digits); branches and tags can move",
+            Code.VALUE_INVALID,
             where=mask_credentials(source.url),
         )
     if not shutil.which("git"):
-        raise MissingToolError("git is not on PATH", where=mask_credentials(source.url), hints=("install git",))
+        raise MissingToolError(
+            "git is not on PATH", Code.GIT_MISSING, where=mask_credentials(source.url), hints=("install git",)
+        )
     # The URL is part of the name, because relative URLs of submodules depend on it.
     name = f"{source.revision[:12]}-{hashlib.sha256(source.url.encode()).hexdigest()[:12]}"
     tree, aside = cache / "git" / name, cache / "git" / f".{name}"
@@ -65,7 +68,9 @@ def resolve_revision(url: str, revision: str) -> str:
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
     if not shutil.which("git"):
-        raise MissingToolError("git is not on PATH", where=mask_credentials(url), hints=("install git",))
+        raise MissingToolError(
+            "git is not on PATH", Code.GIT_MISSING, where=mask_credentials(url), hints=("install git",)
+        )
     source = GitSource(url, revision)
     with tempfile.TemporaryDirectory() as empty:
         listed = _git(source, Path(empty), "ls-remote", "--", without_credentials(url), check=True).stdout
@@ -76,6 +81,7 @@ def resolve_revision(url: str, revision: str) -> str:
     if found is None:
         raise UsageError(
             f"the repository has no branch or tag {revision!r}" if revision else "the repository has no commit",
+            Code.REVISION_UNKNOWN,
             where=mask_credentials(url),
             hints=("name a branch, a tag, or a commit by its full hash of 40 digits",),
         )
@@ -101,6 +107,7 @@ def _fetch(source: GitSource, aside: Path) -> None:
         if _git(source, aside, "cat-file", "-e", f"{source.revision}^{{commit}}").returncode:
             raise UsageError(
                 f"the repository has no commit {source.revision}",
+                Code.REVISION_UNKNOWN,
                 where=mask_credentials(source.url),
                 hints=(
                     "correct `revision` in the recipe",
@@ -119,6 +126,7 @@ def _fetch(source: GitSource, aside: Path) -> None:
     if not _untouched(aside, source):
         raise MissingToolError(
             f"the checked-out files differ from those of {source.revision} in the repository",
+            Code.SOURCE_DIFFERS,
             where=mask_credentials(source.url),
             hints=(
                 "a filter (for example git-lfs) or a gitattributes file of this machine changes files on checkout;"
@@ -188,5 +196,8 @@ def _failure(source: GitSource, verb: str, output: str) -> BuildfarmError:
     elif reports("untrusted", output):
         hints = ["set GIT_SSL_CAINFO to a CA bundle that contains the CA of your proxy or server"]
     return MissingToolError(
-        f"git {verb} failed: {mask_credentials(detail)}", where=mask_credentials(source.url), hints=hints
+        f"git {verb} failed: {mask_credentials(detail)}",
+        Code.GIT_FAILED,
+        where=mask_credentials(source.url),
+        hints=hints,
     )

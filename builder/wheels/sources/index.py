@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.untrusted.masking import mask_credentials
 from builder.wheels.toolchain.uv import cause_of, compile_captured, has_no_solution, index_setting, uv_variables
 
@@ -51,7 +51,7 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
         wanted = Requirement(requirement)
     except InvalidRequirement as error:
         raise UsageError(
-            "this is not a project name with a version, such as torch-scatter 2.1.2", where=where
+            "this is not a project name with a version, such as torch-scatter 2.1.2", Code.VALUE_INVALID, where=where
         ) from error
     with tempfile.TemporaryDirectory() as empty:
         options = ["--no-deps", "--format=pylock.toml", *arguments]
@@ -65,7 +65,12 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
         ]
     found = [location for location in locations if location.url]
     if not found:
-        raise MissingToolError(f"uv found the {kind} but returned no address", where=where, hints=(index_setting(),))
+        raise MissingToolError(
+            f"uv found the {kind} but returned no address",
+            Code.PACKAGE_NOT_FOUND,
+            where=where,
+            hints=(index_setting(),),
+        )
     return found
 
 
@@ -85,6 +90,7 @@ def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolErro
         build = f"if the index has its source, `buildfarm build {where.replace(' ', '==')}` builds a wheel"
         return UsageError(
             f"the index has no such {kind}: {detail}",
+            Code.PACKAGE_NOT_FOUND,
             where=where,
             hints=(
                 build if only_source else "correct the project or the version",
@@ -97,6 +103,7 @@ def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolErro
 def _unreachable(kind: str, where: str, detail: str) -> MissingToolError:
     return MissingToolError(
         f"the {kind} could not be fetched: {detail}",
+        Code.NETWORK_UNREACHABLE,
         where=where,
         hints=(
             f"the index is {index_setting()}",

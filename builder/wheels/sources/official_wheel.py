@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.axes import Python
 from builder.untrusted.masking import mask_credentials
@@ -55,12 +55,15 @@ def exact_version(text: str) -> tuple[str, str]:
     except InvalidRequirement:
         raise UsageError(
             "this names no wheel; pass a file, a URL, or a project with its version, such as torchvision==0.26.0",
+            Code.VALUE_INVALID,
             where=text,
         ) from None
     exact = re.fullmatch(r"==([^*]+)", str(requirement.specifier))
     if exact is None:
         raise UsageError(
-            "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel", where=text
+            "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel",
+            Code.VALUE_INVALID,
+            where=text,
         )
     return requirement.name, exact[1]
 
@@ -74,7 +77,7 @@ def download_wheel(url: str, *, cache: Path) -> FetchedWheel:
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise UsageError(f"this is not a valid URL: {error}", where=mask_credentials(url)) from None
+        raise UsageError(f"this is not a valid URL: {error}", Code.VALUE_INVALID, where=mask_credentials(url)) from None
     name = Path(unquote(parts.path)).name.replace("\0", "")[-MAX_NAME:]
     hashed = re.search(r"(?:^|&)sha256=([0-9a-fA-F]{64})(?:&|$)", parts.fragment)
     sha256 = hashed[1].lower() if hashed else ""
@@ -95,6 +98,7 @@ def _fetch(location: Location, who: str, *, cache: Path, where: str) -> FetchedW
         if location.sha256 and found != location.sha256:
             raise MissingToolError(
                 f"the downloaded {location.name} has sha256 {found}, but {who} {location.sha256}",
+                Code.SOURCE_DIFFERS,
                 where=where,
             )
         (folder / found).mkdir(exist_ok=True)
@@ -108,6 +112,7 @@ def _fitting(locations: Sequence[Location], python: Python, where: str) -> Locat
     names = ", ".join(location.name for location in locations[:3])
     raise NoFittingWheelError(
         f"the index has no wheel for Python {python} on this machine; it has {names}",
+        Code.PACKAGE_NOT_FOUND,
         where=where,
         hints=("select a different Python with `--python X.Y`", f"the index is {index_setting()}"),
     )

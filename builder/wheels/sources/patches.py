@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_warning
 
 #: What both programs print about a hunk that fits at a different line, and about the file of the next hunks.
@@ -33,7 +33,7 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
     """
     for patch in patches:
         if not patch.is_file():
-            raise UsageError("the patch does not exist", where=str(patch))
+            raise UsageError("the patch does not exist", Code.NO_SUCH_FILE, where=str(patch))
         # `git apply` applies a patch completely or not at all; patch(1) is for machines without git.
         command, complaint = _git(patch, tree) if shutil.which("git") else _patch(patch, tree)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")} | {
@@ -53,6 +53,7 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             detail = _place(patch, position) if position else output.splitlines()[0]
             raise UsageError(
                 f"the patch does not apply: {detail}",
+                Code.PATCH_FAILED,
                 where=str(patch),
                 hints=("make a new patch for exactly the version in the recipe",),
             )
@@ -95,6 +96,7 @@ def _patch(patch: Path, tree: Path) -> tuple[list[str], str]:
     if not shutil.which("patch"):
         raise MissingToolError(
             "the recipe has patches, and neither git nor patch is on PATH",
+            Code.GIT_MISSING,
             where=str(patch),
             hints=("install git (or patch)",),
         )

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.untrusted.masking import mask_credentials
@@ -62,12 +62,14 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
                 if not (top := root / source.subdirectory).is_dir():
                     raise UsageError(
                         f"the repository has no folder {source.subdirectory!r} at {source.revision}",
+                        Code.NO_SUCH_FILE,
                         where=mask_credentials(source.url),
                         hints=("correct `subdirectory` in the recipe",),
                     )
                 if not top.resolve().is_relative_to(root.resolve()):
                     raise UsageError(
                         f"the folder {source.subdirectory!r} is a link that leads out of the repository",
+                        Code.SOURCE_UNSAFE,
                         where=mask_credentials(source.url),
                         hints=("name a folder of the repository in `subdirectory`",),
                     )
@@ -142,7 +144,7 @@ def _sha256(file: Path) -> str:
     try:
         return sha256_of(file)
     except OSError as error:
-        raise UsageError(f"cannot be read: {error.strerror}", where=str(file)) from None
+        raise UsageError(f"cannot be read: {error.strerror}", Code.PATH_NOT_USABLE, where=str(file)) from None
 
 
 def _tracked_files(top: Path) -> list[tuple[str, Path]]:
@@ -174,6 +176,7 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
         if not end.is_relative_to(root.resolve()):
             raise UsageError(
                 f"the link leads out of the source tree, to {file.readlink()}, which no digest covers",
+                Code.SOURCE_UNSAFE,
                 where=str(file),
                 hints=("replace the link by the file",),
             )
@@ -187,7 +190,7 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
             shutil.copyfile(file, copy)
             copy.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
         else:
-            raise UsageError("this is neither a file, a folder nor a link", where=str(file))
+            raise UsageError("this is neither a file, a folder nor a link", Code.SOURCE_UNSAFE, where=str(file))
 
 
 def _empty(folder: Path) -> None:
@@ -234,6 +237,7 @@ def locate_sdist(project: str, version: str) -> Location:
 def _mismatch(source: SdistSource, found: str, who: str) -> UsageError:
     return UsageError(
         f"{who} sha256 {found}, but the recipe has {source.sha256.lower()}; the archive was not opened",
+        Code.SOURCE_DIFFERS,
         where=f"{source.project} {source.version}",
         hints=(
             "find out why the archive changed before you change `sha256` in the recipe",

@@ -8,7 +8,7 @@ import urllib.error
 import urllib.request
 from typing import IO, Any, cast
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.untrusted.masking import mask_credentials
 from builder.wheels.sources.index import TIMEOUT, request_for
 
@@ -39,7 +39,11 @@ class _RemoteFile(io.RawIOBase):
         total = (answer.headers.get("Content-Range") or "").rpartition("/")[2]
         if answer.status != http.client.PARTIAL_CONTENT or not total.isdecimal():
             answer.close()
-            raise NoRangesError("the server does not answer range requests", where=mask_credentials(self._url))
+            raise NoRangesError(
+                "the server does not answer range requests",
+                Code.SERVER_WITHOUT_RANGES,
+                where=mask_credentials(self._url),
+            )
         self._answer = answer
         return int(total)
 
@@ -83,9 +87,13 @@ class _RemoteFile(io.RawIOBase):
                 refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
                 if attempt == _ATTEMPTS or refused:
                     raise MissingToolError(
-                        f"the file could not be read: {error}", where=mask_credentials(self._url)
+                        f"the file could not be read: {error}",
+                        Code.NETWORK_UNREACHABLE,
+                        where=mask_credentials(self._url),
                     ) from None
-        raise MissingToolError("the connection broke again and again", where=mask_credentials(self._url))
+        raise MissingToolError(
+            "the connection broke again and again", Code.NETWORK_UNREACHABLE, where=mask_credentials(self._url)
+        )
 
 
 def open_remote(url: str) -> IO[bytes]:
@@ -96,4 +104,6 @@ def open_remote(url: str) -> IO[bytes]:
     try:
         return cast("IO[bytes]", io.BufferedReader(_RemoteFile(url), _BUFFER))
     except (OSError, http.client.HTTPException) as error:
-        raise MissingToolError(f"the file could not be read: {error}", where=mask_credentials(url)) from None
+        raise MissingToolError(
+            f"the file could not be read: {error}", Code.NETWORK_UNREACHABLE, where=mask_credentials(url)
+        ) from None

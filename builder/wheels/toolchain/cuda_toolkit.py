@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 
@@ -57,7 +57,9 @@ def find_toolkit(cuda: Cuda, *, minor_mismatch: bool) -> Toolkit:
         home, version = same_major[0]
         return Toolkit(home, version, requested_cuda=cuda)
     raise MissingToolError(
-        f"no CUDA {cuda} toolkit on this machine", hints=_ways_out(cuda, same_major, minor_mismatch=minor_mismatch)
+        f"no CUDA {cuda} toolkit on this machine",
+        Code.TOOLKIT_MISSING,
+        hints=_ways_out(cuda, same_major, minor_mismatch=minor_mismatch),
     )
 
 
@@ -131,10 +133,12 @@ def find_host_compiler(cuda: Cuda, torch: Torch | None = None) -> HostCompiler:
     if refused:
         raise MissingToolError(
             f"{accepted}; {', '.join(refused)}",
+            Code.COMPILER_UNSUITABLE,
             hints=[f"`apt-get install g++-{limit}` (or your system's package), or set CC and CXX to an accepted gcc"],
         )
     raise MissingToolError(
         f"no C++ compiler: CXX is {chosen}, which does not run" if chosen else "no C++ compiler on PATH",
+        Code.COMPILER_MISSING,
         hints=["`apt-get install g++` (or your system's package), or set CC and CXX"],
     )
 

@@ -11,7 +11,7 @@ from importlib.metadata import version
 
 from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import reports
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.log import print_line
 from builder.matrix.axes import Python
 from builder.process import run
@@ -72,6 +72,7 @@ class Pythons:
         if self._forbidden:
             raise MissingToolError(
                 f"{missing}, and downloads of Pythons are forbidden ({self._forbidden})",
+                Code.PYTHON_MISSING,
                 hints=[
                     f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
                     f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
@@ -97,6 +98,7 @@ class Pythons:
             return made
         raise MissingToolError(
             f"{missing}, and the Python that uv downloaded does not run here",
+            Code.PYTHON_MISSING,
             where=str(log),
             hints=_ways_out(python),
         )
@@ -108,17 +110,21 @@ class Pythons:
             update = shlex.join([str(find_uv()), "pip", "install", "--python", sys.executable, "--upgrade", "uv"])
             return MissingToolError(
                 f"{missing}, and uv {version('uv')} offers no Python {python} for download",
+                Code.PYTHON_MISSING,
                 hints=[f"if this Python is newer than uv, update uv with `{update}`", *_ways_out(python)],
             )
         if "downloads are not allowed" in output:
             return MissingToolError(
-                f"{missing}, and the configuration of uv forbids downloads of Pythons", hints=_ways_out(python)
+                f"{missing}, and the configuration of uv forbids downloads of Pythons",
+                Code.PYTHON_MISSING,
+                hints=_ways_out(python),
             )
         url, causes = _URL.search(output), _CAUSE.findall(output)
         source = f" from {mask_credentials(url[1]).rpartition('/')[0]}" if url else ""
         reason = f": {causes[-1].strip()}" if causes else ""
         return MissingToolError(
             f"{missing}, and uv cannot download a Python with headers{source}{reason}",
+            Code.PYTHON_MISSING,
             hints=[
                 "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
                 " (https:// or file://)",

@@ -9,7 +9,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.hashing import digest_of
 from builder.store import Store
 from builder.wheels.toolchain.uv import compile_requirements
@@ -26,6 +26,7 @@ def check_pins(packages: Sequence[str], where: str) -> None:
         if not _is_pin(package):
             raise UsageError(
                 f"the record of the wheel names a package that is not an exact version: {package[:100]!r}",
+                Code.RECORD_UNSAFE,
                 where=where,
                 hints=["`rebuild` installs only packages of the form `name==version` from the package index"],
             )
@@ -73,6 +74,7 @@ def check_needed(
     if unneeded:
         raise MissingToolError(
             f"the record of the wheel names packages that the recipe does not need: {', '.join(unneeded[:5])}",
+            Code.RECORD_DIFFERS,
             hints=[
                 "do not trust the wheel: its record is not what a build of this recipe writes",
                 "if a different version of buildfarm built the wheel, run that version",

@@ -16,7 +16,7 @@ import uv
 
 from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import reports
-from builder.errors import DISK_HINT, BuildError, BuildfarmError, MissingToolError
+from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
 from builder.images.network import prepend_index
 from builder.process import run
 from builder.untrusted.masking import mask_credentials
@@ -82,7 +82,7 @@ def run_uv(
     start = log_size(log)
     status = run([str(find_uv()), *arguments], log=log, owner=owner, env=uv_variables(index))
     if status < 0:
-        raise KilledError(f"uv was killed by signal {-status}", stage="environment", log=log)
+        raise KilledError(f"uv was killed by signal {-status}", Code.KILLED, stage="environment", log=log)
     if status != 0:
         raise uv_error(log, start, requirements, index)
 
@@ -145,13 +145,14 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
     where = " and ".join([*map(mask_credentials, index), index_setting()])
     if reports("disk-full", output):
         sentence = "the disk is full; unfinished files were deleted"
-        return DiskFullError(sentence, stage="environment", log=log, hints=[DISK_HINT])
+        return DiskFullError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])
     if reports("unreachable", output) or reports("fetch-failed", output):
         return _unreachable(output, wanted, where, log)
     if newer := reports("newer-glibc", output):
         tags = " or ".join(re.findall(r"'(\w+)'", newer["tags"]))
         return MissingToolError(
             f"the wheel needs {tags}, but the C library (glibc) here supports at most {newer['here']}",
+            Code.GLIBC_TOO_OLD,
             hints=[
                 "test the wheel in a container of the cell's runtime image with `buildfarm smoke --executor docker`",
                 "set `runtime` under `images:` in matrix.yaml to a newer base image for such containers",
@@ -166,9 +167,12 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
         ]
         if absent:
             return MissingToolError(
-                f"the package index does not have a required package or version: {detail}", where=where, hints=hints
+                f"the package index does not have a required package or version: {detail}",
+                Code.PACKAGE_NOT_FOUND,
+                where=where,
+                hints=hints,
             )
-        return UnsatisfiableError(f"the packages conflict: {detail}", where=where, hints=hints)
+        return UnsatisfiableError(f"the packages conflict: {detail}", Code.PACKAGES_CONFLICT, where=where, hints=hints)
     return BuildError(
         f"uv could not create the environment for {wanted}",
         stage="environment",
@@ -182,6 +186,7 @@ def _unreachable(output: str, wanted: str, where: str, log: Path) -> MissingTool
     named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", output, re.MULTILINE)
     return MissingToolError(
         "the package index cannot be reached",
+        Code.NETWORK_UNREACHABLE,
         where=where,
         hints=[
             "set UV_DEFAULT_INDEX to an index or mirror that this machine can reach",

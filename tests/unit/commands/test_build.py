@@ -28,6 +28,7 @@ from builder.commands.store import history_text
 from builder.errors import (
     BuildError,
     BuildfarmError,
+    Code,
     Exit,
     MissingToolError,
     NothingSelectedError,
@@ -429,7 +430,10 @@ def test_all_problems_are_reported_before_the_first_build(
     options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = replace(options, store=tmp_path / "empty")
-    missing: list[BuildfarmError] = [MissingToolError("no nvcc"), MissingToolError("no g++")]
+    missing: list[BuildfarmError] = [
+        MissingToolError("no nvcc", Code.TOOLKIT_MISSING),
+        MissingToolError("no g++", Code.TOOLKIT_MISSING),
+    ]
     monkeypatch.setattr(LocalExecutor, "problems", lambda *_: list(missing))
     monkeypatch.setattr(LocalExecutor, "toolchain", lambda *_: pytest.fail("something was started"))
     with pytest.raises(PreflightError) as caught:
@@ -498,9 +502,13 @@ def test_an_unusable_store_is_a_usage_error(tmp_path: Path) -> None:
 
 
 NO_TOOLKIT = MissingToolError(
-    "no CUDA 12.1 toolkit on this machine", hints=["pass `--allow-cuda-minor-mismatch`", "`--executor docker`"]
+    "no CUDA 12.1 toolkit on this machine",
+    Code.TOOLKIT_MISSING,
+    hints=["pass `--allow-cuda-minor-mismatch`", "`--executor docker`"],
 )
-NO_ENGINE = MissingToolError("there is no docker program", hints=["install Docker", "or use `--executor local`"])
+NO_ENGINE = MissingToolError(
+    "there is no docker program", Code.ENGINE_MISSING, hints=["install Docker", "or use `--executor local`"]
+)
 
 
 @pytest.fixture

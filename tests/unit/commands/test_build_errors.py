@@ -51,7 +51,7 @@ def test_the_first_error_after_warnings_is_printed_with_its_line(
     capfd.readouterr()
     print_error(error, who=["first-1.0"])
     lines = capfd.readouterr().err.splitlines()
-    assert lines[0] == f"error: first-1.0: {error.sentence}"
+    assert lines[0] == f"error[compile-failed]: first-1.0: {error.sentence}"
     assert lines[1:3] == [f"  {line}" for line in error.excerpt]
     assert [line.split()[0] for line in lines[3:]] == ["hint:"]
 

@@ -13,7 +13,7 @@ from builder.commands.cases import cases
 from builder.commands.cases.cases import CasesOptions, run_cases
 from builder.commands.cases.draft_file import cases_text, missing_text
 from builder.commands.cases.summary import summary_text
-from builder.errors import MissingToolError, NothingSelectedError, UsageError
+from builder.errors import Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.matrix.axes import Cell
 from builder.result import CasesResult
@@ -136,7 +136,7 @@ def test_a_wheel_for_a_newer_glibc_is_drafted_in_a_container(
 
     def no_cells(executor: str, **_: object) -> None:
         asked.append(executor)
-        raise MissingToolError("no cells in this test")
+        raise MissingToolError("no cells in this test", Code.TOOLKIT_MISSING)
 
     monkeypatch.setattr(cases, "cell_environments", no_cells)
     matrix = a_project(tmp_path)

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import pytest
 
-from builder.errors import BuildfarmError, Exit, MissingToolError
+from builder.errors import BuildfarmError, Code, Exit, MissingToolError
 from builder.images import dockerfiles as render
 from builder.images.chooser import ImageChooser
 from builder.images.container import OWNER_LABEL
@@ -128,7 +128,11 @@ def test_a_stopped_engine_is_reported_instead_of_the_output_of_buildx(
     fake: FakeEngine, store: Store, image: BuildImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (fake.root / "fails").write_text("ERROR: failed to receive status: rpc error: code = Unavailable")
-    monkeypatch.setattr(Engine, "problem", lambda _: MissingToolError("the Docker engine does not answer: no socket"))
+    monkeypatch.setattr(
+        Engine,
+        "problem",
+        lambda _: MissingToolError("the Docker engine does not answer: no socket", Code.ENGINE_NOT_ANSWERING),
+    )
     error = build_error(fake, store, image)
     assert isinstance(error, MissingToolError)
     assert error.sentence.startswith("the Docker engine stopped answering while an image was built: ")

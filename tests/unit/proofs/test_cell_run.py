@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
 from builder.proofs.cells import cell_run
 from builder.proofs.cells.cell_run import _install_companions, _missing_driver
 from builder.wheels.toolchain.uv import DiskFullError
@@ -19,7 +19,9 @@ def test_missing_companion_does_not_prevent_the_others() -> None:
 
     def install(more: Sequence[str]) -> None:
         if "decord" in more:
-            raise MissingToolError("the package index does not have a required package or version")
+            raise MissingToolError(
+                "the package index does not have a required package or version", Code.PACKAGE_NOT_FOUND
+            )
         installed[:] = more
 
     _install_companions(["transformers", "decord", "numpy"], install)

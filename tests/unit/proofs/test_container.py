@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import BuildError, MissingToolError
+from builder.errors import BuildError, Code, MissingToolError
 from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome
 from builder.images.chooser import ImageChooser
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, ContainerSpec, NoGpuError, RunResult
@@ -45,7 +45,9 @@ SYMBOLS = json.dumps(
 ).encode()
 SECRET = "5ec2e7"
 IMPORTED = SECRET + ' imported {"torch": "2.11.0", "gpus": 0}\n'
-GONE = MissingToolError("the Docker engine stopped answering while a program ran in a container: refused")
+GONE = MissingToolError(
+    "the Docker engine stopped answering while a program ran in a container: refused", Code.ENGINE_NOT_ANSWERING
+)
 
 
 @pytest.fixture(autouse=True)
@@ -119,7 +121,7 @@ class FakeEngine:
     def container(self, spec: ContainerSpec) -> Iterator[FakeContainer]:
         script = dict(self.script)
         if spec.gpus and self.refuses:
-            script["true"] = NoGpuError(self.refuses)
+            script["true"] = NoGpuError(self.refuses, Code.NO_GPU)
         self.made.append(FakeContainer(spec, script, {"symbols.json": SYMBOLS, **self.files}))
         try:
             yield self.made[-1]

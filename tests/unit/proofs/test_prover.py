@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from builder.errors import BuildError, MissingToolError
+from builder.errors import BuildError, Code, MissingToolError
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import Matrix
 from builder.matrix.plan import Build
@@ -147,10 +147,10 @@ def test_wheel_for_a_newer_glibc_is_proven_in_its_runtime_image(
     class Containers:
         def open(self, cell: Cell, *_: object, **__: object) -> None:
             asked.append(cell)
-            raise MissingToolError("as far as a unit test goes")
+            raise MissingToolError("as far as a unit test goes", Code.TOOLKIT_MISSING)
 
     def no_engine(*_: object, **__: object) -> None:
-        raise MissingToolError("the Docker engine does not answer")
+        raise MissingToolError("the Docker engine does not answer", Code.ENGINE_NOT_ANSWERING)
 
     monkeypatch.setattr("builder.proofs.cells.container.container_environments", no_engine)
     imported = newer(images, cell)
@@ -271,7 +271,7 @@ def test_linkage_without_the_index_keeps_the_other_proofs(prove: Prove, monkeypa
     before = prove(HERE)
 
     def unreachable(*_: object, **__: object) -> None:
-        raise MissingToolError("the package index cannot be reached")
+        raise MissingToolError("the package index cannot be reached", Code.NETWORK_UNREACHABLE)
 
     monkeypatch.setattr(prover, "_table_versions", lambda: ["auditwheel 99"])
     monkeypatch.setattr(Environments, "create", unreachable)

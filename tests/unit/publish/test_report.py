@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 
 from builder.commands.building.build import build_text, distinct_errors
-from builder.errors import BuildError, BuildfarmError, Exit
+from builder.errors import BuildError, BuildfarmError, Code, Exit
 from builder.gate.outcome import MISTAKE_IN_CASES, Outcome
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.plan import Build, Plan, Skip
@@ -197,14 +197,14 @@ def test_skipped_cells_are_counted(stored: StoredBuild) -> None:
 
 
 def test_without_any_wheel_there_is_no_table() -> None:
-    assert build_text(Path("dist"), PLAN, [result(None, error=BuildfarmError("no"))]) == ""
+    assert build_text(Path("dist"), PLAN, [result(None, error=BuildfarmError("no", Code.DISK_FULL))]) == ""
 
 
 def test_equal_errors_are_grouped_with_the_builds_they_stopped() -> None:
     results = [
-        replace(result(None, error=BuildfarmError("no torch")), build=build("a")),
-        replace(result(None, error=BuildfarmError("no disk")), build=build("b")),
-        replace(result(None, error=BuildfarmError("no torch")), build=build("c")),
+        replace(result(None, error=BuildfarmError("no torch", Code.DISK_FULL)), build=build("a")),
+        replace(result(None, error=BuildfarmError("no disk", Code.DISK_FULL)), build=build("b")),
+        replace(result(None, error=BuildfarmError("no torch", Code.DISK_FULL)), build=build("c")),
         replace(result(None), build=build("d")),
     ]
     grouped = [(str(error), [name.split("-")[0] for name in names]) for error, names in distinct_errors(results)]
@@ -224,7 +224,7 @@ def test_only_a_wheel_without_a_failed_check_is_published(
     made: tuple[Proof, ...], error: BuildfarmError | None, published: bool, stored: StoredBuild, tmp_path: Path
 ) -> None:
     dist = tmp_path / "dist"
-    results = [result(stored, made, error=error), result(None, error=BuildfarmError("no"))]
+    results = [result(stored, made, error=error), result(None, error=BuildfarmError("no", Code.DISK_FULL))]
     assert publish_wheels(dist, PLAN, results).wheels == ([dist / stored.wheel.name] if published else [])
     assert [path.name for path in dist.glob("*.whl")] == ([stored.wheel.name] if published else [])
     assert (dist / "report.json").is_file()
@@ -240,12 +240,12 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
 
     assert run(good) == ([f"added {name}"], True)
     assert run(good) == ([], True)
-    assert run(result(None, error=BuildfarmError("no"))) == (
+    assert run(result(None, error=BuildfarmError("no", Code.DISK_FULL))) == (
         [f"kept {name} of an earlier run: the new build failed"],
         True,
     )
     other_python = replace(build(), abi=AbiClass.CPYTHON, pythons=(Python(3, 12),))
-    assert run(replace(result(None, error=BuildfarmError("no")), build=other_python)) == ([], True)
+    assert run(replace(result(None, error=BuildfarmError("no", Code.DISK_FULL)), build=other_python)) == ([], True)
     stored.wheel.write_bytes(b"new")
     assert run(bad) == ([f"kept {name} of an earlier run: a check of the new wheel failed"], True)
     assert run(good) == ([f"replaced {name}"], True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.log import print_line
 from builder.untrusted.masking import mask_credentials, mask_log
 
@@ -37,7 +37,7 @@ def test_secrets_are_masked(name: str, tmp_path: Path, capsys: pytest.CaptureFix
     text, shown = SECRETS[name]
     assert mask_credentials(text) == shown
     assert mask_credentials(shown) == shown
-    error = UsageError(text, where=text, hints=[text])
+    error = UsageError(text, Code.VALUE_INVALID, where=text, hints=[text])
     assert (str(error), error.hints) == (f"{shown}: {shown}", (shown,))
     print_line(text)
     assert capsys.readouterr().err == f"{shown}\n"

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from builder import log
 from builder.__main__ import run_command
-from builder.errors import Exit, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.log import PlainConsole, print_error, print_line, print_warning
 from builder.untrusted.plain_text import visible, visible_with_colours
 
@@ -31,7 +31,7 @@ def test_messages_are_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log.console, "_file", stream)
     print_line(HOSTILE)
     print_warning(HOSTILE)
-    print_error(UsageError(HOSTILE, where=HOSTILE, hints=[HOSTILE]))
+    print_error(UsageError(HOSTILE, Code.VALUE_INVALID, where=HOSTILE, hints=[HOSTILE]))
     assert stream.getvalue().count(r"\x1b[2Jb") == 5
     assert visible(stream.getvalue()) == stream.getvalue()
 

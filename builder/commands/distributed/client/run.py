@@ -27,7 +27,7 @@ from builder.commands.distributed.protocol import (
     version_resource,
 )
 from builder.commands.distributed.worker.service import find_finished
-from builder.errors import BuildfarmError, MissingToolError
+from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.registry.lock import lock_path
 from builder.log import print_line
@@ -168,7 +168,9 @@ class RemoteRun:
             keep_locks(self._store.root / "envs", answer.locks)
             self._uses.remember(task.build, answer)
             return stored, answer
-        raise MissingToolError(f"the workers that built {task.title} were gone before the wheel was copied")
+        raise MissingToolError(
+            f"the workers that built {task.title} were gone before the wheel was copied", Code.WHEEL_LOST
+        )
 
     async def _prove(
         self, cluster: Cluster, build: Build, recipe: Recipe, stored: StoredBuild, answer: Answer | None, log: Path

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from builder.commands.distributed.cluster.deaths import DEATHS
 from builder.commands.distributed.protocol import BUILDS, PLUGIN, PROOFS, Answer, BuildTask, Failure, Task, version_text
+from builder.errors import Code
 from builder.matrix.compat import and_list
 
 #: How many workers a message names of those that lack the same.
@@ -17,6 +18,7 @@ DEADLY = Answer(
     failure=Failure(
         "BuildfarmError",
         f"{DEATHS} workers ended while they ran it, the last of them without another task",
+        Code.WORKER_STOPPED,
         hints=("see whether it ends processes that are not its own, or uses up the memory of the machine",),
     )
 )
@@ -56,7 +58,7 @@ def missing(task: Task, need: Need, workers: Mapping[str, Mapping[str, Any]], fo
         if foreign:
             sentence += f": {'; '.join(foreign)}"
             hints = ["install the same version of buildfarm here and on the workers"]
-    return Answer(failure=Failure("MissingToolError", sentence, hints=tuple(hints)))
+    return Answer(failure=Failure("MissingToolError", sentence, Code.NO_WORKER, hints=tuple(hints)))
 
 
 def other_version(worker: Mapping[str, Any]) -> str:

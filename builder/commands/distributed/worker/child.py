@@ -33,7 +33,7 @@ from builder.commands.distributed.protocol import (
 )
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
-from builder.errors import BuildfarmError
+from builder.errors import BuildfarmError, Code
 from builder.gate.system.nvidia import smi
 from builder.gate.system.sizes import size_text
 from builder.log import set_verbosity
@@ -224,7 +224,7 @@ def killed_by(status: int, memory: int) -> Failure:
         sentence = f"the process of this task was killed, probably for lack of memory ({size_text(memory)} were free)"
     else:
         sentence = f"the process of this task ended with status {status}"
-    return Failure("BuildfarmError", sentence, machine=True)
+    return Failure("BuildfarmError", sentence, Code.WORKER_STOPPED, machine=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from builder.commands.distributed.protocol import (
     version_text,
 )
 from builder.commands.distributed.worker.facts import compile_resource
-from builder.errors import BuildError, BuildfarmError, MissingToolError, PreflightError, UsageError
+from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, PreflightError, UsageError
 from builder.matrix.axes import Cuda
 from builder.store import Store
 from tests.unit.commands.distributed.made_up import BUILD_TASK, PROOF_TASK, SETTINGS, SMOKE_TASK, WHEEL
@@ -58,22 +58,25 @@ def test_tasks_travel() -> None:
     "error",
     [
         BuildError("it failed", stage="compile", where="ops", hints=["read it"], excerpt=("error: x",)),
-        MissingToolError("no nvcc", where="cu130", hints=["install it"]),
-        UsageError("no such op", where="cases.py"),
-        BuildfarmError("the disk is full"),
+        MissingToolError("no nvcc", Code.TOOLKIT_MISSING, where="cu130", hints=["install it"]),
+        UsageError("no such op", Code.VALUE_INVALID, where="cases.py"),
+        BuildfarmError("the disk is full", Code.DISK_FULL),
     ],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_comes_back_as_it_was(error: BuildfarmError) -> None:
     back = Failure.of(error).error()
     assert type(back) is type(error)
-    assert (str(back), back.hints, back.exit_code) == (str(error), error.hints, error.exit_code)
+    assert (str(back), back.code, back.hints, back.exit_code) == (str(error), error.code, error.hints, error.exit_code)
     if isinstance(error, BuildError) and isinstance(back, BuildError):
         assert (back.stage, back.excerpt) == (error.stage, error.excerpt)
 
 
 def test_several_errors_become_one_sentence() -> None:
-    problems = [MissingToolError("no nvcc", hints=["a"]), MissingToolError("no uv", hints=["a", "b"])]
+    problems = [
+        MissingToolError("no nvcc", Code.TOOLKIT_MISSING, hints=["a"]),
+        MissingToolError("no uv", Code.TOOLKIT_MISSING, hints=["a", "b"]),
+    ]
     back = Failure.of(PreflightError(problems), machine=True)
     assert (back.kind, back.sentence, back.hints, back.machine) == (
         "MissingToolError",
@@ -106,7 +109,7 @@ def test_a_message_names_what_workers_lack_once() -> None:
     first, _, second = failure.sentence.removeprefix("no worker can run checks for sm_80: ").partition("; ")
     assert first == "w0, w1, w2 and 2 others have no GPU of the model sm_80"
     assert second.startswith("small has ")
-    assert failure.error().exit_code == MissingToolError("").exit_code
+    assert failure.error().exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
 
 
 def test_checks_need_what_they_use() -> None:

@@ -33,7 +33,8 @@ def entry(
 ) -> dict[str, Any]:
     made: dict[str, Any] = {
         "build": build, "extension": build.partition("-")[0], "version": "1.0", "serves": [cell], "archs": ["9.0"],
-        "status": status, "error": error, "hints": [f"look at {HOSTILE}"] if error else [],
+        "status": status, "error": error, "code": error and "compile-failed",
+        "hints": [f"look at {HOSTILE}"] if error else [],
     }  # fmt: skip
     if proofs:
         objects = {"reused": 1, "compiled": 1}

@@ -100,6 +100,7 @@ def test_the_report_as_json(tmp_path: Path) -> None:
     data = json.loads(report_data(report_of([run(tmp_path)])))
     assert [build["result"] for build in data["builds"]] == ["failed", "refused", "not finished", "built"]
     failed, refused, _, good = data["builds"]
+    assert [build["code"] for build in data["builds"]] == ["compile-failed", "compile-failed", None, None]
     assert failed["log"]["error"][failed["log"]["here"]].endswith("error: no")
     assert [(cell["cell"], cell["level"]) for cell in (*failed["cells"], *refused["cells"], *good["cells"])] == [
         (OTHER, "not built"),
