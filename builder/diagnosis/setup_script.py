@@ -44,8 +44,10 @@ _OPTIONS_OF_SETUPTOOLS = {
     "--egg-base",
     "--name",
 }
-#: `pip install …` in a text, and its options that have a value.
-_PIP_INSTALL = re.compile(r"\bpip3?\s+install\s+(?P<words>[^;&|]+)")
+#: `pip install …` in a shell command, and its options that have a value.
+_PIP_INSTALL = re.compile(r"(?:^|[;&|]|\s-m)\s*pip3?\s+install\s+(?P<words>[^;&|]+)")
+#: Names of functions that run a command: `os.system`, `subprocess.check_call`, `run_command`.
+_RUNS = re.compile(r"run|call|exec|system|[pP]open|output|cmd|shell")
 _PIP_VALUES = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-c", "--constraint", "-t", "--target",
                "--prefix", "--platform", "--python-version", "--cache-dir"}  # fmt: skip
 
@@ -165,6 +167,8 @@ def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, tree: Pat
     match node:
         case ast.Call():
             _read_call(node, constants, facts, is_setup=is_setup)
+            if _RUNS.search(_last_name(node.func)):
+                facts.installs += _installed(node, constants, tree)
         case ast.Compare(left=left, comparators=[ast.Constant(value=str(value))]):
             for name in _variables_in(left, constants):
                 facts.variables[name] = value if value.lower() not in _OFF else ""
@@ -172,15 +176,20 @@ def _read_node(node: ast.AST, constants: Constants, facts: SetupFacts, tree: Pat
             _read_access(node, constants, facts)
         case ast.Constant(value=str(text)):
             facts.strings.append(text)
-            if found := _PIP_INSTALL.search(text):
-                with suppress(ValueError):  # a quote is not closed
-                    facts.installs += _requirements(shlex.split(found["words"]), tree)
         case ast.List(elts=items) | ast.Tuple(elts=items):
             words = [str(constants.value(item) or "") for item in items]
             if "install" in words and {"pip", "pip3"} & set(words[: words.index("install")]):
                 facts.installs += _requirements(words[words.index("install") + 1 :], tree)
         case ast.ClassDef(bases=bases):
             facts.replaces_wheel |= any(_last_name(base).lstrip("_") == "bdist_wheel" for base in bases)
+
+
+def _installed(call: ast.Call, constants: Constants, tree: Path) -> Iterator[str]:
+    """The requirements of `pip install` in the shell commands that are arguments of a call."""
+    for text in map(constants.value, call.args):
+        if found := _PIP_INSTALL.search(text if isinstance(text, str) else ""):
+            with suppress(ValueError):  # a quote is not closed
+                yield from _requirements(shlex.split(found["words"]), tree)
 
 
 def _requirements(words: Sequence[str], tree: Path) -> Iterator[str]:

@@ -69,18 +69,21 @@ def _homes(bases: list[Path]) -> Iterator[Path]:
 
 
 def _reachable(home: Path, name: str) -> set[str]:
-    """The top-level modules that an import of the package imports, through its own modules."""
-    pending, seen, found = [(home / "__init__.py", name)], set[Path](), set[str]()
+    """The top-level modules of others that an import of the package imports, through its own modules."""
+    pending, seen, found, own = [(home / "__init__.py", name)], set[Path](), set[str](), set[str]()
+    if b"sys.path" in (home / "__init__.py").read_bytes():  # its modules may then be imported without its name
+        own = {path.stem for path in home.glob("*.py")}
     while pending:
         path, module = pending.pop()
         if path in seen or not path.is_file():
             continue
         seen.add(path)
         try:
-            body = ast.parse(path.read_bytes()).body
+            tree = ast.parse(path.read_bytes())
         except (SyntaxError, ValueError):
             continue
-        for dotted in _imports(body, module, package=path.name == "__init__.py"):
+        own |= set(_placed(tree))
+        for dotted in _imports(tree.body, module, package=path.name == "__init__.py"):
             if dotted.partition(".")[0] != name:
                 found.add(dotted.partition(".")[0])
                 continue
@@ -89,7 +92,17 @@ def _reachable(home: Path, name: str) -> set[str]:
                 inner = home.joinpath(*parts[:depth])
                 pending += [(inner / "__init__.py", f"{name}.{'.'.join(parts[:depth])}")]
                 pending += [(inner.with_suffix(".py"), f"{name}.{'.'.join(parts[:depth])}")]
-    return found
+    return found - own
+
+
+def _placed(module: ast.Module) -> Iterator[str]:
+    """The modules that a module puts into `sys.modules` by name."""
+    for node in ast.walk(module):
+        match node:
+            case ast.Assign(
+                targets=[ast.Subscript(value=ast.Attribute(attr="modules"), slice=ast.Constant(value=str(name)))]
+            ):
+                yield name.partition(".")[0]
 
 
 def _imports(body: list[ast.stmt], module: str, *, package: bool) -> Iterator[str]:

@@ -200,7 +200,10 @@ def test_imports_without_a_requirement(tree: Path) -> None:
         "import os, torch\nfrom . import shapes\nif TYPE_CHECKING:\n    import typed\n"
         "try:\n    import optional\nexcept ImportError:\n    pass\n"
     )
-    (tree / "small_ops" / "shapes.py").write_text("import cv2, einops, numpy\ndef f():\n    import late\n")
+    (tree / "small_ops" / "shapes.py").write_text(
+        "import cv2, einops, numpy\ndef f():\n    import late\n"
+        "sys.modules['small_native'] = _C\nfrom small_native import run\n"  # openequivariance 0.7.0
+    )
     (tree / "setup.py").write_text(SETUP % ("", "", ', install_requires=["einops>=0.6"]'))
     assert keys(inspect(tree))["requires"] == ["numpy", "opencv-python-headless"]
 
@@ -321,6 +324,15 @@ def test_a_repository_pins_its_commit(tree: Path) -> None:
     assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}
 
 
+def test_modules_that_a_package_imports_without_its_name(tree: Path) -> None:
+    """MinkowskiEngine 0.5.4."""
+    (tree / "small_ops" / "__init__.py").write_text(
+        "sys.path.append(os.path.dirname(__file__))\nimport shapes, einops\n"
+    )
+    (tree / "small_ops" / "shapes.py").touch()
+    assert keys(inspect(tree))["requires"] == ["einops"]
+
+
 def test_requirements_that_setup_py_installs_by_pip(tree: Path) -> None:
     line = "import subprocess, sys\n"
     line += "subprocess.run([sys.executable, '-m', 'pip', 'install', '-q', 'cython<4', '-r', 'more.txt'])\n"
@@ -330,6 +342,21 @@ def test_requirements_that_setup_py_installs_by_pip(tree: Path) -> None:
     draft = inspect(tree)
     assert keys(draft)["build_requires"] == ["cython<4", "numpy==1.26", "pybind11"]
     assert "setup.py installs" in found(draft)
+
+
+@pytest.mark.parametrize(
+    ("line", "installs"),
+    [
+        ("raise RuntimeError('Use `pip install .` to install from source.')", []),  # sphericart-torch 2.0.4
+        ("print('pip install ninja to build faster')", []),
+        ("command = 'pip install ninja'; run_command(command)", ["ninja"]),
+        ("os.system('cd /tmp && python3 -m pip install cmake')", ["cmake"]),
+        ("os.system(f'{sys.executable} -m pip install cmake')", ["cmake"]),
+    ],
+)
+def test_only_a_command_installs(tree: Path, line: str, installs: list[str]) -> None:
+    (tree / "setup.py").write_text(SETUP % (line, "", ""))
+    assert read_setup_script(tree).installs == installs
 
 
 @pytest.mark.parametrize(
