@@ -17,10 +17,6 @@ from builder.matrix.plan import Build
 from builder.records.build_record import CacheStatistics
 from builder.records.toolchain import Toolchain
 
-#: File of `launch.sh` in the folder BUILDFARM_STATISTICS_DIR.
-CALLS_FILE = "calls"
-#: File of `launch.sh` beside it, which exists if a compiler or a linker was called.
-CALLED_FILE = "called"
 #: The stage of a build that another process makes too, with this store or another one.
 WAITS = "waiting for another buildfarm process that makes the same wheel"
 
@@ -56,6 +52,38 @@ class CompileJob:
         parts = PurePosixPath(inside).parts
         return self.source.parents[len(parts) - 1] if parts else self.source
 
+    @property
+    def shared(self) -> Path:
+        """The folder that the build's programs and containers exchange files with."""
+        return self.work / "shared"
+
+    @property
+    def statistics(self) -> Path:
+        """The folder BUILDFARM_STATISTICS_DIR of the compiler launchers and the compiler cache."""
+        return self.shared / "statistics"
+
+    @property
+    def calls(self) -> Path:
+        """The file in which `launch.sh` writes the path of each source file before the file is compiled."""
+        return self.statistics / "calls"
+
+    @property
+    def called(self) -> bool:
+        """Whether a compiler or a linker was called; `launch.sh` writes a file then."""
+        return (self.statistics / "called").exists()
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What a compile made."""
+
+    #: The raw wheel, in `CompileJob.work`.
+    wheel: Path
+    #: File names of the shared libraries of torch and its CUDA packages in the environment of the build.
+    libraries: frozenset[str]
+    #: What the compiler cache did; None without a compiler cache.
+    objects: CacheStatistics | None
+
 
 class Executor(Protocol):
     """Compiles builds, on this machine or in a container. Both make the same wheel."""
@@ -76,20 +104,8 @@ class Executor(Protocol):
         """The toolchain of this build; creates the environment or image when it is missing."""
         ...
 
-    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Path:
-        """The raw wheel, in `job.work`; raises BuildError with its stage and log."""
-        ...
-
-    def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
-        """What the compiler cache did for a build that was compiled; None without a compiler cache."""
-        ...
-
-    def compiler_calls(self, job: CompileJob) -> Path:
-        """The file in which the compiler launcher writes the path of each source file before it is compiled."""
-        ...
-
-    def libraries(self, job: CompileJob) -> frozenset[str]:
-        """File names of the shared libraries of torch and its CUDA packages in this build's environment."""
+    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
+        """Make the raw wheel; raises BuildError with its stage and log."""
         ...
 
 

@@ -21,14 +21,13 @@ from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.records.build_record import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.failures import changed_packages, compile_failure
-from builder.wheels.job import CALLS_FILE, WAITS, CompileJob, config_setting_options
+from builder.wheels.job import WAITS, Compiled, CompileJob, config_setting_options
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
     cache_variables,
@@ -157,8 +156,8 @@ class LocalExecutor:
             )
         )
 
-    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Path:
-        """Build one wheel without isolation in the build's environment; returns its path in `job.work/raw`."""
+    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
+        """Build one wheel without isolation in the build's environment."""
         raw, question = job.work / "raw", identity_question(job)
         start = log_size(job.log)
         with self._prepared(job, stage) as (environment, source, run_there):
@@ -177,7 +176,8 @@ class LocalExecutor:
         wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
         if len(wheels) != 1:
             raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
-        return wheels[0]
+        libraries = provided_libraries(environment.site_packages, job.recipe.requires)
+        return Compiled(wheels[0], libraries, read_statistics(job.statistics) if find_sccache() else None)
 
     def identity(self, job: CompileJob, stage: Callable[[str], None]) -> tuple[str, Version] | None:
         """The name and the version that the wheel gets, as the build backend says; None if it does not say them."""
@@ -216,26 +216,13 @@ class LocalExecutor:
             variables |= self._through_launchers(job, variables, place, socket, site, str(home))
             variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})
             launcher = script_command(sys.executable, PACKAGE.parent, "with-compiler-cache")
-            own = [place, raw, job.work / "statistics", Path(variables["SCCACHE_DIR"]).parent, Path(short)]
+            own = [place, raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, Path(short)]
 
             def run_there(argv: Sequence[str]) -> int:
                 command = self._confined([*launcher, *argv], own)
                 return run(command, log=job.log, owner=job.owner, cwd=job.work, env=variables)
 
             yield environment, source, run_there
-
-    def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
-        """What the compiler cache saved; None on a machine without sccache."""
-        return read_statistics(job.work / "statistics") if find_sccache() else None
-
-    def compiler_calls(self, job: CompileJob) -> Path:
-        """In the job's folder."""
-        return job.work / "statistics" / CALLS_FILE
-
-    def libraries(self, job: CompileJob) -> frozenset[str]:
-        """File names of the libraries of torch and its CUDA packages in the build's environment."""
-        site_packages = self._environment(job.build, job.recipe, job.log).site_packages
-        return provided_libraries(site_packages, job.recipe.requires)
 
     def _variables(self, job: CompileJob, environment: Environment, home: Path, tree: Path) -> dict[str, str]:
         compiler = self._compiler_for(job.build)
@@ -259,11 +246,11 @@ class LocalExecutor:
     ) -> dict[str, str]:
         """The variables that change when a build calls its compilers through the launchers."""
         compiler = self._compiler_for(job.build)
-        statistics_dir, objects = job.work / "statistics", str(place / "objects")
-        statistics_dir.mkdir(exist_ok=True)
+        objects = str(place / "objects")
+        job.statistics.mkdir(parents=True, exist_ok=True)
         # Each extension has a folder of its own: what a build writes there reaches no other extension.
         kept = Path(variables.get("SCCACHE_DIR") or self._environments.store.root / "objects")
-        changed = cache_variables(objects, str(statistics_dir), str(kept / job.recipe.name / "kept"), str(socket))
+        changed = cache_variables(objects, str(job.statistics), str(kept / job.recipe.name / "kept"), str(socket))
         changed |= compiler_variables(
             objects, toolkit=home, site=str(site), cc=compiler.cc, cxx=compiler.cxx, path=variables["PATH"]
         )

@@ -14,7 +14,7 @@ from builder.log import print_warning
 from builder.records.build_record import BuildRecord
 from builder.records.record import Record
 from builder.wheels.failures import no_library_hints
-from builder.wheels.job import CALLED_FILE, CompileJob, Executor, required_torch
+from builder.wheels.job import CompileJob, Executor, required_torch
 from builder.wheels.repair.repair import repair
 from builder.wheels.wheel_checks import (
     check_compiled,
@@ -41,16 +41,14 @@ def make_wheel(
         )
     script = read_setup_script(job.source)
     cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
-    raw = executor.compile(job, stage)
-    check_identity(raw, job)
-    called = executor.compiler_calls(job).with_name(CALLED_FILE).exists()
-    check_compiled(raw, job, script, text_since(job.log, start), called=called)
+    compiled = executor.compile(job, stage)
+    check_identity(compiled.wheel, job)
+    check_compiled(compiled.wheel, job, script, text_since(job.log, start))
     stage("repair")
-    provided = executor.libraries(job)
     wheel = repair(
-        raw,
+        compiled.wheel,
         job.work / "wheel",
-        provided=provided,
+        provided=compiled.libraries,
         local_version=job.build.local_version,
         torch_requirement=required_torch(job.build, job.recipe),
         built_with=str(job.build.torch),
@@ -62,9 +60,9 @@ def make_wheel(
     )
     return wheel, BuildRecord(
         record=record,
-        provided=provided,
+        provided=compiled.libraries,
         jobs=job.jobs,
-        objects=executor.cache_statistics(job),
+        objects=compiled.objects,
         cuda=without_compiled(cuda, text_since(job.log, start)),
         format=BUILD_FORMAT,
         started=started,

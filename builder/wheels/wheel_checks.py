@@ -105,14 +105,13 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return {}
 
 
-def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str, *, called: bool) -> None:
+def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -> None:
     """Raises BuildError for a wheel with libraries if no compiler was called.
 
     Such a wheel was downloaded, or its libraries are files of the source: its record would name a toolchain that made
-    nothing of it. `called` is whether a launcher was called; a compiler without a launcher shows in `log`, the output
-    of the build.
+    nothing of it. A compiler that is called without a launcher shows in `log`, the output of the build.
     """
-    if called or _COMPILES.search(log):
+    if job.called or _COMPILES.search(log):
         return
     with WheelFile(wheel) as archive:
         libraries = [name for name in archive.names if re.search(r"\.so(?:\.[\d.]+)?$", name)]

@@ -120,7 +120,8 @@ def test_a_wheel_is_built_and_nothing_is_left(
     job = make_job(SOURCE)
     ours, others = leave(job.owner), leave(f"another/{job.digest[:16]}")
     stages: list[str] = []
-    raw = executor.compile(job, stages.append)
+    compiled = executor.compile(job, stages.append)
+    raw = compiled.wheel
 
     assert raw.name.startswith("toy-1.0-cp312-cp312-manylinux")
     assert list(dict.fromkeys(stages)) == ["environment", "compile", "repair", "copy"]
@@ -137,12 +138,11 @@ def test_a_wheel_is_built_and_nothing_is_left(
     ]
     assert any("libc10.so" in library.needed for library in facts.libraries)
 
-    provided = executor.libraries(job)
-    assert {"libc10.so", "libtorch_cpu.so", "libcudart.so.13"} <= provided
+    assert {"libc10.so", "libtorch_cpu.so", "libcudart.so.13"} <= compiled.libraries
     final = repair(
         raw,
         job.work / "final",
-        provided=provided,
+        provided=compiled.libraries,
         local_version="cu130.torch211",
         torch_requirement="torch==2.11.*",
         log=job.log,

@@ -55,7 +55,7 @@ def test_the_architectures_of_a_wheel(store: Path, tmp_path: Path, override: boo
     for name, text in {"setup.py": SETUP, "value.h": "#define VALUE 1\n", "kernel.cu": KERNEL, "toy.cpp": HOST}.items():
         (source / name).write_text(text)
     job = CompileJob(build, recipe, toolchain, source, tmp_path, tmp_path / "log", 2, "d" * 64, "test/architectures")
-    (library,) = read_facts(executor.compile(job, lambda _: None)).libraries
+    (library,) = read_facts(executor.compile(job, lambda _: None).wheel).libraries
     if override:
         assert (library.sass, library.ptx) == (("sm_90",), ())
     else:

@@ -286,10 +286,9 @@ def test_the_local_executor_reuses_what_an_edit_left_as_it_was(store: Path, tmp_
         job = CompileJob(
             build, recipe, toolchain, work / "src", work, tmp_path / "log", 2, "d" * 64, f"test/{name}", reuse
         )
-        wheel = executor.compile(job, lambda _: None)
-        found = executor.cache_statistics(job)
-        assert found is not None
-        return wheel.read_bytes(), found
+        compiled = executor.compile(job, lambda _: None)
+        assert compiled.objects is not None
+        return compiled.wheel.read_bytes(), compiled.objects
 
     made("first", HOST)
     edited = HOST.replace('"toy", nullptr', '"toy", "edited"')

@@ -217,7 +217,7 @@ class BuildRun:
         owner = self._store.owner(work_name(digest))
         folder = project_folder(recipe, work / "src")
         job = CompileJob(build, recipe, toolchain, folder, work, log, jobs, digest, owner)
-        self._progress.read_calls(name, self._executor.compiler_calls(job))
+        self._progress.read_calls(name, job.calls)
         wheel, record = make_wheel(
             job,
             source,

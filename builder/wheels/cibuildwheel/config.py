@@ -101,7 +101,7 @@ def write_inputs(job: CompileJob, container: BuildContainer, *, torch_index: Seq
 
     `torch_index` are URLs of indexes that take precedence over the default one.
     """
-    mounted = job.work / "container"
+    mounted = job.shared
     mounted.mkdir(exist_ok=True)
     mounted.chmod(0o777)  # the container's user writes results there
     copy_scripts(mounted)
@@ -114,11 +114,6 @@ def write_inputs(job: CompileJob, container: BuildContainer, *, torch_index: Seq
     settings = job.work / "cibuildwheel.toml"
     settings.write_text(configuration(job, container, mounted=mounted, torch_index=torch_index))
     return settings, mounted
-
-
-def statistics_dir(job: CompileJob) -> Path:
-    """Directory in which the compiler cache of a job's container writes its log."""
-    return job.work / "container" / "statistics"
 
 
 def configuration(job: CompileJob, container: BuildContainer, *, mounted: Path, torch_index: Sequence[str]) -> str:

@@ -20,20 +20,18 @@ from builder.images.specs import BuildImage
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.records.build_record import CacheStatistics
 from builder.records.toolchain import Toolchain
 from builder.store import Store
 from builder.wheels.cibuildwheel.config import (
     BuildContainer,
     identifier,
     install_spec,
-    statistics_dir,
     write_inputs,
 )
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES, report_stages, run_error
 from builder.wheels.cibuildwheel.packages import PackageResolver
 from builder.wheels.cibuildwheel.root_directory import writable_root_directory
-from builder.wheels.job import CALLS_FILE, CompileJob
+from builder.wheels.job import Compiled, CompileJob
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import read_statistics
 from builder.wheels.toolchain.environments import Environments, locked_version
@@ -163,8 +161,8 @@ class DockerExecutor:
             )
         )
 
-    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Path:
-        """Build one wheel and copy the libraries it needs of the image into it; returns its path in `job.work/raw`."""
+    def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
+        """Build one wheel and copy the libraries it needs of the image into it."""
         self._engine.remove_containers(job.owner)
         stage("environment")
         raw, temporary = job.work / "raw", job.work / "tmp"
@@ -199,7 +197,8 @@ class DockerExecutor:
         wheels = sorted(raw.glob("*.whl"))
         if len(wheels) != 1:
             raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
-        return wheels[0]
+        site = job.shared / "site"  # metadata that the build copied out of the container
+        return Compiled(wheels[0], provided_libraries(site, job.recipe.requires), read_statistics(job.statistics))
 
     def _install_packages(self, job: CompileJob, container: BuildContainer, mounted: Path, image: BuildImage) -> None:
         """Install a build's packages in a container of their own, in which no code of the source runs."""
@@ -235,18 +234,6 @@ class DockerExecutor:
             if isinstance(cause, MissingToolError) and not isinstance(cause, UnsatisfiableError):
                 return cause
         return error
-
-    def cache_statistics(self, job: CompileJob) -> CacheStatistics | None:
-        """Statistics of the compiler cache in the container."""
-        return read_statistics(statistics_dir(job))
-
-    def compiler_calls(self, job: CompileJob) -> Path:
-        """In the folder that is mounted into the container."""
-        return statistics_dir(job) / CALLS_FILE
-
-    def libraries(self, job: CompileJob) -> frozenset[str]:
-        """Libraries of torch and its CUDA packages in the container, from metadata that the build copied out."""
-        return provided_libraries(job.work / "container" / "site", job.recipe.requires)
 
 
 def _check_platform(build: Build) -> None:

@@ -533,7 +533,7 @@ def test_a_stopped_engine_does_not_hide_the_result_of_the_build(
         return 0
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
-    assert executor.compile(job, lambda _: None).name == "toy.whl"
+    assert executor.compile(job, lambda _: None).wheel.name == "toy.whl"
     assert "the engine is ending" in job.log.read_text()
 
 
