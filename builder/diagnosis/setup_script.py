@@ -46,6 +46,8 @@ _OPTIONS_OF_SETUPTOOLS = {
 }
 #: `pip install …` in a shell command, and its options that have a value.
 _PIP_INSTALL = re.compile(r"(?:^|[;&|]|\s-m)\s*pip3?\s+install\s+(?P<words>[^;&|]+)")
+#: An option that chooses the CPU of the machine that compiles.
+NATIVE_CPU = re.compile(r"-m(?:arch|tune|cpu)=native\b")
 #: Names of functions that run a command: `os.system`, `subprocess.check_call`, `run_command`.
 _RUNS = re.compile(r"run|call|exec|system|[pP]open|output|cmd|shell")
 _PIP_VALUES = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links", "-c", "--constraint", "-t", "--target",
@@ -84,6 +86,8 @@ class SetupFacts:
     replaces_arch_list: bool = False
     #: Whether it passes `--threads` to nvcc.
     nvcc_threads: bool = False
+    #: Whether it passes -march=native or the like to a compiler.
+    native_cpu: bool = False
     #: Whether torch may use ninja.
     ninja: bool = True
     #: Whether it asks for Python's limited API.
@@ -118,6 +122,7 @@ def read_setup_script(tree: Path) -> SetupFacts:
         facts.options += _options(module)
     facts.architectures = sorted({arch for text in facts.strings for arch in _ARCH.findall(text)}, key=_arch_order)
     facts.nvcc_threads = any(re.match(r"--threads\b", text) for text in facts.strings)
+    facts.native_cpu = any(NATIVE_CPU.search(text) for text in facts.strings)
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
     facts.options = list(dict.fromkeys(facts.options))

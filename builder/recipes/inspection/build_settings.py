@@ -164,6 +164,11 @@ def _add_architectures(draft: Draft, script: SetupFacts, native: NativeFacts) ->
         )
     if not script.ninja:
         draft.note("setup.py may turn ninja off", "torch then compiles one file after the other")
+    if script.native_cpu or native.native_cpu:
+        draft.note(
+            f"{'setup.py' if script.native_cpu else 'CMake'} compiles for the CPU of this machine (-march=native)",
+            "buildfarm compiles for all CPUs of the platform, so that the wheel runs on other machines",
+        )
     if script.nvcc_threads:
         draft.note(
             "setup.py passes --threads to nvcc", "buildfarm removes --threads, because more threads need more memory"

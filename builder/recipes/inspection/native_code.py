@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
+from builder.diagnosis.setup_script import NATIVE_CPU
 from builder.matrix.axes import AbiClass
 
 _CUDA = {".cu"}
@@ -58,6 +59,8 @@ class NativeFacts:
     cmake_architectures: list[str] = field(default_factory=list)
     #: URLs from which CMake downloads sources during the build.
     cmake_downloads: list[str] = field(default_factory=list)
+    #: Whether CMake files pass -march=native or the like to a compiler.
+    native_cpu: bool = False
     #: Whether there is a CMakeLists.txt.
     cmake: bool = False
 
@@ -105,6 +108,7 @@ def read_native_code(tree: Path, also: Sequence[Path] = ()) -> NativeFacts:
         if path.name == "CMakeLists.txt" or path.suffix == ".cmake":
             facts.cmake |= path.name == "CMakeLists.txt"
             text = _without_comments(text)
+            facts.native_cpu |= bool(NATIVE_CPU.search(text))
             if "FetchContent" in text or "ExternalProject" in text:
                 facts.cmake_downloads += _CMAKE_DOWNLOAD.findall(text)
             for listed, flag in _CMAKE_ARCHS.findall(text):

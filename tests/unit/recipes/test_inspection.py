@@ -344,6 +344,14 @@ def test_requirements_that_setup_py_installs_by_pip(tree: Path) -> None:
     assert "setup.py installs" in found(draft)
 
 
+def test_options_for_the_cpu_of_this_machine(tree: Path) -> None:
+    (tree / "setup.py").write_text(SETUP % ("flags = ['-O3', '-march=native']", "", ""))
+    assert "setup.py compiles for the CPU of this machine" in found(inspect(tree))
+    (tree / "setup.py").write_text(SETUP % ("", "", ""))
+    (tree / "CMakeLists.txt").write_text("# -mcpu=native\ntarget_compile_options(ops PRIVATE -mtune=native)\n")
+    assert "CMake compiles for the CPU of this machine" in found(inspect(tree))
+
+
 @pytest.mark.parametrize(
     ("line", "installs"),
     [

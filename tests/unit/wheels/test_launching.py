@@ -178,6 +178,27 @@ def test_nvcc_starts_one_compiler_at_a_time(laid_out: Place, threads: str, tmp_p
     assert nvcc_arguments(laid_out, "-optf", str(plain)) == ["-optf", str(plain)]
 
 
+OLDEST = "x86-64" if os.uname().machine == "x86_64" else "armv8-a"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reached"),
+    [
+        (["-march=native", "-O3"], [f"-march={OLDEST}", "-O3"]),
+        (["-mtune=native", "-mcpu=native"], ["-mtune=generic", "-mtune=generic"]),
+        (["-DA=-march=native-", "-march=x86-64-v3", ""], ["-DA=-march=native-", "-march=x86-64-v3", ""]),
+    ],
+)
+def test_no_compile_is_for_the_cpu_of_this_machine(laid_out: Place, asked: list[str], reached: list[str]) -> None:
+    """sphericart-torch 2.0.4 and rotary-emb 0.5: a wheel that ends with SIGILL on an older CPU."""
+    assert laid_out.tool("g++", *asked, "-c", "x.cpp").stdout.split("\n")[2:-1] == [*reached, "-c", "x.cpp"]
+    for option in ("-Xcompiler", "--compiler-options"):
+        assert nvcc_arguments(laid_out, option, "-O3,-march=native", f"{option}=-march=native,-g", "-c", "k.cu") == [
+            *(option, f"-O3,-march={OLDEST}"),
+            *(f"{option}=-march={OLDEST},-g", "-c", "k.cu"),
+        ]
+
+
 PLAN = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_90,code=compute_90"]
 
 

@@ -36,6 +36,31 @@ for folder in cudnn nccl cusparselt nvshmem; do
 done
 export LIBRARY_PATH
 
+# Options such as -march=native choose the CPU of this machine, which the users of the wheel may not have: choose the
+# oldest CPU of the platform. In nvcc's options, the value may be one of a list with commas.
+case "$*" in
+    *=native*)
+        case $(uname -m) in
+            x86_64) cpu=x86-64 ;;
+            *) cpu=armv8-a ;;
+        esac
+        count=$#
+        while [ "$count" -gt 0 ]; do
+            count=$((count - 1))
+            argument=$1
+            shift
+            case $argument in
+                *-m*=native*)
+                    argument=$(printf '%s\n' "$argument" | sed -E \
+                        -e "s/(^|[,= ])-march=native($|[, ])/\1-march=$cpu\2/g" \
+                        -e "s/(^|[,= ])-m(tune|cpu)=native($|[, ])/\1-mtune=generic\3/g")
+                    ;;
+            esac
+            set -- "$@" "$argument"
+        done
+        ;;
+esac
+
 # nvcc's own threads would multiply the number of compilers, for which the plan reserved the memory: remove them. With
 # BUILDFARM_NVCC_ARCHITECTURES (the recipe's `override_architectures`), also remove each choice of GPU architectures; the
 # plan's are appended below.
