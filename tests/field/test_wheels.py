@@ -79,6 +79,7 @@ def test_9_uv_installs_a_relabelled_wheel_once(tmp_path: Path) -> None:
     )
     sync = (find_uv(), "sync", "--python", sys.executable, "--cache-dir", str(tmp_path / "cache"))
     environment = dict.fromkeys({"UV_DEFAULT_INDEX", "UV_INDEX", "VIRTUAL_ENV"} & set(os.environ), "")
+    environment["UV_PROJECT_ENVIRONMENT"] = str(app / ".venv")  # nox sets it to its own environment, which sync empties
     first, second = (run(*sync, cwd=app, env=environment) for _ in range(2))
     assert "+ t0==1.0+cu12torch2.11cxx11abitrue" in first.err, first.all
     assert (second.code, "t0" in second.err) == (0, False), second.all
