@@ -22,11 +22,14 @@ CELL = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--arch", "9.0"
 PROJECTS = """
 torch-scatter==2.1.2 torch-cluster==1.6.3 torch-spline-conv==1.2.2 torchsort==0.1.9 torch-points-kernels==0.7.0
 torch-linear-assignment==0.1.0rc0 spatial-correlation-sampler==0.5.0 warp-rnnt==0.7.0 dcnv4==1.0.0 diso==0.1.4
-inplace-abn==1.1.0 rotary-emb==0.5 raymarching==0.1.3 chamferdist==1.0.3 nms==0.1.6 torch-kdtree==1.0
-simple-knn==2.0.1 moe-kernels==0.1.0 kaldifeat==1.9 fast-rnnt==1.3 sphericart-torch==2.0.4
+inplace-abn==1.1.0 rotary-emb==0.5 chamferdist==1.0.3 torch-kdtree==1.0 moe-kernels==0.1.0 kaldifeat==1.9
+fast-rnnt==1.3 sphericart-torch==2.0.4
 """
 #: Project → the code of the error, and what is true about the source.
-KNOWN: dict[str, tuple[str, str]] = {}
+KNOWN = {
+    "dcnv4": ("compile-failed", "uses x.type(), which torch 2.6 removed from the macros of dispatch"),
+    "rotary-emb": ("repair-failed", "setup.py gives its platform wheel the tag cp312-cp312-any"),
+}
 
 
 def build(project: str, folder: Path) -> tuple[str, str]:

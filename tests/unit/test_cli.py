@@ -126,17 +126,23 @@ def test_a_wrong_command_line_exits_with_2_and_starts_nothing(arguments: tuple[s
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
-    [(("plan", "--torch", "2.99"), "version-unknown"), (("plan", "--nonsense"), "command-line-invalid")],
+    ("arguments", "code", "error"),
+    [
+        (("plan", "--torch", "2.99"), "version-unknown", "this version of buildfarm does not know torch 2.99"),
+        (("plan", "--nonsense"), "command-line-invalid", "the command line is not valid"),
+    ],
     ids=["wrong value", "unknown option"],
 )
-def test_with_json_a_usage_error_is_also_data(arguments: tuple[str, ...], code: str, call: Call, matrix: Path) -> None:
+def test_with_json_a_usage_error_is_also_data(
+    arguments: tuple[str, ...], code: str, error: str, call: Call, matrix: Path
+) -> None:
     exit_code, out, err = call(*arguments, "--matrix", matrix, "--json")
     assert exit_code == Exit.USAGE
     assert err
     (entry,) = json.loads(out)["errors"]
     assert set(entry) == {"code", "error", "where", "hints"}
     assert entry["code"] == code
+    assert error in entry["error"]
 
 
 def test_plan_as_text_and_as_json(call: Call, matrix: Path) -> None:
