@@ -91,6 +91,8 @@ def why_no_cuda(sources: CudaSources | None) -> str:
     causes = []
     if sources.never_compiled:
         causes.append(forgotten(sources))
+        if not sources.asks_for_gpu:
+            causes.append("if the library compiles CUDA code at run time (NVRTC), set `cuda: optional` in the recipe")
     if sources.asks_for_gpu:
         causes.append(
             f"{sources.asks_for_gpu} calls torch.cuda.is_available(), which is False during a build without a GPU: set "

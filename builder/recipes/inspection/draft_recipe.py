@@ -39,7 +39,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | Non
     stated = read_metadata(tree, script)
     _refuse_impossible(pinned, tree, stated, script, native)
     tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
-    packages = read_packages(tree, stated.name or pinned.default_name, tops, script.keywords.get("package_dir"))
+    packages = read_packages(tree, stated.name or pinned.default_name, tops, stated.places)
     states = {"name": stated.name, "version": stated.stated_version or stated.versioned_by_git}
     unknown = [key for key, value in states.items() if not value]
     name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
@@ -200,7 +200,8 @@ def _add_imports(
     names = [each.name for each in script.extensions]
     literal = list(dict.fromkeys(name for name in names if "*" not in name))
     # A library that only registers ops is loaded by torch.ops.load_library; it is no Python module.
-    inner = [name for name in literal if name.partition(".")[0] in packages.packages] if native.python_modules else []
+    within = tuple(f"{package}." for package in packages.packages)
+    inner = [name for name in literal if name.startswith(within)] if native.python_modules else []
     imports = [*packages.packages, *(inner if packages.imports_torch and not native.namespaces else [])]
     if not imports:
         imports = literal or [canonicalize_name(stated.name or draft.name).replace("-", "_")]

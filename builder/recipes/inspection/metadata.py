@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from packaging.version import InvalidVersion, Version
 
@@ -19,6 +19,16 @@ from builder.diagnosis.setup_script import SetupFacts
 #: Tools that take the version from git, and from a variable that buildfarm sets (`builder.wheels.variables`).
 _BY_GIT = re.compile(r"setuptools_scm|hatch_vcs|vcs_versioning|pbr\b|poetry_dynamic_versioning")
 _VERSION_LINE = re.compile(r"""^(?:__version__|VERSION|version)\s*(?::\s*str\s*)?=\s*["']([^"']+)["']""", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class PackagePlaces:
+    """Where the files of a source say that its Python packages are. Paths are relative to the source."""
+
+    #: Folders that hold packages; empty if the source names none.
+    bases: tuple[str, ...] = ()
+    #: Name and folder of packages.
+    packages: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class Metadata:
         versioned_by_git: whether setuptools_scm or a similar tool takes the version from git.
         repository: URL of the repository.
         has_table: whether pyproject.toml has the table `[project]`.
+        places: where its Python packages are.
 
     """
 
@@ -49,6 +60,7 @@ class Metadata:
     versioned_by_git: bool = False
     repository: str = ""
     has_table: bool = False
+    places: PackagePlaces = PackagePlaces()
 
 
 def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
@@ -80,6 +92,7 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
         versioned_by_git=dynamic or "use_scm_version" in keywords,
         repository=_repository(info, project, keywords),
         has_table="project" in pyproject,
+        places=_places(pyproject.get("tool", {}), config, keywords),
     )
 
 
@@ -166,6 +179,44 @@ def _requires(
         return tuple(_texts(text))
     configured = config.get("options", "install_requires", fallback="")
     return tuple(_texts(project.get("dependencies")) or _texts(configured) or _texts(keywords.get("install_requires")))
+
+
+def _places(tools: dict[str, Any], config: configparser.ConfigParser, keywords: dict[str, object]) -> PackagePlaces:
+    """Where setuptools, hatchling, poetry-core or scikit-build-core find the packages, from the settings of each."""
+    setuptools = _table(tools, "setuptools")
+    lines = config.get("options", "package_dir", fallback="").splitlines()
+    folders = {key.strip(): path.strip() for key, _, path in (line.partition("=") for line in lines) if path}
+    for stated in (setuptools.get("package-dir"), keywords.get("package_dir")):
+        folders |= stated if isinstance(stated, dict) else {}
+    where = _texts(_table(setuptools, "packages", "find").get("where"))
+    where += _texts(config.get("options.packages.find", "where", fallback=""))
+    bases = [path for path in (folders.get(""), *where) if path]
+    packages = [(name, str(path)) for name, path in folders.items() if name]
+    listed = [
+        *_texts(_table(tools, "hatch", "build", "targets", "wheel").get("packages")),
+        *_texts(_table(tools, "scikit-build", "wheel").get("packages")),
+    ]
+    packages += [(path.strip("/").rpartition("/")[2], path.strip("/")) for path in listed]
+    included = _table(tools, "poetry").get("packages")
+    for each in included if isinstance(included, list) else ():
+        if isinstance(each, dict) and isinstance(name := each.get("include"), str):
+            packages.append((name, f"{each.get('from', '.')}/{name}"))
+    return PackagePlaces(tuple(filter(_inside, bases)), tuple(pair for pair in packages if _inside(pair[1])))
+
+
+def _table(table: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A table in a table; an empty one if it is not there, or is no table."""
+    for key in keys:
+        inner = table.get(key)
+        table = inner if isinstance(inner, dict) else {}
+    return table
+
+
+def _inside(path: object) -> TypeGuard[str]:
+    """Whether a value is the path of a folder inside the source, without unknown parts."""
+    if not isinstance(path, str) or not path or "*" in path:
+        return False
+    return not path.startswith("/") and ".." not in path.split("/")
 
 
 def _repository(info: Message, project: dict[str, Any], keywords: dict[str, object]) -> str:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
+
+from builder.recipes.inspection.metadata import PackagePlaces
 
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
                   "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
@@ -32,27 +34,27 @@ class PackageFacts:
     imports_torch: bool
 
 
-def read_packages(tree: Path, project: str, extensions: set[str], package_dir: object) -> PackageFacts:
+def read_packages(tree: Path, project: str, extensions: set[str], places: PackagePlaces) -> PackageFacts:
     """Find the packages of a source tree.
 
-    `extensions` are the top-level names of its compiled modules, `package_dir` is the argument of `setup()`.
+    `extensions` are the top-level names of its compiled modules, `places` are the folders that the source names.
     """
-    folders = package_dir if isinstance(package_dir, dict) else {}
-    base = folders.get("")
-    bases = [tree / base] if isinstance(base, str) and "*" not in base else [tree, tree / "src", tree / "python"]
-    homes = {path.name: path for path in reversed(list(_homes(bases)))}
-    placed = {name: tree / str(path) for name, path in folders.items() if name.isidentifier()}
+    bases = [tree / name for name in places.bases] or [tree, tree / "src", tree / "python"]
+    wanted = canonicalize_name(project)
+    # In a source that names no folder, a folder without `__init__.py` may hold anything.
+    inner = [each for each in _namespace_homes(bases) if places.bases or canonicalize_name(each[0]) == wanted]
+    homes = dict(reversed(list(_homes(bases)))) or dict(inner)
+    placed = {name: tree / path for name, path in places.packages}
     homes |= {name: home for name, home in placed.items() if (home / "__init__.py").is_file()}
     for listed in sorted(tree.glob("*.egg-info/top_level.txt")):
         names = listed.read_text(encoding="utf-8", errors="replace").split()
-        homes = {name: homes[name] for name in names if name in homes} or homes
-    wanted = canonicalize_name(project)
+        homes = {name: home for name, home in homes.items() if name.partition(".")[0] in names} or homes
     named = [name for name in homes if canonicalize_name(name) == wanted]
     packages = tuple(named or sorted(homes))
     imported: set[str] = set()
     for name in packages:
         imported |= _reachable(homes[name], name)
-    others = imported - set(homes) - extensions - sys.stdlib_module_names
+    others = imported - {name.partition(".")[0] for name in homes} - extensions - sys.stdlib_module_names
     return PackageFacts(packages, tuple(sorted(others - {"torch", "triton"})), "torch" in imported)
 
 
@@ -61,11 +63,20 @@ def project_of(module: str) -> str:
     return _PROJECTS.get(module, module)
 
 
-def _homes(bases: list[Path]) -> Iterator[Path]:
+def _homes(bases: Sequence[Path]) -> Iterator[tuple[str, Path]]:
     for base in bases:
         for path in sorted(base.glob("*/__init__.py")):
             if path.parent.name not in _NOT_INSTALLED:
-                yield path.parent
+                yield path.parent.name, path.parent
+
+
+def _namespace_homes(bases: Sequence[Path]) -> Iterator[tuple[str, Path]]:
+    """Packages in a folder without `__init__.py`: `a.b` for `a/b/__init__.py` (PEP 420)."""
+    for base in bases:
+        for path in sorted(base.glob("*/*/__init__.py")):
+            parts = path.parent.relative_to(base).parts
+            if _NOT_INSTALLED.isdisjoint(parts) and all(part.isidentifier() for part in parts):
+                yield ".".join(parts), path.parent
 
 
 def _reachable(home: Path, name: str) -> set[str]:
@@ -84,10 +95,10 @@ def _reachable(home: Path, name: str) -> set[str]:
             continue
         own |= set(_placed(tree))
         for dotted in _imports(tree.body, module, package=path.name == "__init__.py"):
-            if dotted.partition(".")[0] != name:
+            if not f"{dotted}.".startswith(f"{name}."):
                 found.add(dotted.partition(".")[0])
                 continue
-            parts = dotted.split(".")[1:]
+            parts = dotted.split(".")[name.count(".") + 1 :]
             for depth in range(1, len(parts) + 1):
                 inner = home.joinpath(*parts[:depth])
                 pending += [(inner / "__init__.py", f"{name}.{'.'.join(parts[:depth])}")]

@@ -195,6 +195,50 @@ def test_modules_beside_a_package_and_without_one(tree: Path) -> None:
     assert keys(draft)["needs_first"] == ["torch"]
 
 
+def test_an_extension_without_sources_only_marks_the_platform(tree: Path) -> None:
+    (tree / "setup.py").write_text(
+        'setup(name="small-ops", version="1.0", ext_modules=[Extension(name="small_mark", sources=[])])\n'
+    )
+    draft = inspect(tree)
+    assert keys(draft)["imports"] == ["small_ops"]
+    assert "small_mark" not in found(draft)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pyproject.toml", '[tool.setuptools.packages.find]\nwhere = ["code"]\n'),
+        ("pyproject.toml", '[tool.setuptools.package-dir]\n"" = "code"\n'),
+        ("pyproject.toml", '[tool.hatch.build.targets.wheel]\npackages = ["code/shared_ops"]\n'),
+        ("pyproject.toml", '[tool.scikit-build]\nwheel.packages = ["code/shared_ops"]\n'),
+        ("pyproject.toml", '[tool.poetry]\npackages = [{ include = "shared_ops", from = "code" }]\n'),
+        ("setup.cfg", "[options]\npackage_dir =\n    = code\n"),
+        ("setup.cfg", "[options.packages.find]\nwhere = code\n"),
+    ],
+)
+def test_the_source_names_the_folder_of_its_packages(tree: Path, file: str, text: str) -> None:
+    shutil.rmtree(tree / "small_ops")
+    (tree / "code/shared_ops").mkdir(parents=True)
+    (tree / "code/shared_ops/__init__.py").write_text("import torch\n")
+    (tree / "setup.py").write_text('setup(name="small-ops", version="1.0", ext_modules=[CppExtension("_C", ["a"])])\n')
+    (tree / file).write_text(text)
+    assert keys(inspect(tree))["imports"] == ["shared_ops"]
+
+
+@pytest.mark.parametrize("where", ["code", "../code", "code/*", "/code"])
+def test_a_package_in_a_namespace_is_found_in_a_folder_that_the_source_names(tree: Path, where: str) -> None:
+    """sphericart-torch 1.0.5: the folder `python/sphericart` has no `__init__.py` (PEP 420)."""
+    shutil.rmtree(tree / "small_ops")
+    (tree / "code/small/ops").mkdir(parents=True)
+    (tree / "code/small/ops/__init__.py").write_text("import torch\nimport small.ops.inner\n")
+    (tree / "code/small/ops/inner.py").write_text("import einops\n")
+    (tree / "setup.py").write_text('setup(name="small-ops", version="1.0", ext_modules=[CppExtension("_C", ["a"])])\n')
+    (tree / "pyproject.toml").write_text(f'[tool.setuptools.packages.find]\nwhere = ["{where}"]\n')
+    found = keys(inspect(tree))
+    assert found["imports"] == (["small.ops"] if where == "code" else ["_C"])
+    assert found.get("requires") == (["einops"] if where == "code" else None)
+
+
 def test_imports_without_a_requirement(tree: Path) -> None:
     (tree / "small_ops" / "__init__.py").write_text(
         "import os, torch\nfrom . import shapes\nif TYPE_CHECKING:\n    import typed\n"
