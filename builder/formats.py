@@ -11,9 +11,9 @@ BUILD_FORMAT = 2
 #: The facts that are read from a wheel file and kept in the store.
 FACTS_FORMAT = 2
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 2
+STATIC_FORMAT = 3
 #: Verdicts of the linkage check.
-LINKAGE_FORMAT = 1
+LINKAGE_FORMAT = 2
 #: Verdicts of the import in the environment of a cell.
 CELL_FORMAT = 1
 #: Verdicts of the op gate.
