@@ -24,8 +24,8 @@ from builder.proof import Check, Verdict
 from builder.recipes.added import Added
 from builder.result import BuildResult
 from builder.wheelfile.facts import read_facts
-from tests.unit.loopback import pure_wheel
-from tests.unit.small_project import MODULE, PYTHON, SmallProject, small_project
+from tests.fixtures.small_project import MODULE, SmallProject, small_project
+from tests.unit.loopback import PYTHON, pure_wheel
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

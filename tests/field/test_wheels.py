@@ -19,8 +19,8 @@ from builder.wheelfile.facts import read_facts
 from builder.wheels.repair.repair import repair
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Farm, run
+from tests.fixtures.compiled import compiled
 from tests.fixtures.handmade_wheels import w0
-from tests.unit.proofs.make import compiled
 
 TAG = "cp312-cp312-manylinux_2_34_x86_64"
 

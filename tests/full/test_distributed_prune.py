@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import wait_until
 from tests.fixtures.distributed_farm import distributed_farm
-from tests.unit.commands.test_store import pruning
+from tests.real.commands.test_store import pruning
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from builder.store import Store
 from tests.conftest import BUILDFARM, Ran
 from tests.conftest import run as run_program
 from tests.fixtures.distributed_farm import DistributedFarm, distributed_farm
-from tests.unit.small_project import PYTHON
+from tests.unit.loopback import PYTHON
 
 CELL = f"torch2.11.0-cu130-{PYTHON.tag}"
 #: One GPU, for a worker that looks at its machine.

@@ -10,8 +10,8 @@ import pytest
 
 from tests.conftest import Ran, lacking, run
 from tests.full.test_workflows import copy_of_buildfarm
-from tests.unit.verify.corpus import Wheel
-from tests.unit.verify.made_up_torch import stub_libraries
+from tests.real.verify.corpus import Wheel
+from tests.real.verify.made_up_torch import stub_libraries
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

@@ -31,9 +31,9 @@ from builder.store import Store
 from tests.conftest import Ran, run, wait_until
 from tests.fixtures.index_server import Server, clean_environment, running
 from tests.fixtures.killed import begin, context_of, enough, seeded
+from tests.real.publish.remote.make import CELL, ON_GPU, proven_wheel
 from tests.real.test_serve import _certificate as certificate
 from tests.real.test_serve import pip, uv_pip
-from tests.unit.publish.remote.make import CELL, ON_GPU, proven_wheel
 
 #: Kills of `publish`; BUILDFARM_KILLS=50 makes a longer test.
 KILLS = int(os.environ.get("BUILDFARM_KILLS", "20"))

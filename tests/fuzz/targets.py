@@ -21,9 +21,10 @@ from builder.records.record import read_record
 from builder.wheelfile.diff import differences
 from builder.wheelfile.facts import read_facts
 from builder.wheels.sources.archive import unpack
+from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.fuzz import stored, verify
 from tests.fuzz.mutate import TEXTS, garbage, mutated, mutated_tar, mutated_zip
-from tests.unit.proofs.make import claim, compiled, fat_binary, make_wheel, with_gpu_code
+from tests.unit.proofs.make import claim, fat_binary, make_wheel
 
 RECIPE = """\
 name: ops

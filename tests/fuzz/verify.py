@@ -21,8 +21,8 @@ from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
 from tests.fuzz.mutate import mutated, mutated_zip
-from tests.unit.verify.corpus import Wheel
-from tests.unit.verify.made_up_torch import inventory, stub_libraries
+from tests.real.verify.corpus import Wheel
+from tests.real.verify.made_up_torch import inventory, stub_libraries
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,24 @@ import pytest
 from builder.wheels.toolchain import cuda_toolkit, pythons
 from tests.conftest import lacking
 from tests.unit import loopback
-from tests.unit.small_project import PYTHON
+from tests.unit.loopback import PYTHON
+
+
+@pytest.fixture(scope="session")
+def refusing_compilers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of compilers that refuse every call."""
+    folder = tmp_path_factory.mktemp("refusing-compilers")
+    for name in ("cc", "c++", "gcc", "g++"):
+        program = folder / name
+        program.write_text("#!/bin/sh\necho 'tests/unit calls no compiler; move the test to tests/real' >&2\nexit 97\n")
+        program.chmod(0o755)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def no_compiler(refusing_compilers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit test that calls a compiler fails, also on a machine that has one."""
+    monkeypatch.setenv("PATH", str(refusing_compilers), prepend=os.pathsep)
 
 
 @pytest.fixture(scope="session")

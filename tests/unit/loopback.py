@@ -6,8 +6,7 @@ import base64
 import contextlib
 import hashlib
 import os
-import shutil
-import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +17,10 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.conftest import lacking
+from builder.matrix.axes import Python
+
+#: The Python that runs these tests.
+PYTHON = Python(sys.version_info.major, sys.version_info.minor)
 
 
 def pure_wheel(
@@ -170,14 +172,3 @@ def toolkit(root: Path, version: str = "13.0.88") -> Path:
     nvcc.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version.rpartition('.')[0]}, V{version}'\n")
     nvcc.chmod(0o755)
     return root
-
-
-def torch_libraries(folder: Path) -> Path:
-    """Compile the two libraries that every torch has, for the linker and for the check `linkage`; needs g++."""
-    if shutil.which("g++") is None:
-        lacking("no g++ on this machine")
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, symbol in (("libc10.so", "c10_symbol"), ("libtorch_cpu.so", "torch_symbol")):
-        argv = ["g++", "-shared", "-fPIC", "-x", "c", "-", "-Wl,-soname," + name, "-o", str(folder / name)]
-        subprocess.run(argv, input=f"int {symbol}(void) {{ return 1; }}\n", text=True, check=True)
-    return folder

@@ -13,8 +13,8 @@ import pytest
 from tests.conftest import needs_images
 from tests.fixtures.container_farm import PATIENCE, PYTHONS, container_farm
 from tests.fixtures.distributed_farm import CANNED, CHILD, DistributedFarm
+from tests.fixtures.small_project import SmallProject
 from tests.unit.canned_gate import answer
-from tests.unit.small_project import SmallProject
 
 pytestmark = [pytest.mark.docker, pytest.mark.network, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ from builder.result import BuildResult
 from builder.wheels.sccache.configure import find_sccache
 from tests.conftest import lacking
 from tests.fixtures.container_farm import BASE, ContainerFarm, add_toolkit, container_farm
-from tests.unit.small_project import SmallProject, small_project
+from tests.fixtures.small_project import SmallProject, small_project
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

@@ -15,8 +15,8 @@ from builder.errors import Exit
 from builder.wheels.toolchain.environments import Environment
 from tests.conftest import ROOT, Farm, Ran, lacking, wheel_of
 from tests.fixtures.gate_env import make_environment, torch_environment
+from tests.real.doctor.conftest import patient
 from tests.unit.conftest import index, uv_cache
-from tests.unit.doctor.conftest import patient
 from tests.unit.loopback import record_of
 
 __all__ = ["index", "patient", "uv_cache"]  # fixtures: an environment with a stand-in of torch, and its index

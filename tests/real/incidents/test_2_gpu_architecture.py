@@ -11,8 +11,8 @@ import pytest
 from builder.wheels.toolchain.environments import Environment
 from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Farm, Ran, run
+from tests.real.doctor.make import Patient
 from tests.real.incidents.conftest import PYTHON, Built, project, says
-from tests.unit.doctor.make import Patient
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 

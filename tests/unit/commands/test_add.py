@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
-import sys
 import tarfile
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.__main__ import run_command
 from builder.commands.add import AddOptions, run_add
 from builder.commands.axes import new_axes
-from builder.errors import Exit, UsageError
+from builder.errors import UsageError
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
 from builder.recipes.added import next_steps
 from tests.unit import loopback
-from tests.unit.small_project import MODULE, PYTHON, SmallProject, small_project
 
 SETUP = 'setup(name="small-ops", version="1.2", ext_modules=[CUDAExtension("small_ops._C", ["ops.cu"])])\n'
 
@@ -137,44 +133,3 @@ def test_a_new_matrix_has_the_newest_versions() -> None:
     assert axes.torch[0] == max(new_axes(Selection(torch=("2.11", "2.15"))).torch)
     with pytest.raises(UsageError, match=r"no torch release has wheels for all of these: CUDA 11.8, Python 3.14"):
         new_axes(Selection(cuda=("11.8",), python=("3.14",)))
-
-
-@pytest.fixture
-def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallProject]:
-    with small_project(tmp_path / "project", monkeypatch) as made:
-        yield made
-
-
-@pytest.mark.usefixtures("headers")
-def test_build_source_adds_and_builds(
-    project: SmallProject, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    package = project.recipe("small_ops", source=MODULE.format(answer=1))
-    (package.parent.parent / "extension.yaml").unlink()
-    (package.parent / "pyproject.toml").write_text(
-        (package.parent / "pyproject.toml").read_text() + '[project]\nname = "small-ops"\nversion = "1.0"\n'
-    )
-    (project.root / "matrix.yaml").write_text(
-        f"torch: [2.11.0]\ncuda: [13.0]\npython: [{PYTHON}]\nextensions: []\ntorch_index: {project.index.torch_index}\n"
-    )
-    monkeypatch.chdir(project.root)
-    argv = ["build", "small_ops/src", "--executor", "local", "--store", str(project.store)]
-    monkeypatch.setattr(sys, "argv", ["buildfarm", *argv, "--arch", "bad"])
-    assert run_command() == Exit.USAGE
-    assert not (package / "extension.yaml").exists(), "a recipe is written only for a valid command line"
-    for matrix in ("matrix.yaml", "new/matrix.yaml"):
-        capfd.readouterr()
-        monkeypatch.setattr(sys, "argv", ["buildfarm", *argv, "--dry-run", "--matrix", matrix])
-        before = {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()}
-        assert run_command() == Exit.OK
-        assert {path: path.read_bytes() for path in project.root.rglob("*") if path.is_file()} == before
-        out, err = capfd.readouterr()
-        assert "would write small_ops/src/extension.yaml" in err
-        assert out.startswith("1 to compile, 0 already built\n  compile        small_ops-1.0-")
-    monkeypatch.setattr(sys, "argv", ["buildfarm", *argv])
-    code = run_command()
-    out, err = capfd.readouterr()
-    assert "wrote small_ops/src/extension.yaml" in err
-    assert "no CUDA file" in err
-    assert (code, len(list((project.root / "dist").glob("*.whl")))) == (0, 1), err
-    assert "1 cell" in out or "small_ops-1.0" in out

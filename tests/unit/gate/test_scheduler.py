@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 import builder
 from builder.gate.coverage import no_cases
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Answer, Outcome, Spec
 from builder.gate.processes.scheduler import Scheduler
-from tests.conftest import PATIENCE, is_running, wait_until
 from tests.unit.gate import fake_fork_server
 
 ROOT = Path(builder.__file__).parents[1]
@@ -119,17 +113,6 @@ def test_an_endless_op_runs_once(tmp_path: Path) -> None:
     }
 
 
-def test_an_op_that_stops_its_fork_server_does_not_stop_the_gate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("builder.gate.processes.limits._PATIENCE", 0.3)
-    began = time.monotonic()
-    answer = gate(tmp_path, "ns::stops,ns::fine", ("values",), seconds=5.0)
-    assert "kills its parent process" in values(answer, "ns::stops").reason
-    assert values(answer, "ns::fine").verdict == PASSED
-    assert time.monotonic() - began < 300, "the op sleeps for 600 s"
-
-
 def test_a_fork_server_that_dies_at_an_import_is_an_outcome(tmp_path: Path) -> None:
     answer = gate(tmp_path, "dies", ("ops", "values", "dispatch"))
     [ops, *others] = answer.outcomes
@@ -163,31 +146,6 @@ def test_an_import_that_raises_is_a_failure_whatever_was_selected(tmp_path: Path
     answer = gate(tmp_path, "raises", ("values",))
     assert [(one.check, one.verdict) for one in answer.outcomes] == [("ops", FAILED), ("values", NOT_RUN)]
     assert answer.outcomes[0].reason == "import toy raises ImportError"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
-def test_no_process_is_left_when_the_scheduler_ends(tmp_path: Path, number: int) -> None:
-    code = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
-        "from pathlib import Path; from tests.unit.gate.test_scheduler import gate\n"
-        "from builder.gate.processes.spawn import terminate_as_interrupt, Interrupted\n"
-        "terminate_as_interrupt()\n"
-        f"try: gate(Path({str(tmp_path)!r}), 'ns::loop,ns::loop2', seconds=600)\n"
-        "except Interrupted as stop: sys.exit(128 + stop.number)\n"
-    )
-    scheduler = subprocess.Popen([sys.executable, "-c", code])
-    try:
-        # The process of an op has written to its journal.
-        wait_until(lambda: any("float32" in journal.read_text() for journal in tmp_path.glob("*/journal")), "a case")
-        below = psutil.Process(scheduler.pid).children(recursive=True)
-        assert len(below) >= 2
-        os.kill(scheduler.pid, number)
-        status = scheduler.wait(PATIENCE)
-    finally:
-        scheduler.kill()
-        scheduler.wait()
-    assert status == (-number if number == signal.SIGKILL else 128 + number)
-    wait_until(lambda: not any(map(is_running, below)), lambda: f"the end of {below}")
 
 
 def test_the_fake_fork_server_sends_the_same_facts() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import struct
-import subprocess
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +12,6 @@ from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolNames, SymbolTable
 from builder.wheelfile.facts import Library, WheelFacts
-from tests.conftest import lacking
 
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
 PROVIDED = frozenset(
@@ -92,17 +89,6 @@ def table(
     )
 
 
-def compiled(folder: Path, source: str, *flags: str, name: str = "lib.so", language: str = "c++") -> Path:
-    """A real shared library from a few lines of source."""
-    if shutil.which("g++") is None:
-        lacking("no g++ on this machine")
-    out = folder / name
-    argv = ["g++", "-x", language, "-", "-x", "none", "-shared", "-fPIC", "-O1", "-o", str(out), *flags]
-    done = subprocess.run(argv, input=source, text=True, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return out
-
-
 def fat_binary(*entries: tuple[int, int, int], isa: tuple[int, int] = (0, 0)) -> bytes:
     """A container of GPU code: each entry is (kind: 1 PTX, 2 machine code; architecture; flags); `isa` of the PTX."""
     body = b"".join(
@@ -111,12 +97,6 @@ def fat_binary(*entries: tuple[int, int, int], isa: tuple[int, int] = (0, 0)) ->
         for kind, number, flags in entries
     )
     return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, len(body)) + body
-
-
-def with_gpu_code(folder: Path, section: bytes, name: str = "gpu.so") -> Path:
-    """A real library whose section of GPU code holds these bytes."""
-    values = ",".join(map(str, section)) or "0"
-    return compiled(folder, f'.section .nv_fatbin, "a"\n.byte {values}\n', name=name, language="assembler")
 
 
 def make_wheel(

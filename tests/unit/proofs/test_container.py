@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,15 +25,13 @@ from builder.proofs.cells import driver
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments, in_container
 from builder.proofs.cells.driver import Gpu, gpu_for
-from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
-from builder.proofs.static.symbol_table import SymbolNames, SymbolTable, collect_symbols
+from builder.proofs.static.symbol_table import SymbolNames
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, UnsatisfiableError
 from tests.conftest import ROOT
 from tests.unit.canned_gate import answer, signed
 from tests.unit.matrix import make
-from tests.unit.proofs.test_system_symbols import environment
 
 NO_VARIABLES: Mapping[str, str] = {}
 CELL = Cell.parse("torch2.11.0-cu130-cp312")
@@ -456,16 +452,3 @@ def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(
     assert engine.made[0].did.count("offline") == 1
     assert cell_run.answer is not None
     assert cell_run.answer.where["image"] == "buildfarm/run:1"
-
-
-def test_symbol_reader_needs_only_the_copied_modules(tmp_path: Path) -> None:
-    folder = write_reader(tmp_path / "reader")
-    program = READ_SYMBOLS.replace("/buildfarm/reader", str(folder))
-    program = program.replace("/buildfarm", str(tmp_path))
-    site = environment(tmp_path)
-    program = program.replace('sysconfig.get_path("purelib")', repr(str(site)))
-    # -S: without site-packages, so buildfarm and pyelftools are only found in the folder.
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    table = SymbolTable.from_json(json.loads((tmp_path / "symbols.json").read_bytes()))
-    assert table == collect_symbols(site)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,15 +11,13 @@ from builder.matrix.config import Variant
 from builder.proof import Check
 from builder.proofs.static.linkage import check_linkage, check_linkage_in
 from builder.records.cuda_sources import CudaSources
-from builder.wheelfile.facts import Library, read_facts
+from builder.wheelfile.facts import Library
 from tests.unit.proofs.make import (
     CELL,
     FORWARD,
     claim,
-    compiled,
     gpu_library,
     library,
-    make_wheel,
     table,
     wheel_facts,
 )
@@ -198,50 +195,11 @@ def test_evidence_has_mangled_and_readable_names() -> None:
     assert proof.evidence["missing"] == {"ops/_C.so": {FORWARD: readable}}
 
 
-SOURCE = """
-namespace at { struct Tensor; }
-using T = at::Tensor const&;
-void ms_deform_attn_cuda_forward(T, T, T, T, T, int);
-extern "C" void PyInit_ops(at::Tensor& t) { ms_deform_attn_cuda_forward(t, t, t, t, t, 1); }
-"""
-
-
-def test_binding_without_its_cuda_source(tmp_path: Path) -> None:
-    """A binding without the CUDA source that it calls, as a build on a machine without a GPU produces it."""
-    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, SOURCE, name="ops.so")})
-    proof = check_linkage(read_facts(wheel), CELL, table())
-    assert proof.verdict == "failed"
-    assert "undefined symbol ms_deform_attn_cuda_forward(at::Tensor const&" in proof.reason
-    assert "FORCE_CUDA=1" in proof.reason
-
-
 def test_a_forgotten_cuda_file_is_named() -> None:
     libraries = (uses(FORWARD), gpu_library("sm_90"))
     few, many = (CudaSources(count + 1, tuple(f"{n}.cu" for n in range(count))) for count in (1, 400))
     assert "0.cu was never compiled" in check_linkage(wheel_facts(*libraries), CELL, table(), few).reason
     assert "check `sources`" in check_linkage(wheel_facts(*libraries), CELL, table(), many).reason
-
-
-def test_binding_with_its_cuda_source(tmp_path: Path) -> None:
-    cuda = "void ms_deform_attn_cuda_forward(T, T, T, T, T, int) {}"
-    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, SOURCE + cuda, name="ops.so")})
-    assert check_linkage(read_facts(wheel), CELL, table()).verdict == "passed"
-
-
-def test_weak_symbol_may_be_missing(tmp_path: Path) -> None:
-    source = 'extern "C" { __attribute__((weak)) int maybe(); int f() { return maybe ? maybe() : 0; } }'
-    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, source)})
-    assert check_linkage(read_facts(wheel), CELL, table()).verdict == "passed"
-
-
-def test_real_library_with_a_missing_dependency(tmp_path: Path) -> None:
-    other = compiled(
-        tmp_path, 'extern "C" int other() { return 1; }', "-Wl,-soname,libother.so.7", name="libother.so.7"
-    )
-    source = 'extern "C" { int other(); int f() { return other(); } }'
-    wheel = make_wheel(tmp_path, {"ops.so": compiled(tmp_path, source, str(other), name="ops.so")})
-    proof = check_linkage(read_facts(wheel), CELL, table())
-    assert proof.evidence["absent"] == {"ops.so": ["libother.so.7"]}
 
 
 PER_CUDA = tuple(

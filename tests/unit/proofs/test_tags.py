@@ -1,19 +1,14 @@
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from builder.matrix.axes import Cell
-from builder.proofs.static.tags import best_platform, check_modules, check_tags
-from builder.wheelfile.facts import read_facts
-from tests.unit.proofs.make import PROVIDED, claim, compiled, library, make_wheel, wheel_facts
+from builder.proofs.static.tags import check_modules, check_tags
+from tests.unit.proofs.make import PROVIDED, claim, library, wheel_facts
 
 OLD: dict[str, Any] = {
     "versions": {"libc.so.6": ("GLIBC_2.14", "GLIBC_2.2.5")},
@@ -130,25 +125,6 @@ def test_library_inside_of_the_wheel_is_provided() -> None:
         library(needed=("libhelper.so.1",)), library("ops/libhelper.so", soname="libhelper.so.1", needed=())
     )
     assert check_tags(wheel, claim(), PROVIDED).verdict == "passed"
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        '#include <stdlib.h>\nchar* f() { return getenv("X"); }',
-        "#include <iostream>\nvoid f() { std::cout << 1.5 << std::endl; }",
-    ],
-)
-def test_platform_equals_that_of_auditwheel(tmp_path: Path, source: str) -> None:
-    extension = compiled(tmp_path, source + '\nextern "C" void* PyInit__C() { return 0; }', name="_C.so")
-    wheel = make_wheel(tmp_path, {"ops/_C.so": extension})
-    shown = subprocess.run(
-        [sys.executable, "-m", "auditwheel", "show", "--json", str(wheel)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert best_platform(read_facts(wheel), frozenset()) == json.loads(shown.stdout)["overall_tag"]
 
 
 ONE, STABLE, PLAIN = "m.cpython-310-x86_64-linux-gnu.so", "m.abi3.so", "m.so"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
 from pathlib import Path
 
@@ -95,22 +93,6 @@ def test_only_what_nobody_holds_is_abandoned(root: Path, tmp_path: Path) -> None
         assert held.is_dir()
     assert not left.exists()
     assert others.is_dir()
-
-
-@pytest.mark.parametrize("hashed", [True, False], ids=["source", "store"])
-def test_a_compiler_calls_the_folders_as_it_is_told(tmp_path: Path, *, hashed: bool) -> None:
-    texts = []
-    for name in ("one", "another place".replace(" ", "-")):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "a.c").write_text("const char *where(void) { return __FILE__; }\n")
-        named = {folder: "."}
-        maps = prefix_map_flags(named if hashed else {}, "12.2.0", stores={} if hashed else named)
-        flags = maps["CPPFLAGS"].split()
-        subprocess.run(["gcc", "-c", "-g", *flags, folder / "a.c", "-o", folder / "a.o"], check=True, cwd=folder)
-        texts.append((folder / "a.o").read_bytes())
-    assert texts[0] == texts[1]
-    assert os.fsencode(tmp_path) not in texts[0]
 
 
 def test_flags_go_to_nvcc_as_well_and_not_to_what_cannot_read_them() -> None:

@@ -25,8 +25,8 @@ from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter
 from builder.wheels.variables import ARCHITECTURES, build_variables
 from tests.unit import loopback
+from tests.unit.loopback import PYTHON
 from tests.unit.matrix import make
-from tests.unit.small_project import PYTHON
 from tests.unit.wheels import make_record
 
 pytestmark = pytest.mark.usefixtures("headers")

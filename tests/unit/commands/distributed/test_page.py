@@ -1,26 +1,17 @@
-"""The page about several machines: its certificates, and its files for compose, Slurm and Kubernetes."""
+"""The page about several machines: its files for compose, Slurm and Kubernetes."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import dask
-import pytest
 import typer
 import yaml
-from distributed.comm.core import connect, listen
-from distributed.security import Security
 
 from builder.cli.app import app
 from docs.generate import DOCS
-from tests.conftest import PATIENCE, lacking
 
 PAGE = DOCS / "how-to" / "several-machines.md"
 FILES = DOCS / "how-to" / "several-machines"
@@ -49,56 +40,6 @@ def worker_options(argv: list[str]) -> dict[str, Any]:
     assert argv[0] == "worker"
     options: dict[str, Any] = commands["worker"].make_context("worker", argv[1:]).params
     return options
-
-
-def certificates(folder: Path) -> None:
-    """Run the page's commands of openssl."""
-    if not shutil.which("openssl"):
-        lacking("openssl is not there")
-    subprocess.run(["bash", "-e", "-c", block("openssl req -x509")], cwd=folder, check=True, capture_output=True)
-
-
-def security_of(folder: Path, machine: str) -> Security:
-    """Dask's settings from the file that the page shows, with the files of this machine."""
-    text = block("distributed:").replace("/etc/buildfarm/machine", str(folder / machine))
-    settings = yaml.safe_load(text.replace("/etc/buildfarm", str(folder)))
-    with dask.config.set(dask.config.merge(dask.config.config, settings)):
-        return Security()  # type: ignore[no-untyped-call]
-
-
-async def said(server: Security, client: Security) -> object:
-    """What a client's message becomes that goes to a scheduler and back."""
-
-    async def answer(comm: Any) -> None:
-        await comm.write(("heard", await comm.read()))
-
-    async with listen("tls://127.0.0.1:0", answer, **server.get_listen_args("scheduler")) as listener:  # type: ignore[no-untyped-call]
-        comm = await connect(listener.contact_address, timeout=PATIENCE, **client.get_connection_args("client"))  # type: ignore[no-untyped-call]
-        await comm.write("hello")
-        heard = await asyncio.wait_for(comm.read(), PATIENCE)
-        await comm.close()
-        return heard
-
-
-def test_the_certificates_of_the_page_connect_machines_and_no_others(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
-    for folder in (ours, theirs):
-        folder.mkdir()
-        certificates(folder)
-    scheduler = security_of(ours, "machine1")
-    assert scheduler.require_encryption
-    assert asyncio.run(said(scheduler, security_of(ours, "laptop"))) == ("heard", "hello")
-    with pytest.raises(OSError, match=r"(?i)certificate|handshake|closed|alert"):
-        asyncio.run(said(scheduler, security_of(theirs, "laptop")))
-
-
-def test_compose_file_fits_its_schema() -> None:
-    program = Path(sys.executable).parent / "check-jsonschema"
-    if not program.is_file():
-        lacking("check-jsonschema is not there")
-    argv = [str(program), "--builtin-schema", "vendor.compose-spec", str(FILES / "compose.yaml")]
-    done = subprocess.run(argv, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_compose_file_starts_a_scheduler_and_workers_with_stores_of_their_own() -> None:

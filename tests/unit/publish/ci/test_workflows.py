@@ -1,10 +1,8 @@
-"""`buildfarm ci`: the workflows pass the linters of workflows, and jobs that a fork may not start have a condition."""
+"""`buildfarm ci`: the jobs, their conditions and their rights. Linters of workflows read them in tests/real."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -15,22 +13,12 @@ from typer.testing import CliRunner, Result
 from builder.cli.app import app
 from builder.errors import UsageError
 from builder.publish.ci.workflows import ACTIONS, WorkflowOptions, workflows
-from tests.conftest import ROOT, lacking
+from tests.conftest import ROOT
 
 WORKFLOWS = ROOT / ".github" / "workflows"
 ACTION = ROOT / "action.yml"
 VERIFY = ROOT / ".github" / "actions" / "verify" / "action.yml"
-MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\nextensions: [ops]\n"
-RECIPE = "name: ops\nversion: 1.0\nabi: cpython\nsource: {path: .}\nimports: [ops]\n"
 SAME_REPOSITORY = "github.event.pull_request.head.repo.full_name == github.repository"
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    (tmp_path / "ops").mkdir()
-    (tmp_path / "ops" / "extension.yaml").write_text(RECIPE)
-    (tmp_path / "matrix.yaml").write_text(MATRIX)
-    return tmp_path
 
 
 def ci(project: Path, *arguments: str) -> Result:
@@ -43,29 +31,6 @@ def written(project: Path, *arguments: str) -> dict[str, dict[Any, Any]]:
     assert done.exit_code == 0, done.output
     folder = project / ".github" / "workflows"
     return {path.stem: yaml.safe_load(path.read_text()) for path in folder.iterdir()}
-
-
-def findings(program: str, *arguments: str | Path) -> str:
-    """The output of a linter; empty without findings."""
-    path = Path(sysconfig.get_path("scripts")) / program
-    if not path.exists():
-        lacking(f"{program} is not installed beside this Python")
-    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
-    return done.stdout + done.stderr if done.returncode else ""
-
-
-def zizmor(*paths: Path) -> str:
-    return findings("zizmor", "--offline", "--no-config", *paths)
-
-
-def schema(*paths: Path) -> str:
-    return findings("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *paths)
-
-
-def actionlint(folder: Path, *paths: Path) -> str:
-    config = folder / "actionlint.yaml"
-    config.write_text("self-hosted-runner:\n  labels: [gpu, arc-gpu]\n")
-    return findings("actionlint", "-config-file", config, *paths)
 
 
 def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
@@ -82,59 +47,6 @@ def test_every_action_of_this_repository_is_a_pinned_one() -> None:
     assert {action.partition("@")[0] for action in others} == {"github/codeql-action/upload-sarif"}
     pinned = re.compile(r"(?:actions|github)/[\w/-]+@[0-9a-f]{40} # v\d+\.\d+\.\d+")
     assert all(pinned.fullmatch(action) for action in [*ACTIONS.values(), *others])
-
-
-@pytest.mark.parametrize(
-    "arguments", [(), ("--runner-labels", "arc-gpu", "--index", "/srv/wheels", "--require", "cpu")]
-)
-def test_linters_accept_the_workflows(project: Path, arguments: tuple[str, ...]) -> None:
-    written(project, *arguments)
-    paths = sorted((project / ".github" / "workflows").iterdir())
-    assert len(paths) == 3
-    assert schema(*paths) == ""
-    assert zizmor(*paths) == ""
-    assert actionlint(project, *paths) == ""
-
-
-def test_linters_accept_the_workflows_of_this_repository(tmp_path: Path) -> None:
-    paths = sorted(WORKFLOWS.iterdir())
-    assert schema(*paths) == ""
-    assert findings("check-jsonschema", "--builtin-schema", "vendor.github-actions", ACTION, VERIFY) == ""
-    assert zizmor(*paths, ACTION, VERIFY) == ""
-    assert actionlint(tmp_path, *paths) == ""
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "finding"),
-    [
-        ("        with:\n          persist-credentials: false\n", "", "artipacked"),
-        (ACTIONS["checkout"], "actions/checkout@v7", "unpinned-uses"),
-        ("  pull_request:\n", "  pull_request_target:\n", "dangerous-triggers"),
-        ("contents: read", "contents: write", "excessive-permissions"),
-        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ github.head_ref }}", "template-injection"),
-        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ inputs.select }}", "template-injection"),
-    ],
-)
-def test_zizmor_reports_each_defect(project: Path, old: str, new: str, finding: str) -> None:
-    written(project)
-    path = project / ".github" / "workflows" / "buildfarm.yml"
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-    assert finding in zizmor(path)
-
-
-def test_actionlint_reports_an_output_that_does_not_exist(project: Path) -> None:
-    written(project)
-    path = project / ".github" / "workflows" / "buildfarm.yml"
-    path.write_text(path.read_text().replace("needs.plan.outputs.shards", "needs.plan.outputs.shard"))
-    assert 'property "shard" is not defined' in actionlint(project, path)
-
-
-def test_the_schema_reports_a_wrong_key(project: Path) -> None:
-    written(project)
-    path = project / ".github" / "workflows" / "buildfarm.yml"
-    path.write_text(path.read_text().replace("runs-on:", "runs_on:"))
-    assert "runs_on" in schema(path)
 
 
 def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:

@@ -70,7 +70,7 @@ def test_no_line_ends_a_code_block() -> None:
 
 def test_the_limit_of_github(tmp_path: Path) -> None:
     one = run(tmp_path)
-    many = [one.report["builds"][2] | {"build": f"{FAILED}-{number}"} for number in range(2000)]
+    many = [one.report["builds"][2] | {"build": f"{FAILED}-{number}"} for number in range(800)]
     large = replace(one, report={"builds": many, "skips": []}, logs={each["build"]: one.logs[FAILED] for each in many})
     text = report_markdown(report_of([large]))
     assert LIMIT - 20_000 < len(text.encode()) <= LIMIT

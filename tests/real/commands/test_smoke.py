@@ -1,0 +1,450 @@
+"""`smoke`: which wheels and cells it tests, what it saves and prints. The real op gate runs in tests/full."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import venv as venvs
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from builder.check import Check
+from builder.cli.app import app
+from builder.errors import BuildfarmError, Exit, MissingToolError, NothingSelectedError, UsageError
+from builder.gate.outcome import FAILED, Answer, Outcome
+from builder.hashing import sha256_of
+from builder.matrix.axes import Cell
+from builder.proof import Proof, Verdict
+from builder.publish.index.new_wheel import proofs_beside, proofs_json, proofs_path
+from builder.storage.runs import runs
+from builder.store import Store
+from tests.fixtures.compiled import torch_libraries
+from tests.unit import loopback
+from tests.unit.canned_gate import answer, can_gate
+from tests.unit.loopback import PYTHON
+
+RECIPE = """\
+name: ops
+version: 1.0
+source: {source}
+abi: [{{class: cpython, torch: "==2.11.*"}}]
+imports: [ops]
+"""
+FAILURE = Outcome("values", "tiny::op", "plain", FAILED, "the result is 3 where 2 is expected")
+
+
+class Workspace:
+    """A matrix with one recipe, a package index with its torch, and a dist folder for wheels."""
+
+    def __init__(self, root: Path, index: loopback.PackageIndex) -> None:
+        self.root, self.index = root, index
+        self.dist = root / "dist"
+
+    def recipe(self, source: str = "{path: .}") -> None:
+        (self.root / "ops").mkdir(exist_ok=True)
+        (self.root / "ops" / "extension.yaml").write_text(RECIPE.format(source=source))
+        (self.root / "matrix.yaml").write_text(
+            f"torch: [2.11.0, 2.13.0]\ncuda: [13.0]\npython: [{PYTHON}, 3.14]\nextensions: [ops]\n"
+            f"torch_index: {self.index.torch_index}\n"
+        )
+
+    def wheel(self, requires: str = "torch==2.11.*", name: str = "ops", folder: Path | None = None) -> Path:
+        return loopback.pure_wheel(folder or self.dist, name, "1.0", {f"{name}/__init__.py": ""}, requires=[requires])
+
+    def smoke(self, *arguments: str | Path) -> Result:
+        argv = ["smoke", *map(str, arguments), "--matrix", str(self.root / "matrix.yaml")]
+        if not {"--here", "--pack"} & set(argv):
+            argv += ["--dist", str(self.dist), "--store", str(self.store)]
+        return CliRunner().invoke(app, argv)
+
+    @property
+    def store(self) -> Path:
+        return self.root / "store"
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return torch_libraries(tmp_path_factory.mktemp("torch-lib"))
+
+
+@pytest.fixture
+def workspace(
+    tmp_path: Path, index: loopback.PackageIndex, libraries: Path, monkeypatch: pytest.MonkeyPatch
+) -> Workspace:
+    for version in ("2.11.0", "2.13.0"):
+        index.add_torch(version, "13.0", libraries=libraries)
+    index.add("numpy", "2.0")
+    can_gate(monkeypatch)
+    made = Workspace(tmp_path, index)
+    made.recipe()
+    return made
+
+
+def error_of(result: Result) -> BuildfarmError:
+    assert isinstance(result.exception, BuildfarmError), result.output
+    return result.exception
+
+
+def test_a_wheel_is_tested_in_its_cells_and_the_proofs_are_saved(workspace: Workspace) -> None:
+    done = workspace.smoke(workspace.wheel(), "--python", str(PYTHON), "--json")
+    assert done.exit_code == Exit.OK, done.output
+    (one,) = json.loads(done.stdout)
+    assert one["cell"] == f"torch2.11.0-cu130-{PYTHON.tag}"
+    verdicts = {proof["check"]: proof["verdict"] for proof in one["proofs"]}
+    assert (verdicts["import"], verdicts["values"], verdicts["gpu-values"]) == ("passed", "passed", "not run")
+    saved = Store(workspace.store).proofs(one["proofs"][0]["wheel"])
+    assert sorted(str(proof.check) for proof in saved) == sorted(verdicts)
+
+
+def test_the_default_is_the_wheels_of_dist(workspace: Workspace) -> None:
+    workspace.wheel()
+    done = workspace.smoke("--python", str(PYTHON))
+    assert done.exit_code == Exit.OK, done.output
+    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 20 passed, 0 failed, 5 not run" in done.stdout
+
+
+def test_a_wheel_of_an_earlier_version_is_tested_only_by_its_name(workspace: Workspace) -> None:
+    workspace.wheel()
+    old = loopback.pure_wheel(workspace.dist, "ops", "0.9", {"ops/__init__.py": ""}, requires=["torch==2.11.*"])
+    done = workspace.smoke("--python", str(PYTHON), "--json")
+    assert [one["subject"] for one in json.loads(done.stdout)] == ["ops-1.0-py3-none-any.whl"]
+    assert f"{old.name} is not tested: the recipe is for version 1.0" in " ".join(done.stderr.split())
+    named = workspace.smoke(old, "--python", str(PYTHON), "--json")
+    assert [one["subject"] for one in json.loads(named.stdout)] == [old.name]
+
+
+def test_the_proofs_beside_a_wheel_of_build_are_updated(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = workspace.wheel()
+    cell = Cell.parse(f"torch2.11.0-cu130-{PYTHON.tag}")
+    built = [
+        Proof(sha256_of(wheel), None, Check.TAGS, Verdict.PASSED),
+        Proof(sha256_of(wheel), cell, Check.GPU_VALUES, Verdict.PASSED, when="2026-01-01T00:00:00+00:00"),
+    ]
+    proofs_path(wheel).write_bytes(proofs_json(built))
+    can_gate(monkeypatch, FAILURE)
+    assert workspace.smoke("--python", str(PYTHON)).exit_code == Exit.FAILED
+    verdicts = {proof.check: proof.verdict for proof in proofs_beside(wheel, sha256_of(wheel))}
+    assert verdicts[Check.TAGS] is Verdict.PASSED, "a check that smoke does not run"
+    assert verdicts[Check.GPU_VALUES] is Verdict.PASSED, "not run here"
+    assert (verdicts[Check.IMPORT], verdicts[Check.VALUES]) == (Verdict.PASSED, Verdict.FAILED)
+
+
+def test_a_wheel_without_proofs_beside_it_gets_none(workspace: Workspace) -> None:
+    wheel = workspace.wheel()
+    assert workspace.smoke("--python", str(PYTHON)).exit_code == Exit.OK
+    assert not proofs_path(wheel).exists()
+
+
+def test_proofs_of_a_different_wheel_are_an_error_before_any_check(workspace: Workspace) -> None:
+    wheel = workspace.wheel()
+    proofs_path(wheel).write_bytes(proofs_json([Proof("0" * 64, None, Check.TAGS, Verdict.PASSED)]))
+    error = error_of(workspace.smoke("--python", str(PYTHON)))
+    assert "proofs of a different file" in str(error)
+    assert Store(workspace.store).proofs(sha256_of(wheel)) == []
+
+
+def test_a_named_extension_is_the_recipe_of_a_wheel_with_another_name(workspace: Workspace) -> None:
+    wheel = loopback.pure_wheel(workspace.root, "other", "1.0", {"ops/__init__.py": ""}, requires=["torch"])
+    done = workspace.smoke(wheel, "--python", str(PYTHON), "--ext", "ops", "--json")
+    assert done.exit_code == Exit.OK, done.output
+    assert [one["cell"] for one in json.loads(done.stdout)] == [f"torch2.11.0-cu130-{PYTHON.tag}"], "as its recipe says"
+    assert "no extension is named 'op'; did you mean `ops`?" in str(error_of(workspace.smoke(wheel, "--ext", "op")))
+
+
+def test_each_cell_is_a_row(workspace: Workspace) -> None:
+    done = workspace.smoke(workspace.wheel())
+    assert done.exit_code == Exit.OK, done.output
+    tested, unavailable = (line for line in done.stdout.splitlines() if line.startswith("torch2.11.0"))
+    assert tested.split() == [f"torch2.11.0-cu130-{PYTHON.tag}", *["ok"] * 16]
+    assert unavailable.split() == ["torch2.11.0-cu130-cp314", *["-"] * 16]
+    assert "no Python 3.14 on this machine" in done.stdout
+    assert "GPU: not run in torch2.11.0" in done.stdout
+
+
+def test_a_run_in_which_no_check_ran_is_an_error(workspace: Workspace) -> None:
+    error = error_of(workspace.smoke(workspace.wheel(), "--python", "3.14"))
+    assert isinstance(error, MissingToolError)
+    assert "no check could run" in str(error)
+
+
+def test_a_missing_container_engine_is_an_error_before_any_check(
+    workspace: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = error_of(workspace.smoke(workspace.wheel(), "--executor", "docker"))
+    assert isinstance(error, MissingToolError)
+    assert "there is no docker program on PATH" in str(error)
+
+
+def test_a_failure_is_printed_and_sets_the_exit_code(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    can_gate(monkeypatch, FAILURE)
+    done = workspace.smoke(workspace.wheel(), "--junit", workspace.root / "junit.xml")
+    assert done.exit_code == Exit.FAILED
+    assert "failed: values in torch2.11.0-cu130-" in done.stdout
+    assert "tiny::op (plain): the result is 3 where 2 is expected" in done.stdout
+    suites = ElementTree.parse(workspace.root / "junit.xml").getroot().findall("testsuite")
+    assert [suite.get("failures") for suite in suites] == ["1", "0"]
+    assert [len(suite.findall(".//skipped")) for suite in suites] == [5, 22]
+
+
+def test_two_wheels_with_one_name_are_two_suites(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    can_gate(monkeypatch, FAILURE)
+    first, second = workspace.wheel(folder=workspace.root / "one"), workspace.wheel(folder=workspace.root / "two")
+    workspace.smoke(first, second, "--python", str(PYTHON), "--junit", workspace.root / "junit.xml")
+    suites = ElementTree.parse(workspace.root / "junit.xml").getroot().findall("testsuite")
+    assert [suite.get("failures") for suite in suites] == ["1", "1"]
+    assert str(suites[1].get("name")).endswith("(2)")
+
+
+def test_not_run_does_not_replace_an_earlier_verdict(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = workspace.wheel()
+    assert workspace.smoke(wheel, "--python", str(PYTHON)).exit_code == Exit.OK
+    monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", lambda _: None)
+    done = workspace.smoke(wheel, "--python", str(PYTHON), "--json")
+    (one,) = json.loads(done.stdout)
+    assert {proof["verdict"] for proof in one["proofs"] if proof["cell"]} == {"not run"}
+    saved = {str(proof.check): proof.verdict for proof in Store(workspace.store).proofs(one["proofs"][0]["wheel"])}
+    assert (saved["values"], saved["import"]) == ("passed", "passed")
+
+
+def test_a_wheel_without_a_recipe_is_tested_too(workspace: Workspace) -> None:
+    done = workspace.smoke(workspace.wheel(name="stranger"), "--python", str(PYTHON), "--torch", "2.11")
+    assert done.exit_code == Exit.OK, done.output
+    assert "stranger-1.0" in done.stdout
+    assert "has no recipe for stranger, so smoke imports the wheel and calls no op" in done.stderr
+
+
+def without_matrix(workspace: Workspace, monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> Result:
+    """Run `smoke` in an empty folder, which stays empty."""
+    folder = workspace.root / "empty"
+    folder.mkdir(exist_ok=True)
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(app, ["smoke", *map(str, arguments), "--store", str(workspace.store)])
+    assert list(folder.iterdir()) == []
+    return done
+
+
+def test_a_named_wheel_needs_no_matrix(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    workspace.wheel(folder=workspace.index.root / "default")
+    for wheel in (workspace.wheel(), f"{workspace.index.url}/default/ops-1.0-py3-none-any.whl", "ops==1.0"):
+        done = without_matrix(
+            workspace, monkeypatch, wheel, "--torch", "2.11", "--cuda", "13.0", "--python", str(PYTHON)
+        )
+        assert done.exit_code == Exit.OK, done.output
+        assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}" in done.stdout
+        assert "there is no recipe for ops" in done.stderr
+
+
+def test_a_named_wheel_is_tested_with_a_torch_that_the_matrix_does_not_list(workspace: Workspace) -> None:
+    wheel = workspace.wheel(name="stranger", requires="torch")
+    done = workspace.smoke(wheel, "--torch", "2.12.0", "--python", str(PYTHON))
+    assert "torch2.12.0-cu130" in done.stdout  # no check runs: the index has no such torch
+    assert isinstance(error_of(workspace.smoke("--torch", "2.12.0")), NothingSelectedError)
+
+
+def test_without_a_matrix_the_file_name_gives_the_python(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = loopback.pure_wheel(workspace.dist, "ops", "1.0", {"ops/__init__.py": ""}, tag="cp314-cp314-any")
+    done = without_matrix(workspace, monkeypatch, wheel, "--torch", "2.11")
+    assert "the cell is torch 2.11.0, CUDA 13.0, Python 3.14\n" in done.stderr
+
+
+def test_without_matrix_and_options_the_versions_are_those_of_the_environment(
+    workspace: Workspace, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = error_of(without_matrix(workspace, monkeypatch, workspace.wheel()))
+    assert str(error) == f"--torch is not given, and the current environment has no torch ({environment})"
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "torch-2.13.0.dist-info").mkdir()
+    (site / "torch-2.13.0.dist-info" / "METADATA").write_text("Name: torch\nVersion: 2.13.0+cu130\n")
+    (site / "torch").mkdir()
+    (site / "torch" / "version.py").write_text("cuda: Optional[str] = '13.0'\n")
+    done = without_matrix(workspace, monkeypatch, workspace.wheel(requires="torch"))
+    assert done.exit_code == Exit.OK, done.output
+    assert f"torch2.13.0-cu130-{PYTHON.tag}" in done.stdout
+    refused = without_matrix(workspace, monkeypatch, workspace.wheel())
+    assert isinstance(error_of(refused), NothingSelectedError)
+    assert "fits none of the selected cells: METADATA requires torch==2.11.*, not torch 2.13" in refused.stderr
+
+
+@pytest.mark.parametrize("arguments", [[], ["--ext", "ops"], ["ops==1.0", "--ext", "ops"], ["--here"]])
+def test_recipes_and_dist_need_a_matrix(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    monkeypatch.chdir(workspace.root / "ops")
+    error = error_of(CliRunner().invoke(app, ["smoke", *arguments]))
+    assert error.where == "matrix.yaml"
+    assert error.hints[0].startswith("`buildfarm init`" if arguments else "to test a wheel without this file")
+
+
+def test_the_official_wheel_of_a_recipe_is_downloaded(workspace: Workspace) -> None:
+    workspace.recipe("{wheel: ops, version: 1.0}")
+    workspace.wheel(folder=workspace.index.root / "default")
+    done = workspace.smoke("--ext", "ops", "--python", str(PYTHON))
+    assert done.exit_code == Exit.OK, done.output
+    assert "ops-1.0-py3-none-any.whl in torch2.11.0" in done.stdout
+    assert len(list((workspace.store / "sources" / "wheels").rglob("*.whl"))) == 1
+
+
+def test_a_wheel_given_by_name_or_url_is_downloaded(workspace: Workspace) -> None:
+    workspace.wheel(folder=workspace.index.root / "team")
+    for arguments in (
+        ("ops==1.0", "--index", f"{workspace.index.url}/team/simple"),
+        (f"{workspace.index.url}/team/ops-1.0-py3-none-any.whl",),
+    ):
+        done = workspace.smoke(*arguments, "--python", str(PYTHON))
+        assert done.exit_code == Exit.OK, done.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["gone.whl"], "there is no such file"),
+        (["folder/gone.whl"], "there is no such file"),
+        (["ops"], "the exact version is missing; pass NAME==VERSION"),
+        (["ops>=1"], "the exact version is missing; pass NAME==VERSION"),
+        (["o p s"], "this names no wheel; pass a file, a URL, or a project"),
+        (["--ext", "obs"], "no extension is named 'obs'; did you mean `ops`?"),
+        (["--here", "ops==1.0"], "cannot be combined with WHEEL: --here tests what is installed"),
+        (["--here", "--no-pull", "--store", "x"], "cannot be combined with --no-pull and --store: --here tests"),
+        (["--pack", "gate.pyz"], "name exactly one extension with --ext NAME"),
+        (["--pack", "gate.pyz", "--ext", "ops", "--here"], "cannot be combined with --here: --pack runs no check"),
+        (["--pack", "gate.pyz", "--ext", "ops", "--index", "x"], "cannot be combined with --index: --pack runs"),
+        (["--here", "--executor", "docker"], "cannot be combined with --here or --pack"),
+        (["--pack", "gate.pyz", "--ext", "ops", "--executor", "docker"], "cannot be combined with --here or --pack"),
+    ],
+)
+def test_a_wrong_command_line_is_a_usage_error(workspace: Workspace, arguments: list[str], sentence: str) -> None:
+    error = error_of(workspace.smoke(*arguments))
+    assert isinstance(error, UsageError)
+    assert sentence in str(error)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--torch", "2.13"]])
+def test_no_wheel_for_a_selected_cell_is_nothing_selected(workspace: Workspace, arguments: list[str]) -> None:
+    if arguments:
+        workspace.wheel()
+    assert isinstance(error_of(workspace.smoke(*arguments)), NothingSelectedError)
+
+
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / "env"
+    venvs.create(folder, with_pip=False)
+    monkeypatch.setenv("VIRTUAL_ENV", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_here_needs_no_store_and_no_network(
+    workspace: Workspace, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
+    assert isinstance(error_of(workspace.smoke("--here")), NothingSelectedError)
+    (site,) = environment.glob("lib/python3*/site-packages")
+    info = site / "ops-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
+    interpreters: list[Path] = []
+
+    def run_gate(interpreter: Path, *_: object, **__: object) -> Answer:
+        interpreters.append(interpreter)
+        return answer()
+
+    monkeypatch.setattr("builder.commands.smoke.smoke_here.run_gate", run_gate)
+    done = workspace.smoke("--here")
+    assert done.exit_code == Exit.OK, done.output
+    assert interpreters == [environment / "bin" / "python"]
+    assert "ops 1.0 in torch2.11.0-cu130-cp312" in done.stdout
+    assert not workspace.store.exists()
+
+
+def test_here_reports_a_torch_that_does_not_import(
+    workspace: Workspace, environment: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "ops-1.0.dist-info").mkdir()
+    (site / "ops-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
+    failure = Outcome("ops", "", "", FAILED, "importing torch ends the process with exit status 1")
+    monkeypatch.setattr("builder.commands.smoke.smoke_here.run_gate", lambda *_, **__: Answer({}, [], [failure]))
+    error = error_of(workspace.smoke("--here"))
+    assert error.exit_code == Exit.TOOL_MISSING
+    assert "torch cannot be imported in this environment: importing torch ends" in str(error)
+
+
+def test_here_names_no_log_that_is_deleted(workspace: Workspace, environment: Path) -> None:
+    (site,) = environment.glob("lib/python3*/site-packages")
+    (site / "ops-1.0.dist-info").mkdir()
+    (site / "ops-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
+    python = environment / "bin" / "python"
+    python.unlink()
+    python.write_text("#!/bin/sh\necho broken; exit 3\n")
+    python.chmod(0o755)
+    error = error_of(workspace.smoke("--here"))
+    assert str(error) == "ops: the op gate exited with status 3 and wrote no results"
+    assert error.hints[-1] == "broken"
+
+
+def test_a_packed_gate_runs_with_any_python(workspace: Workspace) -> None:
+    (workspace.root / "ops" / "cases.py").write_text("CASES = []\n")
+    done = workspace.smoke("--ext", "ops", "--pack", workspace.root / "gate.pyz")
+    assert done.exit_code == Exit.OK, done.output
+    ran = subprocess.run(
+        [sys.executable, "-I", str(workspace.root / "gate.pyz"), "--help"], capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_here_refuses_a_cpu_build_of_torch_before_the_gate_runs(workspace: Workspace, environment: Path) -> None:
+    (site,) = environment.glob("lib/python3*/site-packages")
+    for path, text in {
+        "ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n",
+        "torch/version.py": "__version__ = '2.11.0+cpu'\ncuda: Optional[str] = None\n",
+    }.items():
+        (site / path).parent.mkdir()
+        (site / path).write_text(text)
+    error = error_of(workspace.smoke("--here"))
+    assert isinstance(error, UsageError)
+    assert "CPU build" in str(error)
+
+
+def test_the_run_is_recorded_and_appended_to_the_summary(workspace: Workspace, tmp_path: Path) -> None:
+    workspace.recipe()
+    wheel = workspace.wheel()
+    store = Store(workspace.store)
+    store.save_proofs([Proof(sha256_of(wheel), None, Check.TAGS, Verdict.PASSED)])
+    assert workspace.smoke("--python", str(PYTHON), "--summary", tmp_path / "summary.md").exit_code == Exit.OK
+    (run,) = runs(store)
+    (entry,) = run.report["builds"]
+    assert (entry["build"], entry["status"], entry["version"]) == (wheel.name, "tested", "1.0")
+    checks = {proof["check"] for proof in entry["proofs"]}
+    assert {"tags", "import", "values"} <= checks, "with those of the file, which smoke does not check"
+    assert run.timeline
+    (cell,) = entry["serves"]
+    assert "prove" in {each.stage for each in run.timeline.stages}, "the canned gate is too fast to be seen"
+    assert {each.build for each in run.timeline.stages} == {f"{wheel.name} in {cell}"}
+    summary = (tmp_path / "summary.md").read_text()
+    assert f"| `{wheel.name}` | tested |" in summary
+
+
+def test_stray_packages_of_a_wheel_are_named_and_not_imported(workspace: Workspace) -> None:
+    files = {"stranger/__init__.py": "", "tests/__init__.py": "raise RuntimeError"}
+    wheel = loopback.pure_wheel(workspace.dist, "stranger", "1.0", files, requires=["torch"])
+    done = workspace.smoke(wheel, "--python", str(PYTHON), "--torch", "2.11")
+    assert done.exit_code == Exit.OK, done.output
+    assert "remark: contents: the wheel installs tests at the top of site-packages" in done.stdout
+
+
+def test_a_failed_check_of_the_file_fails_the_run(workspace: Workspace) -> None:
+    wheel = workspace.wheel()
+    renamed = wheel.rename(wheel.with_name("ops-1.0+cu130-py3-none-any.whl"))
+    done = workspace.smoke(renamed, "--python", str(PYTHON), "--junit", workspace.root / "junit.xml")
+    assert done.exit_code == Exit.FAILED
+    assert "failed: metadata: the version is 1.0+cu130 in the file name and 1.0 in METADATA" in done.stdout
+    (suite,) = ElementTree.parse(workspace.root / "junit.xml").getroot().findall("testsuite")
+    assert int(str(suite.get("failures"))) >= 1

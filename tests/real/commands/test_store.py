@@ -1,0 +1,147 @@
+"""`store prune` while builds run, and the commands of `store` on a small project."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder.__main__ import run_command
+from builder.commands.building.build import dry_run, run_build
+from builder.errors import Exit
+from builder.matrix.models.fields import parse_size
+from builder.publish.plan_text import dry_run_json, dry_run_text
+from builder.storage.items import Pruned, prune
+from builder.storage.runs import runs
+from builder.store import Store
+from tests.conftest import wait_until
+from tests.fixtures.small_project import MODULE, SmallProject, small_project
+
+pytestmark = pytest.mark.usefixtures("headers")
+
+#: Deletes everything that is not in use, again and again, and prints what was deleted and what was in use.
+PRUNE = """
+import sys
+from pathlib import Path
+from builder.storage.items import prune
+from builder.store import Store
+while True:
+    done = prune(Store(Path(sys.argv[1])), 0)
+    for word, items in (("deleted", done.deleted), ("kept", done.in_use)):
+        for item in items:
+            print(word, item.target.partition("/")[0], flush=True)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallProject]:
+    with small_project(tmp_path / "project", monkeypatch) as found:
+        found.recipe("tiny")
+        found.recipe("other")
+        found.matrix("tiny", "other")
+        yield found
+
+
+@contextmanager
+def pruning(store: Path, output: Path) -> Iterator[None]:
+    """Run the prune loop in a process of its own while the body runs."""
+    with output.open("w") as stream:
+        process = subprocess.Popen([sys.executable, "-c", PRUNE, str(store)], stdout=stream, stderr=stream)
+        try:
+            yield
+            assert process.poll() is None, output.read_text()
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_prune_disturbs_no_running_build(project: SmallProject, tmp_path: Path) -> None:
+    options, output = project.options(), tmp_path / "pruned"
+    source = project.root / "tiny" / "src" / "tiny" / "_C.c"
+    wanted = {"deleted builds", "deleted envs", "kept builds", "kept envs", "kept logs"}
+
+    def seen() -> set[str]:
+        return wanted & set(output.read_text().splitlines())
+
+    with pruning(Store(project.store).root, output):
+        for answer in range(30):  # until the other process has looked at each kind while it was in use
+            source.write_text(MODULE.format(answer=answer))
+            results = run_build(options).results
+            assert [result.exit for result in results] == [Exit.OK] * 2, [result.error for result in results]
+            assert all(result.stored and result.stored.wheel.is_file() for result in results)
+            assert len(list((project.root / "dist").glob("*.whl"))) == 2
+            results = run_build(options).results  # marks of the earlier results keep the builds
+            assert all(result.stored and result.stored.wheel.is_file() for result in results)
+            if answer >= 2 and {"kept builds", "kept envs", "kept logs"} <= seen():
+                break
+        del results
+        gc.collect()
+        builds = Store(project.store).root / "builds"
+        wait_until(lambda: not list(builds.iterdir()), "all builds deleted")
+        wait_until(lambda: seen() == wanted, lambda: f"all of {wanted}: {seen()}")
+
+
+def test_prune_and_history(project: SmallProject) -> None:
+    options = project.options()
+    assert set(dry_run(options).values()) == {False}
+    run_build(options)
+    assert set(dry_run(options).values()) == {True}
+    run_build(replace(options, dist=project.root / "dist2"))
+    gc.collect()  # the marks of the runs go
+    store = Store(project.store)
+    assert [run.counts() for run in runs(store)] == [{"built": 2}] * 2
+
+    assert not prune(store, 1, dry_run=True).deleted
+    before = sorted(store.root.rglob("*"))
+    everything = prune(store, 0, dry_run=True)
+    assert sorted(store.root.rglob("*")) == before
+    done = prune(store, 0)
+    assert names(done) == names(everything)
+    assert not done.in_use
+    assert {"builds", "envs", "logs", "proofs", "runs"} <= {name.partition("/")[0] for name in names(done)}
+    assert not prune(store, 0).deleted
+    assert list((store.root / "envs").glob("*.json")), "the locked versions of packages stay"
+    planned_builds = dry_run(options)
+    assert dry_run_text(planned_builds).startswith("2 to compile, 0 already built\n  compile        ")
+    assert [each["status"] for each in json.loads(dry_run_json(planned_builds))["builds"]] == ["compile"] * 2
+    results = run_build(options).results
+    assert [result.reused for result in results] == [False] * 2
+
+
+def names(done: Pruned) -> set[str]:
+    return {item.target for item in done.deleted}
+
+
+def test_the_commands_work_without_docker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("PATH", "HOME"):  # uv's cache of this machine may be large
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("UV_CACHE_DIR", raising=False)
+
+    def buildfarm(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr("sys.argv", ["buildfarm", "store", *words, "--store", str(tmp_path / "store")])
+        return run_command(), capsys.readouterr().out
+
+    status, used = buildfarm("du", "--json")
+    assert status == 0
+    assert json.loads(used) == {"store": str(tmp_path / "store"), "size": 0, "folders": {}}
+    assert buildfarm("history", "--json") == (0, "[]\n")
+    status, pruned = buildfarm("prune", "--keep-days", "3", "--json")
+    assert json.loads(pruned) == {"dry_run": False, "freed": 0, "deleted": [], "in_use": []}
+    for words in (["prune"], ["prune", "--keep-days", "much"]):
+        assert buildfarm(*words) == (Exit.USAGE, "")
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("0", 0), ("500MiB", 500 * 2**20), ("1.5GB", 1_500_000_000), ("20G", 20 * 2**30), ("2 kb", 2000)]
+)
+def test_a_size(text: str, size: int) -> None:
+    assert parse_size(text) == size

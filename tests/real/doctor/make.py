@@ -1,0 +1,204 @@
+"""Small real environments: stand-ins of torch and its packages on an index of this machine, installed by uv."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from builder.wheels.toolchain.uv import find_uv
+from tests.conftest import BUILDFARM
+from tests.fixtures.compiled import compiled
+from tests.unit.loopback import PackageIndex, pure_wheel
+from tests.unit.proofs.make import fat_binary
+
+#: The kind of machine code in `fat_binary`.
+SASS = 2
+
+TORCH = "2.11.0"
+
+
+def gpu_source(*archs: int) -> str:
+    """Assembler source of a section of GPU code for these architectures, such as 80 and 90."""
+    section = fat_binary(*((SASS, arch, 0) for arch in archs))
+    return f'.section .nv_fatbin, "a"\n.byte {",".join(map(str, section))}\n'
+
+
+def torch_libraries(
+    folder: Path, archs: Sequence[int], symbol: str = "torch_symbol", rpath: str = ""
+) -> dict[str, bytes]:
+    """The libraries of a torch, compiled: libtorch_cpu defines `symbol`, libtorch_cuda has GPU code."""
+    folder.mkdir(parents=True, exist_ok=True)
+    flags = [f"-Wl,-rpath,{rpath}"] if rpath else []
+    made = {
+        "libc10.so": compiled(folder, "int c10_symbol(void) { return 1; }", "-Wl,-soname,libc10.so", name="libc10.so",
+                              language="c"),
+        "libtorch_cpu.so": compiled(folder, f"int {symbol}(void) {{ return 1; }}", "-Wl,-soname,libtorch_cpu.so",
+                                    name="libtorch_cpu.so", language="c"),
+        "libtorch_cuda.so": compiled(folder, gpu_source(*archs), "-Wl,-soname,libtorch_cuda.so", *flags,
+                                     name="libtorch_cuda.so", language="assembler"),
+    }  # fmt: skip
+    return {name: path.read_bytes() for name, path in made.items()}
+
+
+@dataclass
+class Patient:
+    """An environment that the tests break, and the index from which cures install."""
+
+    root: Path
+    index: PackageIndex
+    variables: dict[str, str] = field(default_factory=dict)
+    machine: Path | None = None
+
+    @property
+    def python(self) -> Path:
+        """Its Python."""
+        return self.root / "env" / "bin" / "python"
+
+    @property
+    def site_packages(self) -> Path:
+        """The folder of its packages."""
+        return next((self.root / "env" / "lib").glob("python3*/site-packages"))
+
+    def create(self, *, pip: bool = False) -> None:
+        """Make the empty environment; with `pip`, it has pip, and there is no uv on PATH."""
+        if pip:
+            self._run([sys.executable, "-m", "venv", str(self.root / "env")])
+            self.variables["PATH"] = "/usr/bin:/bin"
+            self.variables["PIP_INDEX_URL"] = self.index.default
+            return
+        self._run([str(find_uv()), "venv", "--quiet", "--python", sys.executable, str(self.root / "env")])
+
+    def torch(
+        self,
+        version: str = TORCH,
+        cuda: str = "13.0",
+        *,
+        archs: Sequence[int] = (75, 80, 86, 90, 100, 120),
+        symbol: str = "torch_symbol",
+        channel: str = "default",
+        requires: Sequence[str] = (),
+        rpath: str = "",
+    ) -> None:
+        """Put a torch on the index; `symbol` is what its libtorch_cpu defines."""
+        libraries = torch_libraries(self.root / "lib" / f"{version}-{channel.replace('/', '-')}", archs, symbol, rpath)
+        files: dict[str, str | bytes] = {
+            "torch/__init__.py": "raise ImportError('nobody imports this torch')\n",
+            "torch/include/torch.h": f"#define TORCH_SYMBOL {symbol}\n",
+            "torch/version.py": f"__version__ = {version!r}\ncuda = {cuda or None!r}\n",
+            **{f"torch/lib/{name}": data for name, data in libraries.items()},
+        }
+        pure_wheel(self.index.root / channel, "torch", version, files, requires=requires)
+
+    def wheel(
+        self,
+        project: str,
+        version: str,
+        files: Mapping[str, str | bytes] | None = None,
+        *,
+        requires: Sequence[str] = (),
+        channel: str = "default",
+    ) -> None:
+        """Put a wheel on the index."""
+        pure_wheel(self.index.root / channel, project, version, files, requires=requires)
+
+    def install(self, *words: str) -> None:
+        """Install from the index with uv; the tests install without requirements what does not belong together."""
+        self._run([str(find_uv()), "pip", "install", "--quiet", "--python", str(self.python), *words])
+
+    def gpus(self, *gpus: str, driver: str = "580.95.05") -> None:
+        """Describe the machine that is judged."""
+        self.machine = self.root / "machine.yaml"
+        self.machine.write_text(f"driver: {driver}\ngpus: [{', '.join(gpus)}]\n")
+
+    def doctor(self, *before: str) -> tuple[int, dict[str, Any]]:
+        """Run the commands in one shell, then `buildfarm doctor --json`; the exit code and the data of doctor."""
+        words = [str(BUILDFARM), "doctor", "--json", "--python", str(self.python)]
+        words += ["--torch-index", self.index.torch_index, *(["--machine", str(self.machine)] if self.machine else [])]
+        lines = ["set -e", *(f"{{ {line}; }} >&2" for line in before), "set +e", shlex.join(words)]
+        ran = subprocess.run(
+            ["bash", "-c", "\n".join(lines)], capture_output=True, text=True, env=self._environment, check=False
+        )
+        assert ran.stdout, ran.stderr
+        return ran.returncode, json.loads(ran.stdout)
+
+    def diagnose(self) -> dict[str, Any]:
+        """The only fault that doctor finds."""
+        code, data = self.doctor()
+        faults = [finding for finding in data["findings"] if finding["level"] == "fault"]
+        assert code == 1, data["findings"]
+        assert len(faults) == 1, faults
+        found: dict[str, Any] = faults[0]
+        return found
+
+    def mend(self, finding: Mapping[str, Any]) -> None:
+        """Run the printed cure; doctor then finds no fault."""
+        assert finding["cure"]
+        code, data = self.doctor(*finding["cure"])
+        assert (code, [one for one in data["findings"] if one["level"] == "fault"]) == (0, [])
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"} | self.variables
+
+    def _run(self, argv: Sequence[str]) -> None:
+        done = subprocess.run(argv, capture_output=True, text=True, env=self._environment, check=False)
+        assert done.returncode == 0, done.stderr
+
+
+#: A build backend without requirements: compiles one library against the torch of the environment.
+_BACKEND = '''
+import base64, hashlib, os, pathlib, subprocess, sys, sysconfig, zipfile
+
+NAME, VERSION = {name!r}, {version!r}
+
+def get_requires_for_build_wheel(settings=None):
+    return []
+
+def build_wheel(folder, settings=None, metadata=None):
+    torch = pathlib.Path(sysconfig.get_path("purelib"), "torch")
+    archs = [int(arch.replace(".", "")) for arch in os.environ["TORCH_CUDA_ARCH_LIST"].split(";")]
+    flags = ["-I", torch / "include", "-L", torch / "lib", "-ltorch_cpu", "-shared", "-fPIC"]
+    subprocess.run(["gcc", "-o", "_C.so", "op.c", *["code-%d.s" % arch for arch in archs], *flags], check=True)
+    info = "%s-%s.dist-info/" % (NAME, VERSION)
+    name = "%s-%s-py3-none-any.whl" % (NAME, VERSION)
+    files = {{
+        NAME + "/__init__.py": b"", NAME + "/_C.so": pathlib.Path("_C.so").read_bytes(),
+        info + "METADATA": ("Metadata-Version: 2.1\\nName: %s\\nVersion: %s\\n" % (NAME, VERSION)).encode(),
+        info + "WHEEL": b"Wheel-Version: 1.0\\nRoot-Is-Purelib: false\\nTag: py3-none-any\\n",
+    }}
+    record = "".join("%s,,\\n" % file for file in [*files, info + "RECORD"])
+    with zipfile.ZipFile(pathlib.Path(folder, name), "w") as archive:
+        for file, data in [*files.items(), (info + "RECORD", record.encode())]:
+            archive.writestr(file, data)
+    return name
+'''  # fmt: skip
+
+
+def sdist(folder: Path, name: str, version: str, archs: Sequence[int]) -> Path:
+    """Source of an extension that calls the function of torch which torch's header names."""
+    files = {
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+        f'[project]\nname = "{name}"\nversion = "{version}"\n',
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "backend.py": _BACKEND.format(name=name, version=version),
+        "op.c": "#include <torch.h>\nint TORCH_SYMBOL(void);\nint op(void) { return TORCH_SYMBOL(); }\n",
+        **{f"code-{arch}.s": gpu_source(arch) for arch in archs},
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        for file, text in files.items():
+            data = text.encode()
+            entry = tarfile.TarInfo(f"{name}-{version}/{file}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return path

@@ -1,0 +1,291 @@
+"""Broken environments: `doctor` names the fault, and the command that it prints mends the environment."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.fixtures.compiled import compiled
+from tests.real.doctor.make import Patient, gpu_source, sdist, torch_libraries
+from tests.unit.loopback import PackageIndex
+
+#: The Python of these environments: the one that runs the tests.
+PYTHON = "{}.{}".format(*sys.version_info)
+#: A function of torch, as C++ names it.
+FIRST = "_ZN5torch5firstEv"
+
+
+def test_a_sound_environment_has_no_fault(patient: Patient) -> None:
+    patient.torch()
+    patient.wheel("torchvision", "0.26.0", requires=["torch==2.11.0"])
+    patient.install("torch", "torchvision")
+    code, data = patient.doctor()
+    assert (code, data["faults"]) == (0, 0)
+    assert data["torches"][0]["version"] == "2.11.0"
+
+
+def test_torchvision_of_another_torch(patient: Patient) -> None:
+    patient.torch()
+    for version, torch in (("0.25.0", "2.10.0"), ("0.26.0", "2.11.0")):
+        patient.wheel("torchvision", version, requires=[f"torch=={torch}"])
+    patient.install("torch==2.11.0")
+    patient.install("--no-deps", "torchvision==0.25.0")
+    fault = patient.diagnose()
+    assert fault["code"] == "companion-of-another-torch"
+    assert fault["what"] == "torchvision 0.25.0 requires torch==2.10.0, but torch 2.11.0 is installed"
+    assert "torchvision==0.26.0 torch==2.11.0" in fault["cure"][0]
+    patient.mend(fault)
+
+
+@pytest.fixture
+def extension(patient: Patient, tmp_path: Path) -> bytes:
+    """A library of an extension for the sm_80 and a torch whose libtorch_cpu has `_ZN5torch5firstEv`."""
+    libraries = torch_libraries(tmp_path / "built-with", [80], FIRST, "")
+    source = f"int {FIRST}(void);\nint op(void) {{ return {FIRST}(); }}\n"
+    assert libraries
+    (tmp_path / "code.s").write_text(gpu_source(80))
+    flags = [str(tmp_path / "code.s"), f"-L{tmp_path / 'built-with'}", "-ltorch_cpu"]
+    for tool in ("setuptools", "wheel", "ninja"):
+        patient.index.add(tool, "1")
+    sdist(patient.index.root / "default", "ops", "1.0", [80, 120])
+    return compiled(tmp_path, source, *flags, name="_C.so", language="c").read_bytes()
+
+
+def test_an_extension_without_code_for_the_gpu(patient: Patient, extension: bytes) -> None:
+    patient.torch(symbol=FIRST)
+    patient.wheel("ops", "1.0", {"ops/_C.so": extension, "ops/__init__.py": ""}, requires=["torch"])
+    patient.install("torch", "ops")
+    patient.gpus("A100")
+    assert patient.doctor()[0] == 0
+    patient.gpus("RTX 5090")
+    fault = patient.diagnose()
+    assert fault["code"] == "extension-without-code-for-gpu"
+    assert fault["what"] == "ops 1.0 has no code for the RTX 5090 (sm_120): ops/_C.so has sm_80"
+    assert "TORCH_CUDA_ARCH_LIST=12.0" in fault["cure"][-1]
+    assert f"`buildfarm build ops==1.0 --torch 2.11.0 --cuda 13.0 --python {PYTHON} --arch 12.0`" in fault["advice"]
+    patient.mend(fault)
+
+
+def test_an_extension_that_was_linked_against_another_torch(patient: Patient, extension: bytes) -> None:
+    patient.torch(symbol="_ZN5torch6secondEv")
+    patient.wheel("ops", "1.0", {"ops/_C.so": extension, "ops/__init__.py": ""}, requires=["torch"])
+    patient.install("torch", "ops")
+    patient.gpus("A100")
+    fault = patient.diagnose()
+    assert fault["code"] == "extension-of-another-torch"
+    assert "ops/_C.so has the undefined symbol torch::first()" in fault["what"]
+    assert f"`undefined symbol: {FIRST}`" in fault["why"]
+    patient.mend(fault)
+
+
+def test_two_torches_on_the_path(patient: Patient, tmp_path: Path) -> None:
+    patient.torch()
+    patient.torch("2.10.0", "12.8")
+    patient.install("torch==2.11.0")
+    patient.install("--target", str(tmp_path / "other"), "torch==2.10.0")
+    patient.variables["PYTHONPATH"] = str(tmp_path / "other")
+    fault = patient.diagnose()
+    assert fault["code"] == "two-torches"
+    assert f"2.10.0 in {tmp_path / 'other'}; 2.11.0 in {patient.site_packages}" in fault["what"]
+    assert fault["cure"] == ["unset PYTHONPATH"]
+    patient.mend(fault)
+
+
+def test_nvidia_packages_of_two_cuda_majors(patient: Patient) -> None:
+    library = "nvidia/cudnn/lib/libcudnn.so.9"
+    for major in (12, 13):
+        patient.wheel(f"nvidia_cudnn_cu{major}", "9.19.0", {library: f"cuDNN for CUDA {major}"})
+    patient.wheel("nvidia_cublas_cu12", "12.8.4", {"nvidia/cublas/lib/libcublas.so.12": "cuBLAS"})
+    patient.torch(requires=["nvidia-cudnn-cu13==9.19.0"])
+    patient.install("torch")
+    patient.install("nvidia-cudnn-cu12", "nvidia-cublas-cu12")
+    assert (patient.site_packages / library).read_text() == "cuDNN for CUDA 12"
+    fault = patient.diagnose()
+    assert fault["code"] == "two-cuda-majors"
+    assert "nvidia-cublas-cu12 12.8.4, nvidia-cudnn-cu12 9.19.0" in fault["what"]
+    patient.mend(fault)
+    assert (patient.site_packages / library).read_text() == "cuDNN for CUDA 13"
+
+
+def test_ld_library_path_hides_a_library_of_torch(patient: Patient, tmp_path: Path) -> None:
+    patient.wheel("nvidia_nccl_cu13", "2.28", {"nvidia/nccl/lib/libnccl.so.2": "the right one"})
+    patient.torch(requires=["nvidia-nccl-cu13"])
+    patient.install("torch")
+    other, unrelated = tmp_path / "cuda" / "lib64", tmp_path / "unrelated"
+    for folder, name in ((other, "libnccl.so.2"), (unrelated, "libother.so.1")):
+        folder.mkdir(parents=True)
+        (folder / name).write_text("another one")
+    patient.variables["LD_LIBRARY_PATH"] = f"{other}:{unrelated}"
+    fault = patient.diagnose()
+    assert fault["code"] == "hidden-libraries"
+    assert f"LD_LIBRARY_PATH names {other}, whose libnccl.so.2" in fault["what"]
+    assert fault["cure"] == [f"export LD_LIBRARY_PATH={unrelated}"]
+    patient.mend(fault)
+
+
+def test_a_driver_that_is_too_old(patient: Patient) -> None:
+    patient.torch()
+    patient.torch("2.11.0+cu128", "12.8", channel="whl/cu128", archs=(80, 90))
+    patient.wheel("torchvision", "0.26.0", requires=["torch==2.11.0"])
+    patient.wheel("torchvision", "0.26.0+cu128", requires=["torch==2.11.0"], channel="whl/cu128")
+    patient.install("torch", "torchvision")
+    patient.gpus("H100", driver="550.54.15")
+    fault = patient.diagnose()
+    assert fault["code"] == "driver-too-old"
+    assert fault["what"] == (
+        "NVIDIA's driver 550.54.15 is too old for torch 2.11.0: CUDA 13.0 needs driver 580.65.06 or newer"
+    )
+    assert "torch==2.11.0+cu128 torchvision==0.26.0+cu128" in fault["cure"][0]
+    patient.mend(fault)
+
+
+def test_a_torchvision_without_cuda_beside_a_torch_with_cuda(patient: Patient, tmp_path: Path) -> None:
+    library = compiled(tmp_path, "int nms(void) { return 1; }\n", name="cpu.so", language="c").read_bytes()
+    cuda = compiled(tmp_path, gpu_source(90), name="cuda.so", language="assembler").read_bytes()
+    patient.torch()
+    patient.wheel("torchvision", "0.26.0", {"torchvision/_C.so": library}, requires=["torch==2.11.0"])
+    patient.wheel(
+        "torchvision", "0.26.0+cu130", {"torchvision/_C.so": cuda}, requires=["torch==2.11.0"], channel="whl/cu130"
+    )
+    patient.install("torch", "torchvision")
+    fault = patient.diagnose()
+    assert fault["what"] == "torchvision 0.26.0 is for cpu, but torch 2.11.0 is for cu130"
+    assert "Could not run 'torchvision::nms' with arguments from the 'CUDA' backend" in fault["why"]
+    patient.mend(fault)
+
+
+def test_a_gpu_that_is_newer_than_torch(patient: Patient) -> None:
+    patient.torch("2.6.0", "12.4", archs=(50, 60, 70, 75, 80, 86, 90))
+    patient.torch("2.7.1+cu128", "12.8", channel="whl/cu128")
+    patient.install("torch")
+    patient.gpus("RTX 5090", driver="570.86.15")
+    fault = patient.diagnose()
+    assert fault["code"] == "gpu-unknown-to-torch"
+    assert "torch==2.7.1+cu128" in fault["cure"][0]
+    patient.mend(fault)
+
+
+def test_a_cuda_package_that_torch_requires_is_missing(patient: Patient) -> None:
+    patient.wheel("nvidia_cudnn_cu13", "9.19.0", {"nvidia/cudnn/lib/libcudnn.so.9": "cuDNN"})
+    patient.torch(requires=["nvidia-cudnn-cu13==9.19.0; platform_system == 'Linux'"])
+    patient.install("--no-deps", "torch")
+    fault = patient.diagnose()
+    assert fault["what"] == "torch 2.11.0 requires nvidia-cudnn-cu13, which the environment does not have"
+    patient.mend(fault)
+
+
+def test_an_interrupted_update_left_two_records_of_torch(patient: Patient) -> None:
+    patient.torch()
+    patient.install("torch")
+    old = patient.site_packages / "torch-2.10.0.dist-info"
+    old.mkdir()
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.10.0\n")
+    (old / "RECORD").write_text("torch-2.10.0.dist-info/METADATA,,\ntorch-2.10.0.dist-info/RECORD,,\n")
+    fault = patient.diagnose()
+    assert fault["code"] == "two-records-of-torch"
+    patient.mend(fault)
+
+
+def test_deleted_files_of_torch(patient: Patient) -> None:
+    patient.torch()
+    patient.install("torch")
+    (patient.site_packages / "torch" / "lib" / "libtorch_cpu.so").unlink()
+    fault = patient.diagnose()
+    assert fault["code"] == "incomplete-torch"
+    patient.mend(fault)
+
+
+def test_a_damaged_library_of_an_extension(patient: Patient, tmp_path: Path) -> None:
+    library = compiled(tmp_path, gpu_source(80), name="_C.so", language="assembler").read_bytes()
+    patient.torch()
+    patient.wheel("ops", "1.0", {"ops/_C.so": library}, requires=["torch"])
+    patient.wheel("unrelated", "1.0", {"unrelated/_C.so": library[:100]})
+    patient.install("torch", "ops", "unrelated")
+    file = patient.site_packages / "ops" / "_C.so"
+    file.unlink()
+    file.write_bytes(library[: len(library) // 2])
+    fault = patient.diagnose()
+    assert fault["code"] == "damaged-extension"
+    patient.mend(fault)
+
+
+@pytest.fixture
+def pip_patient(tmp_path: Path, index: PackageIndex) -> Patient:
+    """An environment with pip, on a machine without uv."""
+    found = Patient(tmp_path / "patient", index)
+    found.create(pip=True)
+    return found
+
+
+def test_cures_of_pip(pip_patient: Patient) -> None:
+    patient, library = pip_patient, "nvidia/cudnn/lib/libcudnn.so.9"
+    for major in (12, 13):
+        patient.wheel(f"nvidia_cudnn_cu{major}", "9.19.0", {library: f"cuDNN for CUDA {major}"})
+    for version, torch in (("0.25.0", "2.10.0"), ("0.26.0", "2.11.0")):
+        patient.wheel("torchvision", version, requires=[f"torch=={torch}"])
+    patient.torch(requires=["nvidia-cudnn-cu13==9.19.0"])
+    patient.install("torch", "torchvision")
+    patient.install("nvidia-cudnn-cu12")
+    fault = patient.diagnose()
+    assert "-m pip uninstall -y nvidia-cudnn-cu12" in fault["cure"][0]
+    patient.mend(fault)
+    assert (patient.site_packages / library).read_text() == "cuDNN for CUDA 13"
+    patient.install("--no-deps", "torchvision==0.25.0")
+    fault = patient.diagnose()
+    assert "-m pip install torchvision==0.26.0" in fault["cure"][0]
+    patient.mend(fault)
+
+
+def test_pip_compiles_an_extension(pip_patient: Patient, tmp_path: Path) -> None:
+    library = compiled(tmp_path, gpu_source(80), name="_C.so", language="assembler").read_bytes()
+    pip_patient.torch()
+    for tool in ("setuptools", "wheel", "ninja"):
+        pip_patient.index.add(tool, "1")
+    pip_patient.wheel("ops", "1.0", {"ops/_C.so": library}, requires=["torch"])
+    sdist(pip_patient.index.root / "default", "ops", "1.0", [80, 120])
+    pip_patient.install("torch", "ops")
+    pip_patient.gpus("RTX 5090")
+    fault = pip_patient.diagnose()
+    assert "-m pip install --no-deps --no-binary ops --no-build-isolation" in fault["cure"][-1]
+    pip_patient.mend(fault)
+
+
+LOADED = """
+import ctypes, pathlib, sys
+ctypes.CDLL(sys.argv[1])
+print(next(line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines() if "libnccl" in line))
+"""
+
+
+@pytest.mark.parametrize(
+    ("tags", "hidden"), [("--disable-new-dtags", False), ("--enable-new-dtags", True)], ids=["rpath", "runpath"]
+)
+def test_the_dynamic_linker_agrees_on_what_ld_library_path_hides(
+    tags: str, hidden: bool, patient: Patient, tmp_path: Path
+) -> None:
+    """DT_RPATH, which torch uses, is searched before LD_LIBRARY_PATH, and DT_RUNPATH after it."""
+    own, other = tmp_path / "own", tmp_path / "other"
+    for folder in (own, other):
+        folder.mkdir()
+        compiled(folder, "int nccl(void) { return 1; }", "-Wl,-soname,libnccl.so.2", name="libnccl.so.2", language="c")
+    (own / "libnccl.so").symlink_to("libnccl.so.2")
+    patient.wheel("nvidia_nccl_cu13", "2.28", {"nvidia/nccl/lib/libnccl.so.2": (own / "libnccl.so.2").read_bytes()})
+    rpath = ["-Wl,-rpath,$ORIGIN/../../nvidia/nccl/lib", f"-Wl,{tags}"]
+    user = "int nccl(void); int all(void) { return nccl(); }"
+    library = compiled(tmp_path, user, f"-L{own}", "-lnccl", *rpath, name="user.so", language="c")
+    patient.torch(requires=["nvidia-nccl-cu13"])
+    patient.install("torch")
+    target = patient.site_packages / "torch" / "lib" / "libtorch_cuda.so"
+    target.unlink()
+    target.write_bytes(library.read_bytes())
+    patient.variables["LD_LIBRARY_PATH"] = str(other)
+    argv = [str(patient.python), "-c", LOADED, str(target)]
+    loaded = subprocess.run(
+        argv, capture_output=True, text=True, check=True, env={"LD_LIBRARY_PATH": str(other)}
+    ).stdout.strip()
+    assert (loaded == str(other / "libnccl.so.2")) is hidden
+    code, data = patient.doctor()
+    assert (code, "hidden-libraries" in [one["code"] for one in data["findings"]]) == (int(hidden), hidden)

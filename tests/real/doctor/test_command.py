@@ -1,0 +1,144 @@
+"""The command `doctor`: the machine file, what is printed, and the file for a bug report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from builder.__main__ import run_command
+from builder.errors import Exit
+from tests.real.doctor.make import Patient
+
+
+def call(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+    """`buildfarm doctor` in this process."""
+    monkeypatch.setattr(sys, "argv", ["buildfarm", "doctor", *map(str, arguments)])
+    return run_command()
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("gpus: [RTX 9999]", "machine.yaml:1:8: buildfarm knows no GPU 'RTX 9999'"),
+        ("driver: new", "`driver`: 'new' is not the version of a driver; write it like 580.65.06"),
+        ("gpu: [H100]", "unknown key `gpu`; did you mean `gpus`?"),
+    ],
+    ids=["unknown gpu", "no version", "wrong key"],
+)
+def test_a_mistake_in_the_machine_file(
+    text: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "machine.yaml"
+    file.write_text(text + "\n")
+    assert call(monkeypatch, "--machine", file) == Exit.USAGE
+    assert error in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [("/nowhere/python", ": No such file or directory"), ("/bin/false", ""), ("/bin/cat", ": Try '/bin/cat --help'")],
+)
+def test_a_python_that_does_not_run(
+    program: str, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(monkeypatch, "--python", program) == Exit.USAGE
+    assert f"{program}: this is not a Python that runs{reason}" in capsys.readouterr().err
+
+
+def test_the_text_has_the_fault_its_cause_and_its_cure(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    assert call(monkeypatch, "--python", patient.python) == Exit.FAILED
+    out = capsys.readouterr().out
+    assert "fault: no folder of sys.path has torch" in out
+    assert "why: `import torch` fails with ModuleNotFoundError" in " ".join(out.split())
+    assert "cure: " in out
+    assert out.endswith("1 fault\n")
+
+
+SECRETS: Sequence[tuple[str, str]] = (
+    ("SECRET_TOKEN", "hunter2"),
+    ("UV_DEFAULT_INDEX", "https://user:hunter2@index.example/simple"),
+    ("LD_LIBRARY_PATH", "/opt/https://user:hunter2@host/lib"),
+)
+
+
+def test_the_bundle_has_no_secrets(patient: Patient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient.torch()
+    patient.install("torch")
+    for name, value in SECRETS:
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(patient.root))
+    (patient.site_packages / "torch-2.11.0.dist-info" / "direct_url.json").write_text(
+        json.dumps({"url": "https://user:hunter2@files.example/torch.whl"})
+    )
+    file = tmp_path / "report.json"
+    call(monkeypatch, "--python", patient.python, "--bundle", file, "--json")
+    text = file.read_text()
+    data = json.loads(text)
+    assert data["torches"][0]["folder"].startswith("~/env/lib")
+    assert str(patient.root) not in text
+    assert "hunter2" not in text
+    assert "SECRET_TOKEN" not in text
+    assert set(data) >= {"buildfarm", "python", "machine", "packages", "variables", "findings"}
+
+
+def test_without_python_the_active_environment_is_judged(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    patient.torch()
+    patient.install("torch")
+    monkeypatch.setenv("VIRTUAL_ENV", str(patient.python.parents[1]))
+    assert call(monkeypatch, "--json") == Exit.OK
+    data = json.loads(capsys.readouterr().out)
+    assert data["torches"][0]["folder"] == str(patient.site_packages)
+
+
+def test_without_any_environment_the_user_is_asked_for_one(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A torch in the environment of buildfarm would serve nobody."""
+    for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "executable", str(patient.python))
+    assert call(monkeypatch) == Exit.USAGE
+    assert "or name its Python: `buildfarm doctor --python env/bin/python`" in " ".join(capsys.readouterr().err.split())
+    patient.torch()
+    patient.install("torch")
+    assert call(monkeypatch) == Exit.OK
+
+
+DAMAGED: Sequence[tuple[str, bytes | None]] = (
+    ("METADATA", None),
+    ("METADATA", b"\xff\xfe"),
+    ("METADATA", b"Metadata-Version: 2.1\nName: broken\n"),
+    ("METADATA", b"Metadata-Version: 2.1\nName: broken\nVersion: not one\n"),
+    ("METADATA", b"Metadata-Version: 2.1\nName: broken\nVersion: 1\nRequires-Dist: ???\n"),
+    ("RECORD", b"\xff\xfe"),
+    ("RECORD", b"a.so,sha256=,x,y,z\n../../b.so,,\n/etc/c.so,md5=\n"),
+    ("RECORD", None),
+    ("direct_url.json", b"{"),
+    ("direct_url.json", b'[{"vcs_info": 1}]'),
+)
+
+
+def test_damaged_metadata_does_not_stop_doctor(
+    patient: Patient, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import importlib_metadata  # noqa: F401 - Dask imports it; it then answers in place of the standard library
+
+    patient.torch()
+    patient.install("torch")
+    for number, (name, data) in enumerate(DAMAGED):
+        info = patient.site_packages / f"broken{number}-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: broken{number}\nVersion: 1\n")
+        (info / name).unlink(missing_ok=True)
+        if data is not None:
+            (info / name).write_bytes(data)
+    assert call(monkeypatch, "--python", patient.python) == Exit.OK, capsys.readouterr().err

@@ -1,0 +1,312 @@
+"""Proofs of a wheel in its cells: passed, failed, not run, and taken from an earlier run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from builder.errors import BuildError, Code, MissingToolError
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
+from builder.matrix.config import Matrix
+from builder.matrix.plan import Build
+from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells import import_check, op_gate, prover
+from builder.proofs.cells.prover import WheelProver, cell_basis
+from builder.store import Store
+from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.pythons import Interpreter, find_python
+from builder.wheels.toolchain.uv import DiskFullError
+from tests.fixtures.compiled import torch_libraries
+from tests.unit import loopback
+from tests.unit.canned_gate import VERDICTS, can_gate
+from tests.unit.loopback import PYTHON
+from tests.unit.matrix import make
+from tests.unit.wheels import make_record
+
+HERE = Cell(Torch(2, 11, 0), Cuda(13, 0), PYTHON)
+NO_PYTHON = Cell(Torch(2, 11, 0), Cuda(13, 0), Python(3, 99))
+BUILD = Build("ops", "1.0", AbiClass.ABI3, HERE.torch, HERE.cuda, (PYTHON,), (Arch(9, 0),), Platform.LINUX_X86_64, ())
+
+GATED = {str(check): str(verdict) for check, verdict in VERDICTS.items()}
+NOTHING = dict.fromkeys(GATED, "not run")
+
+Prove = Callable[..., dict[tuple[Cell | None, Check], Proof]]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return torch_libraries(tmp_path_factory.mktemp("torch-lib"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def prove(
+    store: Store, index: loopback.PackageIndex, libraries: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Prove:
+    """Prove a wheel of these contents in these cells; the index has their torch."""
+    index.add_torch("2.11.0", "13.0", libraries=libraries)
+    index.add("numpy", "2.0")
+    environments = Environments(store, index.torch_index)
+    can_gate(monkeypatch)
+
+    def prove(
+        *cells: Cell, module: str = "", requires: tuple[str, ...] = ("torch==2.11.*",), again: bool = False
+    ) -> dict[tuple[Cell | None, Check], Proof]:
+        wheel = loopback.pure_wheel(
+            tmp_path, "ops", "1.0+cu130.torch211", {"ops/__init__.py": module}, requires=requires
+        )
+        stored = store.find("d" * 64) or store.add("d" * 64, wheel, make_record.build_record())
+        proofs = WheelProver(store, environments, again=again).prove(
+            stored, replace(BUILD, serves=cells), make.recipe("ops"), log=tmp_path / "log", stage=lambda _: None
+        )
+        return {(proof.cell, proof.check): proof for proof in proofs}
+
+    return prove
+
+
+def verdicts(proofs: dict[tuple[Cell | None, Check], Proof], cell: Cell) -> dict[str, str]:
+    return {str(check): str(proof.verdict) for (where, check), proof in proofs.items() if where == cell}
+
+
+def test_wheel_is_proven_in_the_cell_it_serves(prove: Prove, store: Store) -> None:
+    proofs = prove(HERE)
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "passed", **GATED}
+    evidence = proofs[HERE, Check.IMPORT].evidence
+    assert (evidence["torch"], evidence["cuda"]) == ("2.11.0", "13.0")
+    assert {check for cell, check in proofs if cell is None} >= {Check.PAYLOAD, Check.TAGS, Check.METADATA}
+    assert {(p.cell, p.check): p for p in store.proofs(proofs[HERE, Check.GPU_VALUES].wheel)} == proofs
+    assert list((store.root / "work").glob("prove-*")) == []
+
+
+def test_a_time_limit_is_tried_again_and_other_failures_only_on_request(
+    prove: Prove, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_check, "IMPORT_SECONDS", 3)
+    slow, broken = tmp_path / "slow", tmp_path / "broken"
+    module = (
+        "import os, time\n"
+        f"if os.path.exists({str(slow)!r}): time.sleep(600)\n"
+        f"assert not os.path.exists({str(broken)!r})\n"
+    )
+    slow.touch()
+    late = prove(HERE, module=module)[HERE, Check.IMPORT]
+    assert (late.verdict, late.evidence["limit"]) == (Verdict.FAILED, "time")
+    monkeypatch.setattr(import_check, "IMPORT_SECONDS", 60)
+    slow.unlink()
+    broken.touch()
+    assert "AssertionError" in prove(HERE)[HERE, Check.IMPORT].reason, "the time limit was not tried again"
+    broken.unlink()
+    assert prove(HERE)[HERE, Check.IMPORT].verdict is Verdict.FAILED
+    assert prove(HERE, again=True)[HERE, Check.IMPORT].verdict is Verdict.PASSED
+
+
+#: Tags for a glibc that no system has yet; two of them, as auditwheel writes when a wheel earns a better one.
+NEWER = f"cp{PYTHON.major}{PYTHON.minor}-none-manylinux_2_98_x86_64.manylinux_2_99_x86_64"
+
+
+@pytest.fixture
+def newer(prove: Prove, store: Store, index: loopback.PackageIndex, tmp_path: Path) -> Callable[..., Proof]:
+    """Prove such a wheel with these images; returns the proof of its import."""
+    del prove  # only its index is needed
+    wheel = loopback.pure_wheel(
+        tmp_path, "ops", "1.0+cu130.torch211", {"ops/__init__.py": ""}, requires=("torch==2.11.*",), tag=NEWER
+    )
+    stored = store.add("e" * 64, wheel, make_record.build_record())
+    environments = Environments(store, index.torch_index)
+
+    def ask(images: Matrix | None, cell: Cell = HERE) -> Proof:
+        proofs = WheelProver(store, environments, images).prove(
+            stored, replace(BUILD, serves=(cell,)), make.recipe("ops"), log=tmp_path / "log", stage=lambda _: None
+        )
+        (imported,) = [proof for proof in proofs if proof.check is Check.IMPORT]
+        return imported
+
+    return ask
+
+
+def test_wheel_for_a_newer_glibc_is_not_run(newer: Callable[..., Proof]) -> None:
+    imported = newer(None)
+    assert imported.verdict is Verdict.NOT_RUN
+    assert "newer glibc than this machine has" in imported.reason
+
+
+@pytest.mark.parametrize("cell", [HERE, NO_PYTHON], ids=["", "and this machine has no such Python"])
+def test_wheel_for_a_newer_glibc_is_proven_in_its_runtime_image(
+    newer: Callable[..., Proof], cell: Cell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    images = make.matrix(["2.11"], ["13.0"], [str(PYTHON)])
+    asked: list[Cell] = []
+
+    class Containers:
+        def open(self, cell: Cell, *_: object, **__: object) -> None:
+            asked.append(cell)
+            raise MissingToolError("as far as a unit test goes", Code.TOOLKIT_MISSING)
+
+    def no_engine(*_: object, **__: object) -> None:
+        raise MissingToolError("the Docker engine does not answer", Code.ENGINE_NOT_ANSWERING)
+
+    monkeypatch.setattr("builder.proofs.cells.container.container_environments", no_engine)
+    imported = newer(images, cell)
+    assert (imported.verdict, imported.reason) == (Verdict.NOT_RUN, "the Docker engine does not answer")
+    monkeypatch.setattr("builder.proofs.cells.container.container_environments", lambda *_, **__: Containers())
+    imported = newer(images, cell)
+    assert (imported.verdict, imported.reason) == (Verdict.NOT_RUN, "as far as a unit test goes")
+    assert asked == [cell]
+
+
+def test_decided_checks_do_not_run_again(
+    prove: Prove, index: loopback.PackageIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = prove(HERE)
+    monkeypatch.setattr(prover, "read_facts", lambda _: pytest.fail("the wheel was read again"))
+    index.requested.clear()
+    log = (tmp_path / "log").read_bytes()
+    assert prove(HERE) == first
+    assert index.requested == []
+    assert (tmp_path / "log").read_bytes() == log
+
+
+def test_failed_import_does_not_decide_linkage(prove: Prove) -> None:
+    proofs = prove(HERE, module="raise ImportError('undefined symbol: foo')")
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", **NOTHING}
+    assert "undefined symbol: foo" in proofs[HERE, Check.IMPORT].reason
+
+
+def test_wheel_that_excludes_the_torch_of_its_cell_fails(prove: Prove) -> None:
+    proofs = prove(HERE, requires=("torch==2.10.*",))
+    assert verdicts(proofs, HERE) == {"linkage": "passed", "import": "failed", **NOTHING}
+    assert "the wheel cannot be installed: the packages conflict: " in proofs[HERE, Check.IMPORT].reason
+
+
+@pytest.mark.parametrize("gone", ["index", "dependency"])
+def test_missing_package_means_not_run_and_is_tried_again(
+    gone: str, prove: Prove, index: loopback.PackageIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requires = ("torch==2.11.*", "einops")
+    with monkeypatch.context() as patched:
+        if gone == "index":
+            patched.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:1/simple")
+        proofs = prove(HERE, requires=requires)
+    assert verdicts(proofs, HERE) == {"linkage": "not run", "import": "not run", **NOTHING}
+    assert ("cannot be reached" if gone == "index" else "einops") in proofs[HERE, Check.IMPORT].reason
+    index.add("einops", "0.8")
+    assert verdicts(prove(HERE, requires=requires), HERE)["import"] == "passed"
+
+
+def test_full_disk_says_nothing_about_the_wheel(prove: Prove, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    install = Environments.install
+
+    def full(folder: Path, requirements: Sequence[str], **rest: Any) -> None:
+        if any(requirement.endswith(".whl") for requirement in requirements):
+            raise DiskFullError("the disk is full", stage="environment")
+        install(folder, requirements, **rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Environments, "install", staticmethod(full))
+        with pytest.raises(BuildError, match="the disk is full"):
+            prove(HERE)
+    assert list((store.root / "proofs").iterdir()) == []
+    assert verdicts(prove(HERE), HERE)["import"] == "passed"
+
+
+def test_missing_python_means_not_run(prove: Prove, index: loopback.PackageIndex) -> None:
+    proofs = prove(HERE, NO_PYTHON)
+    assert verdicts(proofs, NO_PYTHON) == {"linkage": "not run", "import": "not run", **NOTHING}
+    for check in (Check.LINKAGE, Check.IMPORT):
+        assert proofs[NO_PYTHON, check].reason.startswith("no Python 3.99 on this machine")
+    assert verdicts(proofs, HERE)["import"] == "passed"
+    index.requested.clear()
+    assert prove(HERE, NO_PYTHON) == proofs
+    assert index.requested == []
+
+
+def test_proven_cell_stays_proven_when_a_further_cell_becomes_available(
+    prove: Prove, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = prove(HERE, NO_PYTHON)
+
+    def find(python: Python) -> Interpreter | None:
+        return find_python(PYTHON) if python == NO_PYTHON.python else find_python(python)
+
+    monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", find)
+    # The site-packages of 3.99 are not where this Python has them; this test does not check linkage.
+    monkeypatch.setattr("builder.proofs.cells.local.collect_symbols", lambda _: None)
+    after = prove(HERE, NO_PYTHON)
+    assert after[NO_PYTHON, Check.IMPORT].verdict is Verdict.PASSED
+    for check in (Check.LINKAGE, Check.IMPORT, Check.GPU_VALUES):
+        assert after[HERE, check].verdict is before[HERE, check].verdict
+
+
+def test_earlier_gpu_run_is_kept(prove: Prove, store: Store) -> None:
+    before = prove(HERE)
+    ran = replace(before[HERE, Check.GPU_VALUES], verdict=Verdict.PASSED, reason="H100")
+    store.save_proofs([ran])
+    assert prove(HERE, NO_PYTHON)[HERE, Check.GPU_VALUES] == ran
+
+
+def test_changed_static_checks_do_not_repeat_the_op_gate(
+    prove: Prove, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = prove(HERE)
+    gate_runs = can_gate(monkeypatch)
+    monkeypatch.setattr(prover, "STATIC_FORMAT", 0)
+    monkeypatch.setattr(prover, "LINKAGE_FORMAT", 0)
+    after = prove(HERE)
+    assert gate_runs == []
+    assert verdicts(after, HERE) == verdicts(before, HERE)
+    assert after[HERE, Check.LINKAGE].basis != before[HERE, Check.LINKAGE].basis
+    assert after[None, Check.TAGS].basis != before[None, Check.TAGS].basis
+    assert after[HERE, Check.OPS] == before[HERE, Check.OPS]
+    assert {(p.cell, p.check): p for p in store.proofs(after[HERE, Check.OPS].wheel)} == after
+
+
+def test_linkage_without_the_index_keeps_the_other_proofs(prove: Prove, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prove(HERE)
+
+    def unreachable(*_: object, **__: object) -> None:
+        raise MissingToolError("the package index cannot be reached", Code.NETWORK_UNREACHABLE)
+
+    monkeypatch.setattr(prover, "_table_versions", lambda: ["auditwheel 99"])
+    monkeypatch.setattr(Environments, "create", unreachable)
+    after = prove(HERE)
+    assert after[HERE, Check.LINKAGE].verdict is Verdict.NOT_RUN
+    assert after[HERE, Check.IMPORT] == before[HERE, Check.IMPORT]
+    assert after[HERE, Check.GPU_VALUES] == before[HERE, Check.GPU_VALUES]
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        ("STATIC_FORMAT", (False, False, False)),
+        ("LINKAGE_FORMAT", (True, False, False)),
+        ("CELL_FORMAT", (False, True, True)),  # the gate needs an import that passed
+        ("OPS_FORMAT", (False, False, True)),
+    ],
+)
+def test_a_raised_number_changes_the_basis_of_its_checks(
+    number: str, expected: tuple[bool, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks, before = (Check.LINKAGE, Check.IMPORT, Check.GPU_VALUES), cell_basis(make.recipe())
+    for module in (prover, op_gate):
+        if hasattr(module, number):
+            monkeypatch.setattr(module, number, 0)
+    after = cell_basis(make.recipe())
+    assert tuple(before[check] != after[check] for check in checks) == expected
+
+
+def test_proofs_with_an_unknown_basis_are_made_again(prove: Prove, store: Store) -> None:
+    """A buildfarm without formats made them."""
+    before = prove(HERE)
+    store.save_proofs([replace(proof, basis="f" * 16, verdict=Verdict.FAILED) for proof in before.values()])
+    after = prove(HERE)
+    assert {key: (proof.basis, proof.verdict) for key, proof in after.items()} == {
+        key: (proof.basis, proof.verdict) for key, proof in before.items()
+    }

@@ -1,0 +1,124 @@
+"""`plan --new-torch` with a package index on this machine, and the workflow that opens an issue for a new release."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from builder.cli.app import app
+from builder.errors import MissingToolError
+from builder.publish.ci.workflows import WorkflowOptions, workflows
+from tests.conftest import BUILDFARM
+from tests.github_actions.actions import Actions
+from tests.github_actions.workflow import WorkflowRun
+from tests.unit.loopback import PackageIndex, only, pure_wheel, served
+from tests.unit.publish.ci.conftest import MATRIX, RECIPE
+
+NEWEST = MATRIX.replace("2.11.0", "2.15.0").replace("13.0", "13.2")
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PackageIndex]:
+    """An index with the newest torch that buildfarm knows."""
+    with served(tmp_path / "index") as served_index:
+        only(served_index, tmp_path / "cache", monkeypatch)
+        add_torch(served_index, "2.15.0")
+        yield served_index
+
+
+@pytest.fixture
+def matrix(tmp_path: Path) -> Path:
+    (tmp_path / "project" / "ops").mkdir(parents=True)
+    (tmp_path / "project" / "ops" / "extension.yaml").write_text(RECIPE)
+    (tmp_path / "project" / "matrix.yaml").write_text(NEWEST)
+    return tmp_path / "project" / "matrix.yaml"
+
+
+def add_torch(index: PackageIndex, version: str) -> None:
+    for python in ("cp311-cp311", "cp312-cp312", "cp313-cp313", "cp313-cp313t"):
+        for platform in ("manylinux_2_28_x86_64", "win_amd64"):
+            pure_wheel(index.root / "default", "torch", version, tag=f"{python}-{platform}")
+
+
+def new_torch(matrix: Path, *options: str) -> str:
+    done = CliRunner().invoke(app, ["plan", "--matrix", str(matrix), "--new-torch", *options])
+    assert done.exit_code == 0, done.output
+    return " ".join(done.stdout.split())
+
+
+def test_nothing_is_new(index: PackageIndex, matrix: Path) -> None:
+    assert new_torch(matrix) == ""
+    assert json.loads(new_torch(matrix, "--json")) == {"releases": []}
+    assert index.requested
+
+
+@pytest.mark.usefixtures("index")
+def test_releases_that_buildfarm_knows_and_that_give_cells(matrix: Path) -> None:
+    matrix.write_text(NEWEST.replace("2.15.0", "2.11, 2.13"))
+    assert new_torch(matrix).startswith("New torch releases: 2.14.1 and 2.15.0 matrix.yaml does not have torch 2.14.1,")
+    assert "which adds 1 build for 1 cell. To build them, add a line to `torch` in matrix.yaml:" in new_torch(matrix)
+    assert "- 2.15 ```" in new_torch(matrix)
+    matrix.write_text(NEWEST.replace("2.15.0", "2.11, 2.13").replace("13.2", "12.6"))
+    assert new_torch(matrix).startswith("New torch release: 2.14.1 "), "torch 2.15 has no CUDA 12.6"
+
+
+def test_a_release_of_the_index_that_buildfarm_does_not_know(index: PackageIndex, matrix: Path) -> None:
+    add_torch(index, "2.99.0")
+    text = new_torch(matrix)
+    assert text.startswith(
+        "New torch release: 2.99.0 The package index has wheels of torch 2.99.0 for Python 3.11, 3.12,"
+    )
+    assert "2.99: releases: [2.99.0] python: [3.11, 3.12, 3.13, 3.13t]" in text
+    add_torch(index, "2.99.1")
+    assert json.loads(new_torch(matrix, "--json")) == {
+        "releases": [{"torch": "2.99.1", "known": False, "builds": None, "cells": None}]
+    }
+
+
+def test_an_index_that_does_not_answer_is_an_error(matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    done = CliRunner().invoke(app, ["plan", "--matrix", str(matrix), "--new-torch"])
+    assert isinstance(done.exception, MissingToolError)
+
+
+#: `gh`, which keeps the titles of issues in a file.
+GH = """\
+#!/bin/bash
+set -eu
+[ "$GH_TOKEN" = token ] && [ "$GH_REPO" = owner/name ]
+case "$1 $2" in
+"issue list") cat "$HOME/issues" ;;
+"issue create") echo "$4" >> "$HOME/issues"; cp "$6" "$HOME/body" ;;
+esac
+"""
+
+
+def test_one_issue_is_opened_for_a_release(index: PackageIndex, matrix: Path, tmp_path: Path) -> None:
+    add_torch(index, "2.99.0")
+    for path, text in workflows(WorkflowOptions("./buildfarm")).items():
+        (matrix.parent / path).parent.mkdir(parents=True, exist_ok=True)
+        (matrix.parent / path).write_text(text)
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    (programs / "buildfarm").symlink_to(BUILDFARM)
+    (programs / "gh").write_text(GH)
+    (programs / "gh").chmod(0o755)
+    (tmp_path / "issues").write_text("New torch release: 2.9\n")
+    for night in ("first", "second"):
+        done = WorkflowRun(
+            ".github/workflows/buildfarm-torch.yml",
+            tmp_path / night,
+            Actions(matrix.parent, tmp_path / "artifacts", tmp_path / "caches"),
+            {"event_name": "schedule", "repository": "owner/name", "token": "token"},
+            env={"HOME": str(tmp_path)},
+            programs=programs,
+        )
+        assert done.run() == "success", done.jobs
+        assert "New torch release: 2.99.0" in done.jobs["new torch"].summary
+    assert (tmp_path / "issues").read_text() == "New torch release: 2.9\nNew torch release: 2.99.0\n"
+    assert "releases: [2.99.0]" in (tmp_path / "body").read_text()

@@ -1,0 +1,89 @@
+"""zizmor, actionlint and the schema of GitHub accept the workflows that `buildfarm ci` writes."""
+
+from __future__ import annotations
+
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import pytest
+
+from builder.publish.ci.workflows import ACTIONS
+from tests.conftest import lacking
+from tests.unit.publish.ci.test_workflows import ACTION, VERIFY, WORKFLOWS, written
+
+
+def findings(program: str, *arguments: str | Path) -> str:
+    """The output of a linter; empty without findings."""
+    path = Path(sysconfig.get_path("scripts")) / program
+    if not path.exists():
+        lacking(f"{program} is not installed beside this Python")
+    done = subprocess.run([path, *arguments], capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def zizmor(*paths: Path) -> str:
+    return findings("zizmor", "--offline", "--no-config", *paths)
+
+
+def schema(*paths: Path) -> str:
+    return findings("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *paths)
+
+
+def actionlint(folder: Path, *paths: Path) -> str:
+    config = folder / "actionlint.yaml"
+    config.write_text("self-hosted-runner:\n  labels: [gpu, arc-gpu]\n")
+    return findings("actionlint", "-config-file", config, *paths)
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--runner-labels", "arc-gpu", "--index", "/srv/wheels", "--require", "cpu")]
+)
+def test_linters_accept_the_workflows(project: Path, arguments: tuple[str, ...]) -> None:
+    written(project, *arguments)
+    paths = sorted((project / ".github" / "workflows").iterdir())
+    assert len(paths) == 3
+    assert schema(*paths) == ""
+    assert zizmor(*paths) == ""
+    assert actionlint(project, *paths) == ""
+
+
+def test_linters_accept_the_workflows_of_this_repository(tmp_path: Path) -> None:
+    paths = sorted(WORKFLOWS.iterdir())
+    assert schema(*paths) == ""
+    assert findings("check-jsonschema", "--builtin-schema", "vendor.github-actions", ACTION, VERIFY) == ""
+    assert zizmor(*paths, ACTION, VERIFY) == ""
+    assert actionlint(tmp_path, *paths) == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "finding"),
+    [
+        ("        with:\n          persist-credentials: false\n", "", "artipacked"),
+        (ACTIONS["checkout"], "actions/checkout@v7", "unpinned-uses"),
+        ("  pull_request:\n", "  pull_request_target:\n", "dangerous-triggers"),
+        ("contents: read", "contents: write", "excessive-permissions"),
+        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ github.head_ref }}", "template-injection"),
+        ('buildfarm plan --github "$SCOPE"', "buildfarm plan --github ${{ inputs.select }}", "template-injection"),
+    ],
+)
+def test_zizmor_reports_each_defect(project: Path, old: str, new: str, finding: str) -> None:
+    written(project)
+    path = project / ".github" / "workflows" / "buildfarm.yml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    assert finding in zizmor(path)
+
+
+def test_actionlint_reports_an_output_that_does_not_exist(project: Path) -> None:
+    written(project)
+    path = project / ".github" / "workflows" / "buildfarm.yml"
+    path.write_text(path.read_text().replace("needs.plan.outputs.shards", "needs.plan.outputs.shard"))
+    assert 'property "shard" is not defined' in actionlint(project, path)
+
+
+def test_the_schema_reports_a_wrong_key(project: Path) -> None:
+    written(project)
+    path = project / ".github" / "workflows" / "buildfarm.yml"
+    path.write_text(path.read_text().replace("runs-on:", "runs_on:"))
+    assert "runs_on" in schema(path)

@@ -1,0 +1,173 @@
+"""pip and uv read the index, from a folder and from a local web server."""
+
+from __future__ import annotations
+
+import ensurepip
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+import uv
+
+from builder.publish.index.install import install_commands
+from tests.unit import loopback
+from tests.unit.publish.index.test_pages_of_index import make_wheel, write_index
+
+PIP_OPTIONS = ["--isolated", "--disable-pip-version-check", "--no-input", "--no-cache-dir"]
+
+
+INSTALLERS = ("pip", "uv")
+
+
+Install = Callable[[str, str, str, Path], subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def pip(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The pip of this environment, or the pip that comes with every Python (ensurepip)."""
+    if importlib.util.find_spec("pip"):
+        return [sys.executable, "-m", "pip"]
+    (bundled,) = Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl")
+    folder = tmp_path_factory.mktemp("pip")
+    with zipfile.ZipFile(bundled) as zipped:  # it starts faster when unpacked
+        zipped.extractall(folder)
+    return [sys.executable, str(folder / "pip")]
+
+
+@pytest.fixture
+def install(pip: list[str]) -> Install:
+    """Run an installer, given its name, the index, the requirement and the target folder."""
+    programs = {
+        "pip": [*pip, *PIP_OPTIONS, "install"],
+        "uv": [uv.find_uv_bin(), "--no-config", "--no-cache", "pip", "install", "--python", sys.executable],
+    }
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
+
+    def run(installer: str, index: str, wanted: str, target: Path) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*programs[installer], "--index-url", index, "--target", str(target), wanted],
+            env=clean | {"PIP_CONFIG_FILE": os.devnull, "NO_PROXY": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+class Handler(SimpleHTTPRequestHandler):
+    """Serves one folder, and collects the requested paths instead of printing them."""
+
+    def __init__(self, *args: Any, paths: list[str], **kwargs: Any) -> None:
+        self.paths = paths
+        super().__init__(*args, **kwargs)
+
+    def log_message(self, *_: object) -> None:
+        self.paths.append(self.path)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Path, str, list[str]]]:
+    """A folder, its URL, and the list of requested paths."""
+    dist = tmp_path / "dist"
+    dist.mkdir()
+    paths: list[str] = []
+    with loopback.serving(partial(Handler, paths=paths, directory=str(dist))) as address:
+        yield dist, f"http://{address}/simple", paths
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_installs_from_the_folder(tmp_path: Path, install: Install, installer: str) -> None:
+    dist = tmp_path / "a folder & more"
+    simple = write_index(dist, [make_wheel(dist, "1.0+cu13"), make_wheel(dist, "1.0+cu14")])
+    done = install(installer, simple.as_uri(), "my-ext==1.0+cu13", tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "my_ext.py").read_text() == "VERSION = '1.0+cu13'\n"
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_installs_from_a_web_server_and_reads_metadata_beside_the_wheel(
+    served: tuple[Path, str, list[str]], tmp_path: Path, install: Install, installer: str
+) -> None:
+    dist, address, paths = served
+    write_index(dist, [make_wheel(dist)])
+    done = install(installer, address, "My.Ext", tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "my_ext.py").exists()
+    requested = [unquote(path) for path in paths]
+    assert "/my_ext-1.0+cu13-py3-none-any.whl.metadata" in requested
+    assert requested.index("/my_ext-1.0+cu13-py3-none-any.whl.metadata") < requested.index(
+        "/my_ext-1.0+cu13-py3-none-any.whl"
+    )
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_installers_refuse_a_wheel_that_changed_since(tmp_path: Path, install: Install, installer: str) -> None:
+    dist = tmp_path / "dist"
+    wheel = make_wheel(dist)
+    simple = write_index(dist, [wheel])
+    with wheel.open("ab") as stream:
+        stream.write(b"\0")
+    done = install(installer, simple.as_uri(), "my-ext", tmp_path / "site")
+    assert done.returncode != 0
+    assert "hash" in done.stderr.lower()
+    assert not (tmp_path / "site" / "my_ext.py").exists()
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+def test_installers_heed_requires_python(tmp_path: Path, install: Install, installer: str) -> None:
+    dist = tmp_path / "dist"
+    simple = write_index(
+        dist,
+        [make_wheel(dist, "1.0"), make_wheel(dist, "2.0", requires_python=">=3.99")],
+    )
+    done = install(installer, simple.as_uri(), "my-ext", tmp_path / "site")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "my_ext.py").read_text() == "VERSION = '1.0'\n"
+
+
+@pytest.mark.parametrize("installer", INSTALLERS)
+@pytest.mark.parametrize("torch", ["2.11.0", "2.4.1+cu124"])
+def test_the_install_command_works_in_an_empty_environment(
+    tmp_path: Path, pip: list[str], installer: str, torch: str
+) -> None:
+    dist = tmp_path / "it's a dist"
+    make_wheel(dist, requires=["torch>=2.4"])
+    with loopback.served(tmp_path / "index") as index:
+        for version, channel in {"2.11.0": "default", "2.4.1": "default", "2.4.1+cu124": "whl/cu124"}.items():
+            index.add("torch", version, channel=channel)
+        for version in ("1.0", "9.0"):  # a foreign package of the same name
+            index.add("my_ext", version)
+        theirs = index.torch_index.replace("{variant}", "cu124") if "+" in torch else ""
+        commands = install_commands(dist, "my-ext", "1.0+cu13", [f"torch=={torch}"], theirs)
+        (command,) = (each for each in commands if each.startswith(f"{installer} "))
+        programs = {"pip": [*pip, "--disable-pip-version-check"], "uv": [uv.find_uv_bin(), "--no-cache"]}
+        function = f'{installer}() {{ {shlex.join(programs[installer])} "$@" --target "$SITE"; }}'
+        done = subprocess.run(
+            ["bash", "-c", f"{function}; {command}"],
+            env={
+                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+                "HOME": str(tmp_path),
+                "SITE": str(tmp_path / "site"),
+                "PIP_INDEX_URL": index.default,
+                "UV_DEFAULT_INDEX": index.default,
+                "UV_PYTHON": sys.executable,
+            },
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stderr
+    assert [path.name for path in (tmp_path / "site").glob("my_ext-*")] == ["my_ext-1.0+cu13.dist-info"]
+    assert (tmp_path / "site" / "my_ext.py").exists()
+    assert (tmp_path / "site" / f"torch-{torch}.dist-info").is_dir()

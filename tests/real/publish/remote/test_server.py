@@ -1,0 +1,164 @@
+"""What `publish` does when an index server answers strangely, or not at all."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from builder.publish.remote import server
+from builder.publish.remote.server import UploadBody
+from tests.real.publish.remote.make import proven_wheel
+from tests.unit.loopback import serving
+from tests.unit.publish.index.conftest import Run
+
+
+def rights_of(*, uploads: bool = True, proofs: bool = True, max_size: int = 10**9) -> str:
+    """What a server says that a token allows."""
+    return json.dumps({"uploads": uploads, "proofs": proofs, "max_size": max_size})
+
+
+@dataclass
+class Script:
+    """A server that answers what the test says: a status and a text for each method and path."""
+
+    answers: dict[str, list[tuple[int, str]]]
+    seen: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def next(self, request: str) -> tuple[int, str]:
+        self.seen.append(request)
+        found = next(answers for start, answers in self.answers.items() if request.startswith(start))
+        return found.pop(0) if len(found) > 1 else found[0]
+
+
+class Handler(BaseHTTPRequestHandler):
+    script: Script
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers.get("content-length", 0)))
+        status, text = self.script.next(f"{self.command} {self.path}")
+        self.send_response(status)
+        if status in {301, 307}:
+            self.send_header("Location", text)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    do_POST = do_GET  # noqa: N815 - the name is http.server's
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
+        """Print nothing."""
+
+
+Publish = Callable[..., tuple[int, str, Script]]
+
+
+@pytest.fixture
+def publish(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Publish:
+    """Publish a wheel to a server with these answers; returns the exit code, all that was printed, and the server."""
+    monkeypatch.setenv("BUILDFARM_TOKEN", "buildfarm_secret")
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr(server, "_PAUSES", (0.0, 0.0))
+    wheel = proven_wheel(tmp_path / "dist")
+
+    def call(
+        rights: tuple[int, str] = (200, rights_of()),
+        page: tuple[int, str] = (404, ""),
+        post: list[tuple[int, str]] | None = None,
+    ) -> tuple[int, str, Script]:
+        script = Script(
+            {"GET /legacy/": [rights], "GET /simple/": [page], "POST /legacy/": post or [(200, "published")]}
+        )
+        with serving(type("Own", (Handler,), {"script": script})) as address:
+            code, out, err = run("publish", wheel, "--to", f"http://{address}/", "--store", tmp_path / "store")
+        assert "buildfarm_secret" not in out + err
+        return code, " ".join((out + err).split()), script
+
+    return call
+
+
+def test_a_busy_server_gets_a_few_attempts(publish: Publish) -> None:
+    code, _, script = publish(post=[(503, "busy"), (502, ""), (200, "published\n")])
+    assert (code, sum(one.startswith("POST") for one in script.seen)) == (0, 3)
+    code, said, script = publish(post=[(503, "busy")])
+    assert (code, sum(one.startswith("POST") for one in script.seen)) == (4, 3)
+    assert "the server does not answer: the server answers with status 503" in said
+    assert "run the command again; it continues" in said
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 413, 507])
+def test_a_refusal_is_not_repeated(publish: Publish, status: int) -> None:
+    code, said, script = publish(post=[(status, "no, and \x1b[2J so on")])
+    assert (code, sum(one.startswith("POST") for one in script.seen)) == (1, 1)
+    assert "no, and" in said
+    assert "\x1b" not in said
+
+
+@pytest.mark.parametrize(
+    ("rights", "code", "sentence"),
+    [
+        ((401, ""), 2, "the server does not know the token, or it has expired"),
+        ((404, ""), 2, "there is no index server of buildfarm (status 404)"),
+        ((200, "<html>"), 2, "there is no index server of buildfarm (status 200)"),
+        ((200, "[" * 10**6), 2, "there is no index server of buildfarm (status 200)"),
+        ((301, "https://me:password@elsewhere.example/"), 2, "the server redirects to https://***@elsewhere.example/"),
+        ((200, json.dumps({"uploads": False, "proofs": False, "max_size": 1})), 1, "does not allow uploads of my-ext"),
+        (
+            (200, json.dumps({"uploads": True, "proofs": False, "max_size": 10**9})),
+            1,
+            "does not allow proofs of my-ext",
+        ),
+        ((200, json.dumps({"uploads": True, "proofs": True, "max_size": 1})), 1, "larger than 1 bytes"),
+    ],
+)
+def test_nothing_is_sent_without_rights(publish: Publish, rights: tuple[int, str], code: int, sentence: str) -> None:
+    found, said, script = publish(rights=rights)
+    assert (found, sentence in said) == (code, True), said
+    assert not any(one.startswith("POST") for one in script.seen)
+
+
+@pytest.mark.parametrize("page", ["<html>", "{}", '{"files": [{}]}', "[" * 10**6])
+def test_a_page_that_is_none(publish: Publish, page: str) -> None:
+    code, said, script = publish(page=(200, page))
+    assert (code, "there is no index server of buildfarm" in said) == (2, True), said
+    assert not any(one.startswith("POST") for one in script.seen)
+
+
+def test_nobody_listens(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUILDFARM_TOKEN", "x")
+    monkeypatch.setattr(server, "_PAUSES", (0.0,))
+    wheel = proven_wheel(tmp_path / "dist")
+    code, _, err = run("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store")
+    assert (code, "the server does not answer" in " ".join(err.split())) == (4, True)
+
+
+def test_the_bar_is_checked_before_a_word_to_the_server(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUILDFARM_TOKEN", "x")
+    wheel = proven_wheel(tmp_path / "dist")
+    monkeypatch.setattr(server.IndexServer, "published", lambda *_: None)
+    words = ("publish", wheel, "--to", "http://127.0.0.1:9/", "--store", tmp_path / "store", "--require", "gpu")
+    code, out, _ = run(*words)
+    assert (code, "gpu-values: not run" in out) == (1, True)
+
+
+def test_a_large_wheel_is_never_in_memory(tmp_path: Path) -> None:
+    wheel = tmp_path / "big-1.0-py3-none-any.whl"
+    with wheel.open("wb") as stream:
+        stream.truncate(300 * 2**20)
+    tracemalloc.start()
+    try:
+        body = UploadBody({"name": "big", "description": "é"}, wheel)
+        size = sum(len(chunk) for chunk in body)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size == len(body)
+    assert peak < 5 * 2**20

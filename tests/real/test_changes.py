@@ -1,0 +1,190 @@
+"""A second run after a change makes the affected builds and proofs again and removes refused wheels from dist/."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from builder import log
+from builder.commands.building.build import run_build
+from builder.commands.folders import open_store
+from builder.errors import Exit, UsageError
+from builder.formats import BUILD_FORMAT
+from builder.log import console
+from builder.proof import Check, Verdict
+from builder.result import BuildResult
+from builder.wheels import job
+from tests.fixtures.small_project import SmallProject, small_project
+from tests.unit.loopback import pure_wheel
+
+pytestmark = pytest.mark.usefixtures("headers")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SmallProject]:
+    root = tmp_path_factory.mktemp("changing")
+    with pytest.MonkeyPatch.context() as monkeypatch, small_project(root, monkeypatch) as made:
+        monkeypatch.setattr(console, "quiet", True)
+        made.recipe("tiny")
+        made.matrix("tiny")
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def restored(project: SmallProject) -> Iterator[None]:
+    """Each test starts with the correct recipe, built and published, and restores it."""
+    recipe = project.root / "tiny" / "extension.yaml"
+    text = recipe.read_text()
+    once(project)
+    yield
+    recipe.write_text(text)
+
+
+def once(project: SmallProject) -> BuildResult:
+    """Run the only build once."""
+    (result,) = run_build(project.options()).results
+    return result
+
+
+def edit(project: SmallProject, old: str, new: str) -> None:
+    recipe = project.root / "tiny" / "extension.yaml"
+    assert old in recipe.read_text()
+    recipe.write_text(recipe.read_text().replace(old, new))
+
+
+def wheels(project: SmallProject) -> list[str]:
+    return sorted(path.name for path in (project.root / "dist").glob("*.whl*"))
+
+
+def failed(result: BuildResult) -> set[Check]:
+    return {proof.check for proof in result.proofs if proof.verdict is Verdict.FAILED}
+
+
+def test_a_corrected_recipe_is_proven_again(project: SmallProject) -> None:
+    edit(project, "imports: [tiny]", "imports: [aaaa]")
+    assert failed(once(project)) == {Check.IMPORT}
+    edit(project, "imports: [aaaa]", "imports: [tiny]")
+    mended = once(project)
+    assert mended.reused
+    assert failed(mended) == set()
+
+
+def test_a_stricter_recipe_does_not_reuse_verdicts(project: SmallProject) -> None:
+    edit(project, "cuda: optional", "cuda: required")
+    result = once(project)
+    assert {Check.PAYLOAD, Check.DEVICE_CODE} <= failed(result)
+    assert result.exit is Exit.FAILED
+
+
+def test_a_wheel_that_fails_now_is_removed_from_dist(project: SmallProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The removal is printed also with --quiet."""
+    before = wheels(project)
+    assert len(before) == 3  # the wheel, its proofs and its statement
+    edit(project, "cuda: optional", "cuda: required")
+    monkeypatch.setattr(log, "verbosity", log.Verbosity(quiet=True))
+    monkeypatch.setattr(console, "quiet", False)
+    with console.capture() as output:
+        once(project)
+    assert f"removed {before[0]}: a check of this wheel failed" in output.get()
+    assert wheels(project) == []
+
+
+def test_a_wheel_with_a_different_platform_tag_is_replaced(project: SmallProject) -> None:
+    (wheel,) = (project.root / "dist").glob("*.whl")
+    stale = wheel.with_name(wheel.name.rpartition("-")[0] + "-manylinux_2_99_x86_64.whl")
+    stale.write_bytes(wheel.read_bytes())
+    once(project)
+    assert not stale.exists()
+    assert wheel.exists()
+
+
+def test_a_wrong_abi3_tag_is_refused_whatever_the_recipe_claims(project: SmallProject) -> None:
+    backend = project.root / "tiny" / "src" / "backend.py"
+    text = backend.read_text()
+    source = project.root / "tiny" / "src" / "tiny" / "_C.c"
+    program = source.read_text()
+    try:
+        assert "cp{sys.version_info[0]}{sys.version_info[1]}" in text
+        backend.write_text(text.replace("{tag}-{tag}", "cp310-abi3"))
+        source.write_text(program.replace("PyModule_Create(", "_PyLong_Sign(Py_None), PyModule_Create("))
+        result = once(project)
+    finally:
+        backend.write_text(text)
+        source.write_text(program)
+    assert result.error is None, result.error
+    assert Check.ABI3 in failed(result)
+    assert not [name for name in wheels(project) if "abi3" in name]
+
+
+@pytest.mark.parametrize("text", ["", "[1]", '[{"wheel": "x"}]', "null"])
+def test_unreadable_records_are_made_again(project: SmallProject, text: str) -> None:
+    store = project.store
+    for record in (*store.glob("proofs/*.json"), *store.glob("builds/*/facts-*.json"), *store.glob("envs/*.json")):
+        record.write_text(text)
+    assert failed(once(project)) == set()
+
+
+def test_a_build_of_another_format_is_made_again(project: SmallProject, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as other:
+        other.setattr(job, "BUILD_FORMAT", BUILD_FORMAT + 1)
+        assert not once(project).reused
+        assert once(project).reused
+    assert once(project).reused, "the store keeps both"
+
+
+def test_a_stored_build_without_a_format_can_be_read(project: SmallProject) -> None:
+    records = list(project.store.glob("builds/*/build.json"))
+    texts = [record.read_text() for record in records]
+    try:
+        for record, text in zip(records, texts, strict=True):
+            assert f'"build_format": {BUILD_FORMAT}' in text
+            record.write_text(text.replace(f'"build_format": {BUILD_FORMAT}', f'"farm": "{"f" * 64}"'))
+        assert once(project).reused
+        (statement,) = (project.root / "dist").glob("*.intoto.json")
+        assert '"build_format": 0' in statement.read_text()
+    finally:
+        for record, text in zip(records, texts, strict=True):
+            record.write_text(text)
+
+
+def test_temporary_files_of_a_killed_run_are_deleted(project: SmallProject) -> None:
+    half = project.root / "dist" / ".tiny-1.0.whl.999999999"
+    half.write_bytes(b"half")
+    once(project)
+    assert not half.exists()
+
+
+def test_other_files_in_dist_stay_and_stop_no_run(project: SmallProject) -> None:
+    dist = project.root / "dist"
+    broken = dist / "other-1.0-py3-none-any.whl"
+    broken.write_bytes(b"no zip")
+    foreign = pure_wheel(dist, "foreign", "1.0")
+    try:
+        assert once(project).exit is Exit.OK
+        assert broken.read_bytes() == b"no zip"
+        assert foreign.is_file()
+    finally:
+        for wheel in (broken, foreign):
+            wheel.unlink()
+
+
+def test_an_impossible_dist_folder_is_reported_before_any_build(project: SmallProject, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = replace(project.options(), dist=tmp_path / "file" / "dist", store=tmp_path / "empty")
+    with pytest.raises(UsageError, match="cannot write wheels to this folder"):
+        run_build(options)
+    assert not (tmp_path / "empty").exists()
+
+
+def test_a_relative_store_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert open_store(Path("here")).root == tmp_path / "here"
+
+
+def test_the_report_holds_the_basis_of_every_proof(project: SmallProject) -> None:
+    (entry,) = json.loads((project.root / "dist" / "report.json").read_text())["builds"]
+    assert all(proof["basis"] for proof in entry["proofs"])

@@ -1,0 +1,205 @@
+"""Symbol inventories: made from an index, a wheel or an environment; kept, exported and imported."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from builder.cli.app import app
+from builder.errors import Exit, UsageError
+from builder.proofs.inventory.inventory import Shelf
+from tests.real.verify.made_up_torch import CUDA_CALLS, inventory
+from tests.unit.loopback import PackageIndex, only, pure_wheel, served, serving
+
+NAME = "torch2.11.0-cu130-x86_64"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["inventory", *arguments])
+
+
+class RangeHandler(BaseHTTPRequestHandler):
+    """Answers range requests for files of a folder, and counts the bytes that it sends."""
+
+    root: Path
+    sent: ClassVar[list[int]]
+    breaks: ClassVar[list[int]]  # after how many bytes the next connections break
+
+    def do_GET(self) -> None:
+        data = (self.root / self.path.strip("/")).read_bytes()
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers["Range"])
+        assert match
+        start, end = int(match[1]), min(int(match[2] or len(data)), len(data) - 1)
+        body = data[start : end + 1]
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{end}/{len(data)}")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if len(body) > 1 and self.breaks:
+            body = body[: self.breaks.pop()]
+        with contextlib.suppress(OSError):  # the client has read what it needs
+            for at in range(0, len(body), 65_536):
+                self.sent.append(self.wfile.write(body[at : at + 65_536]))
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - as http.server has it
+        """Print nothing."""
+
+
+@pytest.fixture
+def torch_wheel(stubs: Path, tmp_path: Path) -> Path:
+    """A torch wheel with 40 MB of files that no inventory needs."""
+    index = PackageIndex(tmp_path)
+    libraries = tmp_path / "torch-lib"
+    libraries.mkdir()
+    for file in stubs.glob("lib*.so"):
+        (libraries / file.name).write_bytes(file.read_bytes())
+    index.add_torch("2.11.0", "13.0", libraries=libraries)
+    (wheel,) = (tmp_path / "default").glob("torch-*.whl")
+    with zipfile.ZipFile(wheel, "a") as archive:
+        archive.writestr("torch/lib/libcudnn.so.9", os.urandom(40 << 20))
+    return wheel
+
+
+@pytest.fixture
+def server(torch_wheel: Path) -> Iterator[str]:
+    """The URL of the wheel on a server that answers range requests."""
+    RangeHandler.root, RangeHandler.sent, RangeHandler.breaks = torch_wheel.parent, [], []
+    with serving(RangeHandler) as address:
+        yield f"http://{address}/{torch_wheel.name}"
+
+
+def test_inventory_of_a_wheel_file(torch_wheel: Path, tmp_path: Path) -> None:
+    done = run("add", str(torch_wheel), "--store", str(tmp_path / "store"), "--json")
+    assert done.exit_code == Exit.OK, done.output
+    (row,) = json.loads(done.stdout)
+    assert row["release"] == NAME
+    shelf = Shelf(tmp_path / "store" / "inventories")
+    table = shelf.read(shelf.releases[0]).table
+    assert "_ZN2at3fooEv" in table.libraries["libtorch_cpu.so"].defined
+    assert "_ZN2at3barEv" not in table.libraries["libtorch_cpu.so"].defined
+    assert not table.libraries["libcudnn.so.9"].read
+    assert table.cxx11
+
+
+def test_server_with_range_requests_sends_only_the_needed_members(server: str, tmp_path: Path) -> None:
+    done = run("add", server, "--store", str(tmp_path / "store"))
+    assert done.exit_code == Exit.OK, done.output
+    assert NAME in done.stdout
+    assert sum(RangeHandler.sent) < 20 << 20, "the file of 40 MB was not read"
+    assert not list((tmp_path / "store" / "sources").rglob("*.whl"))
+
+
+def test_connection_that_breaks_is_opened_again(server: str, tmp_path: Path) -> None:
+    RangeHandler.breaks = [1000, 1000]
+    done = run("add", server, "--store", str(tmp_path / "store"))
+    assert done.exit_code == Exit.OK, done.output
+
+
+@pytest.mark.usefixtures("torch_wheel")
+def test_server_without_range_requests_sends_the_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with served(tmp_path) as index:
+        only(index, tmp_path / "uv", monkeypatch)
+        done = run("add", "2.11", "--store", str(tmp_path / "store"))
+    assert done.exit_code == Exit.OK, done.output
+    assert NAME in done.stdout
+
+
+def test_release_that_exists_is_not_read_again(store: Path) -> None:
+    done = run("add", "2.11.0", "--store", str(store), "--json")
+    assert done.exit_code == Exit.OK, done.output
+    assert json.loads(done.stdout) == []
+
+
+def test_inventory_of_an_environment(stubs: Path, tmp_path: Path) -> None:
+    site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    lib, runtime = site / "torch" / "lib", site / "nvidia" / "cu13" / "lib"
+    for folder in (lib, runtime):
+        folder.mkdir(parents=True)
+    for file in stubs.glob("lib*"):
+        target = runtime if file.name.startswith("libcudart.so.13") else lib
+        (target / file.name).write_bytes(file.read_bytes())
+    (site / "torch" / "version.py").write_text("__version__ = '2.11.0+cu130'\ncuda: Optional[str] = '13.0'\n")
+    done = run("add", str(tmp_path / "env"), "--store", str(tmp_path / "store"))
+    assert done.exit_code == Exit.OK, done.output
+    shelf = Shelf(tmp_path / "store" / "inventories")
+    libraries = shelf.read(shelf.releases[0]).table.libraries
+    assert all(call in libraries["libcudart.so.13"].defined for call in CUDA_CALLS), "the library was read"
+
+
+@pytest.mark.parametrize(
+    ("version", "cuda", "says"),
+    [
+        ("2.11.0", "", "was built without CUDA"),
+        ("nightly", "13.0", "does not name a release"),
+    ],
+)
+def test_torch_without_cuda_or_release_is_refused(
+    version: str, cuda: str, says: str, stubs: Path, tmp_path: Path
+) -> None:
+    PackageIndex(tmp_path).add_torch(version, cuda, libraries=stubs)
+    (wheel,) = (tmp_path / "default").glob("torch-*.whl")
+    done = run("add", str(wheel), "--store", str(tmp_path / "store"))
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
+
+
+def test_wheel_of_another_project_is_refused(tmp_path: Path) -> None:
+    done = run("add", str(pure_wheel(tmp_path, "ops", "1.0")), "--store", str(tmp_path / "store"))
+    assert "this is no torch wheel" in str(done.exception)
+
+
+def test_export_and_import(store: Path, tmp_path: Path) -> None:
+    archive, other = tmp_path / "symbols.zip", tmp_path / "other"
+    assert run("export", str(archive), "--store", str(store)).exit_code == Exit.OK
+    done = run("import", str(archive), "--store", str(other))
+    assert done.exit_code == Exit.OK, done.output
+    ours, theirs = Shelf(store / "inventories"), Shelf(other / "inventories")
+    assert ours.releases == theirs.releases
+    assert [ours.path(one).name for one in ours.releases] == [theirs.path(one).name for one in theirs.releases]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "says"),
+    [
+        (f"{NAME}-{'0' * 64}.json", b"{}", "differs from the sha256 in its name"),
+        ("../escaped.json", b"{}", "not an archive of `buildfarm inventory export`"),
+    ],
+)
+def test_import_refuses_other_files(name: str, data: bytes, says: str, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "symbols.zip", "w") as archive:
+        archive.writestr(name, data)
+    done = run("import", str(tmp_path / "symbols.zip"), "--store", str(tmp_path / "store"))
+    assert isinstance(done.exception, UsageError)
+    assert says in str(done.exception)
+
+
+def test_changed_inventory_is_refused(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "inventories")
+    path = shelf.add(inventory("2.11.0"))
+    path.write_bytes(path.read_bytes().replace(b"torch2.11.0", b"torch2.12.1"))
+    done = run("list", "--store", str(tmp_path))
+    assert isinstance(done.exception, UsageError)
+    assert "differs from the sha256 in its file name" in str(done.exception)
+
+
+def test_store_shows_inventories_and_prunes_the_unused(tmp_path: Path) -> None:
+    shelf = Shelf(tmp_path / "inventories")
+    old, used = shelf.add(inventory("2.10.0")), shelf.add(inventory("2.11.0"))
+    for path in (old, used):
+        os.utime(path, (0, 0))
+    shelf.read(shelf.releases[1])
+    shown = CliRunner().invoke(app, ["store", "du", "--store", str(tmp_path)])
+    assert "inventories" in shown.stdout
+    done = CliRunner().invoke(app, ["store", "prune", "--keep-days", "30", "--store", str(tmp_path)])
+    assert done.exit_code == Exit.OK, done.output
+    assert (old.exists(), used.exists()) == (False, True)

@@ -1,0 +1,44 @@
+"""The verdicts of `verify` as SARIF and Markdown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from typer.testing import CliRunner
+
+from builder.cli.app import app
+from builder.errors import Exit
+from tests.real.verify.corpus import Wheel, with_op
+
+
+def test_sarif_and_markdown(stubs: Path, store: Path, tmp_path: Path) -> None:
+    bad = with_op("int ops_forward();", "ops_forward();", root_is_purelib="true").write(tmp_path, stubs)
+    sarif, markdown = tmp_path / "out" / "verify.sarif", tmp_path / "out" / "verify.md"
+    arguments = ["verify", str(bad), "--store", str(store), "--sarif", str(sarif), "--markdown", str(markdown)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == Exit.FAILED, done.output
+
+    data = json.loads(sarif.read_text())
+    assert data["version"] == "2.1.0"
+    (run,) = data["runs"]
+    assert {rule["id"] for rule in run["tool"]["driver"]["rules"]} == {"linkage", "contents", "window"}
+    levels = {(result["ruleId"], result["level"]) for result in run["results"]}
+    assert levels == {("linkage", "error"), ("contents", "note"), ("window", "note")}
+    assert all(
+        result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == bad.name for result in run["results"]
+    )
+
+    text = markdown.read_text()
+    assert "| **FAILED** | linkage | torch2.11.0-cu130-cp312: " in text
+    assert "undefined symbol ops\\_forward" in text
+    assert all(line.count(" | ") == 2 for line in text.splitlines() if line.startswith("| ") and "---" not in line)
+
+
+def test_text_of_a_stranger_is_no_markup(stubs: Path, store: Path, tmp_path: Path) -> None:
+    wheel = Wheel(requires=("torch==2.11.*", "<script>|[x](http://evil.example)")).write(tmp_path, stubs)
+    out = tmp_path / "verify.md"
+    CliRunner().invoke(app, ["verify", str(wheel), "--store", str(store), "--markdown", str(out)])
+    text = out.read_text()
+    assert "\\<script\\>\\|\\[x\\](http" in text
+    assert "<script>" not in text

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from builder.errors import UsageError
+from builder.wheelfile.elf import read_elf
+from builder.wheelfile.facts import facts_from_json, facts_to_json, read_facts
+from tests.fixtures.compiled import compiled, with_gpu_code
+from tests.unit.proofs.make import FORWARD, fat_binary, make_wheel
+
+
+def test_facts_of_a_wheel_with_a_library(tmp_path: Path) -> None:
+    helper = compiled(
+        tmp_path, 'extern "C" int helper() { return 1; }', "-Wl,-soname,libhelper.so.1", name="libhelper.so.1"
+    )
+    extension = compiled(
+        tmp_path,
+        """
+        #include <stdlib.h>
+        namespace at { struct Tensor; }
+        using T = at::Tensor const&;
+        void ms_deform_attn_cuda_forward(T, T, T, T, T, int);
+        extern "C" {
+        int helper();
+        __attribute__((weak)) int maybe();
+        __attribute__((visibility("hidden"))) int secret() { return 1; }
+        int PyInit__C(at::Tensor& t) {
+            ms_deform_attn_cuda_forward(t, t, t, t, t, 1);
+            return helper() + (maybe ? maybe() : 0) + (getenv("X") != nullptr) + secret();
+        }
+        }
+        """,
+        str(helper),
+        name="_C.so",
+    )
+    wheel = make_wheel(
+        tmp_path,
+        {
+            "ops/_C.so": extension,
+            "ops/libhelper.so.1": helper,
+            "ops/__init__.py": b"",
+            "ops/model.bin": b"ELF",
+        },
+        version="1.0+cu13",
+        metadata="Requires-Dist: torch>=2.10\nRequires-Dist: numpy\nRequires-Python: >=3.10",
+    )
+    facts = read_facts(wheel)
+    assert (facts.name, facts.version, facts.tags) == ("ops", "1.0+cu13", ("cp312-cp312-linux_x86_64",))
+    assert facts.requires_dist == ("torch>=2.10", "numpy")
+    assert facts.requires_python == ">=3.10"
+    assert facts.size == wheel.stat().st_size
+    assert len(facts.sha256) == 64
+    assert "ops/__init__.py" in facts.files
+    one, two = facts.libraries
+    assert (one.path, two.path) == ("ops/_C.so", "ops/libhelper.so.1")
+    assert one.machine == os.uname().machine
+    assert "libhelper.so.1" in one.needed
+    assert two.soname == "libhelper.so.1"
+    assert "PyInit__C" in one.defined
+    assert "secret" not in one.defined
+    assert {FORWARD, "helper", "getenv"} <= set(one.undefined)
+    assert "maybe" not in one.undefined
+    assert one.bound["getenv"][0] == "libc.so.6"
+    assert one.bound["getenv"][1] in one.versions["libc.so.6"]
+    assert FORWARD not in one.bound
+    assert not one.fatbin
+
+
+def test_gpu_code_is_listed(tmp_path: Path) -> None:
+    library = with_gpu_code(tmp_path, fat_binary((2, 90, 0x100011), (1, 90, 0x11)))
+    facts = read_facts(make_wheel(tmp_path, {"ops/_C.so": library}))
+    assert facts.libraries[0].fatbin
+    assert (facts.libraries[0].sass, facts.libraries[0].ptx) == (("sm_90a",), ("compute_90",))
+
+
+def test_facts_survive_json(tmp_path: Path) -> None:
+    library = with_gpu_code(tmp_path, fat_binary((2, 80, 0x11)))
+    facts = read_facts(make_wheel(tmp_path, {"ops/_C.so": library, "a.libs/x.py": b""}))
+    assert facts_from_json(json.loads(json.dumps(facts_to_json(facts)))) == facts
+
+
+def test_other_json_is_an_error() -> None:
+    with pytest.raises(ValueError, match="filename"):
+        facts_from_json({"sha256": "x"})
+
+
+@pytest.mark.parametrize(
+    ("where", "value"),
+    [pytest.param(16, 1, id="object file"), pytest.param(18, 190, id="GPU code by itself")],
+)
+def test_other_elf_files_are_not_libraries(tmp_path: Path, where: int, value: int) -> None:
+    data = bytearray(compiled(tmp_path, "int f() { return 1; }").read_bytes())
+    data[where : where + 2] = value.to_bytes(2, "little")  # e_type or e_machine
+    facts = read_facts(make_wheel(tmp_path, {"ops/f.o": bytes(data)}))
+    assert facts.libraries == ()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:200], id="cut short"),
+        pytest.param(lambda data: data[:40] + b"\0" * 8 + data[48:58] + b"\0" * 6 + data[64:], id="no section headers"),
+    ],
+)
+def test_damaged_library_is_an_error(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
+    complete = compiled(tmp_path, "int f() { return 1; }").read_bytes()
+    wheel = make_wheel(tmp_path, {"ops/_C.so": damage(complete)})
+    with pytest.raises(UsageError, match="damaged") as caught:
+        read_facts(wheel)
+    assert caught.value.where == f"{wheel.name}: ops/_C.so"
+
+
+def test_unknown_gpu_code_is_an_error(tmp_path: Path) -> None:
+    library = with_gpu_code(tmp_path, b"\1" * 32)
+    with pytest.raises(UsageError, match="unknown layout"):
+        read_facts(make_wheel(tmp_path, {"ops/_C.so": library}))
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../outside.py", "ops/../../outside.py", "ops\\x.py"])
+def test_path_outside_of_the_wheel_is_an_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="outside of the target folder"):
+        read_facts(make_wheel(tmp_path, {name: b""}))
+
+
+def test_duplicate_path_is_an_error(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, {"ops/x.py": b"1"})
+    with zipfile.ZipFile(wheel, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
+        archive.writestr("ops/x.py", b"2")
+    with pytest.raises(UsageError, match=r"two files of the same name: ops/x\.py"):
+        read_facts(wheel)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", b"no zip at all", "not a complete zip", id="not a zip"),
+        pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", None, "No such file", id="no file"),
+        pytest.param("ops.whl", b"", "file name", id="not a wheel's name"),
+    ],
+)
+def test_unreadable_file_is_an_error(tmp_path: Path, name: str, content: bytes | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=says):
+        read_facts(tmp_path / name)
+
+
+def test_truncated_wheel_is_an_error(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, {"ops/x.py": b"1" * 1000})
+    wheel.write_bytes(wheel.read_bytes()[:-30])
+    with pytest.raises(UsageError, match="not a complete zip"):
+        read_facts(wheel)
+
+
+def test_changed_byte_is_an_error(tmp_path: Path) -> None:
+    library = compiled(tmp_path, "int f() { return 1; }")
+    wheel = make_wheel(tmp_path, {"ops/_C.so": library})
+    data = bytearray(wheel.read_bytes())
+    data[data.index(library.read_bytes()[1000:1100]) + 50] ^= 255
+    wheel.write_bytes(data)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_facts(wheel)
+
+
+@pytest.mark.parametrize(
+    ("members", "says"),
+    [
+        pytest.param(
+            {"other-1.0.dist-info/METADATA": "Name: other\n"},
+            "the metadata is in",
+            id="different project",
+        ),
+        pytest.param({"ops-1.0.dist-info/METADATA": "Name: ops\nVersion: 1.0\n"}, "folder has no WHEEL", id="no WHEEL"),
+        pytest.param({"ops-1.0.dist-info/WHEEL": "Tag: x\n"}, "folder has no METADATA", id="no METADATA"),
+        pytest.param(
+            {"ops-1.0.dist-info/METADATA": "Name: ops\n", "ops-1.0.dist-info/WHEEL": "Tag: x\n"},
+            "no Version",
+            id="no version",
+        ),
+        pytest.param({"ops/x.py": ""}, "this wheel has 0", id="no dist-info"),
+    ],
+)
+def test_missing_metadata_is_named(tmp_path: Path, members: dict[str, str], says: str) -> None:
+    wheel = tmp_path / "ops-1.0-cp312-cp312-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    with pytest.raises(UsageError, match=says) as caught:
+        read_facts(wheel)
+    assert wheel.name in str(caught.value)
+
+
+def test_text_file_is_not_elf(tmp_path: Path) -> None:
+    (tmp_path / "x").write_text("int")
+    assert read_elf(tmp_path / "x") is None
+
+
+def test_a_requirement_with_a_number_of_many_digits_is_refused(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, {"ops/__init__.py": b""}, metadata=f"Requires-Dist: torch=={'9' * 5400}\n")
+    with pytest.raises(UsageError, match="a Requires-Dist of more than 2048 characters"):
+        read_facts(path)

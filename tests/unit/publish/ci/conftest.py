@@ -1,0 +1,18 @@
+"""A project whose workflows are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+MATRIX = "torch: [2.11.0]\ncuda: [13.0]\npython: [3.12]\nextensions: [ops]\n"
+RECIPE = "name: ops\nversion: 1.0\nabi: cpython\nsource: {path: .}\nimports: [ops]\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "extension.yaml").write_text(RECIPE)
+    (tmp_path / "matrix.yaml").write_text(MATRIX)
+    return tmp_path
