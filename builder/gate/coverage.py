@@ -41,14 +41,14 @@ def case_coverage(
     outcomes = []
     for op in ops:
         count = named.count(op)
-        reason = not_claimed.get(op) or not_claimed.get(_without_overload(op))
+        reason = not_claimed.get(op) or not_claimed.get(without_overload(op))
         if count:
             outcomes.append(Outcome("ops", op, "", PASSED, f"{count} case{'s' if count > 1 else ''}"))
         elif reason:
             outcomes.append(Outcome("ops", op, "", NOT_RUN, f"not claimed: {reason}"))
         else:  # a public module that cannot be imported is no mistake in cases.py
             outcomes.append(_failure(op, "", _NO_CASE, mistake=not op.endswith(".*")))
-    known = [*ops, *map(_without_overload, ops)]
+    known = [*ops, *map(without_overload, ops)]
     outcomes += [_failure(op, "", _UNKNOWN) for op in not_claimed if op not in known]
     outcomes += [
         _failure(case.op, case.name, _missing(case, known), mistake=case.unknown, unknown=True)
@@ -84,7 +84,8 @@ def missing_empty_cases(cases: Sequence[CaseFacts]) -> list[Outcome]:
     ]
 
 
-def _without_overload(op: str) -> str:
+def without_overload(op: str) -> str:
+    """`ns::op` of `ns::op.overload`; a dotted path unchanged."""
     return op.partition(".")[0] if "::" in op else op
 
 

@@ -18,6 +18,7 @@ import torch
 from builder.gate import discover
 from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.context import sentence
+from builder.gate.coverage import without_overload
 from builder.gate.draft.functions import public_functions
 from builder.gate.draft.guesses import Guess, norm_weights, source
 from builder.gate.draft.refine import (
@@ -56,15 +57,11 @@ def draft(root: Path, spec: Spec) -> Drafts:
     ops = discover.ops(recorder, loaded.public)
     functions = [one for one in public_functions(spec.imports, ops) if one not in ops]
     covered = {*(case.op for case in loaded.cases), *loaded.not_claimed}
-    wanted = [op for op in [*ops, *functions] if not covered & {op, _without_overload(op)}]
+    wanted = [op for op in [*ops, *functions] if not covered & {op, without_overload(op)}]
     drafts = [replace(one, required=one.op in ops) for one in _in_processes(wanted, spec.jobs)]
     called = {one.op for one in drafts if one.state == CALLED}
     public = [name for name in spec.imports if _is_public(name, called)]
     return Drafts(where, "", sorted(covered), public, drafts, sorted(unused_cpu_kernels(loaded.cases, ops)))
-
-
-def _without_overload(op: str) -> str:
-    return op.partition(".")[0] if "::" in op else op
 
 
 def _is_public(module: str, called: set[str]) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+from builder.gate.system.demangle import demangle
 from builder.gate.system.exit_status import ProcessExit
 
 _FATAL = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
@@ -58,7 +59,7 @@ class Frame:
 
     def __str__(self) -> str:
         name = PurePath(self.library).name
-        return f"{demangle_symbol(self.symbol)} of {name}" if self.symbol else f"{self.offset or '?'} of {name}"
+        return f"{demangle(self.symbol)} of {name}" if self.symbol else f"{self.offset or '?'} of {name}"
 
 
 def install_crash_handlers(fd: int = 2) -> None:
@@ -157,23 +158,3 @@ def describe_exit(status: int, stderr: str) -> str:
     if python:
         text += f", at {python.group(3)} ({PurePath(python.group(1)).name}:{python.group(2)})"
     return text
-
-
-def demangle_symbol(symbol: str) -> str:
-    """Return the C++ name of a mangled symbol, or the symbol itself if it cannot be demangled."""
-    if not symbol.startswith("_Z"):
-        return symbol
-    try:
-        demangle = ctypes.CDLL("libstdc++.so.6").__cxa_demangle
-    except (AttributeError, OSError):
-        return symbol
-    demangle.restype = ctypes.c_void_p
-    status = ctypes.c_int(0)
-    found = demangle(symbol.encode(), None, None, ctypes.byref(status))
-    if not found or status.value:
-        return symbol
-    text = ctypes.cast(found, ctypes.c_char_p).value or b""
-    libc = ctypes.CDLL(None)
-    libc.free.argtypes = (ctypes.c_void_p,)
-    libc.free(found)
-    return text.decode("utf-8", "replace")

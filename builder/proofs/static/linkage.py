@@ -11,18 +11,13 @@ import re
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.static.claim import WheelClaim, forgotten, join_names, make_proof, why_no_cuda
 from builder.proofs.static.stable_abi import SHIM, shims
 from builder.proofs.static.symbol_table import SymbolTable
-from builder.proofs.static.system_symbols import (
-    STANDARD,
-    demangle,
-    is_python,
-    is_torch_cxx,
-    system_library,
-)
+from builder.proofs.static.system_symbols import STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import for_cell, variants
 from builder.records.cuda_sources import CudaSources

@@ -12,10 +12,11 @@ from pathlib import Path
 
 import yaml
 
+from builder.gate.system.demangle import demangle
 from builder.matrix.axes import AbiClass
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
-from builder.proofs.static.system_symbols import demangle, is_python, is_standard, is_torch_cxx
+from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 

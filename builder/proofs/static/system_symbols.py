@@ -1,10 +1,8 @@
-"""Symbols that the system, Python and the driver define in every cell; readable C++ names."""
+"""Symbols that the system, Python and the driver define in every cell, and the names of torch."""
 
 from __future__ import annotations
 
-import ctypes
 import re
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -49,33 +47,3 @@ def is_python(symbol: str) -> bool:
 def is_torch_cxx(symbol: str) -> bool:
     """Whether a symbol is a mangled C++ name of torch: in the namespace `at`, `c10`, `torch` or `caffe2`."""
     return re.match(r"_Z(?:T[VIST]|GV)?N[rVK]*[RO]?(?:2at|3c10|5torch|6caffe2)", symbol) is not None
-
-
-@cache
-def _demangler() -> tuple[Callable[..., int | None], Callable[..., None]] | None:
-    """The C++ runtime's demangler and the function that frees its result; None without libstdc++."""
-    try:
-        library = ctypes.CDLL("libstdc++.so.6")
-    except OSError:
-        return None
-    demangler = library["__cxa_demangle"]
-    demangler.argtypes = [ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p]
-    demangler.restype = ctypes.c_void_p  # an address, not bytes: the caller frees the buffer
-    free = library["free"]
-    free.argtypes, free.restype = [ctypes.c_void_p], None
-    return demangler, free
-
-
-def demangle(symbol: str) -> str:
-    """The readable form of a C++ name; other names, and all names without libstdc++, unchanged."""
-    functions = _demangler()
-    if functions is None or not symbol.startswith("_Z"):
-        return symbol
-    demangler, free = functions
-    buffer = demangler(symbol.encode(), None, None, None)
-    if not buffer:
-        return symbol
-    try:
-        return ctypes.string_at(buffer).decode()
-    finally:
-        free(buffer)

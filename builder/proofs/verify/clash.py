@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 
 from packaging.utils import canonicalize_name
 
+from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import join_names, make_proof
 from builder.proofs.static.common_names import is_common_module
-from builder.proofs.static.system_symbols import demangle
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.exports import Exports, read_op_libraries
 from builder.wheelfile.facts import WheelFacts, installed_path

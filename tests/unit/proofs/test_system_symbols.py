@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from builder.errors import MissingToolError
+from builder.gate.system.demangle import demangle
 from builder.proofs.static.symbol_table import collect_symbols
 from builder.proofs.static.system_symbols import (
-    demangle,
     is_python,
     is_standard,
     is_torch_cxx,

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from builder.errors import BuildfarmError
+from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell, Cuda, Torch
 from builder.proofs.environment.cures import Cures
 from builder.proofs.environment.facts import Gpu, TorchInstall
@@ -16,7 +17,7 @@ from builder.proofs.foreign.claimed_cells import links_torch
 from builder.proofs.static.claim import join_names
 from builder.proofs.static.linkage import check_linkage
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
-from builder.proofs.static.system_symbols import demangle, is_torch_cxx
+from builder.proofs.static.system_symbols import is_torch_cxx
 from builder.wheelfile.compatibility import runs_on
 
 #: Libraries of torch and CUDA. Whether others exist is no question of torch: a program may load them from anywhere.
