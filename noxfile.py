@@ -19,7 +19,7 @@ LOCK = "requirements.lock"
 
 def install(session: nox.Session) -> None:
     """Install the locked versions of everything, and buildfarm."""
-    session.install("--requirement", LOCK)
+    session.install("--no-deps", "--requirement", LOCK)
     session.install("--no-deps", "--no-build-isolation", ".")
 
 
@@ -67,7 +67,7 @@ def lock(session: nox.Session) -> None:
     """Write requirements.lock: the newest versions that pyproject.toml allows, for every supported Python."""
     session.install("uv")
     options = ["--all-extras", "--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade"]
-    options += ["--no-emit-index-url", "--no-annotate", "--custom-compile-command", "nox -s lock"]
+    options += ["--no-strip-extras", "--no-emit-index-url", "--no-annotate", "--custom-compile-command", "nox -s lock"]
     session.run("uv", "pip", "compile", "pyproject.toml", *options, "--output-file", LOCK)
 
 
@@ -95,7 +95,7 @@ BUILDS = ("tests/real/test_main_job.py", "tests/full/containers/test_main_job_in
 
 def locked_versions() -> dict[str, str]:
     """The version of each package in the lock."""
-    return dict(re.findall(r"^([\w.-]+)==(\S+)", Path(LOCK).read_text(), re.MULTILINE))
+    return dict(re.findall(r"^([\w.-]+)(?:\[.+\])?==(\S+)", Path(LOCK).read_text(), re.MULTILINE))
 
 
 def tools() -> list[str]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
-from importlib.metadata import PackageNotFoundError
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder import tested_versions
@@ -61,3 +64,27 @@ def test_an_installation_allows_what_was_tested() -> None:
 
 def test_this_installation_was_tested() -> None:
     assert untested(installed_versions()) == {}
+
+
+def test_the_lock_is_installed_without_a_resolver() -> None:
+    """For `coverage[toml]>=7` of a package, pip 23 takes the newest coverage, and then refuses it for its hash."""
+    files = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / ".github/workflows").iterdir()]
+    lines = [line for file in files for line in file.read_text().splitlines() if "-r requirements.lock" in line]
+    assert len(lines) >= 5
+    assert [line for line in lines if "--no-deps -r requirements.lock" not in line] == []
+
+
+def test_the_lock_has_every_package_and_extra_that_its_packages_ask_for() -> None:
+    pins = re.findall(r"^([\w.-]+)(?:\[(.+)\])?==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    locked = {canonicalize_name(name): set(extras.split(",")) for name, extras in pins}
+    missing = []
+    for name, extras in locked.items():
+        with suppress(PackageNotFoundError):  # a package of a different Python or platform
+            for text in requires(name) or ():
+                wanted = Requirement(text)
+                marker = wanted.marker
+                if marker is None or any(marker.evaluate({"extra": extra}) for extra in extras):
+                    of = locked.get(canonicalize_name(wanted.name))
+                    if of is None or not wanted.extras <= of:
+                        missing.append(f"{name}: {text}")
+    assert missing == []
