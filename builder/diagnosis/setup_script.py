@@ -113,7 +113,7 @@ def read_setup_script(tree: Path) -> SetupFacts:
     facts = SetupFacts()
     for path, module in _modules(tree):
         facts.imports += _imported(module, path, tree)
-        facts.downloads |= bool(set(_names(module)) & _DOWNLOADERS)
+        facts.downloads |= _can_download(module)
         if path.name == "__init__.py":  # of a package that is installed: the rest says nothing about the build
             continue
         constants = Constants(module)
@@ -299,6 +299,28 @@ def _imported(module: ast.Module, path: Path, tree: Path) -> Iterator[str]:
         local = any((base / f"{top}.py").exists() or (base / top).is_dir() for base in (tree, path.parent))
         if top not in sys.stdlib_module_names and not local:
             yield top
+
+
+def _can_download(module: ast.Module) -> bool:
+    """Whether a module imports one that can download, and not only for a command that makes no wheel, such as sdist."""
+    if not set(_names(module)) & _DOWNLOADERS:
+        return False
+    bound = set[str]()
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            origin = node.module if isinstance(node, ast.ImportFrom) else ""
+            tops = (f"{origin}.{alias.name}".strip(".") for alias in node.names)
+            names = (alias.asname or alias.name.partition(".")[0] for alias in node.names)
+            bound |= {name for name, full in zip(names, tops, strict=True) if full.startswith(tuple(_DOWNLOADERS))}
+    commands = (node for node in ast.walk(module) if isinstance(node, ast.ClassDef) and _makes_no_wheel(node))
+    elsewhere = {id(inner) for command in commands for inner in ast.walk(command)}
+    uses = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id in bound]
+    return not uses or any(id(node) not in elsewhere for node in uses)
+
+
+def _makes_no_wheel(node: ast.ClassDef) -> bool:
+    """Whether a class is a command of setuptools that a build of a wheel does not run."""
+    return any(_last_name(base) in {"sdist", "bdist_egg", "upload"} for base in node.bases)
 
 
 def _names(module: ast.Module) -> Iterator[str]:

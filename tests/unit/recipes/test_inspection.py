@@ -429,6 +429,26 @@ def test_ways_to_download(tree: Path, line: str, downloads: bool) -> None:
     assert read_setup_script(tree).downloads is downloads
 
 
+@pytest.mark.parametrize(
+    ("base", "outside", "downloads"),
+    [("sdist", "", False), ("setuptools.command.sdist.sdist", "", False), ("build_ext", "", True),
+     ("sdist", "urllib.request.urlopen('https://x.org')\n", True)],
+)  # fmt: skip
+def test_a_download_of_a_command_that_makes_no_wheel(tree: Path, base: str, outside: str, downloads: bool) -> None:
+    """The sdist of vesin-torch 0.6.2 gets a header that the wheel then needs no network for."""
+    text = "import urllib.request\nimport torch\n" + outside
+    text += f"class own({base}):\n    def run(self):\n        urllib.request.urlretrieve('https://x.org/x')\n"
+    (tree / "setup.py").write_text(SETUP % (text, "", ""))
+    assert read_setup_script(tree).downloads is downloads
+
+
+@pytest.mark.parametrize("header", ["nvrtc.h", "gpulite/gpulite.hpp", "cuda_runtime.h"])
+def test_cuda_code_of_the_run_time(tree: Path, header: str) -> None:
+    """sphericart-torch 1.0.5 and vesin-torch 0.6.2: nvcc compiles nothing, and the wheel has the source as text."""
+    (tree / "csrc/bind.cpp").write_text(PYBIND + f"#include <{header}>\n")
+    assert ["`cuda: optional`" in each for each in inspect(tree).questions] == [True] * (header != "cuda_runtime.h")
+
+
 def test_options_of_the_command_line(tree: Path) -> None:
     line = "if '--cuda_ext' in sys.argv and '--inplace' not in sys.argv:\n    pass\n"
     line += "no_gpu = '--no-cuda' in sys.argv\n"
