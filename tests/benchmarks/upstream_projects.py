@@ -23,7 +23,7 @@ PROJECTS = """
 torch-scatter==2.1.2 torch-cluster==1.6.3 torch-spline-conv==1.2.2 torchsort==0.1.9 torch-points-kernels==0.7.0
 torch-linear-assignment==0.1.0rc0 spatial-correlation-sampler==0.5.0 warp-rnnt==0.7.0 dcnv4==1.0.0 diso==0.1.4
 inplace-abn==1.1.0 rotary-emb==0.5 chamferdist==1.0.3 torch-kdtree==1.0 moe-kernels==0.1.0 kaldifeat==1.9
-fast-rnnt==1.3 sphericart-torch==2.0.4
+fast-rnnt==1.3 sphericart-torch==1.0.5 vesin-torch==0.6.2
 """
 #: Project → the code of the error, and what is true about the source.
 KNOWN = {

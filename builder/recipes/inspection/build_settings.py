@@ -36,7 +36,7 @@ _LARGE_TEMPLATES = ("cutlass/", "cute/")
 
 def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
     """Add the keys and the findings about the build."""
-    _add_cuda(draft, native)
+    _add_cuda(draft, script, native)
     _add_variables(draft, script, stated)
     _add_options(draft, script)
     _add_build_requirements(draft, script, native, stated)
@@ -44,17 +44,22 @@ def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, st
     _add_memory(draft, native)
 
 
-def _add_cuda(draft: Draft, native: NativeFacts) -> None:
+def _add_cuda(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
     count = len(native.cuda_files) + len(native.foreign_cuda_files)
+    files = f"{count} CUDA file{'s' * (count != 1)} (.cu)"
     if count == 0:
         draft.add("cuda", "optional", "no CUDA file (.cu)", "a wheel without GPU code is accepted")
-    else:
-        draft.note(f"{count} CUDA file{'s' * (count != 1)} (.cu)", "a wheel without GPU code is refused")
-    if count and any(name.startswith(_RUN_TIME_COMPILERS) for name in native.includes):
+    elif not any(name.startswith(_RUN_TIME_COMPILERS) for name in native.includes):
+        draft.note(files, "a wheel without GPU code is refused")
+    elif any(extension.cuda for extension in script.extensions):
+        draft.note(files, "a wheel without GPU code is refused")
         draft.ask(
             "the sources compile CUDA code at run time",
             "if the build compiles no CUDA file, set `cuda: optional` in the recipe",
         )
+    else:
+        found = f"the sources compile CUDA code at run time, from {files}"
+        draft.add("cuda", "optional", found, "a wheel without GPU code is accepted")
 
 
 def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:

@@ -443,10 +443,15 @@ def test_a_download_of_a_command_that_makes_no_wheel(tree: Path, base: str, outs
 
 
 @pytest.mark.parametrize("header", ["nvrtc.h", "gpulite/gpulite.hpp", "cuda_runtime.h"])
-def test_cuda_code_of_the_run_time(tree: Path, header: str) -> None:
+@pytest.mark.parametrize("extension", ["CUDAExtension", "Extension"])
+def test_cuda_code_of_the_run_time(tree: Path, header: str, extension: str) -> None:
     """sphericart-torch 1.0.5 and vesin-torch 0.6.2: nvcc compiles nothing, and the wheel has the source as text."""
     (tree / "csrc/bind.cpp").write_text(PYBIND + f"#include <{header}>\n")
-    assert ["`cuda: optional`" in each for each in inspect(tree).questions] == [True] * (header != "cuda_runtime.h")
+    (tree / "setup.py").write_text((SETUP % ("", "", "")).replace("CUDAExtension(", f"{extension}("))
+    draft, run_time = inspect(tree), header != "cuda_runtime.h"
+    optional = run_time and extension == "Extension"
+    assert keys(draft).get("cuda") == ("optional" if optional else None)
+    assert ["`cuda: optional`" in each for each in draft.questions] == [True] * (run_time and not optional)
 
 
 def test_options_of_the_command_line(tree: Path) -> None:
