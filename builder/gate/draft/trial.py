@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import select
-import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from builder.gate.draft import guesses
 from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
 from builder.gate.system import rlimits
+from builder.gate.system.exit_status import signal_name
 
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0
@@ -94,7 +94,7 @@ class TrialProcess:
         if late or not pid:
             return f"the call did not end within {CALL_SECONDS:.0f} s"
         if os.WIFSIGNALED(status):
-            return f"the call ends the process with {signal.Signals(os.WTERMSIG(status)).name}"
+            return f"the call ends the process with {signal_name(os.WTERMSIG(status))}"
         return "the call ends the process"
 
     def _start(self) -> None:

@@ -121,7 +121,7 @@ def signal_name(number: int) -> str:
     """Return the name of a signal: SIGSEGV for 11."""
     try:
         return signal.Signals(number).name
-    except ValueError:
+    except ValueError:  # a real-time signal has no name
         return f"signal {number}"
 
 

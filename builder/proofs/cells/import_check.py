@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import signal
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ from typing import IO, Any
 
 from builder.diagnosis.known_errors import reports
 from builder.gate.system.confinement import confined
+from builder.gate.system.exit_status import signal_name
 from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
 from builder.proof import Verdict
 from builder.untrusted.json_data import JsonError, parse_json
@@ -139,7 +139,7 @@ def judge_import(modules: Sequence[str], secret: str, status: int, stdout: str, 
             return ImportOutcome(Verdict.PASSED, names, imported)
         return ImportOutcome(Verdict.FAILED, f"import of {names} ended the process", evidence)
     if status < 0:
-        return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {_signal_name(-status)}", evidence)
+        return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {signal_name(-status)}", evidence)
     if failure := RaisedImport.from_json(_printed(secret + _RAISED, stdout)):
         return ImportOutcome(Verdict.FAILED, failure.sentence(), evidence | {"hints": failure.hints(modules)})
     lines = stderr.strip().splitlines()
@@ -159,13 +159,6 @@ def _tail(file: IO[bytes]) -> str:
     """The end of an output, which may have any size."""
     file.seek(max(0, file.seek(0, os.SEEK_END) - _KEPT_OUTPUT))
     return file.read().decode(errors="replace")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # a real-time signal has no name
-        return f"signal {number}"
 
 
 @dataclass(frozen=True)
