@@ -309,13 +309,15 @@ def _can_download(module: ast.Module) -> bool:
     for node in ast.walk(module):
         if isinstance(node, ast.Import | ast.ImportFrom):
             origin = node.module if isinstance(node, ast.ImportFrom) else ""
-            tops = (f"{origin}.{alias.name}".strip(".") for alias in node.names)
-            names = (alias.asname or alias.name.partition(".")[0] for alias in node.names)
-            bound |= {name for name, full in zip(names, tops, strict=True) if full.startswith(tuple(_DOWNLOADERS))}
+            bound |= {
+                alias.asname or alias.name.partition(".")[0]
+                for alias in node.names
+                if f"{origin}.{alias.name}".strip(".").startswith(tuple(_DOWNLOADERS))
+            }
     commands = (node for node in ast.walk(module) if isinstance(node, ast.ClassDef) and _makes_no_wheel(node))
-    elsewhere = {id(inner) for command in commands for inner in ast.walk(command)}
+    in_commands = {id(inner) for command in commands for inner in ast.walk(command)}
     uses = [node for node in ast.walk(module) if isinstance(node, ast.Name) and node.id in bound]
-    return not uses or any(id(node) not in elsewhere for node in uses)
+    return not uses or any(id(node) not in in_commands for node in uses)
 
 
 def _makes_no_wheel(node: ast.ClassDef) -> bool:

@@ -1,4 +1,4 @@
-"""A compiler writes the names of folders as it is told."""
+"""Compilers write the folder names that the flags of buildfarm give, and not those of this machine."""
 
 from __future__ import annotations
 
