@@ -48,8 +48,8 @@ def work_name(digest: str) -> str:
     return digest[:16]
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file under a temporary name, sync it to disk, and rename it into place.
+def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
+    """Write a file under a temporary name, sync it to disk unless not `synced`, and rename it into place.
 
     The temporary name is unique, so that threads and processes may write the same file at the same time; the last
     rename wins. Raises OSError and leaves the old file as it is if writing fails.
@@ -59,8 +59,9 @@ def write_atomic(path: Path, data: bytes) -> None:
     try:
         with temporary.open("wb") as stream:
             stream.write(data)
-            stream.flush()
-            os.fsync(stream.fileno())
+            if synced:
+                stream.flush()
+                os.fsync(stream.fileno())
         temporary.rename(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -84,6 +84,12 @@ def check(index: IndexArgument, as_json: JsonOption = False) -> None:
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
+@app.command("write-pages", epilog=examples("buildfarm index write-pages index"))
+def write_pages(index: IndexArgument) -> None:
+    """Write all pages again from the records of the wheels: after an update of buildfarm, or if `check` names pages."""
+    open_index(index).write_all_pages()
+
+
 @app.command(epilog=examples("buildfarm index prune index --keep 3 --dry-run"))
 def prune(index: IndexArgument, keep: KeepOption, dry_run: DryRunOption = False, as_json: JsonOption = False) -> None:
     """Delete old versions of each project, and files of killed uploads that are older than a day."""
@@ -184,6 +190,8 @@ def _check_text(result: IndexCheck) -> str:
     """The faults, then how much was checked."""
     lines = [f"finished the interrupted change of {project}" for project in result.finished]
     lines += result.faults
+    if result.wrong_pages:
+        lines.append("`buildfarm index write-pages` writes all pages again")
     if result.unused:
         lines.append(
             f"{len(result.unused)} of the folders in files/ belong to no wheel, such as those of killed uploads;"

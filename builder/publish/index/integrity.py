@@ -29,6 +29,8 @@ class IndexCheck:
     finished: tuple[str, ...]
     #: A sentence for each damaged or missing file and for each wrong page.
     faults: tuple[str, ...]
+    #: Whether `faults` has pages that disagree with the records or are missing: they can be written again.
+    wrong_pages: bool
     #: Paths of files that no record names; a killed upload leaves such files.
     unused: tuple[str, ...]
 
@@ -37,6 +39,7 @@ def check_index(repository: Repository) -> IndexCheck:
     """Finish interrupted changes, then read every file and every page. Changes nothing else."""
     finished = tuple(repository.finish_interrupted())
     faults: list[str] = []
+    pages: list[str] = []
     wheels = 0
     projects = repository.projects()
     for project in projects:
@@ -48,15 +51,16 @@ def check_index(repository: Repository) -> IndexCheck:
         wheels += len(entries)
         for entry in entries:
             faults += _file_faults(repository, entry)
-        faults += _page_faults(repository, project, entries)
+        pages += _page_faults(repository, project, entries)
     for path in repository.paths():
-        faults += _root_faults(repository, path)
-    faults += _people_faults(repository)
+        pages += _root_faults(repository, path)
+    pages += _people_faults(repository)
+    faults += _plan_faults(repository)
     try:
         unused = unused_files(repository)
     except UsageError:  # a damaged record, which is among the faults: which files it names is unknown
         unused = []
-    return IndexCheck(wheels, len(projects), finished, tuple(faults), tuple(unused))
+    return IndexCheck(wheels, len(projects), finished, (*faults, *pages), bool(pages), tuple(unused))
 
 
 def unused_files(repository: Repository) -> list[str]:
@@ -120,13 +124,16 @@ def _root_faults(repository: Repository, path: str) -> Iterator[str]:
         yield f"{path}: the list of projects does not agree with the page of {project}"
 
 
-def _people_faults(repository: Repository) -> Iterator[str]:
-    """Plans that cannot be read, and projects without a page for people or with a page too many."""
-    planned = set(repository.objects.names(PLANS))
-    for project in sorted(planned):
+def _plan_faults(repository: Repository) -> Iterator[str]:
+    """Plans that cannot be read."""
+    for project in repository.objects.names(PLANS):
         if read_plan(repository.objects, project) is None:
             yield f"{PLANS}/{project}: the plan cannot be read; `buildfarm publish` with its matrix replaces it"
-    shown = {*repository.projects_of(ALL), *planned}
+
+
+def _people_faults(repository: Repository) -> Iterator[str]:
+    """Projects without a page for people or with a page too many."""
+    shown = {*repository.projects_of(ALL), *repository.objects.names(PLANS)}
     for project in sorted(shown ^ set(repository.objects.names(FOLDER))):
         yield f"{FOLDER}/{project}: the page for people is {'missing' if project in shown else 'of no project'}"
 

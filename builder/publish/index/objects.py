@@ -9,14 +9,14 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.store import remove_temporary_files, sync, write_atomic
+from builder.store import remove_temporary_files, sync, sync_file_system, write_atomic
 
 _ATTEMPTS = 50
 _CHUNK = 2**20
@@ -41,6 +41,9 @@ class Objects(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Write or replace an object."""
+
+    def synced_at_end(self) -> AbstractContextManager[None]:
+        """Within this context, a power failure may undo writes or leave empty objects; the end makes all durable."""
 
     def create(self, name: str, data: bytes | Path) -> bool:
         """Write an object, from bytes or from a file, unless the name exists. Return whether it was written."""
@@ -68,6 +71,7 @@ class Folder:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._synced = True
 
     def read(self, name: str) -> bytes:
         """Contents of a file; raises FileNotFoundError."""
@@ -96,8 +100,18 @@ class Folder:
         """Write or replace a file."""
         for _ in self._attempts():
             with suppress(*_FOLDER_GONE):
-                write_atomic(self._path(name), data)
+                write_atomic(self._path(name), data, synced=self._synced)
                 break
+
+    @contextmanager
+    def synced_at_end(self) -> Iterator[None]:
+        """Sync the file system once at the end, which is faster than to sync each of many files."""
+        self._synced = False
+        try:
+            yield
+        finally:
+            self._synced = True
+            sync_file_system(self.root)
 
     def create(self, name: str, data: bytes | Path) -> bool:
         """Write a file unless it exists; of several processes, one succeeds."""

@@ -30,6 +30,7 @@ from builder.errors import BuildfarmError, Code, UsageError
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
+from builder.publish.people.people_pages import FOLDER
 from builder.publish.people.project_plan import ProjectPlan
 from builder.publish.people.site import PLANS, read, read_plan, write_changed, write_home, write_project
 from builder.untrusted.json_data import JsonError, parse_json, texts
@@ -209,10 +210,14 @@ class Repository:
         return projects
 
     def write_all_pages(self) -> None:
-        """Write the pages of every project, and the lists of projects."""
-        with ThreadPoolExecutor(_THREADS) as threads:  # most of the time, a page waits for the disk
-            list(threads.map(self._write_until_stable, {*self.projects(), *self.objects.names(PLANS)}))
-        self._write_roots()
+        """Write the pages of every project, and the lists of projects.
+
+        After a power failure in the middle, pages may be empty: call it again.
+        """
+        shown = {*self.projects_of(ALL), *self.objects.names(FOLDER)}  # pages of a project without wheels are deleted
+        with self.objects.synced_at_end(), ThreadPoolExecutor(_THREADS) as threads:
+            list(threads.map(self._write_until_stable, {*self.projects(), *self.objects.names(PLANS), *shown}))
+            self._write_roots()
 
     def write_pages(self, project: str) -> None:
         """Write the pages of a project and the lists of projects, until they agree with the records."""

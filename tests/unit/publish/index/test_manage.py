@@ -77,6 +77,20 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
     assert [fault for fault in faults if fault.startswith("simple/index.json")]
 
 
+def test_wrong_pages_are_written_again(index: Path, run: Run) -> None:
+    for name in ("simple/my-ext/index.json", "simple/index.json", "projects/my-ext/index.html"):
+        (index / name).write_text("{}")
+    shutil.copytree(index / "simple" / "my-ext", index / "simple" / "without-wheels")
+    (index / "simple" / "my-ext" / "index.html").unlink()
+    code, out, _ = run("index", "check", index)
+    assert code == 1
+    assert "`buildfarm index write-pages` writes all pages again\n" in out
+    assert run("index", "write-pages", index) == (0, "", "")
+    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
+    assert (index / "simple" / "my-ext" / "index.html").exists()
+    assert "my_ext" in (index / "projects" / "my-ext" / "index.html").read_text()
+
+
 def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: Run) -> None:
     class Killed(BaseException):
         pass
