@@ -49,9 +49,14 @@ class Proof:
     basis: str = ""
 
     @property
+    def has_run(self) -> bool:
+        """Whether there is a verdict other than "not run"."""
+        return self.verdict is not Verdict.NOT_RUN
+
+    @property
     def remark(self) -> bool:
         """Whether a "not run" shows a gap of the tests that the author of the recipe can close."""
-        return self.verdict is Verdict.NOT_RUN and bool(self.evidence.get("remark"))
+        return not self.has_run and bool(self.evidence.get("remark"))
 
     @property
     def accepted(self) -> str:

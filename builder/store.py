@@ -277,14 +277,23 @@ class Store:
         """Return the path of the log file of a build, by the build's readable name."""
         return self.root / "logs" / f"{name}.log"
 
-    def save_proofs(self, proofs: Sequence[Proof]) -> None:
-        """Write proofs to the store. A proof replaces the earlier one of the same wheel, cell and check."""
+    def save_proofs(self, proofs: Sequence[Proof]) -> list[Proof]:
+        """Write proofs to the store; a proof replaces the earlier one of the same wheel, cell and check.
+
+        "Not run" does not replace a verdict with the same basis. Return the proofs that were written.
+        """
+        saved: list[Proof] = []
         for wheel in {proof.wheel for proof in proofs}:
             with self.lock(f"proofs-{wheel[:16]}"):
                 kept = {(str(p.cell), p.check): p for p in self.proofs(wheel)}
-                kept |= {(str(p.cell), p.check): p for p in proofs if p.wheel == wheel}
+                ran = {key: p.basis for key, p in kept.items() if p.has_run}
+                new = {(str(p.cell), p.check): p for p in proofs if p.wheel == wheel}
+                new = {key: p for key, p in new.items() if p.has_run or ran.get(key) != p.basis}
+                saved += new.values()
+                kept |= new
                 data = [kept[key].to_json() for key in sorted(kept)]
                 write_atomic(self.root / "proofs" / f"{wheel}.json", json.dumps(data, indent=1).encode())
+        return saved
 
     def proofs(self, wheel: str) -> list[Proof]:
         """Return all proofs of a wheel, by its sha256; none if their file is missing or unreadable."""

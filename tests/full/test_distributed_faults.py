@@ -30,7 +30,7 @@ def failed(client: Program, code: int) -> str:
     assert client.code() == code, client.text
     for words in ("Traceback", "- distributed", "Warning:", "asyncio"):
         assert words not in client.text, client.text
-    assert client.text.count("error:") == 1, client.text
+    assert client.text.count("error[") == 1, client.text
     return " ".join(client.text.split())
 
 

@@ -42,7 +42,7 @@ def spoken(ran: Ran, code: int) -> str:
     """What the farm said on stderr; a traceback or another exit code is a fault of ours."""
     assert ran.code == code, ran.all
     assert "Traceback" not in ran.all
-    assert ran.err.count("error:") == 1, ran.err
+    assert ran.err.count("error[") == 1, ran.err
     return " ".join(ran.err.split())
 
 
@@ -107,7 +107,7 @@ def test_a_toolkit_that_is_not_there(farm: Farm, tmp_path: Path) -> None:
     assert "Traceback" not in ran.all
     # Six builds want it, one sentence says it; a machine that lacks Pythons as well is told of those too.
     assert ran.err.count("error[toolkit-missing]: no CUDA 12.1 toolkit on this machine") == 1, ran.err
-    others = [line for line in ran.err.splitlines() if line.startswith("error:") and "CUDA 12.1" not in line]
+    others = [line for line in ran.err.splitlines() if line.startswith("error[") and "CUDA 12.1" not in line]
     assert all("Python" in line for line in others), ran.err
     said = " ".join(ran.err.split())
     for way in (
@@ -202,7 +202,7 @@ def test_all_problems_at_once(farm: Farm, bench: Path) -> None:
     (bench / "demo/fix.patch").write_text("--- a/setup.py\n+++ b/setup.py\n@@ -1 +1 @@\n-never\n+there\n")
     ran = farm("build", "--executor", "local", "--store", bench / "s", cwd=bench)
     assert ran.code == 4, ran.all
-    assert ran.err.count("error:") == 2, ran.err
+    assert ran.err.count("error[") == 2, ran.err
     assert "fix.patch" in ran.err
     assert "CUDA 12.1" in ran.err
 

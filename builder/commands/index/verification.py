@@ -85,7 +85,7 @@ class Verification:
             return False
         if proof.check in OF_VERIFY:
             return proof.basis == self.basis or proof.verdict is Verdict.ACCEPTED
-        return proof.verdict is not Verdict.NOT_RUN
+        return proof.has_run
 
     def _made(
         self, wheel: Path, facts: WheelFacts, known: Collection[Check], fault: str | None, *, linked: bool
@@ -116,6 +116,6 @@ def _merged(kept: Sequence[Proof], made: Sequence[Proof]) -> list[Proof]:
     found = {(one.cell, one.check): one for one in kept}
     for one in sorted(made, key=lambda proof: list(Check).index(proof.check)):
         earlier = found.get((one.cell, one.check))
-        if earlier is None or earlier.verdict is Verdict.NOT_RUN or one.verdict is not Verdict.NOT_RUN:
+        if earlier is None or not earlier.has_run or one.has_run:
             found[one.cell, one.check] = one
     return list(found.values())

@@ -44,7 +44,7 @@ class Kept:
         """Judge and save the proofs of a wheel in a cell."""
         basis = cell_basis(target.recipe)
         proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
-        self._store.save_proofs(_to_save(self._store, target.sha256, proofs))
+        self._store.save_proofs(proofs)
         result = SmokeResult(target.wheel.name, cell, proofs, answer, self._about_file(target))
         self._recorder.name_cells(result.subject, proofs)
         self.results.append(result)
@@ -95,9 +95,3 @@ def outcome_of(result: SmokeResult) -> str:
     """The end of a cell in the lines of the progress."""
     failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
     return f"{failed} failed" if failed else "tested"
-
-
-def _to_save(store: Store, wheel: str, proofs: Sequence[Proof]) -> list[Proof]:
-    """The proofs to save: "not run" never replaces an earlier "passed" or "failed" with the same basis."""
-    ran = {(p.cell, p.check, p.basis) for p in store.proofs(wheel) if p.verdict is not Verdict.NOT_RUN}
-    return [p for p in proofs if p.verdict is not Verdict.NOT_RUN or (p.cell, p.check, p.basis) not in ran]

@@ -383,7 +383,7 @@ def _without_gate(proofs: Sequence[Proof]) -> Answer:
 
 def _tables(results: Sequence[SmokeResult]) -> list[Table]:
     """Rows of cells and columns of checks; several tables where a single one is too wide."""
-    ran = {proof.check for result in results for proof in result.proofs if proof.verdict is not Verdict.NOT_RUN}
+    ran = {proof.check for result in results for proof in result.proofs if proof.has_run}
     blocks: list[list[Check]] = [[]]
     for check in (check for check in _COLUMNS if check in ran):
         if blocks[-1] and not fits(_table(results, [*blocks[-1], check])):

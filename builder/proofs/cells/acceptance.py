@@ -32,7 +32,7 @@ def unused_accepts(recipe: Recipe, proofs: Sequence[Proof]) -> list[str]:
             continue
         about = [proof for proof in proofs if rule.entry.concerns(str(proof.check), _cell(proof))]
         used = any(accept(_outcomes(proof), [rule.entry], _cell(proof))[1] for proof in about)
-        if not used and any(proof.verdict is not Verdict.NOT_RUN or proof.remark for proof in about):
+        if not used and any(proof.has_run or proof.remark for proof in about):
             sentences.append(f"{name} matches no finding: remove the entry")
     return sentences
 

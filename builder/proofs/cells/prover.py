@@ -121,11 +121,8 @@ class WheelProver:
         wanted += [(cell, check) for cell in subject.claim.cells for check in CELL_CHECKS]
         if made or self.again or not all(self._decided(known.get(key), subject.facts) for key in wanted):
             found = self._prove(subject, {} if self.again else known, log, stage, made)
-            # A check that does not run now does not replace an earlier verdict.
-            found = [p for p in found if p.verdict is not Verdict.NOT_RUN or not has_run(known.get((p.cell, p.check)))]
             found = judge([replace(proof, basis=basis(proof.cell, proof.check)) for proof in found], recipe)
-            self._store.save_proofs(found)
-            known |= {(p.cell, p.check): p for p in found}
+            known |= {(p.cell, p.check): p for p in self._store.save_proofs(found)}
         # Also report file checks that the ABI class does not require, such as an abi3 tag on a wheel of class cpython.
         more = [key for key in known if key[0] is None and key not in wanted]
         return judge([known[key] for key in (*wanted, *more) if key in known], recipe)
@@ -137,7 +134,7 @@ class WheelProver:
         """
         if proof is None:
             return False
-        if has_run(proof):
+        if proof.has_run:
             return not timed_out(proof)
         if proof.cell is not None:
             in_container = self._images and not is_compatible(facts.filename, proof.cell.python)
@@ -245,11 +242,6 @@ def _file_basis(claim: WheelClaim, provided: frozenset[str]) -> str:
 
 def _table_versions() -> list[str]:
     return [f"{name} {version(name)}" for name in _TABLES]
-
-
-def has_run(proof: Proof | None) -> bool:
-    """Whether there is a verdict other than "not run"."""
-    return proof is not None and proof.verdict is not Verdict.NOT_RUN
 
 
 def timed_out(proof: Proof) -> bool:

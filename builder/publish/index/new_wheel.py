@@ -12,7 +12,7 @@ from typing import Any
 
 from builder.check import Check
 from builder.errors import Code, UsageError
-from builder.proof import Proof, Verdict, proofs_of
+from builder.proof import Proof, proofs_of
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.bar import levels
 from builder.publish.index.entry import Entry, FarmFacts
@@ -142,7 +142,7 @@ def merged(*sources: Iterable[Proof]) -> list[Proof]:
 
 
 def _rank(proof: Proof) -> tuple[bool, str]:
-    return proof.verdict is not Verdict.NOT_RUN, proof.when
+    return proof.has_run, proof.when
 
 
 def _sbom(wheel: Path) -> bytes:

@@ -10,7 +10,7 @@ from builder.commands.distributed.protocol import Answer
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_run import not_run_in_cell
-from builder.proofs.cells.prover import CELL_CHECKS, has_run, timed_out
+from builder.proofs.cells.prover import CELL_CHECKS, timed_out
 from builder.publish.gpu_models import KEY, OnModel, models_of
 
 
@@ -52,7 +52,7 @@ def merge_models(by_model: Mapping[str, Sequence[Proof]], earlier: Sequence[Proo
     on any worker counts.
     """
     before = {proof.check: proof for proof in earlier}
-    used = {model for model, proofs in by_model.items() if any(map(has_run, proofs))}
+    used = {model for model, proofs in by_model.items() if any(proof.has_run for proof in proofs)}
     merged = []
     for check in CELL_CHECKS:
         found = {model: p for model, proofs in by_model.items() for p in proofs if p.check is check}
@@ -76,7 +76,7 @@ def _on_gpu(found: Mapping[str, Proof], earlier: Proof | None) -> Proof:
         table |= {model: _entry(proof)} if model else models_of(proof)
     candidates = sorted(found.items(), key=lambda item: (_RANK[item[1].verdict], item[0] == ""))
     kept: dict[str, OnModel] = {}
-    if earlier is not None and has_run(earlier):
+    if earlier is not None and earlier.has_run:
         again = {model for model, on in table.items() if on.ran}
         kept = {model: on for model, on in models_of(earlier).items() if on.ran and model not in again}
         if earlier.verdict in {on.verdict for on in kept.values()}:

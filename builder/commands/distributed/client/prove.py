@@ -17,7 +17,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof
-from builder.proofs.cells.prover import CELL_CHECKS, Subject, cell_basis, has_run, timed_out
+from builder.proofs.cells.prover import CELL_CHECKS, Subject, cell_basis, timed_out
 from builder.publish.gpu_models import models_of
 
 #: How often a proof is tried when no worker has its wheel.
@@ -63,7 +63,7 @@ def open_cells(proofs: Sequence[Proof], subject: Subject, gpus: Sequence[str], *
             return True
         if check.on_gpu and gpus:
             return bool(_open_models(proof, gpus))
-        return not has_run(proof) and not proof.evidence.get("settled")
+        return not proof.has_run and not proof.evidence.get("settled")
 
     return [cell for cell in subject.claim.cells if any(is_open(cell, check) for check in CELL_CHECKS)]
 
