@@ -8,7 +8,7 @@ linking it therefore fails at import, although torch has loaded libtorch_cuda.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from builder.gate.system.demangle import demangle
@@ -16,7 +16,7 @@ from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.static.claim import WheelClaim, forgotten, join_names, make_proof, why_no_cuda
 from builder.proofs.static.stable_abi import SHIM, shims
-from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.static.symbol_table import SymbolNames, SymbolTable
 from builder.proofs.static.system_symbols import STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import for_cell, variants
@@ -46,18 +46,13 @@ _OLD_STRING = re.compile(r"\bstd::string\b")
 class _Scope:
     """Where the loader searches for one library's symbols, and the needed libraries that do not exist."""
 
-    defined: list[Container[str]] = field(default_factory=list)
+    provided: list[SymbolNames] = field(default_factory=list)  # of libraries that torch and its packages provide
+    inside: list[Sequence[str]] = field(default_factory=list)  # defined by the wheel
     system: set[str] = field(default_factory=set)
     driver: bool = False
     unread: set[str] = field(default_factory=set)  # libraries of NVIDIA's packages whose names alone are known
     missing: list[str] = field(default_factory=list)
     elsewhere: list[str] = field(default_factory=list)  # libraries that count as existing; their symbols are unknown
-
-    def defines(self, symbol: str) -> bool:
-        for names in self.defined:  # noqa: SIM110 - `any` takes a fifth longer, and this runs for each symbol
-            if symbol in names:
-                return True
-        return False
 
 
 def check_linkage(
@@ -87,7 +82,7 @@ def check_linkage(
         if scope.missing:
             absent[library.path] = scope.missing
             errors += [f"{library.path} needs {name}, {_why_absent(name, cell, table)}" for name in scope.missing]
-        lost = [symbol for symbol in library.undefined if not _found(symbol, library, scope)]
+        lost = _lost(library, scope)
         found += len(library.undefined) - len(lost)
         if lost:
             missing[library.path] = {symbol: demangle(symbol) for symbol in lost}
@@ -140,7 +135,7 @@ def link_one(builds: Sequence[WheelFacts], cell: Cell, table: SymbolTable) -> Pr
 def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
     inside = {name: one for one in facts.libraries for name in (one.basename, one.soname) if name}
     whitelist = system_libraries(library.machine)
-    scope = _Scope([frozenset(library.defined)], set(STANDARD))
+    scope = _Scope(inside=[library.defined], system=set(STANDARD))
     todo = [*library.needed, *([_GLOBAL] if _GLOBAL in table.libraries else [])]
     visited: set[str] = set()
     while todo:
@@ -151,10 +146,10 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
         if name in table.libraries:  # torch is imported first, so the loader has this one already
             if not table.libraries[name].read:
                 scope.unread.add(name)
-            scope.defined.append(table.libraries[name].defined)
+            scope.provided.append(table.libraries[name].defined)
             todo += [one for one in table.libraries[name].needed if _known(one, table, whitelist)]
         elif name in inside:
-            scope.defined.append(frozenset(inside[name].defined))
+            scope.inside.append(inside[name].defined)
             todo += inside[name].needed
         elif is_driver_library(name):
             scope.driver = True
@@ -162,8 +157,6 @@ def _scope(library: Library, facts: WheelFacts, table: SymbolTable) -> _Scope:
             scope.system.add(name)
         else:
             scope.missing.append(name)
-    system = (system_library(name) for name in sorted(scope.system))
-    scope.defined += [library.defined for library in system if library is not None]
     return scope
 
 
@@ -172,14 +165,27 @@ def _known(name: str, table: SymbolTable, whitelist: frozenset[str]) -> bool:
     return name in table.libraries or name in whitelist or is_driver_library(name)
 
 
-def _found(symbol: str, library: Library, scope: _Scope) -> bool:
-    if scope.defines(symbol) or is_python(symbol):
+def _lost(library: Library, scope: _Scope) -> list[str]:
+    """The undefined symbols that nothing defines. What is cheap to ask comes first: `verify` asks for many releases."""
+    left = set(library.undefined).difference(*scope.inside)
+    # A missing library is one error, not one for each of its symbols.
+    there = {*scope.system, *scope.missing, *scope.elsewhere}
+    left -= {one for one, (name, _) in library.bound.items() if name in there or name.startswith("ld-linux")}
+    for names in scope.provided:
+        left = {symbol for symbol in left if symbol not in names}
+    left = {symbol for symbol in left if not _may_be_defined(symbol, library, scope)}
+    for name in sorted(scope.system) if left else ():
+        if found := system_library(name):
+            left = {symbol for symbol in left if symbol not in found.defined}
+    return [symbol for symbol in library.undefined if symbol in left]
+
+
+def _may_be_defined(symbol: str, library: Library, scope: _Scope) -> bool:
+    """Whether Python or a library whose symbols are not known defines a symbol, by its name."""
+    if is_python(symbol) or _in_unread(symbol, scope.unread):
         return True
-    if _in_unread(symbol, scope.unread):
-        return True
-    if bound := library.bound.get(symbol):
-        # A missing library is one error, not one for each of its symbols.
-        return bound[0].startswith("ld-linux") or bound[0] in {*scope.system, *scope.missing, *scope.elsewhere}
+    if symbol in library.bound:
+        return False
     if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or _CUDA_CALL.fullmatch(symbol)):
         return True
     return scope.driver and symbol.startswith(("cu", "nv"))
