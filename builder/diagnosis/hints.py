@@ -84,7 +84,7 @@ def _module(module: str) -> str:
             "the environment of the build has torch, so the source starts a second, isolated build: pass"
             " --no-build-isolation to the pip that it calls"
         )
-    requirement = knowledge().modules.get(top, module)
+    requirement = knowledge().modules.get(top, top)
     return f"add `{requirement}` to `build_requires` in the recipe: the build needs this module"
 
 

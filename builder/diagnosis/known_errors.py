@@ -86,7 +86,7 @@ class Knowledge:
     errors: tuple[KnownError, ...]
     #: What has which headers, libraries and CMake packages.
     packages: tuple[Package, ...]
-    #: Python modules to requirements, where the names differ.
+    #: Python modules to requirements.
     modules: dict[str, str]
     #: Programs to requirements of the package index.
     programs: dict[str, str]
@@ -99,7 +99,7 @@ def knowledge() -> Knowledge:
     return Knowledge(
         errors=tuple(_error(section, row) for section in SECTIONS for row in raw[section]),
         packages=tuple(Package(**row) for row in raw["packages"]),
-        modules=dict(raw["modules"]),
+        modules={name: name for name in raw["same_name"].split()} | raw["modules"],
         programs=dict(raw["programs"]),
     )
 

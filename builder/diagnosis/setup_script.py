@@ -64,6 +64,8 @@ class ExtensionModule:
     sources: tuple[str, ...]
     #: Whether it is a CUDAExtension.
     cuda: bool
+    #: Whether a class of torch or setuptools makes it; otherwise a function of the source.
+    known: bool = True
 
 
 @dataclass
@@ -72,6 +74,8 @@ class SetupFacts:
 
     #: Arguments of `setup()` that are constants.
     keywords: dict[str, object] = field(default_factory=dict)
+    #: Names of all arguments of `setup()`; `*` for those that only the run knows.
+    arguments: list[str] = field(default_factory=list)
     #: The modules that it compiles.
     extensions: list[ExtensionModule] = field(default_factory=list)
     #: Environment variables that it reads, each with the value it compares with, or empty.
@@ -102,8 +106,10 @@ class SetupFacts:
     installs: list[str] = field(default_factory=list)
     #: Whether it finds source files in folders by itself.
     lists_files: bool = False
-    #: Modules that it imports, without the standard library.
+    #: Modules that every build imports, without the standard library.
     imports: list[str] = field(default_factory=list)
+    #: Modules that a build imports only under a condition, or does without.
+    optional_imports: list[str] = field(default_factory=list)
     #: Every text constant.
     strings: list[str] = field(default_factory=list)
 
@@ -111,8 +117,10 @@ class SetupFacts:
 def read_setup_script(tree: Path) -> SetupFacts:
     """Return the facts about the setup.py of a source; empty facts without one, or if it is not valid Python."""
     facts = SetupFacts()
-    for path, module in _modules(tree):
-        facts.imports += _imported(module, path, tree)
+    for path, module, always in _modules(tree):
+        needed = set(_imported(module, path, tree, always=True)) if always else set()
+        facts.imports += needed
+        facts.optional_imports += set(_imported(module, path, tree, always=False)) - needed
         facts.downloads |= _can_download(module)
         if path.name == "__init__.py":  # of a package that is installed: the rest says nothing about the build
             continue
@@ -125,16 +133,20 @@ def read_setup_script(tree: Path) -> SetupFacts:
     facts.native_cpu = any(NATIVE_CPU.search(text) for text in facts.strings)
     facts.downloads |= any(_DOWNLOADS.match(text) for text in facts.strings)
     facts.imports = sorted(set(facts.imports))
+    facts.optional_imports = sorted(set(facts.optional_imports) - set(facts.imports))
+    # A function of the source's own may take the folder of the sources first.
+    facts.extensions = [one for one in facts.extensions if one.known or not (tree / one.name).is_dir()]
     facts.options = list(dict.fromkeys(facts.options))
     facts.installs = list(dict.fromkeys(facts.installs))
     return facts
 
 
-def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:
-    """setup.py and the modules of the source that it imports or executes, each once."""
-    pending, seen = [tree / "setup.py"], set[Path]()
-    while pending and len(seen) <= _MOST_HELPERS:
-        path = pending.pop(0)
+def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
+    """setup.py and the modules of the source that it imports or executes, each once; and whether every build does."""
+    pending, optional, seen = [tree / "setup.py"], list[Path](), set[Path]()
+    while (pending or optional) and len(seen) <= _MOST_HELPERS:
+        always = bool(pending)
+        path = (pending or optional).pop(0)
         if path in seen:
             continue
         seen.add(path)
@@ -142,12 +154,14 @@ def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module]]:
             module = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
             continue
-        yield path, module
-        pending += _helpers(module, path, tree)
+        yield path, module, always
+        if always:
+            pending += _helpers(module, path, tree, _names(_unconditional(module.body)))
+        optional += _helpers(module, path, tree, _names(ast.walk(module)))
 
 
-def _helpers(module: ast.Module, path: Path, tree: Path) -> Iterator[Path]:
-    """Files of the source that a module imports, or executes by their path."""
+def _helpers(module: ast.Module, path: Path, tree: Path, names: Iterable[str]) -> Iterator[Path]:
+    """Files of the source that a module imports under these names, or executes by their path."""
     texts = [node.value for node in ast.walk(module) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     called = {_last_name(node.func) for node in ast.walk(module) if isinstance(node, ast.Call)}
     if called & {"exec", "run_path", "spec_from_file_location", "execfile"}:
@@ -155,7 +169,7 @@ def _helpers(module: ast.Module, path: Path, tree: Path) -> Iterator[Path]:
     bases = [tree, path.parent]
     if any(isinstance(node, ast.Attribute) and _dotted(node) == "sys.path" for node in ast.walk(module)):
         bases += [tree / text for text in texts if _inside(text) and (tree / text).is_dir()]
-    for name in _names(module):
+    for name in names:
         parts = name.split(".")
         for base in bases:
             for depth in range(1, len(parts) + 1):
@@ -241,6 +255,7 @@ def _read_call(node: ast.Call, constants: Constants, facts: SetupFacts, *, is_se
     if called in _EXTENSIONS or (called.endswith("extension") and called != "load_extension"):
         _read_extension(node, called, constants, facts)
     elif called == "setup" and is_setup:
+        facts.arguments += [keyword.arg or UNKNOWN for keyword in node.keywords]
         known = ((keyword.arg, constants.value(keyword.value)) for keyword in node.keywords if keyword.arg)
         facts.keywords.update({name: value for name, value in known if value is not None})
     for name in _variables_in(node, constants):
@@ -259,7 +274,7 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
         return  # it only marks the wheel as one for a platform: a different program, such as CMake, compiles
     files = tuple(each for each in sources if isinstance(each, str)) if isinstance(sources, list) else ()
     # `Extension = CUDAExtension if … else CppExtension` is common: such a name counts as CUDA.
-    facts.extensions.append(ExtensionModule(name, files, _EXTENSIONS.get(called, True)))
+    facts.extensions.append(ExtensionModule(name, files, _EXTENSIONS.get(called, True), called in _EXTENSIONS))
 
 
 def _read_access(node: ast.Attribute | ast.Subscript, constants: Constants, facts: SetupFacts) -> None:
@@ -291,19 +306,44 @@ def _variables_in(node: ast.AST, constants: Constants) -> Iterator[str]:
             yield name
 
 
-def _imported(module: ast.Module, path: Path, tree: Path) -> Iterator[str]:
-    """Modules of others that a module imports; of the package itself, only those that every import of it needs."""
-    nodes: Iterable[ast.AST] = module.body if path.name == "__init__.py" else ast.walk(module)
-    for name in _names_in(nodes):
+def _imported(module: ast.Module, path: Path, tree: Path, *, always: bool) -> Iterator[str]:
+    """Modules of others that a module imports, `always` or ever; of a package, those that each import of it needs."""
+    nodes: Iterable[ast.AST] = _unconditional(module.body) if always else ast.walk(module)
+    for name in _names_in(module.body if path.name == "__init__.py" else nodes):
         top = name.partition(".")[0]
         local = any((base / f"{top}.py").exists() or (base / top).is_dir() for base in (tree, path.parent))
         if top not in sys.stdlib_module_names and not local:
             yield top
 
 
+def _unconditional(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """The imports below no condition: without the module, each build fails that calls the function around it."""
+    for node in body:
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                yield node
+            case ast.If(test=test, body=inner) if "__name__" in ast.dump(test):
+                yield from _unconditional(inner)
+            case ast.Try(body=inner, orelse=more, finalbody=last, handlers=handlers):
+                if all(_gives_up(handler) for handler in handlers):
+                    yield from _unconditional([*inner, *more, *last])
+            case ast.With(items=items, body=inner):
+                if not any("suppress" in ast.dump(item.context_expr) for item in items):
+                    yield from _unconditional(inner)
+            case ast.FunctionDef(body=inner) | ast.ClassDef(body=inner) | ast.For(body=inner) | ast.While(body=inner):
+                yield from _unconditional(inner)
+
+
+def _gives_up(handler: ast.ExceptHandler) -> bool:
+    """Whether the code that handles an exception ends the build."""
+    calls = (node.value for node in handler.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call))
+    ends = any(_last_name(call.func) in {"exit", "_exit", "quit"} for call in calls)
+    return ends or any(isinstance(node, ast.Raise) for node in handler.body)
+
+
 def _can_download(module: ast.Module) -> bool:
     """Whether a module imports one that can download, and not only for a command that makes no wheel, such as sdist."""
-    if not set(_names(module)) & _DOWNLOADERS:
+    if not set(_names(ast.walk(module))) & _DOWNLOADERS:
         return False
     bound = set[str]()
     for node in ast.walk(module):
@@ -325,12 +365,13 @@ def _makes_no_wheel(node: ast.ClassDef) -> bool:
     return any(_last_name(base) in {"sdist", "bdist_egg", "upload"} for base in node.bases)
 
 
-def _names(module: ast.Module) -> Iterator[str]:
-    """Full names of everything that a module imports, such as `urllib.request` for `from urllib import request`."""
-    for node in ast.walk(module):
+def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Full names of everything that nodes import, such as `urllib.request` for `from urllib import request`."""
+    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in imports:
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-    yield from _names_in(ast.walk(module))
+    yield from _names_in(imports)
 
 
 def _names_in(nodes: Iterable[ast.AST]) -> Iterator[str]:

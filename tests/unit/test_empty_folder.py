@@ -21,7 +21,7 @@ _NO_MATRIX = (
     2,
     "matrix.yaml: there is no such file; the command needs it, because it lists the extensions, torch, CUDA and Python",
 )
-_NO_SDIST = (2, "torch-scatter 2.1.2: the index has no such source distribution")
+_NO_SDIST = (2, "torch-scatter 2.1.2: the index has no such source distribution: it has no project of this name")
 _NO_SCHEDULER = "'ADDRESS' is not the address of a scheduler"
 
 #: Each command with its exit code and the first sentence of its message.
@@ -43,7 +43,10 @@ OUTCOMES = {
     "build": _NO_MATRIX,
     "smoke": _NO_MATRIX,
     "smoke FILE.whl --torch 2.11 --cuda 13.0 --python 3.12": (2, "FILE.whl: there is no such file"),
-    "smoke torchvision==0.26.0 --torch 2.11": (2, "torchvision 0.26.0: the index has no such wheel"),
+    "smoke torchvision==0.26.0 --torch 2.11": (
+        2,
+        "torchvision 0.26.0: the index has no such wheel: it has no project of this name",
+    ),
     "smoke --ext NAME --pack gate.pyz": _NO_MATRIX,
     "rebuild --verify WHEEL": (2, "WHEEL: this wheel cannot be read: No such file or directory"),
     "relabel FILE.whl": (2, "FILE.whl: this wheel cannot be read: No such file or directory"),

@@ -14,7 +14,7 @@ from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import Metadata
 from builder.recipes.inspection.native_code import NativeFacts
-from builder.recipes.inspection.package_imports import project_of
+from builder.recipes.inspection.package_imports import project_of, provides
 
 #: Variables that switch the CUDA part on, and those that turn something off.
 _CUDA_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|USE|ENABLE)_(?:\w+_)?(?:CUDA|GPU)(?:_EXT\w*|_BUILD)?")
@@ -140,18 +140,28 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
             f"setup.py installs {and_list(script.installs[:5])} by pip",
             "buildfarm installs them before the build, which cannot change its environment",
         )
-    for name in _needed_by(script, native, stated):
-        project = project_of(name)
-        key = canonicalize_name(re.split("[<=>]", project)[0])
-        if key not in _INSTALLED or "<" in project:
-            wanted.setdefault(key, project)
+    for requirement in map(Requirement, filter(None, map(project_of, script.imports))):
+        name = canonicalize_name(requirement.name)
+        if name not in _INSTALLED or requirement.specifier:
+            wanted.setdefault(name, str(requirement))
+    for name in _programs(native, script, stated):
+        wanted.setdefault(name, name)
+    unknown = [name for name in script.imports if not any(provides(each, name) for each in (*wanted, *_INSTALLED))]
+    if unknown:
+        draft.ask(
+            f"setup.py imports {and_list(unknown)}, and no requirement of the build has such a name",
+            "if the build fails without it, add the project to `build_requires` in the recipe",
+        )
+    _add_build_requires(draft, sorted(wanted.values()))
+
+
+def _add_build_requires(draft: Draft, wanted: list[str]) -> None:
     if wanted:
-        found = f"the build needs {and_list(sorted(wanted.values()))}"
-        draft.add("build_requires", sorted(wanted.values()), found, "installed before the build")
+        draft.add("build_requires", wanted, f"the build needs {and_list(wanted)}", "installed before the build")
 
 
-def _needed_by(script: SetupFacts, native: NativeFacts, stated: Metadata) -> Iterator[str]:
-    yield from script.imports
+def _programs(native: NativeFacts, script: SetupFacts, stated: Metadata) -> Iterator[str]:
+    """The projects of programs that the build calls."""
     for backend, tools in _TOOLS.items():
         if stated.backend.startswith(backend):
             yield from tools

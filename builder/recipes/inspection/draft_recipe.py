@@ -6,12 +6,13 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from builder.diagnosis.setup_script import SetupFacts, read_setup_script
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
 from builder.errors import Code, UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
 from builder.matrix.compat import and_list
@@ -22,9 +23,12 @@ from builder.recipes.inspection.build_settings import add_build_settings
 from builder.recipes.inspection.findings import Draft, Entry
 from builder.recipes.inspection.metadata import Metadata, read_metadata
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
-from builder.recipes.inspection.package_imports import PackageFacts, project_of, read_packages
+from builder.recipes.inspection.package_imports import PackageFacts, project_of, provides, read_packages
 
 _NO_VERSION = "0.0.0"
+#: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.
+_PLAIN_BUILDS = {"setuptools", "setuptools_scm", "wheel", "pip", "packaging", "versioneer"}
+_COMPILING = {UNKNOWN, "ext_modules", "cmdclass", "cffi_modules", "rust_extensions", "distclass"}
 #: The macro that torch's build defines as the name of the library; TORCH_LIBRARY_EXPAND makes a namespace of it.
 _EXTENSION_NAME = "TORCH_EXTENSION_NAME"
 
@@ -40,6 +44,9 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | Non
     _refuse_impossible(pinned, tree, stated, script, native)
     tops = {extension.name.partition(".")[0] for extension in script.extensions if "*" not in extension.name}
     packages = read_packages(tree, stated.name or pinned.default_name, tops, stated.places)
+    named = {"packages", "py_modules", UNKNOWN} & set(script.arguments)
+    if stated.by_setuptools and "ext_modules" in script.arguments and not named and not stated.finds_packages:
+        packages = PackageFacts((), (), imports_torch=False)  # setuptools then installs the compiled modules only
     states = {"name": stated.name, "version": stated.stated_version or stated.versioned_by_git}
     unknown = [key for key, value in states.items() if not value]
     name = canonicalize_name(stated.name or pinned.default_name).replace("-", "_")
@@ -96,6 +103,28 @@ def _refuse_impossible(
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
         raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
+    if not native.cmake and _compiles_nothing(tree, stated, script):
+        count = len([*native.cuda_files, *native.cpp_files, *native.foreign_cuda_files])
+        files = "the C++ or CUDA file" if count == 1 else f"the {count} C++ and CUDA files"
+        raise UsageError(
+            f"the build makes a pure Python wheel: no extension module is named, and {files} may be compiled at run"
+            " time",
+            Code.SOURCE_UNSUPPORTED,
+            where=pinned.label,
+            hints=["install the project with pip or uv: a pure Python wheel fits every torch and CUDA"],
+        )
+
+
+def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
+    """Whether it is certain that setuptools compiles nothing: nothing names a module or brings commands of its own."""
+    has_script = (tree / "setup.py").is_file()
+    if not stated.by_setuptools or stated.compiles or script.extensions or has_script > bool(script.arguments):
+        return False
+    others = {*script.imports, *script.optional_imports}
+    for text in stated.build_requires:
+        with suppress(InvalidRequirement):
+            others.add(canonicalize_name(Requirement(text).name).replace("-", "_"))
+    return others <= _PLAIN_BUILDS and _COMPILING.isdisjoint(script.arguments)
 
 
 def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
@@ -164,7 +193,7 @@ def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts, packages: Pa
         used = [*(["torch's C++ API"] if torch else []), *([f"Python's C API ({python[0]})"] if python else [])]
         found = f"the sources use {and_list(used)}" if used else "the sources include no header of torch or Python"
         draft.add("abi", str(abi), found, "one wheel for each torch series, CUDA and Python")
-        if not torch and "torch" not in script.imports and not packages.imports_torch:
+        if not torch and "torch" not in (*script.imports, *script.optional_imports) and not packages.imports_torch:
             draft.ask("neither the build nor the package uses torch", "is this an extension of PyTorch?")
     if native.namespaces:
         names = native.namespaces - {_EXTENSION_NAME}
@@ -245,13 +274,15 @@ def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) ->
             draft.note(
                 f"the source requires {requirement}", "buildfarm replaces this requirement with the torch of each build"
             )
-    missing = {name: project_of(name) for name in packages.imported}
-    missing = {
-        name: text for name, text in missing.items() if canonicalize_name(Requirement(text).name) not in declared
-    }
-    if missing:
-        found = f"the package imports {and_list(missing)}, which its metadata does not require"
-        draft.add("requires", sorted(missing.values()), found, "added to the metadata of the wheel")
+    missing = [name for name in packages.imported if not any(provides(project, name) for project in declared)]
+    if known := {name: project for name in missing if (project := project_of(name))}:
+        found = f"the package imports {and_list(known)}, which its metadata does not require"
+        draft.add("requires", sorted(known.values()), found, "added to the metadata of the wheel")
+    if unknown := [name for name in missing if name not in known]:
+        draft.ask(
+            f"the package imports {and_list(unknown)}, and no requirement of its metadata has such a name",
+            "if the import fails in a new environment, add the project to `requires` in the recipe",
+        )
 
 
 def _expanded(tree: Path, source: str) -> list[str]:

@@ -44,6 +44,9 @@ class Metadata:
         versioned_by_git: whether setuptools_scm or a similar tool takes the version from git.
         repository: URL of the repository.
         has_table: whether pyproject.toml has the table `[project]`.
+        finds_packages: whether setuptools installs packages that setup.py does not name.
+        compiles: whether pyproject.toml names extension modules.
+        by_setuptools: whether setuptools is the build backend.
         places: where its Python packages are.
 
     """
@@ -60,6 +63,9 @@ class Metadata:
     versioned_by_git: bool = False
     repository: str = ""
     has_table: bool = False
+    finds_packages: bool = False
+    compiles: bool = False
+    by_setuptools: bool = True
     places: PackagePlaces = PackagePlaces()
 
 
@@ -92,6 +98,11 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
         versioned_by_git=dynamic or "use_scm_version" in keywords,
         repository=_repository(info, project, keywords),
         has_table="project" in pyproject,
+        finds_packages="project" in pyproject
+        or bool(_table(pyproject, "tool", "setuptools"))
+        or any(config.has_option("options", name) for name in ("packages", "py_modules")),
+        by_setuptools=_first(build.get("build-backend"), "setuptools.build_meta").startswith("setuptools."),
+        compiles="ext-modules" in _table(pyproject, "tool", "setuptools"),
         places=_places(pyproject.get("tool", {}), config, keywords),
     )
 

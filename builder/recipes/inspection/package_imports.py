@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from builder.diagnosis.known_errors import knowledge
 from builder.recipes.inspection.metadata import PackagePlaces
 
 _NOT_INSTALLED = {"test", "tests", "docs", "doc", "examples", "example", "benchmark", "benchmarks", "scripts", "tools",
                   "build", "dist", "third_party", "conda", "samples", "cmake"}  # fmt: skip
-#: Modules whose project has a different name (PyPI).
-_PROJECTS = {
-    "cv2": "opencv-python-headless", "PIL": "pillow", "sklearn": "scikit-learn", "skimage": "scikit-image",
-    "yaml": "pyyaml", "attr": "attrs", "pkg_resources": "setuptools<82", "google": "protobuf",
-    "_distutils_hack": "setuptools", "dateutil": "python-dateutil", "pytorch_lightning": "pytorch-lightning",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -59,8 +56,17 @@ def read_packages(tree: Path, project: str, extensions: set[str], places: Packag
 
 
 def project_of(module: str) -> str:
-    """The project that most likely installs a module."""
-    return _PROJECTS.get(module, module)
+    """The requirement that is known to install a module, or "": a project of its name may be somebody else's."""
+    return knowledge().modules.get(module, "")
+
+
+def provides(project: str, module: str) -> bool:
+    """Whether a project seems to install a module, by its name: `stanford-stk` and `pystk` the module `stk`."""
+    known = project_of(module)
+    if known and canonicalize_name(Requirement(known).name) == canonicalize_name(project):
+        return True
+    name = re.escape(canonicalize_name(module))
+    return re.search(rf"(?:^|-)(?:py|python-)?{name}(?:-|$)", canonicalize_name(project)) is not None
 
 
 def _homes(bases: Sequence[Path]) -> Iterator[tuple[str, Path]]:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import http.client
 import os
+import re
 import tempfile
 import time
 import tomllib
@@ -84,18 +85,23 @@ def _location(entry: dict[str, Any], empty: str) -> Location:
 def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolError:
     detail = cause_of(output) or (output.strip().splitlines() or ["uv printed no reason"])[-1]
     if has_no_solution(output) and "network was disabled" not in output:
-        only_source = kind == "wheel" and "has no usable wheels" in detail
-        if only_source:
+        requirement, hint = where.replace(" ", "=="), "correct the project or the version"
+        if kind == "wheel" and "has no usable wheels" in detail:
             detail = "it has none for this Python and platform"
-        build = f"if the index has its source, `buildfarm build {where.replace(' ', '==')}` builds a wheel"
+            hint = f"if the index has its source, `buildfarm build {requirement}` builds a wheel"
+        elif "no source distribution" in detail:
+            detail = "it has only wheels of this project"
+            exact = requirement if "==" in requirement else f"{requirement}==VERSION"
+            hint = f"`buildfarm verify {exact}` judges a wheel, and `buildfarm adopt` runs its ops"
+        elif "was not found in the package registry" in detail:
+            detail = "it has no project of this name"
+        elif re.search(r"there (?:is|are) no versions? of", detail):
+            detail = "it has no such version"
         return UsageError(
             f"the index has no such {kind}: {detail}",
             Code.PACKAGE_NOT_FOUND,
             where=where,
-            hints=(
-                build if only_source else "correct the project or the version",
-                f"the index is {index_setting()}",
-            ),
+            hints=(hint, f"the index is {index_setting()}"),
         )
     return _unreachable(kind, where, detail)
 

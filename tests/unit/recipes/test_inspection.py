@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from pathlib import Path
 
@@ -23,6 +24,8 @@ from torch.utils.cpp_extension import BuildExtension, CUDAExtension
 setup(name="small-ops", version="1.2.0", packages=find_packages(), cmdclass={"build_ext": BuildExtension},
       ext_modules=[CUDAExtension(name="small_ops._C", sources=["csrc/bind.cpp", "csrc/ops.cu"]%s)]%s)
 """
+
+BACKEND = '[build-system]\nbuild-backend = "hatchling.build"\n'
 
 
 @pytest.fixture
@@ -209,11 +212,11 @@ def test_an_extension_without_sources_only_marks_the_platform(tree: Path) -> Non
     [
         ("pyproject.toml", '[tool.setuptools.packages.find]\nwhere = ["code"]\n'),
         ("pyproject.toml", '[tool.setuptools.package-dir]\n"" = "code"\n'),
-        ("pyproject.toml", '[tool.hatch.build.targets.wheel]\npackages = ["code/shared_ops"]\n'),
-        ("pyproject.toml", '[tool.scikit-build]\nwheel.packages = ["code/shared_ops"]\n'),
-        ("pyproject.toml", '[tool.poetry]\npackages = [{ include = "shared_ops", from = "code" }]\n'),
-        ("setup.cfg", "[options]\npackage_dir =\n    = code\n"),
-        ("setup.cfg", "[options.packages.find]\nwhere = code\n"),
+        ("pyproject.toml", BACKEND + '[tool.hatch.build.targets.wheel]\npackages = ["code/shared_ops"]\n'),
+        ("pyproject.toml", BACKEND + '[tool.scikit-build]\nwheel.packages = ["code/shared_ops"]\n'),
+        ("pyproject.toml", BACKEND + '[tool.poetry]\npackages = [{ include = "shared_ops", from = "code" }]\n'),
+        ("setup.cfg", "[options]\npackages = find:\npackage_dir =\n    = code\n"),
+        ("setup.cfg", "[options]\npackages = find:\n[options.packages.find]\nwhere = code\n"),
     ],
 )
 def test_the_source_names_the_folder_of_its_packages(tree: Path, file: str, text: str) -> None:
@@ -326,17 +329,19 @@ def test_a_library_that_no_header_ties_to_torch(tree: Path, imports: str) -> Non
     (tree / "setup.py").unlink()
     (tree / "csrc/bind.cpp").write_text('extern "C" void f() {}\n')
     (tree / "small_ops/__init__.py").write_text(f"import {imports}\n")
-    (tree / "pyproject.toml").write_text('[project]\nname = "small-ops"\nversion = "0.3"\n')
+    (tree / "pyproject.toml").write_text('[project]\nname = "small-ops"\nversion = "0.3"\n' + BACKEND)
     draft = inspect(tree)
     assert keys(draft)["abi"] == "cpython"
     assert ("is this an extension of PyTorch?" in found(draft)) is (imports == "ctypes")
 
 
 def test_version_from_the_package_or_from_git(tree: Path) -> None:
-    (tree / "setup.py").write_text('setup(name="small-ops", version=read())\n')
+    (tree / "setup.py").write_text('setup(name="small-ops", version=read(), ext_modules=found())\n')
     (tree / "small_ops" / "__init__.py").write_text('__version__ = "0.7.1+local"\n')
     assert inspect(tree).version == "0.7.1"
-    (tree / "setup.py").write_text('setup(name="small-ops", use_scm_version=True, setup_requires=["setuptools_scm"])\n')
+    (tree / "setup.py").write_text(
+        'setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n'
+    )
     draft = inspect(tree)
     assert keys(draft)["env"] == {"SETUPTOOLS_SCM_PRETEND_VERSION": "0.0.0"}
     assert "set `version`" in draft.questions[0]
@@ -366,6 +371,98 @@ def test_a_repository_pins_its_commit(tree: Path) -> None:
     source = GitSource("https://host/name", "0" * 40, "python")
     draft = inspect_source(PinnedSource(source, "https://host/name@v1", "git repository", "name"), tree)
     assert keys(draft)["source"] == {"git": "https://host/name", "revision": "0" * 40, "subdirectory": "python"}
+
+
+#: Ends of a setup.py that compiles nothing.
+PLAIN = 'setup(name="small-ops", version="1.0", packages=["small_ops"], package_data={"": ["*.cu"]})\n'
+
+
+@pytest.mark.parametrize(
+    ("script", "pyproject", "pure"),
+    [
+        ("", '[project]\nname = "small-ops"\nversion = "1.0"\n', True),  # rwkv 0.8.32
+        ("from setuptools import setup\n" + PLAIN, "", True),
+        ("from setuptools import setup\nimport build_all\n" + PLAIN, "", False),
+        ("from skbuild import setup\n" + PLAIN, "", False),
+        ("from setuptools import setup\nsetup(name='small-ops', version='1.0', **more)\n", "", False),
+        ("from setuptools import setup\nsetup(name='small-ops', version='1.0', cmdclass=commands)\n", "", False),
+        ("import tools\ntools.set_up()\n", "", False),
+        ("", '[project]\nname = "small-ops"\n[tool.setuptools]\next-modules = [{name = "m"}]\n', False),
+        ("", '[project]\nname = "small-ops"\n[build-system]\nrequires = ["setuptools", "setuptools-rust"]\n', False),
+        ("", '[project]\nname = "small-ops"\n' + BACKEND, False),
+    ],
+)
+def test_a_source_of_a_pure_python_wheel_is_refused(tree: Path, script: str, pyproject: str, pure: bool) -> None:
+    (tree / "setup.py").unlink()
+    for name, text in (("setup.py", script), ("pyproject.toml", pyproject)):
+        if text:
+            (tree / name).write_text(text)
+    refused = pytest.raises(UsageError, match="the build makes a pure Python wheel")
+    with refused if pure else contextlib.nullcontext():
+        inspect(tree)
+
+
+@pytest.mark.parametrize(
+    ("lines", "needed", "asked"),
+    [
+        ("import einops, own_tool", ["einops"], "own_tool"),
+        ("def build():\n    import einops\n", ["einops"], ""),
+        ("if use_npu():\n    import own_tool", None, ""),
+        ("try:\n    import einops\nexcept ImportError:\n    einops = None", None, ""),
+        ("try:\n    import einops\nexcept ImportError:\n    raise RuntimeError('pip install einops')", ["einops"], ""),
+        ("try:\n    import einops\nexcept ImportError:\n    sys.exit('pip install einops')", ["einops"], ""),
+        ("with contextlib.suppress(ImportError):\n    import einops", None, ""),
+        ("if __name__ == '__main__':\n    import einops", ["einops"], ""),
+        ("import helper", ["einops"], ""),
+        ("try:\n    import helper\nexcept ImportError:\n    pass", None, ""),
+    ],
+)
+def test_modules_that_a_build_can_do_without(tree: Path, lines: str, needed: object, asked: str) -> None:
+    """deepspeed 0.19.8, mmcv 2.2.0: a project that has the name of an optional module may be somebody else's."""
+    (tree / "helper.py").write_text("import einops\n")
+    (tree / "setup.py").write_text(SETUP % (lines, "", ""))
+    draft = inspect(tree)
+    assert keys(draft).get("build_requires") == needed
+    assert [each.found for each in draft.findings if "no requirement of the build" in each.found] == (
+        [f"setup.py imports {asked}, and no requirement of the build has such a name"] if asked else []
+    )
+
+
+@pytest.mark.parametrize(
+    ("module", "project", "required", "asked"),
+    [
+        ("stk", "stanford-stk", None, False),  # megablocks 0.10.0
+        ("hydra", "hydra-core<1.1", None, False),  # fairseq 0.12.2
+        ("pcre", "PyPcre", None, False),  # gptqmodel 7.7.0
+        ("cudnn", "nvidia-cudnn-frontend", None, False),
+        ("pynvml", "nvidia_ml_py", None, False),
+        ("hydra", "six", ["hydra-core"], False),
+        ("torch_scatter", "torch-scatter-extra-things", None, False),
+        ("stk", "stkx", None, True),
+        ("own_ops", "own", None, True),
+    ],
+)
+def test_a_requirement_is_never_guessed_from_the_name_of_a_module(
+    tree: Path, module: str, project: str, required: object, asked: bool
+) -> None:
+    (tree / "small_ops" / "__init__.py").write_text(f"import torch, {module}\n")
+    (tree / "setup.py").write_text(SETUP % ("", "", f", install_requires=['{project}']"))
+    draft = inspect(tree)
+    assert keys(draft).get("requires") == required
+    assert (f"the package imports {module}, and no requirement" in found(draft)) is asked
+
+
+def test_without_a_list_of_packages_only_the_compiled_modules_are_installed(tree: Path) -> None:
+    """transformer-engine-torch 2.20.2: setuptools finds no packages if setup.py passes `ext_modules` alone."""
+    (tree / "setup.py").write_text(
+        "def my_extension(sources, headers): ...\n"
+        'setup(name="ops", version="1.0", ext_modules=[my_extension("csrc", "h"), CppExtension("ops_torch", "a")])'
+    )
+    draft = inspect(tree)
+    assert keys(draft)["imports"] == ["ops_torch"]
+    assert "setup.py compiles ops_torch " in found(draft)
+    (tree / "pyproject.toml").write_text("[tool.setuptools]\nzip-safe = false\n")
+    assert keys(inspect(tree))["imports"] == ["small_ops"]
 
 
 def test_modules_that_a_package_imports_without_its_name(tree: Path) -> None:

@@ -522,8 +522,8 @@ def test_a_forged_file_under_a_true_listing_is_refused(index: Index, target: Pat
 @pytest.mark.parametrize(
     ("source", "says"),
     [
-        pytest.param(replace(SDIST, version="2.0"), "no version of my-ext==2.0", id="no such version"),
-        pytest.param(replace(SDIST, project="absent"), "absent was not found", id="no such project"),
+        pytest.param(replace(SDIST, version="2.0"), "it has no such version", id="no such version"),
+        pytest.param(replace(SDIST, project="absent"), "it has no project of this name", id="no such project"),
         pytest.param(
             replace(SDIST, version="1.0\n--index-url x"), "not a project name with a version", id="no version at all"
         ),
