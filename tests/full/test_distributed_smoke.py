@@ -77,6 +77,15 @@ def test_wheels_are_tested_on_workers(tmp_path: Path, monkeypatch: pytest.Monkey
         assert done.code == 0, done.all
         assert re.search(rf"{re.escape(foreign.name)} in {CELL}: \d+ passed, ", done.out)
         assert ") on plain" in done.err or ") on with-gpu" in done.err
+        versions = ("--torch", "2.11", "--cuda", "13.0", "--python", str(PYTHON))
+        store = ("--store", farm.store("client"), "--json")
+        argv = (BUILDFARM, "smoke", foreign, *versions, "--scheduler", farm.address, *store)
+        done = run_program(*argv, cwd=foreign.parent)  # without matrix.yaml
+        assert done.code == 0, done.all
+        assert f"there is no matrix.yaml; the cell is torch 2.11.0, CUDA 13.0, Python {PYTHON}" in done.err
+        [result] = json.loads(done.out)
+        assert "passed" in {proof["verdict"] for proof in result["proofs"] if proof["check"] == "import"}
+
         page = farm.folder / "report.html"
         assert run(farm, "report", "--out", page).code == 0
         assert "What each worker did" in page.read_text()
