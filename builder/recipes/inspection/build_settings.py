@@ -18,6 +18,8 @@ from builder.recipes.inspection.package_imports import project_of, provides
 
 #: Variables that switch the CUDA part on, and those that turn something off.
 _CUDA_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|USE|ENABLE)_(?:\w+_)?(?:CUDA|GPU)(?:_EXT\w*|_BUILD)?")
+#: Variables without which some sources compile nothing: BUILD_EXT of colossalai.
+_COMPILE_ON = re.compile(r"(?:\w+_)?(?:FORCE|WITH|BUILD|COMPILE|ENABLE)_(?:EXT(?:ENSIONS?)?|OPS|KERNELS)")
 _OFF = re.compile(r"(?:^|_)(?:NO|SKIP|DISABLE|ONLY|WITHOUT)(?:_|$)")
 _FORCE_BUILD = re.compile(r"\w*(?:FORCE_(?:BUILD|COMPILE|SOURCE)|(?:BUILD|INSTALL)_FROM_SOURCE|NO_PREBUILT)\w*")
 #: Options of setup.py that switch the CUDA part on.
@@ -65,6 +67,10 @@ def _add_cuda(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
 def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
     env: dict[str, str] = {}
     reasons = []
+    for name in script.variables:
+        if _COMPILE_ON.fullmatch(name) and not _OFF.search(name):
+            env[name] = script.variables[name] or "1"
+            reasons.append(f"{name} switches the compile on")
     switches = [name for name in script.variables if _CUDA_ON.fullmatch(name) and not _OFF.search(name)]
     for name in switches:
         if name not in _SET and not name.endswith("FORCE_CXX11_ABI"):

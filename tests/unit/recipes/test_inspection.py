@@ -77,6 +77,8 @@ def test_a_plain_pybind_extension(tree: Path) -> None:
         ('cuda = os.getenv("OPS_FORCE_CUDA", "0") == "1"', "env", {"OPS_FORCE_CUDA": "1"}),
         ('cuda = os.environ.get("BUILD_CUDA_EXT") == "TRUE"', "env", {"BUILD_CUDA_EXT": "TRUE"}),
         ('cuda = os.environ["WITH_CUDA"]', "env", {"WITH_CUDA": "1"}),
+        ('build = int(os.environ.get("BUILD_EXT", "0")) == 1', "env", {"BUILD_EXT": "1"}),  # colossalai 0.5.0
+        ('skip = os.getenv("MMCV_WITH_OPS", "1") == "0"', "env", {"MMCV_WITH_OPS": "1"}),
         (
             'import urllib.request\nbuild = os.getenv("OPS_FORCE_BUILD") == "TRUE"',
             "env",
