@@ -16,8 +16,8 @@ from builder.commands.folders import open_store
 from builder.gate.system.sizes import size_text
 from builder.log import print_line
 from builder.publish.terminal import fits, to_text
-from builder.storage.items import Item, Pruned, folder_sizes
-from builder.storage.items import prune as prune_store
+from builder.storage.prune import Item, Pruned, folder_sizes
+from builder.storage.prune import prune as prune_store
 from builder.storage.runs import Run, runs
 from builder.store import Store
 

@@ -16,8 +16,8 @@ from threading import Event
 import httpx2
 
 from builder.commands.index.publish import publish_wheels
-from builder.publish.index.bar import Level
 from builder.publish.index.integrity import check_index
+from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens

@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from builder.commands.index.publish import publish_wheels
-from builder.publish.index.bar import Level
 from builder.publish.index.integrity import check_index
+from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel, proofs_beside
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository

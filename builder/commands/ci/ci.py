@@ -16,7 +16,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
 from builder.publish.ci.shards import Scope, shards_json
 from builder.publish.ci.workflows import MARK, WorkflowOptions, workflows
-from builder.publish.index.bar import levels_of
+from builder.publish.index.levels import levels_of
 from builder.store import write_atomic
 
 EXAMPLES = examples(

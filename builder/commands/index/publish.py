@@ -24,9 +24,9 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof
-from builder.publish.index.bar import Level, levels_of, shortfalls
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_of_cells, install_commands, install_lines
+from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
 from builder.publish.index.objects import folder_of, open_objects, url_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, paths_of

@@ -25,9 +25,9 @@ from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.verify.gpus import gpu_named
-from builder.publish.index.bar import Level
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import install_commands
+from builder.publish.index.levels import Level
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ALL
 from builder.resources import own_gpus

@@ -17,7 +17,7 @@ from builder.commands.folders import open_store
 from builder.errors import Code, MissingToolError, UsageError
 from builder.log import print_line, print_warning
 from builder.matrix.models.fields import parse_size
-from builder.publish.index.bar import levels_of
+from builder.publish.index.levels import levels_of
 
 EXAMPLES = examples(
     "buildfarm serve index",

@@ -17,7 +17,7 @@ from builder.proofs.cells.acceptance import judge
 from builder.proofs.foreign.claimed_cells import uses_torch
 from builder.proofs.inventory.inventory import Shelf, shelf_of
 from builder.proofs.verify.judge import Judge
-from builder.publish.index.bar import OF_VERIFY
+from builder.publish.index.levels import OF_VERIFY
 from builder.store import Store
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheelfile.record_file import record_fault

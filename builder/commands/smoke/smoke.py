@@ -45,8 +45,8 @@ from builder.commands.distributed.options import (
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
 from builder.commands.smoke.cells import cell_environments
-from builder.commands.smoke.kept import Kept, outcome_of
 from builder.commands.smoke.smoke_here import smoke_here
+from builder.commands.smoke.smoke_results import Results, outcome_of
 from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
@@ -230,16 +230,16 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress, recorder = finder.find(wheels, options.dist), Progress(), Recorder(store.owner(""))
     _warn_of_clashes(targets)
-    kept = Kept(store, recorder, targets)
+    results = Results(store, recorder, targets)
     with recorder.recording(), progress.shown():
         if remote:
             settings = Settings(matrix, str(options.executor), pull=pull, python_downloads=downloads)
-            yield from _on_workers(remote, settings, store, targets, kept, progress)
+            yield from _on_workers(remote, settings, store, targets, results, progress)
         elif cells is not None:
             for one, cell in ((target, cell) for target in targets for cell in target.cells):
-                yield _smoke_cell(one, cell, store, cells, kept, progress)
+                yield _smoke_cell(one, cell, store, cells, results, progress)
     timeline = recorder.timeline(progress.stages())
-    report = smoke_report_json(kept.results, kept.known)
+    report = smoke_report_json(results.all, results.known)
     run = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
     if options.summary:
         append_summary(options.summary, run)
@@ -264,7 +264,7 @@ def _project(target: SmokeTarget) -> str:
 
 
 def _smoke_cell(
-    target: SmokeTarget, cell: Cell, store: Store, cells: CellEnvironments, kept: Kept, progress: Progress
+    target: SmokeTarget, cell: Cell, store: Store, cells: CellEnvironments, results: Results, progress: Progress
 ) -> SmokeResult:
     """Test one wheel in one cell, and save its proofs."""
     name, log = f"{target.wheel.name} in {cell}", store.log(f"smoke-{target.wheel.name}-{cell}")
@@ -275,9 +275,9 @@ def _smoke_cell(
 
     runner = CellRunner(store, cells, log, stage, linkage=False)
     run = runner.run(cell, target.wheel, target.sha256, target.recipe)
-    result = kept.add(target, cell, run.proofs, run.answer)
+    result = results.add(target, cell, run.proofs, run.answer)
     progress.finish(name, outcome_of(result))
-    kept.warn_of_unused_accepts(target, result)
+    results.warn_of_unused_accepts(target, result)
     return result
 
 
@@ -286,7 +286,7 @@ def _on_workers(
     settings: Settings,
     store: Store,
     targets: Sequence[SmokeTarget],
-    kept: Kept,
+    results: Results,
     progress: Progress,
 ) -> list[SmokeResult]:
     """Test every wheel in its cells on workers; the results have the order of `targets`."""
@@ -295,15 +295,15 @@ def _on_workers(
     made: dict[tuple[int, Cell], SmokeResult] = {}
 
     def keep(target: SmokeTarget, cell: Cell, proofs: Sequence[Proof], answer: Answer | None) -> str:
-        made[id(target), cell] = result = kept.add(target, cell, proofs, answer)
+        made[id(target), cell] = result = results.add(target, cell, proofs, answer)
         return outcome_of(result)
 
     RemoteSmoke(store, settings, remote, progress, keep).run(targets)
-    kept.results = [made[id(target), cell] for target in targets for cell in target.cells]
+    results.all = [made[id(target), cell] for target in targets for cell in target.cells]
     for target in targets:
         for cell in target.cells:
-            kept.warn_of_unused_accepts(target, made[id(target), cell])
-    return kept.results
+            results.warn_of_unused_accepts(target, made[id(target), cell])
+    return results.all
 
 
 def pack_gate(matrix: Path, select: Selection, target: Path) -> Path:

@@ -14,8 +14,8 @@ from builder.check import Check
 from builder.errors import Code, UsageError
 from builder.proof import Proof, proofs_of
 from builder.publish.gpu_models import proven_on
-from builder.publish.index.bar import levels
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.levels import levels
 from builder.publish.index.repository import NewWheel, file_path
 from builder.publish.index.wheel_entry import iso_time, read_entry
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Cell, Python
-from builder.publish.index.bar import Level
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.levels import Level
 from builder.publish.people.project_plan import ProjectPlan
 
 #: From the page of a project to the root of the index.

@@ -12,8 +12,8 @@ from typing import Any
 from packaging.version import Version
 
 from builder.matrix.axes import Cell
-from builder.publish.index.bar import Level
 from builder.publish.index.entry import Entry
+from builder.publish.index.levels import Level
 from builder.publish.people.coverage import MISSING, cell_fields
 from builder.publish.people.project_plan import ProjectPlan
 from builder.untrusted.json_data import JsonError, parse_json, text

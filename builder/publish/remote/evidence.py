@@ -10,8 +10,8 @@ from builder.errors import Code, UsageError
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.proofs.foreign.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
-from builder.publish.index.bar import levels
 from builder.publish.index.entry import Entry
+from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.index.objects import Objects
 from builder.publish.provenance import statement_path

@@ -15,7 +15,7 @@ from builder.matrix.axes import Cell
 from builder.progress.display import clock
 from builder.proof import Proof, Verdict
 from builder.publish.gpu_models import proven_on
-from builder.publish.index.bar import levels
+from builder.publish.index.levels import levels
 from builder.publish.people.coverage import Field, Grid, grid_of
 from builder.publish.proof_lines import counts
 from builder.publish.runs.excerpt import Excerpt, read_excerpt

@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from builder.publish.index.bar import Level
+from builder.publish.index.levels import Level
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.remote.fields import UPLOAD_PATH
 from builder.publish.server.access_log import AccessLog, Metrics

@@ -26,8 +26,8 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from builder.errors import UsageError
 from builder.proof import Proof
-from builder.publish.index.bar import Level, shortfalls
 from builder.publish.index.entry import Entry
+from builder.publish.index.levels import Level, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ConflictError, Repository

@@ -40,7 +40,7 @@ from builder.matrix.config import Selection
 from builder.matrix.load import load_recipe, read_plan
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Verdict
-from builder.publish.index.bar import Level
+from builder.publish.index.levels import Level
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.runs.view import report_of

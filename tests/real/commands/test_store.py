@@ -18,7 +18,7 @@ from builder.commands.building.build import dry_run, run_build
 from builder.errors import Exit
 from builder.matrix.models.fields import parse_size
 from builder.publish.plan_text import dry_run_json, dry_run_text
-from builder.storage.items import Pruned, prune
+from builder.storage.prune import Pruned, prune
 from builder.storage.runs import runs
 from builder.store import Store
 from tests.conftest import wait_until
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("headers")
 PRUNE = """
 import sys
 from pathlib import Path
-from builder.storage.items import prune
+from builder.storage.prune import prune
 from builder.store import Store
 while True:
     done = prune(Store(Path(sys.argv[1])), 0)

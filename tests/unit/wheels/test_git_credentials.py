@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import shlex
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -67,7 +68,8 @@ def test_git_gets_the_password_and_keeps_it_nowhere(
     wrapper = tmp_path / "bin/git"
     wrapper.parent.mkdir()
     wrapper.write_text(
-        f'#!/bin/sh\nprintf "%s\\n" "$@" >> {tmp_path}/arguments\nPATH={os.environ["PATH"]} exec git "$@"\n'
+        f'#!/bin/sh\nprintf "%s\\n" "$@" >> {tmp_path}/arguments\n'
+        f'PATH={shlex.quote(os.environ["PATH"])} exec git "$@"\n'
     )
     wrapper.chmod(0o755)
     monkeypatch.setenv("PATH", f"{wrapper.parent}:{os.environ['PATH']}")

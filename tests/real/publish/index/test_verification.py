@@ -16,7 +16,7 @@ from builder.hashing import sha256_of
 from builder.matrix.config import AcceptRule
 from builder.proof import Proof, Verdict
 from builder.proofs.inventory.inventory import Shelf
-from builder.publish.index.bar import OF_VERIFY, Level
+from builder.publish.index.levels import OF_VERIFY, Level
 from builder.publish.index.new_wheel import proofs_beside, proofs_path
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository

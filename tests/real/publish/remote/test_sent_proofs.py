@@ -16,9 +16,9 @@ from builder.check import Check
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict, proofs_of
-from builder.publish.index.bar import Level
 from builder.publish.index.entry import Entry
 from builder.publish.index.integrity import check_index
+from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel, proofs_json, proofs_path
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from builder.publish.index.bar import Level
+from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository

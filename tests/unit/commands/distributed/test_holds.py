@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.distributed.worker.service import SECONDS_TO_COPY, Holds
-from builder.storage.items import prune
+from builder.storage.prune import prune
 from builder.store import RUN, Store
 
 WHEEL = f"received/{'a' * 64}"

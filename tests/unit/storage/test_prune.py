@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.store import usage
-from builder.storage.items import disk_size, folder_sizes, prune
+from builder.storage.prune import disk_size, folder_sizes, prune
 from builder.store import RUN, Store
 from tests.unit.wheels import make_record
 

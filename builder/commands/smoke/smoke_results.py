@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
 
 
-class Kept:
+class Results:
     """The results of one run; their proofs go into the store, and into the file beside a wheel that `build` wrote."""
 
     def __init__(self, store: Store, recorder: Recorder, targets: Sequence[SmokeTarget]) -> None:
@@ -38,7 +38,7 @@ class Kept:
         self._files: dict[str, tuple[Proof, ...]] = {}
         #: the proofs of each wheel from this run and from earlier ones, by its file name
         self.known: dict[str, list[Proof]] = {}
-        self.results: list[SmokeResult] = []
+        self.all: list[SmokeResult] = []
 
     def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
         """Judge and save the proofs of a wheel in a cell."""
@@ -47,7 +47,7 @@ class Kept:
         self._store.save_proofs(proofs)
         result = SmokeResult(target.wheel.name, cell, proofs, answer, self._about_file(target))
         self._recorder.name_cells(result.subject, proofs)
-        self.results.append(result)
+        self.all.append(result)
         beside = self._beside[target.wheel]
         known = self.known[result.subject] = merged(
             beside or self._store.proofs(target.sha256), result.file_proofs, proofs
