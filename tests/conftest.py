@@ -243,9 +243,12 @@ _made: list[Path] = []
 def pytest_configure(config: pytest.Config) -> None:
     """The run's own store, which its workers inherit: not below the tree, whose path may hold a space.
 
-    Tests take the Pythons of the machine; those of downloads bring a mirror of their own.
+    Tests take the Pythons of the machine; those of downloads bring a mirror of their own. nox names its environment in
+    UV_PYTHON, which uv prefers to the environment that a test activates.
     """
     os.environ.setdefault("UV_PYTHON_DOWNLOADS", "never")
+    for name in ("UV_PYTHON", "UV_PROJECT_ENVIRONMENT"):
+        os.environ.pop(name, None)
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(EngineLock())
         if IN_CI:
