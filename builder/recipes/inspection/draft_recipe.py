@@ -118,7 +118,7 @@ def _refuse_impossible(
 def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
     """Whether it is certain that setuptools compiles nothing: nothing names a module or brings commands of its own."""
     has_script = (tree / "setup.py").is_file()
-    if not stated.by_setuptools or stated.compiles or script.extensions or has_script > bool(script.arguments):
+    if not stated.by_setuptools or stated.compiles or script.extensions or (has_script and not script.arguments):
         return False
     others = {*script.imports, *script.optional_imports}
     for text in stated.build_requires:
