@@ -184,8 +184,8 @@ class WheelFile(WheelContents):
     def _checked(self, infos: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
         """The archive's files without its folders.
 
-        Refuses paths that would be unpacked outside of the target folder, two files of one path, and files that unpack
-        to more than `builder.wheelfile.limits` allows.
+        Refuses paths that would be unpacked outside of the target folder, two files of one path, compression methods
+        that installers refuse, and files that unpack to more than `builder.wheelfile.limits` allows.
         """
         files = [info for info in infos if not info.is_dir()]
         names = [info.filename for info in files]
@@ -203,6 +203,8 @@ class WheelFile(WheelContents):
         for info in files:
             if info.compress_size > stored:  # zipfile would ask for this much memory
                 raise self._damaged(f"{info.filename} is larger than the wheel that contains it")
+            if fault := limits.method_fault(info):
+                raise self._damaged(f"{info.filename} {fault}")
             self._check_size(info)
         if len(files) > limits.MAX_MEMBERS or sum(info.file_size for info in files) > limits.MAX_WHEEL_BYTES:
             raise self._damaged(

@@ -25,6 +25,8 @@ MAX_FILE_LIST = 16 * 2**20
 MAX_TAR_HEADERS = 16 * 2**20
 #: Bytes of a path in an archive, and of one component of it (Linux allows 255).
 MAX_PATH, MAX_NAME = 1024, 255
+#: Bytes of memory in which a .tar.xz is unpacked. `xz -9` needs 65 MiB.
+MAX_XZ_MEMORY = 256 * 2**20
 #: Hard links to one file of an archive. Linux allows 65,000 on ext4.
 MAX_HARD_LINKS = 1000
 #: Symbolic links that the target of one link may pass; Linux allows 40.
@@ -70,6 +72,20 @@ def path_fault(name: str) -> str:
     if len(encoded) > MAX_PATH or any(len(part) > MAX_NAME for part in encoded.split(b"/")):
         return f"has a path of more than {MAX_PATH} bytes, or a name of more than {MAX_NAME} bytes"
     return ""
+
+
+def method_fault(info: zipfile.ZipInfo) -> str:
+    """Why a file of a zip archive cannot be unpacked, as the end of a sentence; empty for a usable method.
+
+    The package index takes no other methods (pypi/warehouse#1440), and uv warns of them (astral-sh/uv#17885). An LZMA
+    header asks for up to 4 GiB of memory, and zipfile has no limit for it.
+    """
+    if info.compress_type in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        return ""
+    method = zipfile.compressor_names.get(info.compress_type, "unknown")  # type: ignore[attr-defined]  # has no stub
+    return (
+        f"has the compression method {info.compress_type} ({method}); only stored and deflated files can be installed"
+    )
 
 
 def is_bomb(size: int, compressed: int) -> bool:

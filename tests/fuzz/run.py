@@ -70,9 +70,9 @@ def fuzz(name: str, seed: int, count: int, *, seconds: float = float("inf")) -> 
 
 
 def run_one(name: str, key: str) -> None:
-    """Run one input again, with its traceback."""
+    """Run one input again under the same limits, with its traceback."""
     target = TARGETS_BY_NAME[name]
-    with _prepared(target) as (shared, folder), _in_folder(folder / "one") as one:
+    with _prepared(target) as (shared, folder), _memory_limit(), _in_folder(folder / "one") as one, _time_limit():
         target.run(shared, random.Random(key), one)
 
 

@@ -141,7 +141,8 @@ class Shelf:
         target.parent.mkdir(parents=True, exist_ok=True)
         with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
             for release in releases:
-                archive.writestr(zipfile.ZipInfo(self._files[release].name), self._files[release].read_bytes())
+                info = zipfile.ZipInfo(self._files[release].name)  # without a date, so that the archive is reproducible
+                archive.writestr(info, self._files[release].read_bytes(), zipfile.ZIP_DEFLATED)
 
     def take(self, source: Path) -> list[Release]:
         """Add every inventory of an archive that `export` wrote. Raises UsageError for anything else."""
@@ -163,6 +164,8 @@ class Shelf:
             ) from None
 
     def _taken(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, source: Path) -> Release:
+        if fault := limits.method_fault(info):
+            raise UsageError(f"{info.filename} {fault}", Code.INVENTORY_DAMAGED, where=str(source))
         with archive.open(info) as stream:
             data = stream.read(MAX_BYTES + 1)
         wanted = _NAME.fullmatch(info.filename)

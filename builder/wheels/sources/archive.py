@@ -9,10 +9,11 @@ import lzma
 import shutil
 import stat
 import tarfile
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, BinaryIO, cast
@@ -22,6 +23,8 @@ from builder.wheelfile import limits
 from builder.wheelfile.archive import DAMAGE
 
 _Parts = tuple[str, ...]
+#: Bytes that are uncompressed at once.
+_CHUNK = 2**20
 
 
 @dataclass(frozen=True)
@@ -106,8 +109,27 @@ def _uncompressed(raw: BinaryIO) -> IO[bytes]:
         case b"BZ":
             return bz2.open(raw)
         case b"\xfd7":
-            return lzma.open(raw)
+            return _of_xz(raw)
     return raw
+
+
+def _of_xz(raw: BinaryIO) -> IO[bytes]:
+    """The uncompressed bytes in a temporary file: `lzma.open` takes no limit of memory."""
+    decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, limits.MAX_XZ_MEMORY)
+    with ExitStack() as undo:
+        out = undo.enter_context(tempfile.TemporaryFile())
+        while not decoder.eof:
+            data = raw.read(_CHUNK) if decoder.needs_input else b""
+            if decoder.needs_input and not data:
+                raise lzma.LZMAError("the file is not complete")
+            out.write(decoder.decompress(data, _CHUNK))
+            if out.tell() > limits.MAX_SOURCE_BYTES + limits.MAX_TAR_HEADERS:
+                raise tarfile.ReadError(f"it unpacks to more than {limits.MAX_SOURCE_BYTES // 2**30} GiB")
+        if decoder.unused_data.strip(b"\0") or raw.read(1):
+            raise lzma.LZMAError("more bytes follow the compressed stream")
+        out.seek(0)
+        undo.pop_all()
+    return out
 
 
 def _refused(archive: Path, member: str, why: str) -> UsageError:
@@ -160,6 +182,8 @@ def _of_zip(archive: Path, info: zipfile.ZipInfo) -> _Member:
         raise _refused(archive, info.filename, "is a link or a device, which a zip of sources does not need")
     if not info.is_dir() and mode & (stat.S_ISUID | stat.S_ISGID):
         raise _refused(archive, info.filename, "is set-user-id or set-group-id")
+    if fault := limits.method_fault(info):
+        raise _refused(archive, info.filename, fault)
     return _Member(
         name=info.filename,
         size=info.file_size,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
+import lzma
 import os
 import shutil
 import subprocess
@@ -597,15 +599,21 @@ def hostile_tar(*infos: tuple[str, dict[str, Any]]) -> bytes:
     return out.getvalue()
 
 
-def hostile_zip(name: str, *, mode: int = 0o100644, data: bytes = b"x") -> bytes:
+def hostile_zip(name: str, *, mode: int = 0o100644, data: bytes = b"x", method: int = zipfile.ZIP_DEFLATED) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as zipped:
         zipped.writestr("e-1/ok", "x")
         info = zipfile.ZipInfo(name)
         info.external_attr = mode << 16
-        info.compress_type = zipfile.ZIP_DEFLATED
+        info.compress_type = method
         zipped.writestr(info, data)
     return out.getvalue()
+
+
+def xz(data: bytes, *, dictionary: int = 2**20) -> bytes:
+    """Compress a .tar.gz anew, with a dictionary of so many bytes."""
+    fast = {"id": lzma.FILTER_LZMA2, "dict_size": dictionary, "mode": lzma.MODE_FAST, "mf": lzma.MF_HC3}
+    return lzma.compress(gzip.decompress(data), filters=[fast])
 
 
 SYM, HARD = {"type": tarfile.SYMTYPE}, {"type": tarfile.LNKTYPE}
@@ -668,6 +676,11 @@ HOSTILE = [
     pytest.param(hostile_zip("e-1/l", mode=0o120777, data=b"/etc"), "'e-1/l' is a link", id="zip link"),
     pytest.param(hostile_zip("e-1/s", mode=0o104755), "'e-1/s' is set-user-id", id="zip setuid"),
     pytest.param(hostile_zip("e-1/big", data=b"x" * 3000), "more than", id="zip too big"),
+    pytest.param(hostile_zip("e-1/m", method=zipfile.ZIP_LZMA), r"compression method 14 \(lzma\)", id="zip of lzma"),
+    pytest.param(xz(hostile_tar(), dictionary=2**26 * 3), "Memory usage limit exceeded", id="xz dictionary"),
+    pytest.param(xz(hostile_tar())[:-20], "the file is not complete", id="xz cut off"),
+    pytest.param(xz(hostile_tar()) * 2, "more bytes follow", id="xz twice"),
+    pytest.param(xz(hostile_tar(("e-1/big", {"size": 20000}))), "more than", id="xz too big"),
     pytest.param(ARCHIVE[:60], "not a readable archive", id="cut off"),
     pytest.param(b"<html>not found</html>", "not a readable archive", id="no archive"),
     pytest.param(sdist(), "exactly one top folder", id="empty"),
@@ -689,6 +702,7 @@ def test_hostile_archives_are_refused_and_leave_nothing(
     monkeypatch.setattr(limits, "MAX_SOURCE_BYTES", 2048)
     monkeypatch.setattr(limits, "MAX_MEMBERS", 8)
     monkeypatch.setattr(limits, "MAX_HARD_LINKS", 2)
+    monkeypatch.setattr(limits, "MAX_XZ_MEMORY", 128 * 2**20)
     tmp_path = target.parent
     around = {p for p in tmp_path.iterdir() if p != cache}
     with pytest.raises(UsageError, match=says) as caught:
@@ -714,6 +728,10 @@ def test_harmless_links_and_zips_are_taken(target: Path, cache: Path) -> None:
     prepare_source(recipe(keep(hostile_zip("e-1/run", mode=0o100755), cache, "e-1.zip")), target, cache=cache)
     assert tree(target) == {"ok": "x", "run": "x"}
     assert os.access(target / "run", os.X_OK)
+    shutil.rmtree(target)
+    target.mkdir()
+    prepare_source(recipe(keep(xz(ARCHIVE), cache, "e-1.tar.xz")), target, cache=cache)
+    assert set(tree(target)) == {"PKG-INFO", "setup.py", "tool.sh"}
 
 
 # --- a git repository
