@@ -1,12 +1,16 @@
-"""Measures `buildfarm smoke` of a small wheel against another version of buildfarm, in turns: in a new cell, and again.
+"""Measures `buildfarm smoke` or `buildfarm build` against another version of buildfarm, in turns.
 
-    python -m tests.benchmarks.smoke_cost --other FOLDER
-    python -m tests.benchmarks.smoke_cost --other FOLDER --modules 2
+    python -m tests.benchmarks.compare_versions --other FOLDER
+    python -m tests.benchmarks.compare_versions --other FOLDER --modules 2
+    python -m tests.benchmarks.compare_versions --other FOLDER --build ms_deform_attn
 
 FOLDER is a checkout of the other version. Each pair of runs has an empty store, so the first run is the first in its
 cell, and the second repeats it; both make a new environment. The packages come from uv's cache, which one run fills
 before the clock starts. The wheel is that of `gate_samples`; with `--modules N` it has N modules, which import nothing,
 and no cases. Each round also imports torch once, in an environment with the packages of the cell.
+
+With `--build`, both versions build this extension of the other version's matrix, for one cell and one architecture,
+without a compiler cache. The second run finds the wheel in the store.
 """
 
 from __future__ import annotations
@@ -54,11 +58,15 @@ def _timed(argv: Sequence[str], cwd: Path) -> Figures:
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def _smoke(checkout: Path, project: Path, wheel: Path, store: str) -> Figures:
-    """Run `smoke` of a checkout."""
+def _run(checkout: Path, words: Sequence[str], project: Path, store: str) -> Figures:
+    """Run a command of a checkout."""
     start = f"import sys; sys.path.insert(0, {str(checkout)!r}); from builder.__main__ import main; main()"
-    argv = [sys.executable, "-P", "-c", start, "smoke", str(wheel), *_CELL, "--ext", wheel.name.partition("-")[0]]
-    return _timed([*argv, "--store", store], project)
+    return _timed([sys.executable, "-P", "-c", start, *words, *_CELL, "--store", store], project)
+
+
+def _build_words(project: Path, matrix: Path, name: str) -> list[str]:
+    local = ["--arch", "9.0", "--executor", "local", "--no-compiler-cache", "--dist", str(project / "dist")]
+    return ["build", "--ext", name, "--matrix", str(matrix), *local]
 
 
 def _make_project(project: Path, modules: int) -> Path:
@@ -90,10 +98,11 @@ def _torch_python(project: Path) -> str:
 
 def main() -> None:
     """Print the figures of each run, the medians and their ratios."""
-    parser = argparse.ArgumentParser(description="Compare a smoke test with that of another version.")
+    parser = argparse.ArgumentParser(description="Compare a command with that of another version.")
     parser.add_argument("--other", type=Path, required=True, help="a checkout of the other version")
     parser.add_argument("--rounds", type=int, default=3, help="pairs of runs of each version")
     parser.add_argument("--modules", type=int, default=0, help="a wheel of so many modules, without cases")
+    parser.add_argument("--build", metavar="NAME", help="build this extension")
     options = parser.parse_args()
     checkouts = {"other": options.other.resolve(), "this": Path(__file__).parents[2]}
     figures: dict[tuple[str, str], list[Figures]] = {}
@@ -104,15 +113,19 @@ def main() -> None:
 
     with tempfile.TemporaryDirectory() as folder:
         project = Path(folder)
-        wheel = _make_project(project, options.modules)
+        if options.build:
+            words = _build_words(project, checkouts["other"] / "matrix.yaml", options.build)
+        else:
+            wheel = _make_project(project, options.modules)
+            words = ["smoke", str(wheel), "--ext", wheel.name.partition("-")[0]]
         python = _torch_python(project)
-        _smoke(checkouts["this"], project, wheel, str(project / "store"))  # fills uv's cache
+        _run(checkouts["this"], words, project, str(project / "store"))  # fills uv's cache
         for _ in range(options.rounds):
             note("Python", "import torch", _timed([python, "-I", "-c", "import torch"], project))
             for name, checkout in checkouts.items():
                 with tempfile.TemporaryDirectory() as store:
                     for kind in ("first", "again"):
-                        note(name, kind, _smoke(checkout, project, wheel, store))
+                        note(name, kind, _run(checkout, words, project, store))
     medians = {key: [statistics.median(one) for one in zip(*runs, strict=True)] for key, runs in figures.items()}
     for kind in ("first", "again"):
         for index, unit in enumerate(("wall", "CPU")):
