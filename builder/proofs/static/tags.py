@@ -33,6 +33,8 @@ _PLATFORM = re.compile(r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86
 _SUFFIX = re.compile(r"\.(?:cpython-(?P<version>\d+t?)(?:-[\w-]+)?|abi3)\.so$")
 #: Libraries of torch and CUDA: torch.ops.load_library and ctypes load what links them by path.
 _BY_PATH = re.compile(r"\blib(?:torch|c10|cuda)")
+#: In a wheel of somebody else, it suffices that one of the builds suits the tag.
+_OTHER_BUILDS = "other builds of the library in this wheel suit the tag"
 _LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
 
 
@@ -61,10 +63,11 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     remarks: list[str] = []
     platforms = sorted({tag.platform for tag in named | written})
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
-    if found and claim.foreign and _works_without(facts, claim.spare, platforms, provided):
+    dispensable = _dispensable(facts, claim.spare, platforms, provided) if found and claim.foreign else ""
+    if dispensable:
         late = [one.path for one in facts.libraries if any(text.startswith(f"{one.path} ") for text in found)]
         more = f"; so do {join_names(late[1:])}" if late[1:] else ""
-        remarks.append(f"{found[0]}{more}: the package works without")
+        remarks.append(f"{found[0]}{more}: {dispensable}")
     else:
         errors += found
     rejecting = [str(cell) for cell in claim.cells if not any(_accepts(cell, tag) for tag in named)]
@@ -74,15 +77,14 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     return make_proof(facts, Check.TAGS, errors, good=_text(named), evidence=evidence, remarks=remarks)
 
 
-def _works_without(
-    facts: WheelFacts, spare: frozenset[str], platforms: Sequence[str], provided: frozenset[str]
-) -> bool:
-    """Whether the platforms suit one variant of the libraries, without those that may be absent."""
-    for one in variants(facts):
-        kept = replace(one, libraries=tuple(library for library in one.libraries if library.path not in spare))
-        if kept.libraries and not any(_platform_errors(kept, platform, provided) for platform in platforms):
-            return True
-    return False
+def _dispensable(facts: WheelFacts, spare: frozenset[str], platforms: Sequence[str], provided: frozenset[str]) -> str:
+    """Why libraries that do not suit the platforms are no failure, as a sentence; empty if they are one."""
+    for subset, why in (([facts], "the package works without"), (variants(facts), _OTHER_BUILDS)):
+        for one in subset:
+            kept = replace(one, libraries=tuple(library for library in one.libraries if library.path not in spare))
+            if kept.libraries and not any(_platform_errors(kept, platform, provided) for platform in platforms):
+                return why
+    return ""
 
 
 def check_modules(facts: WheelFacts) -> Proof:

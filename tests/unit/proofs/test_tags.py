@@ -184,6 +184,7 @@ def test_in_a_wheel_of_others_one_variant_must_suit_the_tag() -> None:
     proof = check_tags(facts, foreign, provided)
     assert proof.verdict == "passed"
     assert "ops/libx_cuda126.so needs dlopen@GLIBC_2.34" in proof.evidence["remarks"][0]
+    assert proof.evidence["remarks"][0].endswith(": other builds of the library in this wheel suit the tag")
     assert check_tags(facts, claim(cells=()), provided).verdict == "failed"
     assert check_tags(wheel_facts(late, tag="py3-none-manylinux_2_24_x86_64"), foreign, provided).verdict == "failed"
 
@@ -192,5 +193,7 @@ def test_a_library_that_may_be_absent_need_not_suit_the_tag() -> None:
     own, spare = library(**OLD), library("ops/xpu.so", **NEW)
     facts = wheel_facts(own, spare, tag="py3-none-manylinux_2_24_x86_64")
     foreign = claim(foreign=True, cells=(), spare=frozenset({"ops/xpu.so"}))
-    assert check_tags(facts, foreign, PROVIDED).verdict == "passed"
+    proof = check_tags(facts, foreign, PROVIDED)
+    assert proof.verdict == "passed"
+    assert proof.evidence["remarks"][0].endswith(": the package works without")
     assert check_tags(facts, replace(foreign, spare=frozenset()), PROVIDED).verdict == "failed"
