@@ -66,18 +66,18 @@ class Verification:
         """
         sha256 = facts.sha256 if facts else sha256_of(wheel)
         stored = [one for one in self.store.proofs(sha256) if one.basis == self.basis]
-        kept = _merged(proofs, stored)
+        kept = _overruled(proofs, stored)
         known = {one.check for one in kept if self._is_decided(one)}
         if not known.issuperset(OF_VERIFY):
             facts = facts or read_facts(wheel)
             made = list(self._made(wheel, facts, known, fault, linked=any(map(_links, proofs))))
             made = [replace(one, basis=self.basis) for one in made]
             self.store.save_proofs(made)
-            kept = _merged(kept, made)
+            kept = _overruled(kept, made)
         name = wheel.name.partition("-")[0]
         recipe = recipe or recipe_for(name, self.recipes, Selection()) or empty_recipe(name)
         mine = [one for one in kept if one.verdict is Verdict.FAILED and one.basis == self.basis]
-        return _merged(kept, judge(mine, recipe))
+        return _overruled(kept, judge(mine, recipe))
 
     def _is_decided(self, proof: Proof) -> bool:
         """Whether a check of the file need not run: a proof of `verify` holds for the same inventories."""
@@ -111,8 +111,11 @@ def _links(proof: Proof) -> bool:
     return proof.check is Check.LINKAGE and proof.verdict in _GOOD
 
 
-def _merged(kept: Sequence[Proof], made: Sequence[Proof]) -> list[Proof]:
-    """The proofs, with the new ones in place of those of the same check; "not run" never replaces a verdict."""
+def _overruled(kept: Sequence[Proof], made: Sequence[Proof]) -> list[Proof]:
+    """The proofs, with the new ones in place of those of the same check; "not run" never replaces a verdict.
+
+    Unlike `builder.publish.index.new_wheel.merged`, it compares no times: the file beside a wheel may name any time.
+    """
     found = {(one.cell, one.check): one for one in kept}
     for one in sorted(made, key=lambda proof: list(Check).index(proof.check)):
         earlier = found.get((one.cell, one.check))
