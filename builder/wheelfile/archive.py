@@ -26,7 +26,7 @@ from builder.errors import Code, UsageError
 from builder.wheelfile import limits
 
 #: What zipfile and the decompressors raise for a damaged archive, besides OSError. RuntimeError: an encrypted file;
-#: NotImplementedError, a RuntimeError: a compression method that no wheel uses; IndexError: an empty name.
+#: NotImplementedError, a RuntimeError: a newer version of the format; IndexError: an empty name. LZMAError: a .tar.xz.
 DAMAGE = (
     zipfile.BadZipFile,
     LZMAError,
@@ -185,7 +185,7 @@ class WheelFile(WheelContents):
         """The archive's files without its folders.
 
         Refuses paths that would be unpacked outside of the target folder, two files of one path, compression methods
-        that installers refuse, and files that unpack to more than `builder.wheelfile.limits` allows.
+        that the package index refuses, and files that unpack to more than `builder.wheelfile.limits` allows.
         """
         files = [info for info in infos if not info.is_dir()]
         names = [info.filename for info in files]

@@ -84,7 +84,7 @@ def method_fault(info: zipfile.ZipInfo) -> str:
         return ""
     method = zipfile.compressor_names.get(info.compress_type, "unknown")  # type: ignore[attr-defined]  # has no stub
     return (
-        f"has the compression method {info.compress_type} ({method}); only stored and deflated files can be installed"
+        f"has the compression method {info.compress_type} ({method}); the package index takes stored and deflated files"
     )
 
 

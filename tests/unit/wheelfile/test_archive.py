@@ -116,7 +116,7 @@ def test_only_some_of_many_duplicates_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "name"), [(zipfile.ZIP_BZIP2, "bzip2"), (zipfile.ZIP_LZMA, "lzma")])
-def test_only_methods_that_installers_support(tmp_path: Path, method: int, name: str) -> None:
+def test_only_methods_that_the_package_index_takes(tmp_path: Path, method: int, name: str) -> None:
     """An LZMA header may ask for 4 GiB of memory."""
     path = tmp_path / "ops-1.0-cp312-cp312-linux_x86_64.whl"
     with zipfile.ZipFile(path, "w", method) as archive:
