@@ -43,7 +43,9 @@ from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, 
 from builder.store import Store
 from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, figure, jobs, parcel, seconds_of, sleep_for
 
-PROCESSES = 2
+#: At least so many processes of workers; more where a process would have more workers. A process of 250 workers ran out
+#: of 20,000 open files, because each worker has connections to the others.
+PROCESSES, WORKERS_OF_ONE = 2, 50
 
 
 @dataclass
@@ -81,8 +83,9 @@ def scheduler(folder: Path, settings: dict[str, str]) -> Iterator[tuple[str, psu
 
 @contextmanager
 def workers(address: str, folder: Path, count: int, scale: float) -> Iterator[list[psutil.Process]]:
-    """Run the workers in PROCESSES processes; give these."""
-    edges = [count * i // PROCESSES for i in range(PROCESSES + 1)]
+    """Run the workers in some processes; give these."""
+    processes_count = max(PROCESSES, -(-count // WORKERS_OF_ONE))
+    edges = [count * i // processes_count for i in range(processes_count + 1)]
     env = os.environ | {"FARM_SCALE": str(scale)}
     processes = [
         subprocess.Popen(
@@ -200,8 +203,7 @@ def main() -> None:
         show(run, makespan, factor, options)
         _process("scheduler", of_scheduler, makespan, len(run.tasks), _peak(process.pid))
         _process("client", client, makespan, len(run.tasks), _peak(os.getpid()))
-        for cpu, its in zip(of_farm, farm, strict=True):
-            _process("workers", cpu, makespan, len(run.tasks), _peak(its.pid))
+        _process("workers", sum(of_farm), makespan, len(run.tasks), sum(_peak(its.pid) for its in farm))
         print(f"machine: {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; its other programs compete with these")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -140,8 +140,7 @@ class Linker:
                 " classes may have a different layout: build the wheel for this torch"
             )
         if not errors and not good:
-            why = "links with no torch whose symbols are known" if links else "was linked with no torch"
-            return not_run(self.facts, Check.WINDOW, f"the wheel {why}, so there is no window to compare")
+            return not_run(self.facts, Check.WINDOW, self._no_window(links))
         remarks = self._remarks(good, [*good, *bad], stated)
         text = (
             f"links with torch {_range(window or good)}"
@@ -151,6 +150,13 @@ class Linker:
         return make_proof(
             self.facts, Check.WINDOW, errors, good=text, evidence=evidence | ({"remarks": remarks} if remarks else {})
         )
+
+    def _no_window(self, links: Mapping[str, bool]) -> str:
+        if not links:
+            return self._no_inventory()
+        unknown = self._no_inventory() if set(self._stated()) - links.keys() else ""
+        why = f"the wheel links with no torch whose symbols are known ({_range(list(links))})"
+        return f"{why}; {unknown}" if unknown else why
 
     def _too_wide(self, wide: Sequence[str], good: Sequence[str]) -> list[str]:
         if not wide or not good:
