@@ -342,7 +342,7 @@ class BuildError(BuildfarmError):
 
     Attributes:
         stage: the stage that failed: `fetch`, `environment`, `compile`, `repair` or `verify`; in a container also
-            `before-all`, `before-build`, `test` or `copy`.
+            `copy`.
         log: file with the complete output, or None.
         excerpt: lines that show the place of the error in the source, or empty.
 

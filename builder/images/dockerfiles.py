@@ -13,7 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Undefined
 from markupsafe import Markup
 
 from builder.errors import Code, UsageError
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.specs import BuildImage, RuntimeImage
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat

@@ -64,7 +64,7 @@ def dry_run_text(builds: Mapping[Build, bool], hint: str = "") -> str:
 
 
 def dry_run_json(builds: Mapping[Build, bool]) -> str:
-    """The same as JSON."""
+    """What a run would compile, as JSON."""
     data = [
         {
             "build": str(build),

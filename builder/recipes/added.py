@@ -67,7 +67,7 @@ def next_steps(added: Added) -> str:
 
 
 def added_json(added: Added) -> str:
-    """The same for programs."""
+    """What `add` wrote and found, as JSON."""
     findings = added.draft.findings if added.draft else []
     data = {
         "name": added.recipe.name,

@@ -1,4 +1,4 @@
-"""The executor protocol, the job that an executor compiles, and the digest that names its result."""
+"""The executor protocol, the job that an executor compiles, and the torch that its wheel requires."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from builder.errors import BuildfarmError
-from builder.formats import BUILD_FORMAT
-from builder.hashing import digest_of
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, Recipe
@@ -19,6 +17,9 @@ from builder.records.toolchain import Toolchain
 
 #: The stage of a build that another process makes too, with this store or another one.
 WAITS = "waiting for another buildfarm process that makes the same wheel"
+
+#: The name of the job's file in `CompileJob.shared`.
+JOB_FILE = "job.json"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ class CompileJob:
     def shared(self) -> Path:
         """The folder that the build's programs and containers exchange files with."""
         return self.work / "shared"
+
+    @property
+    def file(self) -> Path:
+        """What the build scripts read; `builder.wheels.build_scripts.job_file` describes it."""
+        return self.shared / JOB_FILE
 
     @property
     def statistics(self) -> Path:
@@ -107,30 +113,6 @@ class Executor(Protocol):
     def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
         """Make the raw wheel; raises BuildError with its stage and log."""
         ...
-
-
-def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str) -> str:
-    """The build's name in the store: a hash of every input that can change the wheel.
-
-    The cells that the build serves are not an input: a later plan may add cells to the same wheel.
-    """
-    return digest_of(
-        {
-            "name": str(build),
-            "archs": [str(arch) for arch in build.archs],
-            "local_version": build.local_version,
-            "source": source,
-            "env": recipe.env,
-            "assume_cuda": recipe.assume_cuda,
-            "build_requires": recipe.build_requires,
-            "requires": recipe.requires,
-            "torch_window": required_torch(build, recipe),
-            "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
-            "format": BUILD_FORMAT,
-            **({"config_settings": recipe.config_settings} if recipe.config_settings else {}),
-            **({"override_architectures": True} if recipe.override_architectures else {}),
-        }
-    )
 
 
 def config_setting_options(recipe: Recipe) -> list[str]:

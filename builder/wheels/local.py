@@ -26,18 +26,19 @@ from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
+from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.failures import changed_packages, compile_failure
 from builder.wheels.job import WAITS, Compiled, CompileJob, config_setting_options
 from builder.wheels.repair.repair import provided_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
+    as_set,
     cache_variables,
-    compiler_variables,
     find_sccache,
     read_statistics,
-    reuse_variables,
     sccache_version,
+    with_reuse,
 )
-from builder.wheels.sccache.launchers.environment import Layout
+from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.sccache.shared import shared_variables
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, find_host_compiler, find_toolkit
@@ -132,7 +133,7 @@ class LocalExecutor:
         return None if packages is None else self._identity(build, packages)
 
     def toolchain(self, build: Build, recipe: Recipe, *, log: Path) -> Toolchain:
-        """The same; creates the environment where it was never resolved."""
+        """The toolchain of a build; creates the environment if its packages were never resolved."""
         known = self.known_toolchain(build, recipe)
         return known or self._identity(build, self._environment(build, recipe, log).packages)
 
@@ -213,9 +214,9 @@ class LocalExecutor:
             source = tree / inside
             variables = self._variables(job, environment, home, tree)
             site, socket = environment.site_packages, Path(short, "server")
-            variables |= self._through_launchers(job, variables, place, socket, site, str(home))
+            variables = self._through_launchers(job, variables, place, socket, site, home)
             variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})
-            launcher = script_command(sys.executable, PACKAGE.parent, "with-compiler-cache")
+            launcher = script_command(sys.executable, PACKAGE.parent, job.file, "with-compiler-cache")
             own = [place, raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, Path(short)]
 
             def run_there(argv: Sequence[str]) -> int:
@@ -242,24 +243,32 @@ class LocalExecutor:
         return merge_variables(variables, job.recipe.env)
 
     def _through_launchers(
-        self, job: CompileJob, variables: Mapping[str, str], place: Path, socket: Path, site: Path, home: str
+        self, job: CompileJob, variables: Mapping[str, str], place: Path, socket: Path, site: Path, home: Path
     ) -> dict[str, str]:
-        """The variables that change when a build calls its compilers through the launchers."""
-        compiler = self._compiler_for(job.build)
-        objects = str(place / "objects")
+        """The variables of a build that calls its compilers through the launchers; also writes the job's file."""
+        compiler, program = self._compiler_for(job.build), find_sccache()
         job.statistics.mkdir(parents=True, exist_ok=True)
         # Each extension has a folder of its own: what a build writes there reaches no other extension.
         kept = Path(variables.get("SCCACHE_DIR") or self._environments.store.root / "objects")
-        changed = cache_variables(objects, str(job.statistics), str(kept / job.recipe.name / "kept"), str(socket))
-        changed |= compiler_variables(
-            objects, toolkit=home, site=str(site), cc=compiler.cc, cxx=compiler.cxx, path=variables["PATH"]
+        settings = CacheSettings(
+            objects=place / "objects",
+            statistics_dir=job.statistics,
+            toolkit=home,
+            site=site,
+            cc=compiler.cc,
+            cxx=compiler.cxx,
+            cache_dir=kept / job.recipe.name / "kept",
+            socket=socket,
+            sccache=str(program or "sccache"),
         )
-        program = find_sccache()
-        changed |= reuse_variables(place / "src", enabled=self._compiler_cache and program is not None, reuse=job.reuse)
-        changed["BUILDFARM_SCCACHE"] = str(program or "sccache")
-        changed["PYTHONPATH"] = f"{Layout(Path(objects)).site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
+        enabled = self._compiler_cache and program is not None
+        settings = with_reuse(settings, place / "src", enabled=enabled, reuse=job.reuse)
+        changed = cache_variables(settings, variables["PATH"])
+        changed["PYTHONPATH"] = f"{settings.layout.site}:{variables.get('PYTHONPATH', '')}".rstrip(":")
         changed |= {n: value for n, value in job.recipe.env.items() if n in changed and n != "SCCACHE_DIR"}
-        return changed | shared_variables(os.environ, job.recipe.name)
+        shared = shared_variables(os.environ, job.recipe.name)
+        write_job(job.file, as_set(settings, {**variables, **changed}, shared))
+        return {**variables, **changed, **shared}
 
     def _confined(self, argv: Sequence[str], writable: Sequence[Path]) -> list[str]:
         """The command line that lets a build change files in these folders only; they exist afterwards."""

@@ -16,9 +16,12 @@ FOLDERS = ("wheels/build_scripts", "wheels/sccache/launchers")
 _OPTIONS = ("-I", "-S", "-B")
 
 
-def script_command(python: str, root: PurePath, command: str) -> list[str]:
-    """The arguments that run a script; `root` is the folder that holds the package, as `copy_scripts` fills it."""
-    return [python, *_OPTIONS, str(root / "builder" / FOLDERS[0]), command]
+def script_command(python: str, root: PurePath, job: PurePath, command: str) -> list[str]:
+    """The arguments that run a script.
+
+    `root` is the folder that holds the package, as `copy_scripts` fills it. `job` is the file that `write_job` wrote.
+    """
+    return [python, *_OPTIONS, str(root / "builder" / FOLDERS[0]), str(job), command]
 
 
 def copy_scripts(target: Path) -> None:

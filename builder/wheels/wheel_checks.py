@@ -165,7 +165,7 @@ def find_cuda_sources(source: Path, recipe: Recipe) -> CudaSources:
 
 
 def without_compiled(sources: CudaSources, log: str) -> CudaSources:
-    """The same after the compile; `log` is the compilers' output."""
+    """The CUDA files of a source after the compile. `log` is the output of the compilers."""
     commands = "\n".join(line for line in log.splitlines() if _COMPILES.search(line))
     left = tuple(name for name in sources.never_compiled if not _names(commands, name.rpartition("/")[2]))
     return CudaSources(sources.files, left, sources.asks_for_gpu)

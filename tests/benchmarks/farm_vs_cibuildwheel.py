@@ -39,7 +39,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import ensure_image
 from builder.images.network import ca_bundle, ca_variables, index_variables

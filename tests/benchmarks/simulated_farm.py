@@ -208,7 +208,13 @@ async def serve(scheduler: str, folder: Path, first: int, last: int) -> None:
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     (folder / "logs" / "sleep.log").write_bytes(b"x" * LOG_BYTES)
     logging.getLogger("distributed").setLevel(logging.ERROR)
-    quiet = {"distributed.worker.profile.enabled": False, "distributed.admin.system-monitor.interval": "1h"}
+    # What each worker does many times a second. On a machine of its own nobody would notice.
+    quiet = {
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.system-monitor.interval": "1h",
+        "distributed.admin.tick.interval": "1h",
+        "distributed.admin.tick.cycle": "1h",
+    }
     with dask.config.set(quiet):
         async with AsyncExitStack() as stack:
             machines = [facts_of(number) for number in range(first, last)]

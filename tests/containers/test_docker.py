@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import BuildError, MissingToolError
 from builder.hashing import digest_of
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle

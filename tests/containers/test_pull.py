@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from builder.errors import MissingToolError
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import inspect_image
 from builder.images.registry.lock import read_lock

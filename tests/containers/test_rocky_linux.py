@@ -13,7 +13,7 @@ from uuid import uuid4
 import pytest
 
 from builder.errors import MissingToolError
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.dockerfiles import render_template
 from builder.images.engine import Engine
 from builder.images.network import ca_bundle, ca_variables, shell_settings

@@ -18,10 +18,11 @@ from builder.matrix.plan import Build
 from builder.records.build_record import CacheStatistics
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit
+from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
-from builder.wheels.sccache.configure import cache_variables, compiler_variables, find_sccache, read_statistics
-from builder.wheels.sccache.launchers.environment import Layout
+from builder.wheels.sccache.configure import as_set, cache_variables, find_sccache, read_statistics
+from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import find_host_compiler
 from builder.wheels.toolchain.environments import Environment, Environments, build_requirements
@@ -122,28 +123,30 @@ class Machine:
         shutil.rmtree(statistics_dir, ignore_errors=True)
         toolkit = self.environment.packaged_toolkit(CUDA)
         link_toolkit(toolkit, "gcc")
+        settings = CacheSettings(
+            objects=objects,
+            statistics_dir=statistics_dir,
+            toolkit=toolkit,
+            site=self.environment.site_packages,
+            cc=compiler.cc,
+            cxx=compiler.cxx,
+            cache_dir=self.folder / "kept",
+            socket=self.folder / "server",
+            sccache=str(self.sccache),
+        )
         variables = {
             **os.environ,
-            **cache_variables(
-                str(objects), str(statistics_dir), str(self.folder / "kept"), str(self.folder / "server")
-            ),
-            **compiler_variables(
-                str(objects),
-                toolkit=str(toolkit),
-                site=str(self.environment.site_packages),
-                cc=compiler.cc,
-                cxx=compiler.cxx,
-                path=f"{self.environment.folder / 'bin'}:{os.environ['PATH']}",
-            ),
-            "BUILDFARM_SCCACHE": str(self.sccache),
-            "PYTHONPATH": str(Layout(objects).site),
+            **cache_variables(settings, f"{self.environment.folder / 'bin'}:{os.environ['PATH']}"),
+            "PYTHONPATH": str(settings.layout.site),
             "TORCH_CUDA_ARCH_LIST": "9.0",
             "TORCH_DONT_CHECK_COMPILER_ABI": "1",
             "CUDAARCHS": "90",
             **self.place,
             **(env or {}),
         }
-        script = [*script_command(sys.executable, PACKAGE.parent, "with-compiler-cache"), *argv]
+        job = self.folder / "job.json"
+        write_job(job, as_set(settings, variables))
+        script = [*script_command(sys.executable, PACKAGE.parent, job, "with-compiler-cache"), *argv]
         done = subprocess.run(script, cwd=self.source, env=variables, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return read_statistics(statistics_dir), done.stdout

@@ -29,7 +29,8 @@ from builder.store import Store, StoredBuild, work_name, write_atomic
 from builder.timeline.recorder import Recorder
 from builder.timeline.timeline import Timeline
 from builder.untrusted.json_data import JsonError, read_json
-from builder.wheels.job import WAITS, CompileJob, Executor, build_digest
+from builder.wheels.build_digest import build_digest
+from builder.wheels.job import WAITS, CompileJob, Executor
 from builder.wheels.make import make_wheel
 from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.cibuildwheel_table import ignored_settings

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from builder.errors import BuildfarmError, Code, MissingToolError
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.registry.lock import lock_path, read_lock
 from builder.images.registry.reference import read_mirrors
 from builder.log import print_line

@@ -216,7 +216,7 @@ def rebuild_text(result: RebuildResult) -> str:
 
 
 def rebuild_json(result: RebuildResult) -> str:
-    """The same for programs."""
+    """The result of a rebuild, as JSON."""
     data = {
         "wheel": result.wheel,
         "sha256": result.sha256,

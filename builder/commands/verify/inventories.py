@@ -236,7 +236,7 @@ def inventories_text(shelf: Shelf, releases: Sequence[Release], *, known: bool =
 
 
 def inventories_json(shelf: Shelf, releases: Sequence[Release]) -> str:
-    """The same as data, with the file of each inventory."""
+    """Name, size, numbers and file of each inventory, as JSON."""
     return json.dumps(_rows(shelf, releases), indent=1) + "\n"
 
 

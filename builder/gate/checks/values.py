@@ -29,7 +29,7 @@ def values(context: Context, case: Case) -> list[Outcome]:
 
 
 def edges(context: Context, case: Case) -> list[Outcome]:
-    """The check "edges" in the process of the extension: the same for an empty or single-element batch."""
+    """The check "edges" in the process of the extension: "values" with an empty or single-element batch."""
     return check_each_dtype("edges", context, case, one_dtype)
 
 
@@ -39,7 +39,7 @@ def send_values(context: Context, case: Case) -> list[Outcome]:
 
 
 def send_edges(context: Context, case: Case) -> list[Outcome]:
-    """The same for the check "edges"."""
+    """Call the op with an empty or single-element batch in every dtype; write the results for the judge."""
     return _send("edges", context, case)
 
 

@@ -22,7 +22,7 @@ from builder.gate.draft.result import Drafts
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack
 from builder.gate.system.sizes import size_text
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.container import (
     CONTAINER_DIR,
     GPU_REQUESTS,

@@ -27,7 +27,7 @@ from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashe
 from builder.proofs.verify.gpus import Gpu, check_gpus
 from builder.proofs.verify.loader import check_loader
 from builder.proofs.verify.outside import Outside
-from builder.proofs.verify.window import Linker
+from builder.proofs.verify.torch_window import Linker
 from builder.wheelfile.archive import WheelContents
 from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import WheelFacts

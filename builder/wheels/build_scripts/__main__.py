@@ -1,4 +1,4 @@
-"""Runs one script: `python -I -S -B FOLDER COMMAND [ARGUMENT...]`, where FOLDER is the folder of this file.
+"""Runs one script: `python -I -S -B FOLDER JOB COMMAND [ARGUMENT...]`. FOLDER is that of this file, JOB its `job_file`.
 
 -I and -S keep variables and packages of the build away from this Python. -B, because nobody could delete bytecode that
 the container's user leaves in the job's folder.
@@ -14,26 +14,26 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
 
 from builder.wheels.build_scripts import finish, identity, install, prepare
-from builder.wheels.build_scripts.environment import BuildPaths
+from builder.wheels.build_scripts.job_file import read_cache, read_paths
 from builder.wheels.sccache.launchers import server
-from builder.wheels.sccache.launchers.environment import CacheSettings
 
 
-def main(command: str, *arguments: str) -> int:
+def main(job: str, command: str, *arguments: str) -> int:
     """Run a command; returns its exit status."""
+    file = Path(job)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]  # in order with what programs print
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # for this process and all programs below it
     if command == "with-compiler-cache":
-        return server.run_behind_cache(CacheSettings.from_environment(), arguments)
+        return server.run_behind_cache(read_cache(file), arguments)
     try:
         if command == "before-build":
-            prepare.prepare(BuildPaths.from_environment(), CacheSettings.from_environment())
+            prepare.prepare(read_paths(file), read_cache(file))
         elif command == "check-identity":
             return identity.ask(*arguments)
         elif command == "install-packages":
-            install.install(BuildPaths.from_environment(), CacheSettings.from_environment())
+            install.install(read_paths(file), read_cache(file))
         elif command == "after-build":
-            finish.finish(BuildPaths.from_environment(), CacheSettings.from_environment(), *map(Path, arguments))
+            finish.finish(read_paths(file), read_cache(file), *map(Path, arguments))
         else:
             sys.exit(f"error: unknown command {command}")
     except subprocess.CalledProcessError as error:  # the program has printed the reason

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from builder.wheels.build_scripts.environment import BuildPaths
+from builder.wheels.build_scripts.job_file import BuildPaths
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.environment import CacheSettings
 

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
-from builder.wheels.build_scripts.environment import BuildPaths
+from builder.wheels.build_scripts.job_file import BuildPaths
 from builder.wheels.build_scripts.prepare import replace_by_link
 from builder.wheels.sccache.launchers.environment import CacheSettings
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 
-from builder.wheels.build_scripts.environment import BuildPaths
+from builder.wheels.build_scripts.job_file import BuildPaths
 from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.environment import CacheSettings
 

@@ -18,9 +18,11 @@ from builder.images.specs import python_prefix
 from builder.resources import measure_resources
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheels.build_scripts.finish import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
+from builder.wheels.build_scripts.job_file import BuildPaths, write_job
 from builder.wheels.cibuildwheel.root_directory import ENTRY_POINT, write_entry_point
-from builder.wheels.job import CompileJob, config_setting_options
-from builder.wheels.sccache.configure import cache_variables, compiler_variables, reuse_variables
+from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
+from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
+from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.recorded_packages import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
@@ -69,70 +71,115 @@ def identifier(job: CompileJob) -> str:
     return f"{job.toolchain.python.tag}-manylinux_{machine(job)}"
 
 
-def shared_environment(job: CompileJob, container: BuildContainer, variables: Mapping[str, str]) -> dict[str, str]:
-    """The variables of a build whose environment `install_spec` makes: it is named after everything in it."""
+@dataclass(frozen=True)
+class ContainerInputs:
+    """What the containers of a job get."""
+
+    #: Environment variables of the build.
+    variables: Mapping[str, str]
+    #: What the build scripts read from the job's file.
+    paths: BuildPaths
+    cache: CacheSettings
+
+
+def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Sequence[str]) -> ContainerInputs:
+    """Find what the containers of a job get. `torch_index` are URLs of indexes that take precedence over others."""
+    python = job.toolchain.python
+    prefix = python_prefix(python)
+    suffix = "t" if python.free_threaded else ""
+    site = f"{prefix}/lib/python{python.major}.{python.minor}{suffix}/site-packages"
+    toolkit = "/usr/local/cuda" if container.has_toolkit else f"{site}/nvidia/cu{job.build.cuda.major}"
+    settings = CacheSettings(
+        objects=Path(_OBJECTS),
+        statistics_dir=Path(_JOB, "statistics"),
+        toolkit=Path(toolkit),
+        site=Path(site),
+        cc="gcc",
+        cxx="g++",
+        cache_dir=Path(_CACHE, "objects"),
+        socket=Path(_OBJECTS, "server.sock"),
+    )
+    settings = with_reuse(settings, job.tree, enabled=container.compiler_cache, reuse=job.reuse)
+    variables = {
+        **build_variables(job),
+        **ca_variables(_CA),
+        **cache_variables(settings, container.contents.path),
+        "BUILDFARM_HEADERS_DIGEST": digest_of([container.image, list(job.toolchain.parts().items())])[:16],
+        "BUILDFARM_PREFIX": prefix,
+        "BUILDFARM_SOURCE": SOURCE,
+        "GIT_CEILING_DIRECTORIES": str(PurePosixPath(SOURCE).parent),
+        "UV_CACHE_DIR": f"{CONTAINER_DIR}/own-uv",  # a build cannot write into the volume of packages
+        "UV_LINK_MODE": "hardlink",
+        "UV_NO_PROGRESS": "1",
+        "UV_PYTHON_DOWNLOADS": "never",
+    }
+    if job.recipe.assume_cuda:
+        variables["PYTHONPATH"] = _SHIM
+    if torch_index:
+        variables[FIRST_INDEX] = " ".join(torch_index)
+    variables = merge_variables(variables, job.recipe.env)
+    # The environment of a build is named after everything in it.
     index = {**index_variables(), **variables}
-    parts = [container.image, variables["BUILDFARM_PREFIX"], variables["BUILDFARM_TOOLKIT"], *job.toolchain.packages]
+    parts = [container.image, prefix, toolkit, *job.toolchain.packages]
     name = digest_of([*parts, index.get(FIRST_INDEX, ""), index.get("UV_DEFAULT_INDEX", "")])[:32]
-    return {"BUILDFARM_ENVIRONMENT": f"{_PACKAGES}/env-{name}"}
+    paths = BuildPaths(
+        job_dir=Path(_JOB),
+        packages=Path(_PACKAGES),
+        environment=Path(_PACKAGES, f"env-{name}"),
+        prefix=Path(prefix),
+        site=Path(site),
+        toolkit=Path(toolkit),
+        torch_cuda=str(job.build.cuda),
+        links_toolkit=not container.has_toolkit,
+    )
+    return ContainerInputs(variables, paths, as_set(settings, variables))
 
 
 def install_spec(
-    job: CompileJob, container: BuildContainer, mounted: Path, torch_index: Sequence[str]
+    job: CompileJob, container: BuildContainer, inputs: ContainerInputs
 ) -> tuple[ContainerSpec, list[str]]:
     """The container in which root installs the packages of a build, and its program; no code of a source runs there."""
-    variables = container_variables(job, container, torch_index)
-    variables |= shared_environment(job, container, variables)
     spec = ContainerSpec(
         image=container.image,
         labels={OWNER_LABEL: job.owner},
-        environment={**index_variables(), **variables, "NVIDIA_VISIBLE_DEVICES": "void"},
-        bind_mounts={mounted: _JOB, job.work / CA_BUNDLE: _CA},
+        environment={**index_variables(), **inputs.variables, "NVIDIA_VISIBLE_DEVICES": "void"},
+        bind_mounts={job.shared: _JOB, job.work / CA_BUNDLE: _CA},
         volumes={PACKAGES_VOLUME: _PACKAGES},
         memory=measure_resources().memory,
         user=0,
         capabilities=("DAC_OVERRIDE",),  # the image's folders belong to the build's user
     )
-    return spec, script_command(_TOOLS_PYTHON, PurePosixPath(_JOB), "install-packages")
+    return spec, _script_command("install-packages")
 
 
-def write_inputs(job: CompileJob, container: BuildContainer, *, torch_index: Sequence[str]) -> tuple[Path, Path]:
-    """Write the inputs of a run; returns the path of cibuildwheel's configuration and the directory to mount.
-
-    `torch_index` are URLs of indexes that take precedence over the default one.
-    """
+def write_inputs(job: CompileJob, container: BuildContainer, inputs: ContainerInputs) -> Path:
+    """Write the inputs of a run; returns the path of cibuildwheel's configuration."""
     mounted = job.shared
     mounted.mkdir(exist_ok=True)
     mounted.chmod(0o777)  # the container's user writes results there
     copy_scripts(mounted)
     write_entry_point(mounted)
     copy_ca_bundle(job.work)
+    write_job(job.file, inputs.cache, inputs.paths)
     (mounted / DRIVER_LIBRARIES_FILE).write_text("\n".join(sorted(DRIVER_LIBRARIES)) + "\n")
     packages = job.toolchain.packages
     options = [] if job.reuse else wheels_only(packages, job.recipe.build_requires)
     (mounted / "requirements.txt").write_text("\n".join([*options, *packages]) + "\n")
     settings = job.work / "cibuildwheel.toml"
-    settings.write_text(configuration(job, container, mounted=mounted, torch_index=torch_index))
-    return settings, mounted
+    settings.write_text(configuration(job, container, inputs))
+    return settings
 
 
-def configuration(job: CompileJob, container: BuildContainer, *, mounted: Path, torch_index: Sequence[str]) -> str:
+def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerInputs) -> str:
     """cibuildwheel's configuration for a job as TOML.
 
     A file needs no double quoting, unlike CIBW_ variables, and can be read after the build. cibuildwheel reads it in
     place of [tool.cibuildwheel] in the source, which has settings for the CI of the source's authors.
     """
-    variables = container_variables(job, container, torch_index)
-    variables |= {
-        "BUILDFARM_HEADERS_DIGEST": digest_of([container.image, list(job.toolchain.parts().items())])[:16],
-        "BUILDFARM_SOURCE": SOURCE,
-        **shared_environment(job, container, variables),
-        "UV_CACHE_DIR": f"{CONTAINER_DIR}/own-uv",  # uv needs a cache for the build as well
-    }
     settings = {
         "container-engine": {
             "name": "docker",
-            "create-args": _create_arguments(job, mounted, variables),
+            "create-args": _create_arguments(job, inputs.variables),
             "disable-host-mount": True,
         },
         f"manylinux-{machine(job)}-image": container.image,
@@ -151,7 +198,7 @@ def configuration(job: CompileJob, container: BuildContainer, *, mounted: Path, 
     return "[tool.cibuildwheel]\n" + "".join(f"{key} = {_toml(value)}\n" for key, value in settings.items())
 
 
-def _create_arguments(job: CompileJob, mounted: Path, variables: Mapping[str, str]) -> list[str]:
+def _create_arguments(job: CompileJob, variables: Mapping[str, str]) -> list[str]:
     """Arguments of `docker create`: label, limits, mounts and environment variables."""
     create = [
         f"--label={OWNER_LABEL}={job.owner}",
@@ -162,7 +209,7 @@ def _create_arguments(job: CompileJob, mounted: Path, variables: Mapping[str, st
         "--security-opt=no-new-privileges",
         f"--memory={measure_resources().memory}",
         f"--pids-limit={PROCESSES}",
-        _mount("bind", mounted, _JOB),
+        _mount("bind", job.shared, _JOB),
         _mount("volume", PACKAGES_VOLUME, _PACKAGES, readonly=True),
         _mount("volume", f"{OBJECTS_VOLUME}.{job.recipe.name}", _CACHE),
         _mount("bind", job.work / CA_BUNDLE, _CA, readonly=True),
@@ -177,38 +224,6 @@ def _create_arguments(job: CompileJob, mounted: Path, variables: Mapping[str, st
     return create + [f"--env={name}" for name in sorted(named) if name == FIRST_INDEX or name not in variables]
 
 
-def container_variables(job: CompileJob, container: BuildContainer, torch_index: Sequence[str]) -> dict[str, str]:
-    """Environment variables of the build in the container; the recipe's `env` takes precedence."""
-    python = job.toolchain.python
-    prefix = python_prefix(python)
-    suffix = "t" if python.free_threaded else ""
-    site = f"{prefix}/lib/python{python.major}.{python.minor}{suffix}/site-packages"
-    toolkit = "/usr/local/cuda" if container.has_toolkit else f"{site}/nvidia/cu{job.build.cuda.major}"
-    variables = {
-        **build_variables(job),
-        **ca_variables(_CA),
-        **cache_variables(_OBJECTS, f"{_JOB}/statistics", f"{_CACHE}/objects", f"{_OBJECTS}/server.sock"),
-        **compiler_variables(_OBJECTS, toolkit=toolkit, site=site, cc="gcc", cxx="g++", path=container.contents.path),
-        **reuse_variables(job.tree, enabled=container.compiler_cache, reuse=job.reuse),
-        "BUILDFARM_JOB_DIR": _JOB,
-        "BUILDFARM_PACKAGES": _PACKAGES,
-        "BUILDFARM_PREFIX": prefix,
-        "BUILDFARM_TORCH_CUDA": str(job.build.cuda),
-        "GIT_CEILING_DIRECTORIES": str(PurePosixPath(SOURCE).parent),
-        "UV_CACHE_DIR": _PACKAGES,
-        "UV_LINK_MODE": "hardlink",
-        "UV_NO_PROGRESS": "1",
-        "UV_PYTHON_DOWNLOADS": "never",
-    }
-    if not container.has_toolkit:
-        variables["BUILDFARM_LINK_TOOLKIT"] = "1"
-    if job.recipe.assume_cuda:
-        variables["PYTHONPATH"] = _SHIM
-    if torch_index:
-        variables[FIRST_INDEX] = " ".join(torch_index)
-    return merge_variables(variables, job.recipe.env)
-
-
 def _before_build(job: CompileJob) -> str:
     """Prepare the build, and ask its backend for name and version if the source does not state them."""
     prepare, question = _script("before-build"), identity_question(job)
@@ -221,7 +236,11 @@ def _before_build(job: CompileJob) -> str:
 
 def _script(command: str) -> str:
     """The command line of a script in the container."""
-    return shlex.join(script_command(_TOOLS_PYTHON, PurePosixPath(_JOB), command))
+    return shlex.join(_script_command(command))
+
+
+def _script_command(command: str) -> list[str]:
+    return script_command(_TOOLS_PYTHON, PurePosixPath(_JOB), PurePosixPath(_JOB, JOB_FILE), command)
 
 
 def _mount(kind: str, source: Path | str, target: str, *, readonly: bool = False) -> str:

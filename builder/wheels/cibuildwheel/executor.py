@@ -11,11 +11,11 @@ from pathlib import Path
 
 from builder.build_log import log_size
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
-from builder.images.base_images import pull_missing
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import ImageContents, cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
+from builder.images.pull_missing import pull_missing
 from builder.images.specs import BuildImage
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
@@ -24,6 +24,8 @@ from builder.records.toolchain import Toolchain
 from builder.store import Store
 from builder.wheels.cibuildwheel.config import (
     BuildContainer,
+    ContainerInputs,
+    container_inputs,
     identifier,
     install_spec,
     write_inputs,
@@ -171,7 +173,8 @@ class DockerExecutor:
         tag, contents = inspect_image(self._engine, self._store, image, log=job.log)
         container = BuildContainer(tag, contents, bool(image.toolkit), self._compiler_cache)
         torch_index = self._packages.torch_index(job.build)
-        settings, mounted = write_inputs(job, container, torch_index=torch_index)
+        inputs = container_inputs(job, container, torch_index)
+        settings = write_inputs(job, container, inputs)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
         argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
         argv += ["--output-dir", str(raw), "--config-file", str(settings), str(job.source)]
@@ -183,7 +186,7 @@ class DockerExecutor:
         variables |= {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
         if FIRST_INDEX in job.recipe.env:  # the recipe takes precedence, as for every variable
             variables[FIRST_INDEX] = job.recipe.env[FIRST_INDEX]
-        self._install_packages(job, container, mounted, image)
+        self._install_packages(job, container, inputs, image)
         start = log_size(job.log)
         status: int | None = None
         try:
@@ -200,10 +203,12 @@ class DockerExecutor:
         site = job.shared / "site"  # metadata that the build copied out of the container
         return Compiled(wheels[0], provided_libraries(site, job.recipe.requires), read_statistics(job.statistics))
 
-    def _install_packages(self, job: CompileJob, container: BuildContainer, mounted: Path, image: BuildImage) -> None:
+    def _install_packages(
+        self, job: CompileJob, container: BuildContainer, inputs: ContainerInputs, image: BuildImage
+    ) -> None:
         """Install a build's packages in a container of their own, in which no code of the source runs."""
         start = log_size(job.log)
-        spec, argv = install_spec(job, container, mounted, self._packages.torch_index(job.build))
+        spec, argv = install_spec(job, container, inputs)
         with self._engine.container(spec) as installer:
             result = installer.run(argv, log=job.log)
         if result.status != 0:

@@ -12,8 +12,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from typing import Any
 from builder.log import print_warning
 from builder.records.build_record import CacheStatistics
 from builder.untrusted.json_data import JsonError, read_json
-from builder.wheels.sccache.launchers.environment import Layout
+from builder.wheels.sccache.launchers.environment import CacheSettings
 
 #: Set to `0`, `false`, `no` or `off` to build without the compiler cache, as `--no-compiler-cache` does.
 SWITCH = "BUILDFARM_COMPILER_CACHE"
@@ -67,17 +68,28 @@ def cache_enabled(variables: Mapping[str, str] = os.environ) -> bool:
     return variables.get(SWITCH, "").lower() not in {"0", "false", "no", "off"}
 
 
-def cache_variables(objects: str, statistics_dir: str, cache_dir: str, socket: str) -> dict[str, str]:
-    """What the launchers and sccache's server read: their folder, the log's, the cache's, and the server's socket.
+def with_reuse(settings: CacheSettings, source: Path, *, enabled: bool, reuse: bool) -> CacheSettings:
+    """The settings of a build of this source, which may or must not reuse objects.
 
-    All are paths where the build runs. A socket's path may have 107 bytes (unix(7)), and nobody else may write its
-    folder.
+    It must not if nobody wants it (`reuse`), or if its sources make it unsafe. The compilers are called through the
+    same launchers then, because launchers decide bytes. If the compiler cache is not `enabled`, the launchers run
+    without a server.
     """
+    if not enabled:
+        return replace(settings, disabled=TURNED_OFF)
+    refused = unsafe_source(source)
+    return replace(settings, refused=refused, reads=reuse and not refused)
+
+
+def cache_variables(settings: CacheSettings, path: str) -> dict[str, str]:
+    """What compilers, launchers and sccache's server read; PATH is `path` behind the launchers."""
+    layout = settings.layout
     return {
-        "BUILDFARM_OBJECTS": objects,
-        "BUILDFARM_STATISTICS_DIR": statistics_dir,
-        "SCCACHE_DIR": cache_dir,
-        "SCCACHE_SERVER_UDS": socket,
+        "BUILDFARM_SCCACHE": settings.sccache,
+        "BUILDFARM_STATISTICS_DIR": str(settings.statistics_dir),
+        "SCCACHE_DIR": str(settings.cache_dir),
+        "SCCACHE_SERVER_UDS": str(settings.socket),
+        **({} if settings.reads else {"SCCACHE_NO_CACHE": "1"}),
         # Find objects by preprocessing. Direct mode is faster, but it returns an old object when a new header hides a
         # header of the last time: launch.sh turns it on for compiles where that cannot happen.
         "SCCACHE_DIRECT": "false",
@@ -85,35 +97,27 @@ def cache_variables(objects: str, statistics_dir: str, cache_dir: str, socket: s
         "SCCACHE_IGNORE_SERVER_IO_ERROR": "1",
         # Seconds, for a server that nobody stops.
         "SCCACHE_IDLE_TIMEOUT": "1800",
-    }
-
-
-def compiler_variables(objects: str, *, toolkit: str, site: str, cc: str, cxx: str, path: str) -> dict[str, str]:
-    """A build's compilers, toolkit and PATH through the launchers, in place of the real ones that are given."""
-    layout = Layout(Path(objects))
-    return {
-        "BUILDFARM_TOOLKIT": toolkit,
-        "BUILDFARM_SITE": site,
-        "BUILDFARM_CC": cc,
-        "BUILDFARM_CXX": cxx,
-        "CC": Path(cc).name,
-        "CXX": Path(cxx).name,
+        "CC": Path(settings.cc).name,
+        "CXX": Path(settings.cxx).name,
         "CUDA_HOME": str(layout.cuda),
         "PATH": f"{layout.launch}:{layout.cuda}/bin:{path}",
     }
 
 
-def reuse_variables(source: Path, *, enabled: bool, reuse: bool) -> Mapping[str, str]:
-    """Variables for a build that must not reuse objects: nobody wants it (`reuse`), or its sources make it unsafe.
+def as_set(settings: CacheSettings, variables: Mapping[str, str], shared: Iterable[str] = ()) -> CacheSettings:
+    """The settings by the final variables of a build, which a recipe or the shell can change.
 
-    The compilers are called through the same launchers then, because launchers decide bytes. If the compiler cache is
-    not `enabled`, the launchers run without a server.
+    `shared` are the names of the variables of a shared compiler cache.
     """
-    if not enabled:
-        return {"BUILDFARM_CACHE_DISABLED": TURNED_OFF}
-    reason = unsafe_source(source)
-    refused = {"BUILDFARM_CACHE_REFUSED": reason} if reason else {}
-    return {"SCCACHE_NO_CACHE": "1", **refused} if reason or not reuse else {}
+    return replace(
+        settings,
+        recipe_cc=variables["CC"],
+        recipe_cxx=variables["CXX"],
+        cache_dir=Path(variables["SCCACHE_DIR"]),
+        socket=Path(variables["SCCACHE_SERVER_UDS"]),
+        reads=not {"SCCACHE_NO_CACHE", "SCCACHE_RECACHE"} & variables.keys(),
+        shared=sorted(shared),
+    )
 
 
 def unsafe_source(source: Path) -> str:

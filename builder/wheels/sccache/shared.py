@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from builder.wheels.sccache.launchers.environment import SHARED
-
 
 @dataclass(frozen=True)
 class _Backend:
@@ -74,7 +72,7 @@ def shared_variables(shell: Mapping[str, str], extension: str) -> dict[str, str]
     if url := found.get("SCCACHE_REDIS_ENDPOINT", ""):
         found |= _redis_variables(url)
     found.setdefault(_CHAIN, ",".join(["disk", *(backend.name for backend in used)]))
-    return found | {SHARED: " ".join(sorted(found))}
+    return found
 
 
 def _redis_variables(url: str) -> dict[str, str]:

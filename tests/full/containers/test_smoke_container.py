@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from builder.commands.smoke.smoke_targets import TargetFinder
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL, ContainerSpec
 from builder.images.engine import Engine
 from builder.matrix.axes import Cell

@@ -9,17 +9,15 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from builder.wheels.sccache.configure import (
-    TURNED_OFF,
-    cache_enabled,
-    cache_variables,
-    compiler_variables,
-    read_statistics,
-)
+from builder.wheels.build_scripts.job_file import write_job
+from builder.wheels.sccache.configure import TURNED_OFF, as_set, cache_enabled, cache_variables, read_statistics
+from builder.wheels.sccache.launchers.environment import CacheSettings
 from builder.wheels.scripts import PACKAGE, script_command
 
 #: It writes down how often it compiles. `kind` decides the key of a compile: all of the text, or (`stale`, as in
@@ -58,8 +56,9 @@ PRINT = '#!/bin/sh\nprintf \'%s\\n\' "$0" "$PATH" "$@"\n'
 
 
 START = (
-    "from builder.wheels.sccache.launchers.environment import CacheSettings as settings;"
-    "from builder.wheels.sccache.launchers.server import start; start(settings.from_environment())"
+    "import sys; from pathlib import Path;"
+    "from builder.wheels.build_scripts.job_file import read_cache;"
+    "from builder.wheels.sccache.launchers.server import start; start(read_cache(Path(sys.argv[1])))"
 )
 
 
@@ -70,19 +69,18 @@ class Place:
         self.folder = folder
         self.cache_dir = folder / "cache" / "kept"
         self.objects, self.statistics_dir = folder / "objects", folder / "statistics"
-        program = folder / "sccache"
-        self.environ = {
-            **cache_variables(str(self.objects), str(self.statistics_dir), str(self.cache_dir), str(folder / "server")),
-            **compiler_variables(
-                str(self.objects),
-                toolkit=str(folder / "toolkit"),
-                site=str(folder),
-                cc=shutil.which("gcc") or "gcc",
-                cxx=shutil.which("g++") or "g++",
-                path=path,
-            ),
-            "BUILDFARM_SCCACHE": str(program),
-        }
+        self.settings = CacheSettings(
+            objects=self.objects,
+            statistics_dir=self.statistics_dir,
+            toolkit=folder / "toolkit",
+            site=folder,
+            cc=shutil.which("gcc") or "gcc",
+            cxx=shutil.which("g++") or "g++",
+            cache_dir=self.cache_dir,
+            socket=folder / "server",
+            sccache=str(folder / "sccache"),
+        )
+        self.environ = cache_variables(self.settings, path)
 
     def sccache(self, text: str) -> None:
         """Put a program in sccache's place."""
@@ -90,15 +88,20 @@ class Place:
         program.write_text(text)
         program.chmod(0o755)
 
-    def start(self, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    def start(self, **changes: Any) -> subprocess.CompletedProcess[str]:
         """Lay out the launchers and start the server, as a container does before the build."""
-        argv = [sys.executable, "-c", START]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, env={**self.environ, **(env or {})})
+        argv = [sys.executable, "-c", START, str(self._job(changes))]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=self.environ)
 
-    def run(self, *command: str, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command with the compiler cache, as the local executor does."""
-        argv = [*script_command(sys.executable, PACKAGE.parent, "with-compiler-cache"), *command]
-        return subprocess.run(argv, capture_output=True, text=True, check=False, env={**self.environ, **(env or {})})
+    def run(self, *command: str, **changes: Any) -> subprocess.CompletedProcess[str]:
+        """Run a command with the compiler cache, as the local executor does; `changes` are those of the settings."""
+        argv = [*script_command(sys.executable, PACKAGE.parent, self._job(changes), "with-compiler-cache"), *command]
+        return subprocess.run(argv, capture_output=True, text=True, check=False, env=self.environ)
+
+    def _job(self, changes: Mapping[str, Any]) -> Path:
+        file = self.folder / "job.json"
+        write_job(file, replace(as_set(self.settings, self.environ), **changes))
+        return file
 
     def tool(self, *argv: str) -> subprocess.CompletedProcess[str]:
         """Run a compiler as a build would: by its name."""
@@ -431,7 +434,7 @@ def test_a_different_release_of_the_compiler_is_tested_again(without_nvcc: Place
     other = without_nvcc.folder / "g++"
     other.write_text('#!/bin/sh\n[ "$1" != --version ] || exec echo 99\nexec g++ "$@"\n')
     other.chmod(0o755)
-    without_nvcc.run("true", env={"BUILDFARM_CXX": str(other)})
+    without_nvcc.run("true", cxx=str(other))
     assert (without_nvcc.cache_dir / "compiles").read_text() == "xxxx"
 
 
@@ -457,7 +460,7 @@ def test_a_build_that_a_signal_ends_ends_by_the_same_signal(without_nvcc: Place)
 def test_an_unsafe_source_is_the_reason_in_the_statistics(place: Place) -> None:
     place.sccache("#!/bin/sh\nexit 0\n")
     reason = "blob.S embeds a file by .incbin"
-    done = place.start(env={"SCCACHE_NO_CACHE": "1", "BUILDFARM_CACHE_REFUSED": reason})
+    done = place.start(reads=False, refused=reason)
     assert done.returncode == 0, done.stderr
     statistics = read_statistics(place.statistics_dir)
     assert statistics is not None
@@ -467,7 +470,7 @@ def test_an_unsafe_source_is_the_reason_in_the_statistics(place: Place) -> None:
 def test_without_the_compiler_cache_no_server_starts(without_nvcc: Place) -> None:
     without_nvcc.sccache(fake("sound"))
     command = 'test ! -e "$SCCACHE_SERVER_UDS" && command -v g++'
-    done = without_nvcc.run("sh", "-c", command, env={"BUILDFARM_CACHE_DISABLED": TURNED_OFF})
+    done = without_nvcc.run("sh", "-c", command, disabled=TURNED_OFF)
     assert (done.returncode, done.stdout) == (0, f"{without_nvcc.objects}/launch/g++\n"), "the launchers decide bytes"
     assert not without_nvcc.cache_dir.exists()
     statistics = read_statistics(without_nvcc.statistics_dir)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import UsageError
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.dockerfiles import (
     MARK,
     Dockerfile,

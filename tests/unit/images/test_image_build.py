@@ -16,7 +16,7 @@ import pytest
 
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError
 from builder.images import dockerfiles as render
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.container import OWNER_LABEL
 from builder.images.engine import Engine
 from builder.images.image_build import cached_contents, ensure_image, image_name, inspect_image

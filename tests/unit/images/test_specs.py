@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from builder.errors import UsageError
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.specs import TOOLS, python_prefix
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat

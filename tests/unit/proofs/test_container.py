@@ -13,7 +13,7 @@ import pytest
 
 from builder.errors import BuildError, Code, MissingToolError
 from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, ContainerSpec, NoGpuError, RunResult
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat

@@ -13,7 +13,7 @@ import pytest
 from cibuildwheel.options import CommandLineArguments, compute_options
 
 from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError
-from builder.images.chooser import ImageChooser
+from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import ImageContents
 from builder.images.registry.reference import Mirrors
@@ -24,10 +24,11 @@ from builder.matrix.config import ImageRule, PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.records.toolchain import Part, Toolchain
 from builder.store import Store
+from builder.wheels.build_scripts.job_file import read_cache, read_paths
 from builder.wheels.cibuildwheel.config import (
     BuildContainer,
     configuration,
-    container_variables,
+    container_inputs,
     install_spec,
     write_inputs,
 )
@@ -70,6 +71,11 @@ def a_recipe(folder: Path, *, assume_cuda: bool = False, env: dict[str, str] | N
         assume_cuda=assume_cuda,
         imports=("toy",),
     )
+
+
+def written(job: CompileJob) -> Path:
+    """cibuildwheel's configuration of a job, whose inputs are written."""
+    return write_inputs(job, CONTAINER, container_inputs(job, CONTAINER, []))
 
 
 @pytest.fixture
@@ -125,7 +131,7 @@ def read(job: CompileJob, settings: Path) -> tuple[object, tuple[str, ...]]:
 
 def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FLAGS": "-DA='x y' $HOME \"q\" ; # \\ é"}))
-    settings, mounted = write_inputs(job, CONTAINER, torch_index=[])
+    settings, mounted = written(job), job.shared
     options, create = read(job, settings)
     assert options.manylinux_images["x86_64"] == "buildfarm/base:abc"  # type: ignore[attr-defined]
     assert options.container_engine.disable_host_mount is True  # type: ignore[attr-defined]
@@ -139,21 +145,23 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert "--env=FLAGS=-DA='x y' $HOME \"q\" ; # \\ é" in create
     assert f'--mount=type=bind,"src={mounted}",dst=/buildfarm/job' in create
     assert (mounted / "requirements.txt").read_text().split() == ["numpy==2.4.6", "torch==2.11.0"]
+    inputs = container_inputs(job, CONTAINER, [])
+    assert (read_paths(mounted / "job.json"), read_cache(mounted / "job.json")) == (inputs.paths, inputs.cache)
     assert (mounted / "builder/wheels/build_scripts/prepare.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
-    script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts"
+    script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
     prepare, _, check = options.before_build.partition(" && ")  # type: ignore[attr-defined]
     assert prepare == f"{script} before-build"
     words = shlex.split(check)
-    assert shlex.join(words[:6]) == f"{script} check-identity"
-    assert words[6:8] == ["/opt/python/cp311-cp311/bin/python", "/project"]
-    assert json.loads(words[8])["name"] == "toy"
+    assert shlex.join(words[:7]) == f"{script} check-identity"
+    assert words[7:9] == ["/opt/python/cp311-cp311/bin/python", "/project"]
+    assert json.loads(words[9])["name"] == "toy"
     assert options.repair_command == f"{script} after-build {{wheel}} {{dest_dir}}"  # type: ignore[attr-defined]
 
 
 def test_a_source_that_states_name_and_version_is_not_asked(job: CompileJob) -> None:
     (job.source / "pyproject.toml").write_text('[project]\nname = "toy"\nversion = "1.0"\n')
-    settings, _ = write_inputs(job, CONTAINER, torch_index=[])
+    settings = written(job)
     assert "check-identity" not in read(job, settings)[0].before_build  # type: ignore[attr-defined]
 
 
@@ -161,7 +169,7 @@ def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
     """They are those of a local build."""
     wanted: dict[str, tuple[str, ...]] = {"--global-option": ("--cuda_ext", "--x=a b")}
     job = dataclasses.replace(job, recipe=dataclasses.replace(job.recipe, config_settings=wanted))
-    settings, _ = write_inputs(job, CONTAINER, torch_index=[])
+    settings = written(job)
     options, _ = read(job, settings)
     passed = config_setting_options(job.recipe)
     assert passed == ["--config-setting=--global-option=--cuda_ext", "--config-setting=--global-option=--x=a b"]
@@ -170,7 +178,7 @@ def test_the_recipes_options_of_the_build_backend(job: CompileJob) -> None:
 
 def test_the_configuration_contains_no_passwords(job: CompileJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("UV_DEFAULT_INDEX", "https://me:hush@wheels.example/simple")
-    settings, _ = write_inputs(job, CONTAINER, torch_index=[])
+    settings = written(job)
     assert "--env=UV_DEFAULT_INDEX" in read(job, settings)[1]
     assert "hush" not in settings.read_text()
 
@@ -181,7 +189,7 @@ def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypa
     bundle.write_text("the bundle")
     bundle.chmod(0o600)
     monkeypatch.setenv("SSL_CERT_FILE", str(bundle))
-    _, create = read(job, write_inputs(job, CONTAINER, torch_index=[])[0])
+    _, create = read(job, written(job))
     copied = job.work / "ca.pem"
     assert f'--mount=type=bind,"src={copied}",dst=/buildfarm/ca.pem,readonly' in create
     assert copied.read_text() == "the bundle"
@@ -193,32 +201,34 @@ def test_the_ca_bundle_is_mounted_and_in_all_variables(job: CompileJob, monkeypa
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_shim_is_mounted_only_for_assume_cuda(job: CompileJob, wanted: bool) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, assume_cuda=wanted))
-    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
+    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
     assert ("--env=PYTHONPATH=/buildfarm/shim" in text) is wanted
     assert ("assume_cuda,dst=/buildfarm/shim,readonly" in text) is wanted
 
 
 def test_the_toolkit_comes_from_the_environment(job: CompileJob) -> None:
-    variables = container_variables(job, CONTAINER, ["https://wheels.example/cu130"])
+    inputs = container_inputs(job, CONTAINER, ["https://wheels.example/cu130"])
+    variables = inputs.variables
     home = f"{python_prefix(Python(3, 11))}/lib/python3.11/site-packages/nvidia/cu13"
-    assert variables["BUILDFARM_TOOLKIT"] == home
+    assert str(inputs.paths.toolkit) == str(inputs.cache.toolkit) == home
     assert variables["CUDA_HOME"] == "/buildfarm/objects/cuda", "the same path in every build"
     assert variables["PATH"] == "/buildfarm/objects/launch:/buildfarm/objects/cuda/bin:/opt/gcc/bin:/usr/bin"
-    assert variables["BUILDFARM_LINK_TOOLKIT"] == "1"
+    assert inputs.paths.links_toolkit
     assert variables["UV_INDEX"] == "https://wheels.example/cu130"
-    assert variables["BUILDFARM_TORCH_CUDA"] == "13.0"
+    assert inputs.paths.torch_cuda == "13.0"
 
 
 def test_the_recipes_env_takes_precedence(job: CompileJob) -> None:
     job = dataclasses.replace(job, recipe=a_recipe(job.source, env={"FORCE_CUDA": "0", "CC": "gcc-11"}))
-    variables = container_variables(job, CONTAINER, [])
-    assert (variables["FORCE_CUDA"], variables["CC"]) == ("0", "gcc-11")
+    inputs = container_inputs(job, CONTAINER, [])
+    assert (inputs.variables["FORCE_CUDA"], inputs.variables["CC"]) == ("0", "gcc-11")
+    assert (inputs.cache.cc, inputs.cache.recipe_cc) == ("gcc", "gcc-11")
 
 
 def test_a_toolkit_of_the_image_is_used_in_place(job: CompileJob) -> None:
-    variables = container_variables(job, dataclasses.replace(CONTAINER, has_toolkit=True), [])
-    assert variables["BUILDFARM_TOOLKIT"] == "/usr/local/cuda"
-    assert "BUILDFARM_LINK_TOOLKIT" not in variables
+    paths = container_inputs(job, dataclasses.replace(CONTAINER, has_toolkit=True), []).paths
+    assert str(paths.toolkit) == "/usr/local/cuda"
+    assert not paths.links_toolkit
 
 
 @pytest.mark.parametrize(
@@ -230,23 +240,23 @@ def test_objects_of_other_builds_are_used_only_if_that_is_safe(
     job: CompileJob, reuse: bool, source: str, wanted: str | None
 ) -> None:
     (job.source / "toy.cpp").write_text(source)
-    variables = container_variables(dataclasses.replace(job, reuse=reuse), CONTAINER, [])
-    assert variables.get("SCCACHE_NO_CACHE") == wanted
-    assert ("toy.cpp" in variables.get("BUILDFARM_CACHE_REFUSED", "")) is ("incbin" in source)
+    inputs = container_inputs(dataclasses.replace(job, reuse=reuse), CONTAINER, [])
+    assert inputs.variables.get("SCCACHE_NO_CACHE") == wanted
+    assert inputs.cache.reads is (wanted is None)
+    assert ("toy.cpp" in inputs.cache.refused) is ("incbin" in source)
 
 
 def test_without_the_compiler_cache_the_launchers_stay(job: CompileJob) -> None:
     """The launchers decide bytes, so a wheel is the same with and without the cache."""
     on, off = (
-        container_variables(job, dataclasses.replace(CONTAINER, compiler_cache=enabled), [])
-        for enabled in (True, False)
+        container_inputs(job, dataclasses.replace(CONTAINER, compiler_cache=enabled), []) for enabled in (True, False)
     )
-    assert off == {**on, "BUILDFARM_CACHE_DISABLED": "it is turned off"}
+    assert off == dataclasses.replace(on, cache=dataclasses.replace(on.cache, disabled="it is turned off"))
 
 
 def test_direct_mode_depends_on_the_packages(job: CompileJob) -> None:
     def place(one: CompileJob) -> set[str]:
-        text = configuration(one, CONTAINER, mounted=job.work, torch_index=[])
+        text = configuration(one, CONTAINER, container_inputs(one, CONTAINER, []))
         return set(re.findall(r"--env=BUILDFARM_HEADERS_DIGEST=(\w+)", text))
 
     newer = dataclasses.replace(job.toolchain, packages=("torch==2.12.0",))
@@ -256,42 +266,44 @@ def test_direct_mode_depends_on_the_packages(job: CompileJob) -> None:
 
 
 def test_caches_are_volumes_of_the_engine(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
+    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
     assert "--mount=type=volume,src=buildfarm-packages,dst=/buildfarm/uv,readonly" in text
     assert f"--mount=type=volume,src=buildfarm-sccache.{job.recipe.name},dst=/buildfarm/sccache" in text
     assert "--env=UV_CACHE_DIR=/buildfarm/own-uv" in text, "uv can write nothing into the volume"
 
 
 def test_a_container_of_a_build_has_limits_and_no_capabilities(job: CompileJob) -> None:
-    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
+    text = configuration(job, CONTAINER, container_inputs(job, CONTAINER, []))
     limits = r'"--cap-drop=ALL", "--security-opt=no-new-privileges", "--memory=\d{8,}", "--pids-limit=\d{4,}"'
     assert re.search(limits, text)
     assert "--cap-add" not in text
 
 
 def test_root_installs_packages_where_no_code_of_a_source_runs(job: CompileJob) -> None:
-    spec, argv = install_spec(job, CONTAINER, job.work, [])
+    inputs = container_inputs(job, CONTAINER, [])
+    spec, argv = install_spec(job, CONTAINER, inputs)
     assert argv[-1] == "install-packages"
     options = spec.options()
     assert (options["user"], options["cap_drop"], options["cap_add"]) == ("0:0", ["ALL"], ["DAC_OVERRIDE"])
     assert spec.volumes == {"buildfarm-packages": "/buildfarm/uv"}
-    environment = spec.environment["BUILDFARM_ENVIRONMENT"]
-    text = configuration(job, CONTAINER, mounted=job.work, torch_index=[])
-    assert f"--env=BUILDFARM_ENVIRONMENT={environment}" in text
+
+
+def test_an_environment_is_named_after_everything_in_it(job: CompileJob) -> None:
+    environment = container_inputs(job, CONTAINER, []).paths.environment
     other = dataclasses.replace(job, owner="another/mark")
-    assert install_spec(other, CONTAINER, job.work, [])[0].environment["BUILDFARM_ENVIRONMENT"] == environment
+    assert container_inputs(other, CONTAINER, []).paths.environment == environment
     newer = dataclasses.replace(job, toolchain=dataclasses.replace(job.toolchain, packages=("torch==2.12.0",)))
     for changed, container, index in (
         (newer, CONTAINER, []),
         (job, dataclasses.replace(CONTAINER, image="another"), []),
         (job, CONTAINER, ["https://another.invalid"]),
     ):
-        assert install_spec(changed, container, job.work, index)[0].environment["BUILDFARM_ENVIRONMENT"] != environment
+        assert container_inputs(changed, container, index).paths.environment != environment
 
 
 def test_the_container_has_the_label_of_its_store(job: CompileJob) -> None:
     for one in (job, dataclasses.replace(job, owner="another/mark")):
-        text = configuration(one, CONTAINER, mounted=job.work, torch_index=[])
+        text = configuration(one, CONTAINER, container_inputs(one, CONTAINER, []))
         assert f'"--label=buildfarm.build={one.owner}"' in text
 
 
@@ -516,7 +528,7 @@ def test_the_sources_own_table_is_not_read(job: CompileJob) -> None:
         test-command = "pytest {project}/tests"
         """
     )
-    options, create = read(job, write_inputs(job, CONTAINER, torch_index=[])[0])
+    options, create = read(job, written(job))
     assert (options.before_all, options.test_command) == ("", "")  # type: ignore[attr-defined]
     assert (options.environment.as_dictionary({}), options.config_settings) == ({}, "")  # type: ignore[attr-defined]
     assert not any(word.startswith("--user") for word in create)

@@ -11,8 +11,9 @@ from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.config import AbiRule, Recipe
 from builder.matrix.plan import Build
 from builder.records.toolchain import Toolchain
-from builder.wheels import job as room
-from builder.wheels.job import build_digest, required_torch, torch_floor, torch_window
+from builder.wheels import build_digest as digests
+from builder.wheels.build_digest import build_digest
+from builder.wheels.job import required_torch, torch_floor, torch_window
 from tests.unit.matrix import make
 from tests.unit.wheels import make_record
 
@@ -87,7 +88,7 @@ def test_the_toolchain_is_an_input(change: dict[str, Any]) -> None:
 def test_source_and_the_format_of_builds_are_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     before = digest()
     assert digest(source="t" * 64) != before
-    monkeypatch.setattr(room, "BUILD_FORMAT", 0)
+    monkeypatch.setattr(digests, "BUILD_FORMAT", 0)
     assert digest() != before
 
 

@@ -18,6 +18,7 @@ from builder.matrix.plan import Build
 from builder.records.toolchain import Part, Toolchain
 from builder.store import Store
 from builder.wheels import local
+from builder.wheels.build_scripts.job_file import read_cache
 from builder.wheels.failures import compile_failure
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
@@ -315,8 +316,9 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     site, _, shim = assumed["PYTHONPATH"].partition(":")
     assert plain["PYTHONPATH"] == site
     assert (Path(shim) / "sitecustomize.py").is_file()
-    assert (plain["CXX"], plain["BUILDFARM_CXX"]) == ("g++", str(tmp_path / "g++"))
-    assert plain["BUILDFARM_CACHE_DISABLED"]
+    cache = read_cache(work.file)
+    assert (plain["CXX"], cache.cxx, cache.recipe_cxx) == ("g++", str(tmp_path / "g++"), "g++")
+    assert cache.disabled
     assert f"-ffile-prefix-map={root}" in plain["CPPFLAGS"]
     assert plain["CPPFLAGS"].endswith(" -g0 -g"), "the recipe's wish comes last"
     assert f"-Wp,-ffile-prefix-map={tmp_path / 'store' / 'envs'}" in plain["CPPFLAGS"]

@@ -6,7 +6,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from builder.commands.distributed.cluster.need import Need
+from builder.commands.distributed.cluster.window import Need
 from builder.commands.distributed.protocol import (
     BUILDS,
     MEMORY,

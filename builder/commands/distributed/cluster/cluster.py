@@ -14,8 +14,8 @@ from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
 from builder.commands.distributed.cluster.deaths import DEATHS, Deaths
-from builder.commands.distributed.cluster.need import DEADLY, Need, missing, nobody, other_version
-from builder.commands.distributed.cluster.window import Window
+from builder.commands.distributed.cluster.no_worker import DEADLY, missing, nobody, other_version
+from builder.commands.distributed.cluster.window import Need, Window
 from builder.commands.distributed.protocol import (
     MANY,
     TOPIC,
@@ -181,7 +181,7 @@ class Cluster:
     async def _computed(
         self, task: Task, parts: Mapping[str, bytes], need: Need, lost: Callable[[], Awaitable[Answer | None]] | None
     ) -> Answer:
-        """The same for a task that may be submitted now."""
+        """Let a worker run a task that may be submitted now."""
         tried: dict[str, Answer] = {}
         while True:
             able = [address for address in self._able(need) if address not in tried] if tried else None

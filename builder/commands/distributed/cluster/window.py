@@ -15,12 +15,25 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from builder.commands.distributed.cluster.need import Need
 from builder.commands.distributed.protocol import BUILDS, PROOFS
 
 #: Tasks that are submitted for each one that can run. Of 1, 1.5, 4 and any number, 4 had the shortest makespan:
 #: `python -m tests.benchmarks.distributed_scale`. Dask sends some tasks to a worker that is busy, and moves them later.
 AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a task needs of a worker."""
+
+    #: Dask resources, the amount of each.
+    resources: Mapping[str, float] = field(default_factory=dict)
+    #: The task with the highest starts first.
+    priority: float = 0
+    #: What to say of a worker that offers too little of a resource, by the resource's name.
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    #: Whether to wait for a worker that can run the task, if there is none now.
+    waits: bool = True
 
 
 @dataclass

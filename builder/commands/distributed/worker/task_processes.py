@@ -83,7 +83,7 @@ class TaskProcesses:
     def _run_once(
         self, key: str, work: Work, on_stage: Callable[[str], None], on_answer: Callable[[Answer], None]
     ) -> tuple[Answer | None, int, bool]:
-        """The same, and whether this worker ended the process."""
+        """The answer and the exit status of one process, and whether this worker ended the process."""
         ours, theirs = socket.socketpair()
         with theirs, self._lock:
             argv = [*self._program, str(theirs.fileno())]

@@ -1,14 +1,11 @@
-"""What the launchers and the cache's server need to know: variables that `builder.wheels.sccache.configure` sets."""
+"""What the launchers and the cache's server need to know; `builder.wheels.sccache.configure` finds it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-#: The variable that names the variables of the shared compiler cache, with spaces between them.
-SHARED = "BUILDFARM_SHARED_CACHE"
 
 
 @dataclass(frozen=True)
@@ -62,9 +59,9 @@ class Layout:
 class CacheSettings:
     """One build's compilers and its compiler cache."""
 
-    #: Where the launchers are.
-    layout: Layout
-    #: Where sccache's statistics go, for `builder.wheels.sccache.configure`.
+    #: The folder of the launchers; `Layout` describes it.
+    objects: Path
+    #: Where the statistics of sccache go, for `builder.wheels.sccache.configure`.
     statistics_dir: Path
     #: The real CUDA toolkit; it may have no nvcc.
     toolkit: Path
@@ -73,44 +70,28 @@ class CacheSettings:
     #: cc, cxx: the compilers that buildfarm found.
     cc: str
     cxx: str
-    #: recipe_cc, recipe_cxx: CC and CXX of the build, which a recipe may set to different compilers.
-    recipe_cc: str
-    recipe_cxx: str
-    #: The program.
-    sccache: str
     #: Where sccache keeps objects.
     cache_dir: Path
-    #: Where its server listens.
+    #: Where its server listens. The path may have 107 bytes (unix(7)), and nobody else may write its folder.
     socket: Path
+    #: The program.
+    sccache: str = "sccache"
+    #: recipe_cc, recipe_cxx: CC and CXX of the build, which a recipe may set to different compilers.
+    recipe_cc: str = ""
+    recipe_cxx: str = ""
     #: Why the compiler cache is turned off, or empty.
-    disabled: str
+    disabled: str = ""
     #: Why objects of this source must not be cached, or empty.
-    refused: str
+    refused: str = ""
     #: Whether objects of earlier builds may be used.
-    reads: bool
+    reads: bool = True
     #: Names of the variables of the compiler cache that machines share; empty without one.
-    shared: tuple[str, ...] = ()
+    shared: Sequence[str] = ()
 
-    @classmethod
-    def from_environment(cls, variables: Mapping[str, str] = os.environ) -> CacheSettings:
-        """Read the variables; raises KeyError when one is missing."""
-        return cls(
-            layout=Layout(Path(variables["BUILDFARM_OBJECTS"])),
-            statistics_dir=Path(variables["BUILDFARM_STATISTICS_DIR"]),
-            toolkit=Path(variables["BUILDFARM_TOOLKIT"]),
-            site=Path(variables["BUILDFARM_SITE"]),
-            cc=variables["BUILDFARM_CC"],
-            cxx=variables["BUILDFARM_CXX"],
-            recipe_cc=variables["CC"],
-            recipe_cxx=variables["CXX"],
-            sccache=variables.get("BUILDFARM_SCCACHE", "sccache"),
-            cache_dir=Path(variables["SCCACHE_DIR"]),
-            socket=Path(variables["SCCACHE_SERVER_UDS"]),
-            disabled=variables.get("BUILDFARM_CACHE_DISABLED", ""),
-            refused=variables.get("BUILDFARM_CACHE_REFUSED", ""),
-            reads=not {"SCCACHE_NO_CACHE", "SCCACHE_RECACHE"} & variables.keys(),
-            shared=tuple(variables.get(SHARED, "").split()),
-        )
+    @property
+    def layout(self) -> Layout:
+        """The folder of the launchers."""
+        return Layout(self.objects)
 
     @property
     def refusal_file(self) -> Path:
@@ -124,7 +105,7 @@ class CacheSettings:
 
     def without_shared(self, variables: Mapping[str, str] = os.environ) -> dict[str, str]:
         """Variables without those of the shared compiler cache, among which are its passwords."""
-        return {name: value for name, value in variables.items() if name not in {*self.shared, SHARED}}
+        return {name: value for name, value in variables.items() if name not in self.shared}
 
     @property
     def host_launcher(self) -> Path:

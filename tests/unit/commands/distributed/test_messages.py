@@ -9,7 +9,7 @@ import pytest
 
 from builder.commands.distributed import protocol
 from builder.commands.distributed.client.placement import UNKNOWN_SECONDS, Uses, need_of_build, need_of_proof
-from builder.commands.distributed.cluster.need import missing
+from builder.commands.distributed.cluster.no_worker import missing
 from builder.commands.distributed.options import gpu_models
 from builder.commands.distributed.protocol import (
     BUILDS,

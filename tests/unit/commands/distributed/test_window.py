@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.commands.distributed.cluster.need import Need
-from builder.commands.distributed.cluster.window import Window
+from builder.commands.distributed.cluster.window import Need, Window
 from builder.commands.distributed.protocol import BUILDS, PROOFS
 
 

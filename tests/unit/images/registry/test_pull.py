@@ -16,8 +16,8 @@ import pytest
 
 from builder import process
 from builder.errors import Exit, MissingToolError
-from builder.images.base_images import pull_missing
 from builder.images.engine import Engine
+from builder.images.pull_missing import pull_missing
 from builder.images.registry import pull
 from builder.images.registry import pull as progress_module
 from builder.images.registry.pull import PullProgress, pull_error, pull_image

@@ -1,12 +1,13 @@
-"""What a task needs of a worker, and what to say when no worker has it."""
+"""What to say when no worker can run a task."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, cast
 
 from builder.commands.distributed.cluster.deaths import DEATHS
+from builder.commands.distributed.cluster.window import Need
 from builder.commands.distributed.protocol import BUILDS, PLUGIN, PROOFS, Answer, BuildTask, Failure, Task, version_text
 from builder.errors import Code
 from builder.matrix.compat import and_list
@@ -22,20 +23,6 @@ DEADLY = Answer(
         hints=("see whether it ends processes that are not its own, or uses up the memory of the machine",),
     )
 )
-
-
-@dataclass(frozen=True)
-class Need:
-    """What a task needs of a worker."""
-
-    #: Dask resources, the amount of each.
-    resources: Mapping[str, float] = field(default_factory=dict)
-    #: The task with the highest starts first.
-    priority: float = 0
-    #: What to say of a worker that offers too little of a resource, by the resource's name.
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    #: Whether to wait for a worker that can run the task, if there is none now.
-    waits: bool = True
 
 
 def missing(task: Task, need: Need, workers: Mapping[str, Mapping[str, Any]], foreign: Sequence[str]) -> Answer:

@@ -1,0 +1,71 @@
+"""The file with the job of the build scripts: where the files of a build are, and its compilers and compiler cache.
+
+buildfarm writes it as JSON, and the scripts read it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from builder.wheels.sccache.launchers.environment import CacheSettings
+
+_Described = TypeVar("_Described", "BuildPaths", CacheSettings)
+
+
+@dataclass(frozen=True)
+class BuildPaths:
+    """Folders of one build in its container."""
+
+    #: The folder mounted from the host: requirements.txt, these scripts, results.
+    job_dir: Path
+    #: uv's cache; environments are in it too. Read-only in the container of a build.
+    packages: Path
+    #: The virtual environment inside `packages` that `install.py` made.
+    environment: Path
+    #: The Python that cibuildwheel uses; becomes a link to `environment`.
+    prefix: Path
+    #: The build's site-packages.
+    site: Path
+    #: The CUDA toolkit.
+    toolkit: Path
+    #: The CUDA version that torch must be built for (`13.0`), or empty.
+    torch_cuda: str = ""
+    #: Whether the toolkit comes from the package index and needs links.
+    links_toolkit: bool = False
+
+    @property
+    def requirements(self) -> Path:
+        """The locked packages of the build, one exact requirement in each line."""
+        return self.job_dir / "requirements.txt"
+
+    @property
+    def complete(self) -> Path:
+        """Exists when the environment is complete."""
+        return self.environment / ".complete"
+
+
+def write_job(path: Path, cache: CacheSettings, paths: BuildPaths | None = None) -> None:
+    """Write the file; a build without a container has no `paths`."""
+    data = {"cache": asdict(cache), "paths": asdict(paths) if paths else None}
+    path.write_text(json.dumps(data, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def read_cache(path: Path) -> CacheSettings:
+    """The compilers and the compiler cache of a build."""
+    return _read(CacheSettings, path, "cache")
+
+
+def read_paths(path: Path) -> BuildPaths:
+    """The folders of a build in its container."""
+    return _read(BuildPaths, path, "paths")
+
+
+def _read(kind: type[_Described], path: Path, key: str) -> _Described:
+    data: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))[key]
+    folders = {field.name for field in fields(kind) if field.type == "Path"}
+    values: dict[str, Any] = {name: Path(value) if name in folders else value for name, value in data.items()}
+    return kind(**values)
