@@ -12,10 +12,11 @@ import pytest
 
 from builder.commands.add import AddOptions, run_add
 from builder.commands.axes import new_axes
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
 from builder.recipes.added import next_steps
+from tests.refused import refused
 from tests.unit import loopback
 
 SETUP = 'setup(name="small-ops", version="1.2", ext_modules=[CUDAExtension("small_ops._C", ["ops.cu"])])\n'
@@ -58,7 +59,7 @@ def test_newest_version_of_a_project(tmp_path: Path, index: loopback.PackageInde
     assert load_matrix(added.matrix).extensions == (added.recipe.folder,)
     again = run_add(options(tmp_path, "small-ops==1.2"))
     assert (again.recipe, again.draft) == (added.recipe, None)
-    with pytest.raises(UsageError, match=r"a recipe for small_ops 1.2 already exists"):
+    with refused(Code.EXTENSION_EXISTS, "small_ops 1.2"):
         run_add(options(tmp_path, "small-ops==1.1"))
 
 
@@ -79,7 +80,7 @@ def test_repository_at_a_branch_and_at_a_tag(tmp_path: Path, revision: str) -> N
     commit = git(repository, "rev-parse", "HEAD")
     added = run_add(options(tmp_path, f"{repository.as_uri()}@{revision}" if revision else repository.as_uri()))
     assert added.recipe.source == GitSource(repository.as_uri(), commit)
-    with pytest.raises(UsageError, match="no branch or tag 'v2'"):
+    with refused(Code.REVISION_UNKNOWN, "v2"):
         run_add(options(tmp_path, f"{repository}@v2"))
 
 
@@ -131,5 +132,5 @@ def test_versions_of_a_new_matrix(select: Selection, axes: str) -> None:
 def test_a_new_matrix_has_the_newest_versions() -> None:
     axes = new_axes(Selection())
     assert axes.torch[0] == max(new_axes(Selection(torch=("2.11", "2.15"))).torch)
-    with pytest.raises(UsageError, match=r"no torch release has wheels for all of these: CUDA 11.8, Python 3.14"):
+    with refused(Code.NO_SUCH_COMBINATION, "CUDA 11.8", "Python 3.14"):
         new_axes(Selection(cuda=("11.8",), python=("3.14",)))

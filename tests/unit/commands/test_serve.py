@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from builder.cli.app import app
 from builder.commands.index.serve import host_of
-from builder.errors import MissingToolError, UsageError
+from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.server.run import open_socket
 from builder.publish.server.tokens import Tokens
 
@@ -25,8 +25,10 @@ def refusal(*words: str | Path) -> Exception | None:
 
 
 def test_errors_before_the_server_runs(tmp_path: Path) -> None:
-    with open_socket("127.0.0.1", 0) as used, pytest.raises(UsageError, match="Address already in use"):
-        raise refusal(tmp_path, "--port", str(used.getsockname()[1])) or AssertionError
+    with open_socket("127.0.0.1", 0) as used:
+        error = refusal(tmp_path, "--port", str(used.getsockname()[1]))
+    assert isinstance(error, UsageError)
+    assert error.code is Code.PORT_NOT_USABLE
     for words, sentence in (
         (("--tls-cert", "x"), "belong together"),
         (("--tls-cert", "x", "--tls-key", "y"), "cannot be read"),

@@ -8,9 +8,10 @@ import pytest
 import requests
 from docker.errors import DockerException
 
-from builder.errors import BuildError, Exit, MissingToolError
+from builder.errors import BuildError, Code, Exit, MissingToolError
 from builder.images.engine import Engine
 from builder.images.registry.reference import Mirrors
+from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 
 
@@ -180,7 +181,7 @@ def test_a_missing_base_is_pulled_from_the_mirror_and_keeps_the_name_of_the_mirr
 
 
 def test_no_pull_forbids_a_pull(fake: FakeEngine) -> None:
-    with pytest.raises(MissingToolError, match="`--no-pull` forbids a pull") as caught:
+    with refused(Code.IMAGE_NOT_FOUND) as caught:
         Engine(may_pull=False).base_id("base:2")
     assert (caught.value.where, caught.value.exit_code) == ("base:2", Exit.TOOL_MISSING)
     assert fake.pulled == []
@@ -209,8 +210,9 @@ def test_a_build_gets_the_text_and_the_secrets(fake: FakeEngine, tmp_path: Path)
 
 def test_a_failed_build_quotes_the_error_line(fake: FakeEngine, tmp_path: Path) -> None:
     (fake.root / "fails").write_text("#7 1.23 ERROR: No matching distribution found for uv==9\n#7 DONE\n")
-    with pytest.raises(BuildError, match="No matching distribution found for uv==9") as caught:
+    with refused(Code.IMAGE_BUILD_FAILED, "uv==9") as caught:
         Engine().build("FROM base:1\n", "buildfarm/x:1", log=tmp_path / "log", owner="t", secrets={})
+    assert isinstance(caught.value, BuildError)
     assert (caught.value.stage, caught.value.log) == ("environment", tmp_path / "log")
 
 

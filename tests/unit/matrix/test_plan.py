@@ -9,11 +9,12 @@ import pytest
 from packaging.version import Version
 
 from builder.commands.plan import plan_to_json
-from builder.errors import BuildfarmError, Exit, NothingSelectedError, UsageError
+from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
 from builder.matrix.axes import AbiClass, Cuda, Platform, Python
 from builder.matrix.compat import UPDATE, Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
 from builder.matrix.plan import Plan, make_plan, served_cells, summarise_skips
+from tests.refused import refused
 from tests.unit.matrix.make import matrix, recipe
 
 CPYTHON, ABI3, STABLE = AbiClass.CPYTHON, AbiClass.ABI3, AbiClass.STABLE
@@ -389,7 +390,7 @@ def test_impossible_selections(
 
 
 def test_a_matrix_without_extensions() -> None:
-    with pytest.raises(NothingSelectedError, match=r"the matrix lists no extensions$"):
+    with refused(Code.NO_EXTENSION):
         planned(matrix(["2.11"], ["13.0"], ["3.12"]))
 
 

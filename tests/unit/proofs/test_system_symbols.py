@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import MissingToolError
+from builder.errors import Code
 from builder.gate.system.demangle import demangle
 from builder.proofs.static.symbol_table import collect_symbols
 from builder.proofs.static.system_symbols import (
@@ -14,11 +14,12 @@ from builder.proofs.static.system_symbols import (
     system_library,
 )
 from builder.wheelfile.driver import DRIVER_LIBRARIES, is_driver_library
+from tests.refused import refused
 from tests.unit.proofs.make import FORWARD
 
 
 def test_environment_without_torch(tmp_path: Path) -> None:
-    with pytest.raises(MissingToolError, match="torch is not installed"):
+    with refused(Code.NO_TORCH):
         collect_symbols(tmp_path)
 
 

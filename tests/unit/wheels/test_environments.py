@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.store import Store
@@ -22,6 +22,7 @@ from builder.wheels.toolchain.environments import (
     toolkit_requirements,
 )
 from builder.wheels.toolchain.uv import UnsatisfiableError, index_setting, uv_variables
+from tests.refused import refused
 from tests.unit.loopback import PackageIndex, pure_wheel
 
 PYTHON = Python(sys.version_info.major, sys.version_info.minor)
@@ -199,7 +200,7 @@ def test_what_does_not_go_together_is_told_from_what_is_not_there(
         requires=["torch==2.10.*"] if fault == "conflict" else [],
         tag="cp27-none-any" if fault == "tag" else "py3-none-any",
     )
-    with pytest.raises(UnsatisfiableError, match=r"the packages conflict: Because .*ops"):
+    with refused(Code.PACKAGES_CONFLICT, "ops"):
         environments.ensure(PYTHON, ["torch==2.11.0", str(wheel)], index=[], log=log)
 
 
@@ -207,14 +208,15 @@ def test_any_other_word_of_uv_is_a_failed_build_with_its_log(
     environments: Environments, tmp_path: Path, log: Path
 ) -> None:
     (wheel := tmp_path / "ops-1.0-py3-none-any.whl").write_bytes(b"no zip")
-    with pytest.raises(BuildError, match="uv could not create the environment") as caught:
+    with refused(Code.ENVIRONMENT_FAILED) as caught:
         environments.ensure(PYTHON, [str(wheel)], index=[], log=log)
+    assert isinstance(caught.value, BuildError)
     assert (caught.value.stage, caught.value.log) == ("environment", log)
 
 
 @pytest.mark.usefixtures("fresh_eyes")
 def test_a_python_that_is_not_here_is_said(index: PackageIndex, environments: Environments, log: Path) -> None:
-    with pytest.raises(MissingToolError, match=r"no Python 3\.99 on this machine") as caught:
+    with refused(Code.PYTHON_MISSING, "3.99") as caught:
         environments.ensure(Python(3, 99), [], index=[], log=log)
     assert "--upgrade uv" in caught.value.hints[0]
     assert index.requested == []

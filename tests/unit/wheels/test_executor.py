@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cibuildwheel.options import CommandLineArguments, compute_options
 
-from builder.errors import BuildError, BuildfarmError, Exit, MissingToolError
+from builder.errors import BuildError, BuildfarmError, Code, Exit, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.engine import Engine
 from builder.images.image_build import ImageContents
@@ -37,6 +37,7 @@ from builder.wheels.cibuildwheel.log import LOG_VARIABLES
 from builder.wheels.cibuildwheel.packages import PackageResolver
 from builder.wheels.job import CompileJob, config_setting_options
 from builder.wheels.toolchain.environments import Environments
+from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.matrix.make import matrix
 
@@ -464,7 +465,7 @@ def test_a_stopped_engine_is_the_only_reported_cause(
         return 1
 
     monkeypatch.setattr("builder.wheels.cibuildwheel.executor.run", run)
-    with pytest.raises(MissingToolError, match="stopped answering during the compile stage"):
+    with refused(Code.ENGINE_NOT_ANSWERING, "compile"):
         executor.compile(job, lambda _: None)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import BuildError, Exit, MissingToolError
+from builder.errors import BuildError, Code, Exit
 from builder.matrix.axes import AbiClass, Cell, Cuda, Python, Torch
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
@@ -25,6 +25,7 @@ from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter
 from builder.wheels.variables import ARCHITECTURES, build_variables
+from tests.refused import refused
 from tests.unit import loopback
 from tests.unit.loopback import PYTHON
 from tests.unit.matrix import make
@@ -206,7 +207,7 @@ def test_a_torch_of_another_kind_is_refused(
     cuda: str, made_for: str, executor: LocalExecutor, index: loopback.PackageIndex, tmp_path: Path
 ) -> None:
     index.add_torch("2.11.0", cuda)
-    with pytest.raises(MissingToolError, match=f"for {made_for} instead of CUDA 13.0") as caught:
+    with refused(Code.PACKAGE_DIFFERS, f"{made_for}", "13.0") as caught:
         executor.toolchain(BUILD, make.recipe("ops"), log=tmp_path / "log")
     assert caught.value.exit_code == Exit.TOOL_MISSING
     assert "torch_index" in caught.value.hints[0]

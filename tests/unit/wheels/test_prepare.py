@@ -20,11 +20,12 @@ from typing import Any
 
 import pytest
 
-from builder.errors import BuildfarmError, MissingToolError, UsageError
+from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource
 from builder.wheelfile import limits
 from builder.wheels.sources.prepare import changed_files, prepare_source, project_folder, source_digest
 from tests.conftest import lacking
+from tests.refused import refused
 from tests.unit.loopback import serving
 
 
@@ -391,7 +392,7 @@ def test_without_git_and_patch_it_says_so(
 ) -> None:
     write(tmp_path, {"fix.patch": GOOD})
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(MissingToolError, match="neither git nor patch"):
+    with refused(Code.GIT_MISSING):
         prepare_source(recipe(PathSource(folder), tmp_path / "fix.patch"), target, cache=cache)
     prepare_source(recipe(PathSource(folder)), target, cache=cache)  # no patches, no tool
 
@@ -555,7 +556,7 @@ def test_without_network_it_says_what_was_wanted_and_where(
 def test_a_file_that_is_listed_but_gone_cannot_be_had(index: Index, target: Path, cache: Path) -> None:
     index.offer()
     (index.root / "files" / "my_ext-1.0.tar.gz").unlink()
-    with pytest.raises(MissingToolError, match="404") as caught:
+    with refused(Code.NETWORK_UNREACHABLE, "404") as caught:
         prepare_source(recipe(SDIST), target, cache=cache)
     assert "my_ext-1.0.tar.gz" in str(caught.value)
 
@@ -913,7 +914,7 @@ def test_a_subdirectory_that_is_not_there(repository: tuple[Path, str], target: 
 
 def test_without_git_it_says_so(target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(MissingToolError, match="git is not on PATH"):
+    with refused(Code.GIT_MISSING):
         prepare_source(recipe(GitSource("https://example.org/a", "1" * 40)), target, cache=cache)
 
 

@@ -14,7 +14,8 @@ from builder.commands.distributed.cluster.deaths import Deaths
 from builder.commands.distributed.options import remote_options
 from builder.commands.distributed.reach import connect
 from builder.commands.distributed.security import security_for
-from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
+from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
+from tests.refused import refused
 
 
 def fails(address: str) -> BuildfarmError:
@@ -65,7 +66,7 @@ def test_an_address_that_is_none(address: str) -> None:
 
 
 def test_another_machine_without_tls_wants_an_option() -> None:
-    with pytest.raises(UsageError, match="is not encrypted"):
+    with refused(Code.NOT_ENCRYPTED):
         remote_options("tcp://192.0.2.1:8786", None, plain_tcp=False)
     for address, plain in (("tcp://192.0.2.1:8786", True), ("tls://192.0.2.1:8786", False), ("tcp://[::1]:1", False)):
         assert remote_options(address, None, plain_tcp=plain) is not None
@@ -73,7 +74,7 @@ def test_another_machine_without_tls_wants_an_option() -> None:
 
 def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builder.commands.distributed.options.find_spec", lambda _: None)
-    with pytest.raises(MissingToolError, match="`distributed` is not installed") as caught:
+    with refused(Code.PACKAGE_MISSING) as caught:
         remote_options("tcp://127.0.0.1:8786", None, plain_tcp=False)
     assert caught.value.exit_code is Exit.TOOL_MISSING
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
 from typer.testing import CliRunner
 
 from builder.cli.app import app
-from builder.errors import UsageError
+from builder.errors import Code
 from builder.matrix.axes import Platform
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
@@ -17,6 +16,7 @@ from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.matrix.plan import Plan, make_plan
 from builder.publish.ci.shards import Scope, shards_json
 from tests.conftest import ROOT
+from tests.refused import refused
 from tests.unit.matrix.make import matrix, recipe
 
 SHIPPED = ROOT / "matrix.yaml"
@@ -94,5 +94,5 @@ def test_names_of_jobs_are_names_of_artifacts() -> None:
 def test_other_platforms_are_refused() -> None:
     plan = make_plan(matrix(["2.11"], ["13.0"], ["3.12"]), [recipe()], Selection(), Compat.load())
     foreign = replace(plan.builds[0], platform=Platform.LINUX_AARCH64)
-    with pytest.raises(UsageError, match="linux_aarch64"):
+    with refused(Code.PLATFORM_UNSUPPORTED, "linux_aarch64"):
         shards_json(Plan((*plan.builds, foreign), ()), Scope.FULL)

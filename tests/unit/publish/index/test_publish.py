@@ -9,7 +9,7 @@ import pytest
 
 from builder.check import Check
 from builder.commands.index.publish import publish_text, publish_wheels
-from builder.errors import UsageError
+from builder.errors import Code
 from builder.proof import Proof, Verdict
 from builder.publish.index.levels import OF_VERIFY, Level, levels, shortfalls
 from builder.publish.index.new_wheel import merged, proofs_json, proofs_path
@@ -18,6 +18,7 @@ from builder.publish.index.repository import Repository
 from builder.result import PublishOutcome
 from builder.store import Store
 from builder.wheels.toolchain.uv import uv_command
+from tests.refused import refused
 from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.make import CELL, ON_CPU, proofs_of
 
@@ -109,10 +110,10 @@ def test_later_proofs_raise_the_level_of_a_published_wheel(wheel: Path, tmp_path
 def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) -> None:
     other = pure_wheel(tmp_path / "other", "my_ext", "1.0+cu130", {"my_ext.py": "1"})
     proofs_path(wheel).write_bytes(proofs_json(proofs_of(other)))
-    with pytest.raises(UsageError, match="proofs of a different file"):
+    with refused(Code.PROOFS_NOT_USABLE):
         publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
     proofs_path(wheel).write_text("[{]")
-    with pytest.raises(UsageError, match="proofs cannot be read"):
+    with refused(Code.PROOFS_NOT_USABLE):
         publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.index.resolve import Target, best_wheel, misfit
-from builder.errors import UsageError
+from builder.errors import Code
 from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import gpu_named
@@ -17,6 +17,7 @@ from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
+from tests.refused import refused
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
@@ -93,7 +94,7 @@ def test_gpus_by_name(name: str, arch: str) -> None:
 
 
 def test_an_unknown_gpu_is_an_error() -> None:
-    with pytest.raises(UsageError, match="knows no GPU 'Voodoo 2'"):
+    with refused(Code.VERSION_UNKNOWN, "Voodoo 2"):
         gpu_named("Voodoo 2", Compat.load())
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.publish.server.tokens import Tokens, parse_lifetime, parse_scope
+from tests.refused import refused
 
 
 def test_only_a_hash_is_kept(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_expired_and_revoked_tokens_are_unknown(tmp_path: Path) -> None:
     assert tokens.find(secret)
     Tokens(tmp_path).revoke("ci")  # a different process
     assert tokens.find(secret) is None
-    with pytest.raises(UsageError, match="no token"):
+    with refused(Code.TOKEN_UNKNOWN):
         tokens.revoke("ci")
 
 
@@ -55,7 +56,7 @@ def test_names_of_tokens(tmp_path: Path, name: str) -> None:
 
 def test_a_name_is_used_once(tmp_path: Path) -> None:
     Tokens(tmp_path).add("ci", ("read",), None)
-    with pytest.raises(UsageError, match="of this name"):
+    with refused(Code.TOKEN_EXISTS):
         Tokens(tmp_path).add("ci", ("upload",), None)
 
 
