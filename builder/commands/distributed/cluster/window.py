@@ -90,7 +90,20 @@ class Window:
             line.admit()
 
     def _limit(self, names: frozenset[str]) -> int:
-        """How many tasks with these resources may be submitted: by the builds or proofs of the workers that can."""
-        offers: list[Mapping[str, float]] = [worker["resources"] for worker in self._workers.values()]
-        able = [offer for offer in offers if all(offer.get(name) for name in names)]
-        return AHEAD * int(sum(offer.get(kind, 0) for offer in able for kind in (BUILDS, PROOFS) if kind in names))
+        """How many tasks with these resources may be submitted: by the builds or proofs of the workers that can.
+
+        Workers for which tasks wait that need more resources, such as Docker, are left to these tasks, if there are
+        others.
+        """
+        able = self._able(names)
+        special = [other for other, line in self._lines.items() if names < other and line.waiting]
+        others = [offer for offer in able if not any(_has(offer, other) for other in special)]
+        kinds = names & {BUILDS, PROOFS}
+        return AHEAD * int(sum(offer.get(kind, 0) for offer in others or able for kind in kinds))
+
+    def _able(self, names: frozenset[str]) -> list[Mapping[str, float]]:
+        return [worker["resources"] for worker in self._workers.values() if _has(worker["resources"], names)]
+
+
+def _has(offer: Mapping[str, float], names: frozenset[str]) -> bool:
+    return all(offer.get(name) for name in names)

@@ -114,3 +114,37 @@ def test_a_new_worker_gets_tasks() -> None:
         return tasks.admitted
 
     assert asyncio.run(scenario()) == ["a", "b", "c", "d"]
+
+
+def test_workers_with_docker_are_left_to_the_tasks_that_need_it_while_these_wait() -> None:
+    async def scenario() -> list[str]:
+        window, farm = Window(), workers({PROOFS: 1, "docker": 1}, {PROOFS: 1})
+        window.look(farm)
+        tasks = Tasks(window)
+        for name in ("in docker 1", "in docker 2", "in docker 3"):
+            await tasks.start(name, Need({PROOFS: 1, "docker": 1}))
+        window.look(farm)
+        for name in ("a", "b", "c"):
+            await tasks.start(name, Need({PROOFS: 1}))
+        assert tasks.admitted == ["in docker 1", "in docker 2", "a", "b"]
+        await tasks.end("in docker 1")
+        window.look(farm)
+        await tasks.settle()
+        assert tasks.admitted[4:] == ["in docker 3", "c"], "no task that needs docker waits any more"
+        return tasks.admitted
+
+    asyncio.run(scenario())
+
+
+def test_where_all_workers_have_docker_tasks_without_it_are_submitted_too() -> None:
+    async def scenario() -> list[str]:
+        window, farm = Window(), workers({PROOFS: 1, "docker": 1})
+        window.look(farm)
+        tasks = Tasks(window)
+        for name in ("in docker 1", "in docker 2", "in docker 3"):
+            await tasks.start(name, Need({PROOFS: 1, "docker": 1}))
+        window.look(farm)
+        await tasks.start("a", Need({PROOFS: 1}))
+        return tasks.admitted
+
+    assert asyncio.run(scenario()) == ["in docker 1", "in docker 2", "a"]
