@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import count
@@ -92,18 +92,21 @@ class Window:
     def _limit(self, names: frozenset[str]) -> int:
         """How many tasks with these resources may be submitted: by the builds or proofs of the workers that can.
 
-        Workers for which tasks wait that need more resources, such as Docker, are left to these tasks, if there are
-        others.
+        Tasks that wait and need more resources, such as Docker, keep their places on the workers that have these, if
+        there are other places.
         """
-        able = self._able(names)
         special = [other for other, line in self._lines.items() if names < other and line.waiting]
-        others = [offer for offer in able if not any(_has(offer, other) for other in special)]
+        able = [worker["resources"] for worker in self._workers.values() if _has(worker["resources"], names)]
         kinds = names & {BUILDS, PROOFS}
-        return AHEAD * int(sum(offer.get(kind, 0) for offer in others or able for kind in kinds))
-
-    def _able(self, names: frozenset[str]) -> list[Mapping[str, float]]:
-        return [worker["resources"] for worker in self._workers.values() if _has(worker["resources"], names)]
+        places = sum(offer.get(kind, 0) for offer in able for kind in kinds)
+        free = sum(max(0, offer.get(kind, 0) - _kept(offer, special, names)) for offer in able for kind in kinds)
+        return AHEAD * int(free or places)
 
 
 def _has(offer: Mapping[str, float], names: frozenset[str]) -> bool:
     return all(offer.get(name) for name in names)
+
+
+def _kept(offer: Mapping[str, float], special: Sequence[frozenset[str]], names: frozenset[str]) -> float:
+    """How many of the special tasks a worker can run at the same time, by what they need more than `names`."""
+    return sum(min(offer[name] for name in other - names) for other in special if _has(offer, other))
