@@ -74,7 +74,7 @@ def need_of_proof(task: ProofTask | SmokeTask) -> Need:
     if task.in_docker:
         resources["docker"] = 1
         reasons["docker"] = "no Docker"
-    # A finished wheel is tested before another one is built. Of the proofs, those that fewer workers can run come first.
+    # A finished wheel is tested before another one is built. Proofs that fewer workers can run come first.
     return Need(resources, priority=1_000_000 + len(reasons), reasons=reasons, waits=not task.gpu)
 
 
