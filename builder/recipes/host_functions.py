@@ -94,9 +94,9 @@ def _with_default(name: str, defaults: Mapping[str, str]) -> str:
 
 
 def read_functions(text: str) -> tuple[list[Function], list[str]]:
-    """Return the functions that become ops, and a sentence for each other host function."""
+    """Return the functions that become ops, and a sentence for each other host function that none of them calls."""
     functions: dict[str, Function] = {}
-    refused = []
+    refused: dict[str, str] = {}
     for space, header, body in _definitions(plain_code(text)):
         found = _HEADER.fullmatch(header)
         if not found or found["before"].strip().endswith(":") or re.search(r"__(?:global|device)__", found["before"]):
@@ -108,10 +108,11 @@ def read_functions(text: str) -> tuple[list[Function], list[str]]:
         if name in functions:
             reason = "a function before it has the same name"
         if reason:
-            refused.append(f"{name}: {reason}")
+            refused.setdefault(name, reason)
             continue
         functions[name] = _function(name, parts, [each for each in parameters if each], returned, body)
-    return list(functions.values()), refused
+    called = {word for each in functions.values() for word in re.findall(r"\w+", each.body)} - functions.keys()
+    return list(functions.values()), [f"{name}: {why}" for name, why in refused.items() if name not in called]
 
 
 def _function(name: str, parts: Sequence[str], known: Sequence[tuple[str, str]], returned: str, body: str) -> Function:

@@ -175,8 +175,8 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
     notes += [f"no op for {each}" for each in refused]
     if refused:
         notes.append(
-            f"to make an op of one of these functions, write a function in {source} that calls it, takes"
-            " `torch::Tensor` and numbers, and returns tensors"
+            f"to make an op of {'one of these functions' if len(refused) > 1 else 'this function'}, write a function in"
+            f" {source} that calls it, takes `torch::Tensor` and numbers, and returns tensors"
         )
     notes += [op.why for op in function_ops if op.why]
     if lacking:

@@ -174,6 +174,29 @@ CASES = [
 """
 
 
+REFERENCE_RAISES = """
+from builder.gate import Case
+
+CASES = [
+    Case(
+        "sample_defective::gradient_percent",
+        lambda make: [make.randn(2, 3), make.randn(2, 3)],
+        reference=lambda x, _: x.view(7),
+        side_effects={side_effects},
+    )
+]
+"""
+
+
+@pytest.mark.parametrize("side_effects", [False, True])
+def test_a_reference_that_raises_without_the_extension_is_a_mistake_in_cases(gate: Gate, side_effects: bool) -> None:
+    """With side effects the reference runs in the process of the extension, which may be at fault."""
+    run = gate(OLD, "defective", "values", cases=REFERENCE_RAISES.format(side_effects=side_effects))
+    (failed,) = [one for one in run.of("gradient_percent", "values") if one.verdict == FAILED]
+    assert "the reference of the case raises RuntimeError" in failed.reason
+    assert (failed.evidence.get("mistake") == "cases.py") is not side_effects
+
+
 def test_a_wrong_gradient_is_found_without_a_reference(gate: Gate) -> None:
     run = gate(OLD, "defective", "gradients", cases=GRADCHECK_ALONE)
     (reason,) = [outcome.reason for outcome in run.of("sample_defective::gradient_percent", "gradients")]

@@ -117,7 +117,8 @@ def _cases(draft: OpDraft) -> str:
     if not draft.empty:
         return typical
     empty = replace(draft, arguments=draft.empty)
-    return typical + "\n" + _case(empty, "empty", [], "the function of the case above", '        edge="empty",')
+    gap = "the function of the case above, if it accepts empty tensors"
+    return typical + "\n" + _case(empty, "empty", [], gap, '        edge="empty",')
 
 
 def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: str) -> str:

@@ -272,6 +272,8 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     elif commands := _install_commands(results, index):
         cells = [Cell.parse(cell) for result in results if result.paths for cell in result.cells]
         lines += ["", *(install_lines(cells, commands) if cells else ["To install:", *commands])]
+        if index.startswith("file:"):
+            lines.append("pip warns of each project that is not in this folder, and takes it from its default index.")
     return "\n".join(lines) + "\n"
 
 

@@ -15,7 +15,8 @@ _OF_CASE = re.compile(r"\b(Case\.__init__|Make\.\w+)\(\)")
 def is_mistake(error: BaseException | None, root: Path) -> bool:
     """Whether the code of cases.py itself is wrong, such as an unknown name.
 
-    Any other exception, such as a RuntimeError of an op that cases.py calls, may be the fault of the extension.
+    Any other exception, such as a RuntimeError of an op that cases.py calls, may be the fault of the extension, unless
+    the judge raises it.
     """
     if isinstance(error, SyntaxError):
         return Path(error.filename or "").is_relative_to(root)

@@ -167,7 +167,8 @@ def _output_is_log(task_dir: str) -> bool:
 def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseException, step: str) -> Outcome:
     text = str(error)
     if isinstance(error, CaseError):
-        mistake = is_mistake(error.__cause__, _ROOT)
+        # The judge has not loaded the extension, so an exception there comes from cases.py alone.
+        mistake = request.function.startswith("judge.") or is_mistake(error.__cause__, _ROOT)
         return _failed(request, case, text + line_of(error.__cause__, _ROOT), **(MISTAKE_IN_CASES if mistake else {}))
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         requested = _REQUESTED.search(text)

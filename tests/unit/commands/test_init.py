@@ -146,7 +146,7 @@ def test_what_init_could_not_derive_is_a_step_before_the_build(tmp_path: Path) -
     text = printed(tmp_path, FUNCTIONS)
     assert "op torch.ops.mine.two(Tensor x) -> Tensor[]" in text
     assert "no op for sizes: it returns `std::vector<int64_t>`" in text
-    assert "to make an op of one of these functions, write a function in mine.cu that calls it" in text
+    assert "to make an op of this function, write a function in mine.cu that calls it" in text
     step = text.partition("Before the build, check these files. The extension compiles without a change:")[2]
     step = step.partition("buildfarm build")[0]
     assert "If you change one of these files after the build, buildfarm compiles the extension again." in step
@@ -276,6 +276,13 @@ def test_architectures_of_the_new_matrix(tmp_path: Path) -> None:
 def test_without_architectures_the_build_with_one_is_named(tmp_path: Path) -> None:
     assert "  buildfarm build --arch 9.0    (one GPU architecture" in printed(tmp_path, WRITES)
     assert "\n# archs: [9.0]\n" in (tmp_path / "matrix.yaml").read_text()
+
+
+def test_functions_that_an_op_calls_are_not_named(tmp_path: Path) -> None:
+    helper = "static int threads(int n) { return n; }\n"
+    call = "at::Tensor twice(const at::Tensor& x) { return x * threads(2); }\n"
+    (tmp_path / "mine.cu").write_text(helper + call)
+    assert not [note for note in start(tmp_path) if note.startswith("no op for")]
 
 
 def test_host_functions_beside_kernels_are_named_too(tmp_path: Path) -> None:
