@@ -35,7 +35,7 @@ from typing import cast
 
 import psutil
 
-from builder.commands.distributed.client.placement import Uses, need_of_build, need_of_proof
+from builder.commands.distributed.client.placement import Uses, first_builds, need_of_build, need_of_proof
 from builder.commands.distributed.client.transfer import fetch_log
 from builder.commands.distributed.cluster.cluster import Cluster
 from builder.commands.distributed.cluster.window import Need
@@ -111,6 +111,7 @@ def workers(address: str, folder: Path, count: int, scale: float) -> Iterator[li
 async def run_all(cluster: Cluster, todo: Sequence[Job], uses: Uses, log: Path, *, parcels: bool) -> Run:
     """Every build, and its proofs as soon as it has ended, as `RemoteRun` does."""
     run, began = Run(), time.monotonic()
+    first = first_builds((job.task for job in todo), uses)
 
     async def compute(job: Job, task: BuildTask | ProofTask, need: Need) -> Answer:
         parts = parcel(job.task.build.extension) if parcels else {}
@@ -124,7 +125,7 @@ async def run_all(cluster: Cluster, todo: Sequence[Job], uses: Uses, log: Path, 
         return answer
 
     async def one(job: Job) -> None:
-        answer = await compute(job, job.task, need_of_build(job.task, uses))
+        answer = await compute(job, job.task, need_of_build(job.task, uses, first))
         run.last_build = time.monotonic() - began
         if answer.wheel is None:
             return

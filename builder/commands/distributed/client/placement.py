@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -27,6 +28,8 @@ from builder.untrusted.json_data import JsonError, read_json
 
 #: Seconds that are assumed of a build nobody has seen.
 UNKNOWN_SECONDS = 60.0
+#: More than the seconds of any build.
+_FIRST = 1_000_000
 
 
 class Uses:
@@ -52,13 +55,22 @@ class Uses:
         return self._folder / f"use-{build.extension}-{build.cuda.variant}.json"
 
 
-def need_of_build(task: BuildTask, uses: Uses) -> Need:
-    """One of the worker's builds, memory, and a compiler for the CUDA version. The longest build starts first."""
+def first_builds(tasks: Iterable[BuildTask], uses: Uses) -> frozenset[str]:
+    """The digests of the shortest tenth of these builds. They start first, so that workers soon have proofs to run."""
+    ordered = sorted(tasks, key=lambda task: uses.of(task.build, task.recipe)[0])
+    return frozenset(task.digest for task in ordered[: len(ordered) // 10])
+
+
+def need_of_build(task: BuildTask, uses: Uses, first: Set[str] = frozenset()) -> Need:
+    """One of the worker's builds, memory, and a compiler for the CUDA version.
+
+    The longest build starts first, except that those in `first` start before all others.
+    """
     seconds, memory = uses.of(task.build, task.recipe)
     resource = compile_resource(task.settings.executor, task.build.cuda, minor_mismatch=task.settings.minor_mismatch)
     return Need(
         {BUILDS: 1, MEMORY: memory, resource: 1},
-        priority=round(seconds),
+        priority=round(seconds) + (_FIRST if task.digest in first else 0),
         reasons={MEMORY: f"less than {size_text(memory)} of memory", resource: _lack(task.settings, task.build)},
     )
 
@@ -75,7 +87,7 @@ def need_of_proof(task: ProofTask | SmokeTask) -> Need:
         resources["docker"] = 1
         reasons["docker"] = "no Docker"
     # A finished wheel is tested before another one is built. Proofs that fewer workers can run come first.
-    return Need(resources, priority=1_000_000 + len(reasons), reasons=reasons, waits=not task.gpu)
+    return Need(resources, priority=2 * _FIRST + len(reasons), reasons=reasons, waits=not task.gpu)
 
 
 def _lack(settings: Settings, build: Build) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, cast
 from uuid import uuid4
 
-from builder.commands.distributed.client.placement import Uses, need_of_build
+from builder.commands.distributed.client.placement import Uses, first_builds, need_of_build
 from builder.commands.distributed.client.prove import ProofPlan, open_cells, prove_cells
 from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
 from builder.commands.distributed.cluster.cluster import Cluster
@@ -70,6 +70,7 @@ class RemoteRun:
         self._parcels: dict[str, dict[str, bytes]] = {}
         self._wheels = Wheels(store, store.root)
         self._tasks: dict[Build, BuildTask] = {}
+        self._first: frozenset[str] = frozenset()  # digests of the builds that start before the others
         self._titles: set[str] = set()  # names of the builds that are not finished
         self._shown: set[str] = set()
         #: the results so far; after an interrupt, the builds that ended before it
@@ -85,6 +86,7 @@ class RemoteRun:
         Raises Unreachable when the scheduler does not answer. A build that fails is a result with its error.
         """
         self._titles = set(map(str, builds))
+        self._first = first_builds((self._task(build) for build, there in builds.items() if not there), self._uses)
         with self._store.work(f"remote-{digest_of(time.time())[:12]}") as scratch:
             self._wheels = Wheels(self._store, scratch)
             with self._recorder.recording(), self._progress.shown():
@@ -146,7 +148,7 @@ class RemoteRun:
     async def _build(self, cluster: Cluster, task: BuildTask, log: Path) -> tuple[StoredBuild, Answer]:
         """Let a worker build, and collect the wheel; again if all workers that had it are gone."""
         log.write_bytes(b"")
-        need = need_of_build(task, self._uses)
+        need = need_of_build(task, self._uses, self._first)
         parts = self._parts(self._recipes[task.build.extension])
 
         async def lost() -> Answer | None:

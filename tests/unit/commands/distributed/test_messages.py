@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from builder.commands.distributed import protocol
-from builder.commands.distributed.client.placement import UNKNOWN_SECONDS, Uses, need_of_build, need_of_proof
+from builder.commands.distributed.client.placement import (
+    UNKNOWN_SECONDS,
+    Uses,
+    first_builds,
+    need_of_build,
+    need_of_proof,
+)
 from builder.commands.distributed.cluster.no_worker import missing
 from builder.commands.distributed.options import gpu_models
 from builder.commands.distributed.protocol import (
@@ -156,3 +163,15 @@ def test_gpu_models_of_the_option() -> None:
 def test_other_words_are_no_models(text: str) -> None:
     with pytest.raises(UsageError, match="is not a GPU model"):
         gpu_models([text])
+
+
+def test_the_shortest_tenth_of_the_builds_starts_first(tmp_path: Path) -> None:
+    uses, tasks = Uses(Store(tmp_path)), []
+    for number in range(20):
+        build = replace(BUILD_TASK.build, extension=f"ops{number}")
+        tasks.append(replace(BUILD_TASK, digest=f"digest{number}", build=build))
+        uses.remember(build, Answer(wheel=WHEEL, seconds=100 - number, memory=1))
+    first = first_builds(tasks, uses)
+    assert first == {"digest18", "digest19"}
+    early, late = (need_of_build(task, uses, first).priority for task in (tasks[19], tasks[0]))
+    assert late < early < need_of_proof(PROOF_TASK).priority
