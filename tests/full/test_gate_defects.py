@@ -192,7 +192,7 @@ CASES = [
 def test_a_reference_that_raises_without_the_extension_is_a_mistake_in_cases(gate: Gate, side_effects: bool) -> None:
     """With side effects the reference runs in the process of the extension, which may be at fault."""
     run = gate(OLD, "defective", "values", cases=REFERENCE_RAISES.format(side_effects=side_effects))
-    (failed,) = [one for one in run.of("gradient_percent", "values") if one.verdict == FAILED]
+    (failed,) = [one for one in run.of("sample_defective::gradient_percent", "values") if one.verdict == FAILED]
     assert "the reference of the case raises RuntimeError" in failed.reason
     assert (failed.evidence.get("mistake") == "cases.py") is not side_effects
 
