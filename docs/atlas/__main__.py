@@ -23,7 +23,7 @@ from builder.gate.system.sizes import size_text
 from builder.log import print_error, print_line
 from builder.matrix.config import Selection
 from builder.proofs.verify.judge import Judge
-from builder.proofs.verify.window import Linker
+from builder.proofs.verify.torch_window import Linker
 from builder.wheelfile.facts import open_wheel
 from docs.atlas.entry import entry_of
 from docs.atlas.facts import FACTS, Atlas
