@@ -83,7 +83,7 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
     MissingToolError without network or git.
     """
     known = load_recipes(load_matrix(options.matrix)) if options.matrix.exists() else ()
-    pinned = pin(parse_reference(options.source))
+    pinned = _pin(options.source, known, options.matrix)
     if same := next((recipe for recipe in known if recipe.source == pinned.source), None):
         return Added(same, pinned, options.matrix, axes=None, draft=None, listed=True)
     # Before anything is written: it may raise.
@@ -113,6 +113,18 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
     else:
         add_extension(options.matrix, entry)
     return Added(recipe, pinned, options.matrix, axes, draft)
+
+
+def _pin(source: str, known: tuple[Recipe, ...], matrix: Path) -> PinnedSource:
+    """Pin a source. If there is no such project, but an extension of this name, the error says how to build it."""
+    try:
+        return pin(parse_reference(source))
+    except UsageError as error:
+        names = (each.name for each in known if canonicalize_name(each.name) == canonicalize_name(source))
+        if error.code != Code.PACKAGE_NOT_FOUND or (name := next(names, None)) is None:
+            raise
+        hint = f"{matrix} lists an extension {name}: `buildfarm build --ext {name}` builds it"
+        raise UsageError(error.sentence, error.code, where=error.where, hints=(hint,)) from error
 
 
 @contextmanager
