@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -35,6 +36,10 @@ from builder.matrix.config_errors import key_path, validate
 from builder.matrix.models import AcceptModel, MatrixModel, RecipeModel, SourceModel
 from builder.matrix.plan import Plan, make_plan
 from builder.matrix.yaml_document import Document, Key, read_document
+
+#: Keys that `recipe_of` converts. The others are in a Recipe as extension.yaml has them.
+_CONVERTED = {"name", "version", "source", "patches", "abi", "archs", "accepts", "variants", "max_size"}
+_AS_WRITTEN = {each.name for each in fields(Recipe)} & set(RecipeModel.model_fields) - _CONVERTED
 
 
 def read_plan(
@@ -118,31 +123,27 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         pattern=model.name if "{" in model.name else "",
         version=re.sub(r"\{\w+\}", "0", model.version),
         version_pattern=model.version if "{" in model.version else "",
-        summary=model.summary,
         folder=home,
         source=_source(document, home, model.source),
         patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
         abi=tuple(AbiRule(rule.abi, rule.torch) for rule in model.abi),
-        cuda=model.cuda,
-        env=dict(model.env),
-        config_settings={name: tuple(values) for name, values in model.config_settings.items()},
-        build_requires=tuple(model.build_requires),
-        requires=tuple(model.requires),
-        requires_torch=model.requires_torch,
-        assume_cuda=model.assume_cuda,
-        override_architectures=model.override_architectures,
         archs=tuple(sorted(set(model.archs))),
-        python=model.python,
-        imports=tuple(model.imports),
-        needs_first=tuple(model.needs_first),
         accepts=tuple(_accept_rule(entry) for entry in model.accepts),
-        companions=tuple(model.companions),
-        libraries={stem: tuple(keys) for stem, keys in model.libraries.items()},
         variants=tuple(Variant(one.library, one.cuda, one.arch) for one in model.variants),
-        seconds_per_case=model.seconds_per_case,
-        memory_per_job=model.memory_per_job,
         max_size=model.max_size or 0,
+        **{name: _frozen(getattr(model, name)) for name in _AS_WRITTEN},
     )
+
+
+def _frozen(value: Any) -> Any:  # noqa: ANN401
+    """A value of a model with tuples in place of its lists."""
+    match value:
+        case list():
+            return tuple(map(_frozen, value))
+        case dict():
+            return {name: _frozen(one) for name, one in value.items()}
+        case _:
+            return value
 
 
 def _accept_rule(model: AcceptModel) -> AcceptRule:

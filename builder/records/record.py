@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, To
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.matrix.plan import Build
 from builder.records.toolchain import Toolchain
-from builder.untrusted.json_data import JsonError, parse_json, text, texts
+from builder.untrusted.json_data import JsonError, parse_json, text
 from builder.untrusted.masking import mask_credentials
 from builder.wheelfile.archive import WheelFile
 
@@ -99,7 +99,7 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class RecipeSettings:
-    """The keys of a recipe, besides its source, that reach a build; `build_digest` covers the same."""
+    """The keys of a recipe, besides its source, that reach a build. A key that is listed here is in `build_digest`."""
 
     env: Mapping[str, str] = field(default_factory=dict)
     assume_cuda: bool = False
@@ -111,46 +111,53 @@ class RecipeSettings:
 
     @classmethod
     def of(cls, recipe: Recipe) -> RecipeSettings:
-        """The settings of a recipe, without secrets in URLs."""
-        return replace(
-            cls(**{each.name: getattr(recipe, each.name) for each in fields(cls)}),
-            env={name: mask_credentials(value) for name, value in recipe.env.items()},
-            build_requires=tuple(map(mask_credentials, recipe.build_requires)),
-            requires=tuple(map(mask_credentials, recipe.requires)),
-            config_settings={
-                name: tuple(map(mask_credentials, values)) for name, values in recipe.config_settings.items()
-            },
-        )
+        """The settings of a recipe, without credentials in URLs."""
+        return cls(**{each.name: _masked(getattr(recipe, each.name)) for each in fields(cls)})
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data, by the recipe's own keys; `from_json` reads it."""
+        """As plain data, by the recipe's own keys; `from_json` reads it.
+
+        A key that is not in _ALWAYS is there only if it is used: what other builds wrote before the key existed stays.
+        """
+        without = RecipeSettings()
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
         return {
-            "env": dict(self.env),
-            "assume_cuda": self.assume_cuda,
-            "build_requires": list(self.build_requires),
-            "requires": list(self.requires),
-            # Only where it is used: records of other wheels stay as they were before the key existed.
-            **({"override_architectures": True} if self.override_architectures else {}),
-            **({"requires_torch": self.requires_torch} if self.requires_torch != "window" else {}),
-            **(
-                {"config_settings": {k: list(v) for k, v in self.config_settings.items()}}
-                if self.config_settings
-                else {}
-            ),
+            name: _plain(value) for name, value in values.items() if name in _ALWAYS or value != getattr(without, name)
         }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RecipeSettings:
-        """Read what `to_json` wrote; raises KeyError or TypeError on anything else."""
-        return cls(
-            env={text(name): text(value) for name, value in data["env"].items()},
-            assume_cuda=bool(data["assume_cuda"]),
-            build_requires=texts(data["build_requires"]),
-            requires=texts(data["requires"]),
-            override_architectures=bool(data.get("override_architectures", False)),
-            requires_torch=text(data.get("requires_torch", "window")),
-            config_settings={text(name): texts(values) for name, values in data.get("config_settings", {}).items()},
-        )
+        """Read what `to_json` wrote; raises ValueError on anything else."""
+        from pydantic import TypeAdapter  # noqa: PLC0415 - loads slowly
+
+        return TypeAdapter(RecipeSettings).validate_python(data)
+
+
+_ALWAYS = ("env", "assume_cuda", "build_requires", "requires")
+
+
+def _masked(value: Any) -> Any:  # noqa: ANN401
+    """The value of a key without credentials in URLs."""
+    match value:
+        case Mapping():
+            return {name: _masked(one) for name, one in value.items()}
+        case tuple():
+            return tuple(_masked(one) for one in value)
+        case str():
+            return mask_credentials(value)
+        case _:
+            return value
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401
+    """The value of a key as JSON has it."""
+    match value:
+        case Mapping():
+            return {name: _plain(one) for name, one in value.items()}
+        case tuple():
+            return [_plain(one) for one in value]
+        case _:
+            return value
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from builder.formats import BUILD_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
+from builder.records.record import RecipeSettings
 from builder.records.toolchain import Toolchain
 from builder.wheels.job import required_torch
 
@@ -15,20 +16,17 @@ def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str
 
     The cells that the build serves are not an input: a later plan may add cells to the same wheel.
     """
+    settings = RecipeSettings.of(recipe).to_json()
+    settings.pop("requires_torch", None)  # `torch_window` is what it results in
     return digest_of(
         {
             "name": str(build),
             "archs": [str(arch) for arch in build.archs],
             "local_version": build.local_version,
             "source": source,
-            "env": recipe.env,
-            "assume_cuda": recipe.assume_cuda,
-            "build_requires": recipe.build_requires,
-            "requires": recipe.requires,
+            **settings,
             "torch_window": required_torch(build, recipe),
             "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
             "format": BUILD_FORMAT,
-            **({"config_settings": recipe.config_settings} if recipe.config_settings else {}),
-            **({"override_architectures": True} if recipe.override_architectures else {}),
         }
     )
