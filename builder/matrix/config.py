@@ -153,6 +153,8 @@ class Recipe:
     build_requires: tuple[str, ...] = ()
     #: PEP 508 run-time requirements added to the wheel's METADATA.
     requires: tuple[str, ...] = ()
+    #: Patterns of paths in site-packages, as fnmatch reads them: files that the wheel leaves out.
+    wheel_exclude: tuple[str, ...] = ()
     #: `window` if METADATA requires the torch releases of the ABI class, `source` if it keeps the requirement of the
     #: source.
     requires_torch: str = "window"

@@ -108,6 +108,7 @@ class RecipeSettings:
     override_architectures: bool = False
     requires_torch: str = "window"
     config_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    wheel_exclude: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, recipe: Recipe) -> RecipeSettings:

@@ -21,6 +21,7 @@ from builder.wheels.wheel_checks import (
     check_identity,
     find_cuda_sources,
     unmet_requirements,
+    unused_excludes,
     without_compiled,
 )
 
@@ -44,6 +45,8 @@ def make_wheel(
     compiled = executor.compile(job, stage)
     check_identity(compiled.wheel, job)
     check_compiled(compiled.wheel, job, script, text_since(job.log, start))
+    if unused := unused_excludes(compiled.wheel, job.recipe):
+        print_warning(f"{job.recipe.name}: `wheel_exclude` matches no file of the wheel: {', '.join(unused)}")
     stage("repair")
     wheel = repair(
         compiled.wheel,
@@ -53,6 +56,7 @@ def make_wheel(
         torch_requirement=required_torch(job.build, job.recipe),
         built_with=str(job.build.torch),
         requires=job.recipe.requires,
+        exclude=job.recipe.wheel_exclude,
         record=record,
         no_library_hints=no_library_hints(script, job.recipe),
         log=job.log,

@@ -22,6 +22,7 @@ from builder.records.cuda_sources import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.job import CompileJob
+from builder.wheels.repair.repair import is_excluded
 
 _INCLUDE = re.compile(r'#\s*include\s*[<"](?:[^">]*/)?([^"/>]+\.cu)[">]')
 _INCLUDING = frozenset({".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp"})
@@ -130,6 +131,14 @@ def check_compiled(wheel: Path, job: CompileJob, script: SetupFacts, log: str) -
                 "to test an official wheel, use `source: {wheel: NAME, version: VERSION}`",
             ],
         )
+
+
+def unused_excludes(wheel: Path, recipe: Recipe) -> list[str]:
+    """The patterns of `wheel_exclude` that match no file of the compiled wheel."""
+    if not recipe.wheel_exclude:
+        return []
+    with WheelFile(wheel) as archive:
+        return [one for one in recipe.wheel_exclude if not any(is_excluded(name, [one]) for name in archive.names)]
 
 
 def unmet_requirements(source: Path, packages: Sequence[str]) -> list[str]:

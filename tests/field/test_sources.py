@@ -300,6 +300,23 @@ def test_a_wrong_version_ends_before_the_compile(sources: Sources) -> None:
     assert "building 't0._C' extension" not in result.log.read_text()
 
 
+def test_tests_of_the_source_are_left_out(sources: Sources, capfd: pytest.CaptureFixture[str]) -> None:
+    """Report 14: the recipe leaves out a stray package of a source that the user cannot change."""
+    setup = SETUP.replace('packages=["t0"]', 'packages=["t0", "tests"]')
+    sources.write(setup, {"tests/__init__.py": ""})
+    sources.add()
+    made = sources.build()
+    assert made.error is None
+    contents = next(proof for proof in made.proofs if proof.check is Check.CONTENTS)
+    assert "`wheel_exclude: ['tests/*']`" in str(contents.evidence)
+    sources.recipe("wheel_exclude: ['tests/*', 'benchmarks/*']")
+    made = sources.build()
+    assert made.error is None
+    assert made.stored is not None
+    assert not any(name.startswith("tests") for name in read_facts(made.stored.wheel).files)
+    assert "`wheel_exclude` matches no file of the wheel: benchmarks/*" in capfd.readouterr().err
+
+
 def test_a_name_with_the_version_of_cuda(sources: Sources) -> None:
     """Report 18: `add` writes a pattern, which each build fills in."""
     sources.write("import torch\n" + SETUP.replace('"t0", v', '"t0-cu" + torch.version.cuda.replace(".", ""), v'))

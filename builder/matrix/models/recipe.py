@@ -247,6 +247,12 @@ class RecipeModel(StrictModel):
         description="Run-time requirements that buildfarm adds to the METADATA of the wheel.",
         examples=[["numpy>=1.26"]],
     )
+    wheel_exclude: list[str] = Field(
+        default=[],
+        description="Patterns of files that the wheel leaves out, as paths in site-packages; `*` also matches `/`. For"
+        " the source of another project that installs its tests.",
+        examples=[["tests/*", "benchmarks/*"]],
+    )
     requires_torch: Literal["window", "source"] = Field(
         default="window",
         description="What METADATA of the wheel requires of torch. `window`: the releases that the wheel is tested for,"

@@ -122,12 +122,19 @@ def stray_names(facts: WheelFacts) -> list[str]:
 
 
 def _stray(facts: WheelFacts) -> Iterator[str]:
-    if stray := stray_names(facts):
-        yield (
-            f"the wheel installs {and_list(stray)} at the top of site-packages, where they hide the user's modules of"
-            " these names and replace those of other wheels: leave them out of `packages` in setup.py, such as with"
-            f" `find_packages(exclude={[f'{top}*' for top in stray if '.' not in top]})`, or move them into the package"
+    if not (stray := stray_names(facts)):
+        return
+    cure = "move them into the package"
+    if folders := [top for top in stray if "." not in top]:
+        cure = (
+            "leave them out of `packages` in setup.py, such as with"
+            f" `find_packages(exclude={[f'{top}*' for top in folders]})`, or {cure}. If the source is another"
+            f" project's, add `wheel_exclude: {[f'{top}/*' for top in folders]}` to extension.yaml"
         )
+    yield (
+        f"the wheel installs {and_list(stray)} at the top of site-packages, where they hide the user's modules of"
+        f" these names and replace those of other wheels: {cure}"
+    )
 
 
 def _equal(facts: WheelFacts) -> Iterator[str]:

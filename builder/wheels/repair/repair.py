@@ -15,6 +15,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 
@@ -107,6 +108,7 @@ def repair(
     torch_requirement: str,
     built_with: str = "",
     requires: Sequence[str] = (),
+    exclude: Sequence[str] = (),
     record: Record | None = None,
     no_library_hints: Sequence[str] = (),
     log: Path,
@@ -114,10 +116,11 @@ def repair(
 ) -> Path:
     """Turn a raw wheel into a portable wheel in the folder `out`; returns its path.
 
-    auditwheel finds the manylinux tag and grafts the libraries that are neither `provided` nor on every Linux. Then
-    the version gets `local_version`, METADATA gets `torch_requirement` (`relabel_metadata`) and `requires`, `record`
-    and its SBOM are added, run paths that lead out of the wheel are removed, and a reproducible zip is written. The
-    file is audited before it is renamed into `out`. Repairing a repaired wheel gives the same bytes.
+    The files that match a pattern of `exclude` are left out. auditwheel finds the manylinux tag and grafts the
+    libraries that are neither `provided` nor on every Linux. Then the version gets `local_version`, METADATA gets
+    `torch_requirement` (`relabel_metadata`) and `requires`, `record` and its SBOM are added, run paths that lead out of
+    the wheel are removed, and a reproducible zip is written. The file is audited before it is renamed into `out`.
+    Repairing a repaired wheel gives the same bytes.
     Output is appended to `log`; programs carry `owner` (see `builder.process.run`). `no_library_hints` are for a wheel
     without libraries.
 
@@ -125,7 +128,8 @@ def repair(
     a platform tag that the audit does not confirm.
     """
     label = Label(local_version, torch_requirement, tuple(requires), built_with)
-    members = _members(raw, log)
+    every = _members(raw, log)
+    members = [member for member in every if not is_excluded(member.path, exclude)]
     if not any(_is_elf(member) for member in members):
         raise _failure(
             raw,
@@ -138,6 +142,8 @@ def repair(
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch:
         aside = Path(scratch)
+        if len(members) < len(every):
+            write_wheel(members, raw := aside / raw.name)
         grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, owner=owner)
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
         if record:
@@ -152,6 +158,18 @@ def repair(
         wheel = (aside / name).rename(out / name)
     sync(out)
     return wheel
+
+
+def is_excluded(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern matches a path in a wheel, or the path where pip installs the file. Metadata always stays."""
+    if re.match(r"[^/]+\.dist-info/", path):
+        return False
+    return any(fnmatchcase(name, pattern) for name in (path, _installed(path)) for pattern in patterns)
+
+
+def _installed(path: str) -> str:
+    """The path in site-packages: pip installs NAME.data/platlib/ at the top level."""
+    return re.sub(r"^[^/]+\.data/(?:platlib|purelib)/", "", path)
 
 
 def _why_pure(raw: Path, members: Sequence[Member]) -> str:
@@ -255,9 +273,7 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     if not _is_elf(member) or not (elf := _read_library(member, scratch, log)):
         return member
     paths = [*elf.rpath, *elf.runpath]
-    # Files under NAME.data/platlib/ are installed at the top level of site-packages.
-    top = re.sub(r"^[^/]+\.data/(?:platlib|purelib)/", "", member.path)
-    good = [path for path in paths if _stays_inside(path, posixpath.dirname(top))]
+    good = [path for path in paths if _stays_inside(path, posixpath.dirname(_installed(member.path)))]
     if good == paths:
         return member
     file = scratch / "library.so"

@@ -441,6 +441,21 @@ def test_a_malformed_sbom_of_the_source_stays_as_it_is(tmp_path: Path, text: byt
     assert [member.data for member in members if member.path.endswith(".cdx.json")] == [text]
 
 
+def test_excluded_files_are_left_out_and_metadata_stays(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    """pip installs NAME.data/platlib/ at the top, so its files are excluded by the path that a user sees."""
+    stray: dict[str, bytes | str | Path] = {
+        "tests/__init__.py": "",
+        "tests/deep/one.py": "",
+        "my_ext-1.0.data/platlib/csrc/x.py": "",
+    }
+    stray |= {"my_ext/C.so": libraries / "plain.so", "my_ext/tests/kept.py": ""}
+    raw = make_wheel(tmp_path / "raw", stray)
+    wheel = mend(raw, exclude=["tests/*", "csrc/*", "*METADATA"])
+    check_record(wheel)
+    assert [path for path in paths(wheel) if ".dist-info/" not in path] == ["my_ext/C.so", "my_ext/tests/kept.py"]
+    assert read(wheel, "METADATA")
+
+
 # --- what must not pass
 
 
