@@ -185,6 +185,10 @@ RecheckOption = Annotated[
         "--recheck", help="Run every check of the selected wheels again, also checks that passed or failed before."
     ),
 ]
+AllowEmptyOption = Annotated[
+    bool,
+    typer.Option("--allow-empty", help="Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`."),
+]
 DistOption = Annotated[
     Path, typer.Option("--dist", metavar="DIR", help="Folder for the wheels, report.json and the index.")
 ]

@@ -182,6 +182,17 @@ def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> Non
     assert "hint: not needed" in err
 
 
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_a_selection_without_cells_can_be_allowed(call: Call, matrix: Path, words: tuple[str, ...]) -> None:
+    matrix.write_text(matrix.read_text() + "exclude: [{python: 3.12, reason: not needed}]\n")
+    argv = ("build", "--matrix", matrix, *words)
+    assert call(*argv)[0] == Exit.NOTHING_SELECTED
+    code, out, err = call(*argv, "--allow-empty", "--json")
+    assert (code, json.loads(out)["builds"]) == (Exit.OK, [])
+    assert "every selected cell is skipped: not needed" in err
+    assert call(*argv, "--allow-empty", "--torch", "2.3")[0] == Exit.NOTHING_SELECTED
+
+
 @pytest.mark.parametrize(
     ("outcome", "code", "message"),
     [

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from builder.cli.options import (
+    AllowEmptyOption,
     ArchOption,
     BuildDryRunOption,
     BuildSourceArgument,
@@ -55,7 +56,7 @@ from builder.commands.distributed.options import (
 )
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import check_dist, open_store
-from builder.errors import BuildfarmError, Exit
+from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError
 from builder.gate.system.sizes import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
 from builder.matrix.axes import Arch, Cell
@@ -119,6 +120,7 @@ class BuildOptions(UsesWorkers, SelectOptions):
     no_compiler_cache: NoCompilerCacheOption = False
     no_python_downloads: NoPythonDownloadsOption = False
     recheck: RecheckOption = False
+    allow_empty: AllowEmptyOption = False
     scheduler: SchedulerOption = None
     prove_on: ProveOnOption = None
     plain_tcp: PlainTcpOption = False
@@ -150,6 +152,18 @@ def build(options: BuildOptions) -> None:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     _ = options.archs, options.remote  # may raise, so before a recipe is written
+    try:
+        _build(options)
+    except NothingSelectedError as error:
+        if not options.allow_empty or error.code is not Code.NO_CELL_LEFT:
+            raise
+        print_warning(f"{error}: {'; '.join(error.hints)}")
+        if options.as_json:
+            print_data(dry_run_json({}) if options.dry_run else report_json(Plan((), ()), []))
+
+
+def _build(options: BuildOptions) -> None:
+    """Add the source, if any, and build or print what would be built. Raises typer.Exit with the worst result."""
     added = _added(options)
     if added:
         options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
