@@ -18,6 +18,7 @@ from builder.matrix.load import read_plan
 from builder.matrix.plan import Build, Plan, Skip
 from builder.publish.ci.shards import Scope, shards_json
 from builder.publish.plan_text import architectures_hint, plan_text
+from builder.recipes.inspection.metadata import other_versions
 
 EXAMPLES = examples(
     "buildfarm plan --torch 2.11 --cuda 13.0", "buildfarm plan --explain", "buildfarm plan --json > plan.json"
@@ -70,8 +71,6 @@ def plan(options: PlanOptions) -> None:
         found = new_torches(options.matrix)
         print_data(new_torch_json(found) if as_json else new_torch_text(found))
         return
-    from builder.commands.building.preflight import other_versions  # noqa: PLC0415 - loads slowly
-
     archs = architectures(options.arch)
     _, recipes, planned = read_plan(options.matrix, options.select, archs)
     for problem in other_versions(recipes[name] for name in dict.fromkeys(one.extension for one in planned.builds)):

@@ -140,12 +140,22 @@ def _found(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[Fir
 
 
 def _compiler_error(lines: Sequence[str], n: int, start: int, source: str, tree: Path | None) -> FirstError:
-    message = message_lines(lines, n)
+    message = [*message_lines(lines, n), *_advice(lines, n)]
     text = " ".join(line.strip() for line in message) if "CMake Error" in lines[n] else lines[n]
     place = place_of(lines[n])
     excerpt = excerpt_of(lines, n, place, source, tree) if place else ()
     count = count_errors(lines[start:])
     return FirstError(_one_line(text, source), "\n".join(message), _shortened(excerpt, source), count)
+
+
+def _advice(lines: Sequence[str], n: int) -> list[str]:
+    """The `#include` that gcc proposes for the error at line `n`, if any: a note behind the source that it shows."""
+    for line in islice(lines, n + 1, n + _MESSAGE):
+        if from_compiler(line):
+            break
+        if "did you forget to" in line:
+            return [line]
+    return []
 
 
 def _python_errors(lines: Sequence[str], source: str, tree: Path | None) -> Iterator[FirstError]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from packaging.version import Version
-
-from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import BuildfarmError, Code, UsageError, raise_problems
-from builder.matrix.config import RECIPE, PathSource, Recipe
+from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.recipes.inspection.metadata import read_metadata
+from builder.recipes.inspection.metadata import other_versions
 from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store
 from builder.wheels.job import Executor
@@ -74,25 +71,6 @@ def _syntax_errors(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
             found.append(
                 UsageError(
                     f"Python cannot parse this file: {sentence}", Code.CASES_UNREADABLE, where=f"{recipe.cases}{line}"
-                )
-            )
-    return found
-
-
-def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
-    """Recipes with another version than their source folder states: the compile would end with the same error."""
-    found: list[BuildfarmError] = []
-    for recipe in recipes:
-        if not isinstance(recipe.source, PathSource) or (recipe.source.path / "PKG-INFO").exists():
-            continue
-        stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).stated_version
-        if stated and not recipe.is_version(Version(stated)):
-            found.append(
-                UsageError(
-                    f"the recipe has version {recipe.stated_version}, and setup.py or pyproject.toml has {stated}",
-                    Code.VERSION_DIFFERS,
-                    where=str(recipe.folder / RECIPE),
-                    hints=[f"set `version: {stated}` in {RECIPE}, or correct the version of the source"],
                 )
             )
     return found

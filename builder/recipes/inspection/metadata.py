@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import re
 import tomllib
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
@@ -14,7 +15,9 @@ from typing import Any, TypeGuard
 
 from packaging.version import InvalidVersion, Version
 
-from builder.diagnosis.setup_script import SetupFacts
+from builder.diagnosis.setup_script import SetupFacts, read_setup_script
+from builder.errors import BuildfarmError, Code, UsageError
+from builder.matrix.config import RECIPE, PathSource, Recipe
 
 #: Tools that take the version from git, and from a variable that buildfarm sets (`builder.wheels.variables`).
 _BY_GIT = re.compile(r"setuptools_scm|hatch_vcs|vcs_versioning|pbr\b|poetry_dynamic_versioning")
@@ -235,3 +238,22 @@ def _repository(info: Message, project: dict[str, Any], keywords: dict[str, obje
     urls += [info["Home-page"] or "", *map(str, project.get("urls", {}).values()), str(keywords.get("url", ""))]
     found = (re.match(r"https?://(?:github|gitlab)\.com/[\w.-]+/[\w.-]+", url) for url in urls)
     return next((match[0].removesuffix(".git") for match in found if match), "")
+
+
+def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
+    """Recipes with another version than their source folder states: the compile would end with the same error."""
+    found: list[BuildfarmError] = []
+    for recipe in recipes:
+        if not isinstance(recipe.source, PathSource) or (recipe.source.path / "PKG-INFO").exists():
+            continue
+        stated = read_metadata(recipe.source.path, read_setup_script(recipe.source.path)).stated_version
+        if stated and not recipe.is_version(Version(stated)):
+            found.append(
+                UsageError(
+                    f"the recipe has version {recipe.stated_version}, and setup.py or pyproject.toml has {stated}",
+                    Code.VERSION_DIFFERS,
+                    where=str(recipe.folder / RECIPE),
+                    hints=[f"set `version: {stated}` in {RECIPE}, or correct the version of the source"],
+                )
+            )
+    return found

@@ -100,3 +100,14 @@ def test_nothing_outside_of_the_source_is_read(tmp_path: Path) -> None:
     for file in ("../secret", "link", str(tmp_path / "secret"), "none", "text\0", "."):
         assert source_line(Place(file, 1), "/build/src", tree) is None
     assert source_line(Place("text", 7), "/build/src", tree) is None
+
+
+def test_a_header_that_gcc_proposes_belongs_to_the_error_before_it() -> None:
+    """The note stands behind the source that gcc shows, and another error ends the message."""
+    note = (
+        "a.cpp:1:1: note: ‘std::unique_ptr’ is defined in header ‘<memory>’; did you forget to ‘#include <memory>’?\n"
+    )
+    error = "a.cpp:4:10: error: ‘unique_ptr’ is not a member of ‘std’\n"
+    shown = "    4 |     std::unique_ptr<int> one;\n      |          ^~~~~~~~~~\n"
+    assert read(error + shown + note).message == error + note.rstrip()
+    assert "include" not in read("a.cpp:3:1: error: expected ‘;’\n" + error + shown + note).message
