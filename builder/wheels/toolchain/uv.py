@@ -15,7 +15,7 @@ from pathlib import Path
 import uv
 
 from builder.build_log import log_size, text_since
-from builder.diagnosis.known_errors import reports
+from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
 from builder.images.network import prepend_index
 from builder.process import run
@@ -173,12 +173,27 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
                 hints=hints,
             )
         return UnsatisfiableError(f"the packages conflict: {detail}", Code.PACKAGES_CONFLICT, where=where, hints=hints)
+    if lacking := reports("dependency-build", output):
+        return BuildError(
+            f"{lacking['package']} has no wheel for this Python, and its source does not build{_why_built(output)}",
+            stage="environment",
+            log=log,
+            hints=[hint_of("dependency-build"), f"the full output is in {log}"],
+        )
     return BuildError(
         f"uv could not create the environment for {wanted}",
         stage="environment",
         log=log,
         hints=[f"the full output is in {log}"],
     )
+
+
+def _why_built(output: str) -> str:
+    """What the build of a package printed last, and which packages require it, as uv says; "" if it says nothing."""
+    printed = re.search(r"(?s)\[std(?:err|out)\]\n((?: +[^\n]*\n|\n(?= ))+)", output)
+    last = f": {printed[1].strip().splitlines()[-1].strip().rstrip('.')}" if printed and printed[1].strip() else ""
+    chain = re.search(r"(?m)^ *hint: (`\S+` \(\S+\) was included because .+)$", output)
+    return last + (f" ({chain[1].replace('`', '')})" if chain else "")
 
 
 def _unreachable(output: str, wanted: str, where: str, log: Path) -> MissingToolError:

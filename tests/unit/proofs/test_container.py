@@ -270,6 +270,21 @@ def test_installation_uses_the_indexes_of_this_machine_through_its_environment(
     assert images == [("run-torch2.2.2-cu118-cp312", ["https://torch.invalid/cu118"])]
 
 
+NO_WHEEL = """\
+error: Failed to build `a==1`
+  cause: The build backend returned an error
+  cause: Call to `setuptools.build_meta.build_wheel` failed (exit status: 1)
+
+         [stderr]
+         Traceback (most recent call last):
+
+           File "<string>", line 52, in <module>
+         RuntimeError: no Python 3.12.
+
+hint: `a` (v1) was included because `ops` (v1) depends on `a`
+"""
+
+
 @pytest.mark.parametrize(
     ("ended", "error", "message"),
     [
@@ -281,9 +296,14 @@ def test_installation_uses_the_indexes_of_this_machine_through_its_environment(
             "the packages conflict",
         ),
         (RunResult(1, "", "error: failed to fetch: `https://i/simple/ops/`\n"), MissingToolError, "cannot be reached"),
+        (
+            RunResult(1, "", NO_WHEEL),
+            BuildError,
+            r"a==1 has no wheel for this Python, .* does not build: RuntimeError: no Python 3.12 \(a \(v1\) was",
+        ),
         (RunResult(1, "", "what\n"), BuildError, "uv could not create the environment"),
     ],
-    ids=["killed", "no memory", "unsatisfiable", "no network", "else"],
+    ids=["killed", "no memory", "unsatisfiable", "no network", "no wheel", "else"],
 )
 def test_failed_installation(
     opened: tuple[ContainerEnvironment, FakeEngine], wheel: Path, ended: RunResult, error: type[Exception], message: str
