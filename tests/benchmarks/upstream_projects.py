@@ -29,7 +29,7 @@ fast-rnnt==1.3 sphericart-torch==1.0.5 vesin-torch==0.6.2
 KNOWN = {
     "dcnv4": ("compile-failed", "uses x.type(), which torch 2.6 removed from the macros of dispatch"),
     "moe-kernels": ("compile-failed", "uses cub::Sum and cub::Max, which CUDA 13 removed"),
-    "torch-points-kernels": ("compile-failed", "lacks #include <memory>; its requirement numpy<1.20 has no Python 3.12"),
+    "torch-points-kernels": ("compile-failed", "lacks #include <memory>; requires numpy<1.20, too old for Python 3.12"),
     "rotary-emb": ("repair-failed", "setup.py gives its platform wheel the tag cp312-cp312-any"),
 }
 
