@@ -15,7 +15,10 @@ from builder.log import print_error, print_line
 from builder.process import handle_signals, kill_all
 
 #: What the system refuses because of a path or a right, not because of a bug.
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+_REFUSED = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST),
+    *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
+}
 
 #: What an interrupted command leaves in the store, by the command; other commands leave finished builds.
 _KEPT = {"inventory": "the inventories of the torch releases that were read completely are kept in the store"}

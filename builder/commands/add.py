@@ -83,7 +83,10 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
     MissingToolError without network or git.
     """
     known = load_recipes(load_matrix(options.matrix)) if options.matrix.exists() else ()
-    pinned = _pin(options.source, known, options.matrix)
+    if listed := _listed(options.source, known):
+        pinned = PinnedSource(listed.source, options.source, "extension of the matrix", listed.name)
+        return Added(listed, pinned, options.matrix, axes=None, draft=None, listed=True)
+    pinned = pin(parse_reference(options.source))
     if same := next((recipe for recipe in known if recipe.source == pinned.source), None):
         return Added(same, pinned, options.matrix, axes=None, draft=None, listed=True)
     # Before anything is written: it may raise.
@@ -115,16 +118,11 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
     return Added(recipe, pinned, options.matrix, axes, draft)
 
 
-def _pin(source: str, known: tuple[Recipe, ...], matrix: Path) -> PinnedSource:
-    """Pin a source. If there is no such project, but an extension of this name, the error says how to build it."""
-    try:
-        return pin(parse_reference(source))
-    except UsageError as error:
-        names = (each.name for each in known if canonicalize_name(each.name) == canonicalize_name(source))
-        if error.code != Code.PACKAGE_NOT_FOUND or (name := next(names, None)) is None:
-            raise
-        hint = f"{matrix} lists an extension {name}: `buildfarm build --ext {name}` builds it"
-        raise UsageError(error.sentence, error.code, where=error.where, hints=(hint,)) from error
+def _listed(source: str, known: tuple[Recipe, ...]) -> Recipe | None:
+    """The extension of the matrix that this argument names, without a version; a folder of this name comes first."""
+    if Path(source).is_dir():
+        return None
+    return next((each for each in known if canonicalize_name(each.name) == canonicalize_name(source)), None)
 
 
 @contextmanager
@@ -185,13 +183,15 @@ def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], opt
     place = taken.folder if taken else folder
     if place and (place / RECIPE).exists():
         version = f" {taken.version}" if taken else ""
+        own = folder == place or (taken and isinstance(taken.source, PathSource))  # the folder holds the user's source
         raise UsageError(
             f"a recipe for {name}{version} already exists",
             Code.EXTENSION_EXISTS,
             where=str(place / RECIPE),
             hints=[
+                *([f"`buildfarm build --ext {taken.name}` builds this extension"] if taken else []),
                 f"to build a different source, change `source` and `version` in {place / RECIPE}",
-                f"delete {place} and its entry in {options.matrix}, and run the command again",
+                *([] if own else [f"delete {place} and its entry in {options.matrix}, and run the command again"]),
             ],
         )
 

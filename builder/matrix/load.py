@@ -49,6 +49,7 @@ def read_plan(
     *,
     new: Matrix | None = None,
     more: Sequence[Recipe] = (),
+    allow_empty: bool = False,
 ) -> tuple[Matrix, dict[str, Recipe], Plan]:
     """Read matrix.yaml and its recipes, and plan the selection; return the matrix, the recipes by name, and the plan.
 
@@ -57,7 +58,7 @@ def read_plan(
 
     Raises:
         UsageError: a file or the selection is wrong.
-        NothingSelectedError: no cell is left of the selection.
+        NothingSelectedError: without `allow_empty`, no cell is left of the selection.
 
     """
     matrix = new or load_matrix(path)
@@ -65,7 +66,7 @@ def read_plan(
     if archs:
         matrix = replace(matrix, archs=archs)
         recipes = tuple(replace(recipe, archs=()) for recipe in recipes)
-    plan = make_plan(matrix, recipes, select, Compat.load())
+    plan = make_plan(matrix, recipes, select, Compat.load(), allow_empty=allow_empty)
     return matrix, {recipe.name: recipe for recipe in recipes}, plan
 
 

@@ -115,7 +115,9 @@ class SkipSummary:
     first: Skip
 
 
-def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat) -> Plan:
+def make_plan(
+    matrix: Matrix, recipes: Sequence[Recipe], select: Selection, compat: Compat, *, allow_empty: bool = False
+) -> Plan:
     """Return the builds that a selection needs, each with the cells it serves, and a Skip for every other combination.
 
     The order of the input does not change the plan. Skips that concern every extension come first, then those of each
@@ -123,7 +125,7 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
 
     Raises:
         UsageError: the selection holds an unknown value or two values that exclude each other.
-        NothingSelectedError: no cell is left; the hints are the first three reasons.
+        NothingSelectedError: without `allow_empty`, no cell is left; see `no_cell_left`.
 
     """
     served, skips = _served_and_skipped(matrix, recipes, select, compat)
@@ -137,12 +139,17 @@ def make_plan(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, comp
             groups[rules.group_key(cell)].append(cell)
         builds += [_build(rules, key, group) for key, group in groups.items()]
     plan = Plan(tuple(builds), tuple(skips))
-    if not plan.builds:
-        reasons = [f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})" for s in summarise_skips(plan)[:3]]
-        raise NothingSelectedError(
-            "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
-        )
+    if not plan.builds and not allow_empty:
+        raise no_cell_left(matrix, plan)
     return plan
+
+
+def no_cell_left(matrix: Matrix, plan: Plan) -> NothingSelectedError:
+    """The error of a plan without builds; the hints are the first three reasons."""
+    reasons = [f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})" for s in summarise_skips(plan)[:3]]
+    return NothingSelectedError(
+        "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
+    )
 
 
 def served_cells(

@@ -55,7 +55,7 @@ def architectures_hint(builds: Collection[Build]) -> str:
 
 def dry_run_text(builds: Mapping[Build, bool], hint: str = "") -> str:
     """What a run would compile; the value of each build says whether the store has its wheel."""
-    stored, width = sum(builds.values()), max(len(str(build)) for build in builds)
+    stored, width = sum(builds.values()), max((len(str(build)) for build in builds), default=0)
     lines = [f"{len(builds) - stored} to compile, {stored} already built"]
     for build, there in builds.items():
         archs = " ".join(map(str, build.archs))

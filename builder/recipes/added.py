@@ -39,7 +39,7 @@ def added_text(added: Added) -> str:
     """The findings, one line each with the questions last, and the written files."""
     file = escape(_short(added.recipe.folder / RECIPE))
     if added.listed:
-        return to_text(f"{file} is a recipe for this source already; nothing was changed")
+        return to_text(f"{file} is the recipe of {escape(added.recipe.name)} already; nothing was changed")
     named = f"[bold]{escape(added.recipe.name)} {added.recipe.stated_version}[/]"
     lines = [f"{named} from {escape(added.pinned.label)}{_pin(added)}"]
     for sign, asked in (("  ", False), ("[yellow]? [/]", True)):

@@ -137,6 +137,8 @@ class WheelFile(WheelContents):
         `stream` holds the bytes of a wheel that is not on this machine; `path` is then its name only.
         """
         self.path = path
+        if not stream and not path.exists():
+            raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(path))
         with self._readable():
             self._size = stream.seek(0, os.SEEK_END) if stream else path.stat().st_size
             limits.check_file_list(path, stream)

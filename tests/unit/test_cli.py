@@ -182,13 +182,38 @@ def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> Non
     assert "hint: not needed" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("serve", "FILE"), "error[path-not-usable]: FILE: this is a file, not the folder of an index"),
+        (("token", "list", "missing"), "error[no-index]: missing: there is no such folder"),
+        (("token", "revoke", "missing", "ci"), "error[no-index]: missing: there is no such folder"),
+        (("doctor", "--machine", "missing.yaml"), "error[no-such-file]: missing.yaml: there is no such file"),
+        (("inventory", "import", "missing.zip"), "error[no-such-file]: missing.zip: there is no such file"),
+    ],
+)
+def test_a_wrong_path_is_named(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("FILE").touch()
+    code, out, err = call(*words)
+    assert (code, out) == (Exit.USAGE, "")
+    assert says in err
+    assert sorted(path.name for path in tmp_path.iterdir() if "missing" in path.name) == []
+
+
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])
 def test_a_selection_without_cells_can_be_allowed(call: Call, matrix: Path, words: tuple[str, ...]) -> None:
     matrix.write_text(matrix.read_text() + "exclude: [{python: 3.12, reason: not needed}]\n")
     argv = ("build", "--matrix", matrix, *words)
     assert call(*argv)[0] == Exit.NOTHING_SELECTED
     code, out, err = call(*argv, "--allow-empty", "--json")
-    assert (code, json.loads(out)["builds"]) == (Exit.OK, [])
+    assert call(*argv, "--allow-empty")[0] == Exit.OK
+    found = json.loads(out)
+    assert (code, found["builds"]) == (Exit.OK, [])
+    if not words:
+        assert [skip["reason"] for skip in found["skips"]] == ["not needed"]
     assert "every selected cell is skipped: not needed" in err
     assert call(*argv, "--allow-empty", "--torch", "2.3")[0] == Exit.NOTHING_SELECTED
 
@@ -335,7 +360,7 @@ def test_add_and_init_print_json_and_name_ignored_options(
     assert (code, json.loads(out)["name"], err) == (0, "mine", "")
     code, out, err = call("add", "mine", "--torch", "2.11")
     assert code == 0
-    assert "mine/extension.yaml is a recipe for this source already" in out
+    assert "mine/extension.yaml is the recipe of mine already" in out
     assert "--torch, --cuda, --python and --arch have no effect" in err
 
 

@@ -48,8 +48,8 @@ OUTCOMES = {
         "torchvision 0.26.0: the index has no such wheel: it has no project of this name",
     ),
     "smoke --ext NAME --pack gate.pyz": _NO_MATRIX,
-    "rebuild --verify WHEEL": (2, "WHEEL: this wheel cannot be read: No such file or directory"),
-    "relabel FILE.whl": (2, "FILE.whl: this wheel cannot be read: No such file or directory"),
+    "rebuild --verify WHEEL": (2, "WHEEL: there is no such file"),
+    "relabel FILE.whl": (2, "FILE.whl: there is no such file"),
     "publish --to index": (3, "there is no wheel to publish"),
     "publish --to https://wheels.example/": (
         2,

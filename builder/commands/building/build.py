@@ -56,13 +56,13 @@ from builder.commands.distributed.options import (
 )
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import check_dist, open_store
-from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError
+from builder.errors import BuildfarmError, Exit
 from builder.gate.system.sizes import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
 from builder.matrix.axes import Arch, Cell
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
 from builder.matrix.load import read_plan
-from builder.matrix.plan import Build, Plan
+from builder.matrix.plan import Build, Plan, no_cell_left
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
@@ -152,18 +152,6 @@ def build(options: BuildOptions) -> None:
     """Build the selected wheels, test them in their cells, and write them to dist/ with an index for pip and uv."""
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
     _ = options.archs, options.remote  # may raise, so before a recipe is written
-    try:
-        _build(options)
-    except NothingSelectedError as error:
-        if not options.allow_empty or error.code is not Code.NO_CELL_LEFT:
-            raise
-        print_warning(f"{error}: {'; '.join(error.hints)}")
-        if options.as_json:
-            print_data(dry_run_json({}) if options.dry_run else report_json(Plan((), ()), []))
-
-
-def _build(options: BuildOptions) -> None:
-    """Add the source, if any, and build or print what would be built. Raises typer.Exit with the worst result."""
     added = _added(options)
     if added:
         options = replace(options, ext=[*(options.ext or ()), added.recipe.name])
@@ -202,6 +190,19 @@ def _added(options: BuildOptions) -> Added | None:
     return added
 
 
+def _read_plan(
+    options: BuildOptions, new: Matrix | None = None, more: Sequence[Recipe] = ()
+) -> tuple[Matrix, dict[str, Recipe], Plan]:
+    """`read_plan`; with `--allow-empty`, a plan without builds is a warning."""
+    matrix, recipes, plan = read_plan(
+        options.matrix, options.select, options.archs, new=new, more=more, allow_empty=options.allow_empty
+    )
+    if not plan.builds:
+        error = no_cell_left(matrix, plan)
+        print_warning(f"{error}: {'; '.join(error.hints)}")
+    return matrix, recipes, plan
+
+
 def run_build(options: BuildOptions) -> BuildOutcome:
     """Build the selected wheels, prove them as far as this machine can, and put the good ones into `dist`.
 
@@ -209,7 +210,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     what the machine lacks. A build that fails later is a result with its error.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs)
+    matrix, recipes, plan = _read_plan(options)
     matrix = override_base_image(matrix, options.image)
     check_dist(options.dist)
     store = open_store(options.store)
@@ -281,7 +282,7 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     """
     new = added.axes.matrix(options.matrix) if added and added.axes else None
     more = [added.recipe] if added and not added.listed else []
-    matrix, recipes, plan = read_plan(options.matrix, options.select, options.archs, new=new, more=more)
+    matrix, recipes, plan = _read_plan(options, new, more)
     matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index, python_downloads=False)

@@ -102,8 +102,8 @@ def new_torch_json(found: list[NewTorch]) -> str:
 def _known(new: NewTorch) -> str:
     return (
         f"matrix.yaml does not have torch {new.torch}, which adds {_count(new.builds or 0, 'build')} for"
-        f" {_count(new.cells, 'cell')}. To build them, add a line to `torch` in matrix.yaml:\n\n"
-        f"```yaml\n  - {new.torch.series}\n```"
+        f" {_count(new.cells, 'cell')}. To build them, add {new.torch.series} to the list `torch` in"
+        " matrix.yaml."
     )
 
 

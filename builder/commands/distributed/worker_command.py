@@ -25,7 +25,10 @@ class WorkerOptions:
     """The options of `buildfarm worker`."""
 
     scheduler: Annotated[
-        str, typer.Argument(envvar="BUILDFARM_SCHEDULER", help="Address of the Dask scheduler, tls://HOST:PORT.")
+        str,
+        typer.Argument(
+            metavar="ADDRESS", envvar="BUILDFARM_SCHEDULER", help="Address of the Dask scheduler, tls://HOST:PORT."
+        ),
     ]
     name: Annotated[str, typer.Option(help="Name of this machine in messages. Default: its host name.")] = ""
     builds: Annotated[

@@ -108,6 +108,8 @@ def serve(
         root_path=root_path,
         json_log=as_json,
     )
+    if index.exists() and not index.is_dir():
+        raise UsageError("this is a file, not the folder of an index", Code.PATH_NOT_USABLE, where=str(index))
     index.mkdir(parents=True, exist_ok=True)
     listening = run.open_socket(host, port)
     for project in run.finish_interrupted(index):

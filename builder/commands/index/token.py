@@ -11,6 +11,7 @@ import typer
 
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
+from builder.errors import Code, UsageError
 from builder.log import print_line
 from builder.publish.server.tokens import Token, Tokens, parse_lifetime
 
@@ -61,6 +62,7 @@ def add(
 @app.command("list", epilog=LIST_EXAMPLES)
 def list_tokens(index: IndexArgument, as_json: JsonOption = False) -> None:
     """Print the tokens of an index: name, scopes, expiry."""
+    _check(index)
     tokens = Tokens(index).all()
     if as_json:
         print_data(json.dumps([_data(token) for token in tokens], indent=1) + "\n")
@@ -71,8 +73,15 @@ def list_tokens(index: IndexArgument, as_json: JsonOption = False) -> None:
 @app.command(epilog=REVOKE_EXAMPLES)
 def revoke(index: IndexArgument, name: NameArgument, as_json: JsonOption = False) -> None:
     """Delete a token. A running server refuses it from now on."""
+    _check(index)
     Tokens(index).revoke(name)
     print_data(json.dumps({"revoked": name}) + "\n" if as_json else f"revoked {name}\n")
+
+
+def _check(index: Path) -> None:
+    """Raise UsageError if there is no such folder: a mistyped folder would look like an index without tokens."""
+    if not index.is_dir():
+        raise UsageError("there is no such folder", Code.NO_INDEX, where=str(index))
 
 
 def _expiry(token: Token) -> str:

@@ -78,7 +78,8 @@ def _manifest(image: str, timeout: float) -> bytes:
                 session.headers["Authorization"] = _authorization(session, reference, answer)
                 answer = session.get(reference.url, timeout=timeout)
         except (requests.RequestException, ValueError) as error:
-            raise _unknown(image, f"the registry {reference.registry} does not answer: {_reason(error)}") from None
+            sentence = f"the registry {reference.registry} does not answer: {_reason(error)}"
+            raise _unknown(image, sentence, Code.REGISTRY_UNREACHABLE) from None
     if answer.status_code == requests.codes.not_found:
         raise _unknown(image, f"the registry {reference.registry} has no such image")
     if answer.status_code != requests.codes.ok:
@@ -112,10 +113,12 @@ def _basic(password: tuple[str, str]) -> str:
 
 def _reason(error: Exception) -> str:
     """The innermost message of nested connection errors."""
-    message = re.sub(r"[\"')]+$", "", str(error))
-    return message.rpartition(": ")[2] or type(error).__name__
+    message = re.sub(r"[\"')]+$", "", str(error)).rpartition(": ")[2]
+    return message + ")" * (message.count("(") - message.count(")")) or type(error).__name__
 
 
-def _unknown(image: str, sentence: str) -> MissingToolError:
+def _unknown(image: str, sentence: str, code: Code = Code.REGISTRY_REFUSED) -> MissingToolError:
     hints = ["a private registry needs `docker login`; a proxy needs HTTPS_PROXY and SSL_CERT_FILE"]
-    return MissingToolError(sentence, Code.REGISTRY_REFUSED, where=image, hints=hints)
+    if code is Code.REGISTRY_UNREACHABLE:
+        hints.append("`registries:` in matrix.yaml names a mirror of a registry")
+    return MissingToolError(sentence, code, where=image, hints=hints)

@@ -158,6 +158,8 @@ class Shelf:
                         where=str(source),
                     )
                 return [self._taken(archive, info, source) for info in infos]
+        except FileNotFoundError:
+            raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(source)) from None
         except (OSError, *DAMAGE) as error:
             raise UsageError(
                 f"this archive cannot be read: {error}", Code.ARCHIVE_UNREADABLE, where=str(source)

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
 from builder.errors import Code, UsageError
@@ -26,6 +27,8 @@ _MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history")
 # Only at the top level: `src/build/` may be a package. The top-level `tests/`, matrix.yaml, the recipe and its op cases
 # are neither in the digest nor in the tree of a build, so changing a test or a summary causes no rebuild.
 _LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", "buildfarm.lock", RECIPE})
+#: At the top, what `report`, `relabel` and `smoke --pack` write. A file of these names that git tracks is source.
+_WRITTEN_AT_TOP = ("buildfarm-report.html", "relabelled", "*.pyz")
 #: The list after `packages =` in setup.py, setup.cfg or pyproject.toml; not the call of a function that finds packages.
 _PACKAGES = (
     re.compile(r"\bpackages\s*=\s*(\[[^\]]*\](?:\s*\+\s*\[[^\]]*\])*)"),
@@ -50,7 +53,7 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     left_out = _LEFT_OUT_WITH_CASES if (root / CASES).is_file() else _LEFT_OUT_AT_TOP
     left_out -= _packages(root)
     # git lists nothing where it ignores the folder itself.
-    names = _git_names(root) or list(_walk(root, root))
+    names = _git_names(root) or [name for name in _walk(root, root) if not _is_written(name)]
     marked = [name.removesuffix(f"/{marker}") for name in names for marker in _MARKERS if name.endswith(f"/{marker}")]
     below = tuple(f"{folder}/" for folder in marked)
     files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
@@ -72,6 +75,10 @@ def _is_leftover(name: str, left_out: frozenset[str]) -> bool:
     return parts[0] in left_out or any(part in _LEFTOVER_NAMES or part.endswith(_LEFTOVER_SUFFIXES) for part in parts)
 
 
+def _is_written(name: str) -> bool:
+    return any(fnmatchcase(name.partition("/")[0], pattern) for pattern in _WRITTEN_AT_TOP)
+
+
 def _git_names(folder: Path) -> list[str] | None:
     """The files that git tracks or does not ignore, also in submodules; None outside of a work tree or without git."""
     if not shutil.which("git"):
@@ -79,7 +86,10 @@ def _git_names(folder: Path) -> list[str] | None:
     # `safe.directory`: in a container the work tree may belong to another user. A monitor is a program of the tree.
     settings = ("-c", "safe.directory=*", "-c", "core.fsmonitor=false")
     done = subprocess.run(
-        ["git", *settings, "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        [
+            *("git", *settings, "ls-files", "-z", "--cached", "--others", "--exclude-standard"),
+            *(f"--exclude=/{pattern}" for pattern in _WRITTEN_AT_TOP),
+        ],
         cwd=folder,
         env={name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
         stdin=subprocess.DEVNULL,

@@ -63,13 +63,13 @@ def test_newest_version_of_a_project(tmp_path: Path, index: loopback.PackageInde
         run_add(options(tmp_path, "small-ops==1.1"))
 
 
-def test_a_name_that_only_the_matrix_knows(tmp_path: Path, index: loopback.PackageIndex) -> None:
+def test_a_name_of_the_matrix_is_not_looked_for_in_the_index(tmp_path: Path, index: loopback.PackageIndex) -> None:
     index.add("small-ops", "1.2")
     run_add(options(tmp_path, str(write_source(tmp_path / "small"))))
-    with pytest.raises(UsageError) as raised:
-        run_add(options(tmp_path, "small-ops"))
-    assert raised.value.code is Code.PACKAGE_NOT_FOUND
-    assert "--ext small_ops" in raised.value.hints[0]
+    again = run_add(options(tmp_path, "small-ops"))
+    assert again.listed
+    assert again.recipe.name == "small_ops"
+    assert not index.requested, "the project of the index is that of somebody else"
 
 
 def test_architectures_of_a_new_matrix(tmp_path: Path) -> None:

@@ -77,6 +77,9 @@ LEFTOVERS = [
     ".venv/pyvenv.cfg",
     "matrix.yaml",
     "buildfarm.lock",
+    "buildfarm-report.html",
+    "gate.pyz",
+    "relabelled/ext.whl",
 ]
 
 
@@ -931,6 +934,16 @@ def test_the_names_of_downloads_need_no_network(cache: Path) -> None:
     # A mirror of the same commit is the same source.
     assert source_digest(recipe(GitSource("https://example.org/b", "2" * 40)), cache=cache) == names[3]
     assert not cache.exists()
+
+
+def test_in_a_repository_what_buildfarm_writes_is_source_only_if_git_tracks_it(folder: Path, cache: Path) -> None:
+    ours = recipe(PathSource(folder))
+    subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
+    before = source_digest(ours, cache=cache)
+    write(folder, {"buildfarm-report.html": "", "gate.pyz": "", "relabelled/ext.whl": ""})
+    assert source_digest(ours, cache=cache) == before
+    subprocess.run(["git", "add", "gate.pyz"], cwd=folder, check=True)
+    assert source_digest(ours, cache=cache) != before
 
 
 @pytest.mark.parametrize(
