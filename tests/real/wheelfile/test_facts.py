@@ -140,7 +140,7 @@ def test_duplicate_path_is_an_error(tmp_path: Path) -> None:
     ("name", "content", "says"),
     [
         pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", b"no zip at all", "not a complete zip", id="not a zip"),
-        pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", None, "No such file", id="no file"),
+        pytest.param("ops-1.0-cp312-cp312-linux_x86_64.whl", None, "there is no such file", id="no file"),
         pytest.param("ops.whl", b"", "file name", id="not a wheel's name"),
     ],
 )
