@@ -128,10 +128,10 @@ class RecipeSettings:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RecipeSettings:
-        """Read what `to_json` wrote; raises ValueError on anything else."""
+        """Read what `to_json` wrote; raises KeyError or ValueError on anything else."""
         from pydantic import TypeAdapter  # noqa: PLC0415 - loads slowly
 
-        return TypeAdapter(RecipeSettings).validate_python(data)
+        return TypeAdapter(RecipeSettings).validate_python({**data, **{name: data[name] for name in _ALWAYS}})
 
 
 _ALWAYS = ("env", "assume_cuda", "build_requires", "requires")

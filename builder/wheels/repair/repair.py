@@ -32,6 +32,7 @@ from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import Elf, read_elf
+from builder.wheelfile.facts import installed_path
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
 
 NO_LIBRARY = "the wheel contains no library: the build did not compile the extension"
@@ -164,12 +165,7 @@ def is_excluded(path: str, patterns: Sequence[str]) -> bool:
     """Whether a pattern matches a path in a wheel, or the path where pip installs the file. Metadata always stays."""
     if re.match(r"[^/]+\.dist-info/", path):
         return False
-    return any(fnmatchcase(name, pattern) for name in (path, _installed(path)) for pattern in patterns)
-
-
-def _installed(path: str) -> str:
-    """The path in site-packages: pip installs NAME.data/platlib/ at the top level."""
-    return re.sub(r"^[^/]+\.data/(?:platlib|purelib)/", "", path)
+    return any(fnmatchcase(name, pattern) for name in (path, installed_path(path) or path) for pattern in patterns)
 
 
 def _why_pure(raw: Path, members: Sequence[Member]) -> str:
@@ -273,7 +269,8 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     if not _is_elf(member) or not (elf := _read_library(member, scratch, log)):
         return member
     paths = [*elf.rpath, *elf.runpath]
-    good = [path for path in paths if _stays_inside(path, posixpath.dirname(_installed(member.path)))]
+    folder = posixpath.dirname(installed_path(member.path) or member.path)
+    good = [path for path in paths if _stays_inside(path, folder)]
     if good == paths:
         return member
     file = scratch / "library.so"

@@ -189,7 +189,7 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
 
 
 def _why_built(output: str) -> str:
-    """What the build of a package printed last, and which packages require it, as uv says; "" if it says nothing."""
+    """The last line that the build of a package printed, and the packages that require it; "" if uv names neither."""
     printed = re.search(r"(?s)\[std(?:err|out)\]\n((?: +[^\n]*\n|\n(?= ))+)", output)
     last = f": {printed[1].strip().splitlines()[-1].strip().rstrip('.')}" if printed and printed[1].strip() else ""
     chain = re.search(r"(?m)^ *hint: (`\S+` \(\S+\) was included because .+)$", output)

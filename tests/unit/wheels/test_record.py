@@ -101,6 +101,8 @@ def test_every_setting_of_the_digest_is_in_the_record() -> None:
     source = replace(used, requires_torch="source")
     assert RecipeSettings.from_json(source.to_json()) == source
     assert RecipeSettings.from_json(used.to_json()) == used
+    with pytest.raises(KeyError):
+        RecipeSettings.from_json({"env": {}})
     assert Record.from_json(make_record.record().to_json()).to_json() == make_record.record().to_json()
 
 
