@@ -38,6 +38,9 @@ class Check:
     #: Whether the judge decides: `send_FUNCTION` calls the op and writes the results, and the function of the same name
     #: in `builder.gate.judge.verdict` compares them. `function` itself runs if the judge cannot.
     judged: bool = False
+    #: Whether one process may run several of its cases: their time goes to torch's tracers, and not to kernels. Such a
+    #: process can only pass a case. A case that does not pass there runs again alone.
+    together: bool = False
 
 
 _TABLE = (
@@ -113,12 +116,14 @@ _TABLE = (
         "compile_export:opcheck",
         time_factor=2.0,
         cost=2,
+        together=True,
     ),
     Check(
         "fake",
         "fake",
         "The fake kernel returns the same shapes, dtypes, strides and devices as the real kernel.",
         "fake_tensor:fake",
+        together=True,
     ),
     Check(
         "devices",
@@ -127,6 +132,7 @@ _TABLE = (
         "fake_tensor:devices",
         device="none",
         edges="without",
+        together=True,
     ),
     Check(
         "export",
@@ -136,6 +142,7 @@ _TABLE = (
         edges="without",
         time_factor=2.0,
         cost=3,
+        together=True,
     ),
     Check(
         "compile",
@@ -145,6 +152,7 @@ _TABLE = (
         edges="without",
         time_factor=2.0,
         cost=4,
+        together=True,
     ),
     Check(
         "gpu-values",

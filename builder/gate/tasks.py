@@ -2,7 +2,7 @@
 
 A task is one check of one case in a process of its own. A fork is cheap because the fork server imports torch once, and
 a crash belongs to exactly one op, case and check. All dtypes of a case share the task's process; the journal records
-which dtype was running.
+which dtype was running. A check with `together` runs several cases in one process, which can only pass them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class CaseFacts:
     unknown: bool = False
     line: int = 0
     cpu_kernel: bool = False
+    side_effects: bool = False
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseFacts:
@@ -47,7 +48,7 @@ class CaseFacts:
 
 @dataclass(frozen=True)
 class Task:
-    """One process to run: a check, the case or None for the extension, and the device."""
+    """A check, the case or None for the extension, and the device."""
 
     check: Check
     case: CaseFacts | None
@@ -70,11 +71,20 @@ class Task:
 
 @dataclass(frozen=True)
 class Step:
-    """What a process does for a task: the phase, and the file of results that it reads or writes."""
+    """What a process does for a task: the phase, and the file of results that it reads or writes.
+
+    `others` are tasks of the same check that the process runs after `task`.
+    """
 
     task: Task
     phase: str = INSIDE
     data: Path | None = None
+    others: tuple[Task, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Every task of the process, in order."""
+        return (self.task, *self.others)
 
     def function(self) -> str:
         """Return the function as `module:function` in `builder.gate`."""

@@ -98,4 +98,5 @@ def case_facts(
         "unknown": unknown,
         "line": lines.get(case.op, 0),
         "cpu_kernel": case.op in on_cpu,
+        "side_effects": case.side_effects,
     }

@@ -45,6 +45,10 @@ class Journal:
         """Record an outcome."""
         self._write({"outcome": asdict(outcome)})
 
+    def done(self, case: int) -> None:
+        """Record that the outcomes of this case are complete, in a process that runs several."""
+        self._write({"done": case})
+
     def facts(self, facts: dict[str, Any]) -> None:
         """Record data that is not a verdict."""
         self._write({"facts": facts})
@@ -81,6 +85,8 @@ class Record:
     step: str = ""
     #: The outcomes recorded.
     outcomes: list[Outcome] = field(default_factory=list)
+    #: The numbers of the cases that are complete.
+    done: list[int] = field(default_factory=list)
     #: The data recorded.
     facts: dict[str, Any] = field(default_factory=dict)
     #: Whether the task is complete.
@@ -105,6 +111,7 @@ def read(path: Path, key: bytes) -> Record:
     *lines, rest = data.split(b"\n")
     step, ended, forked, foreign = "", False, False, len(data) > _MOST
     outcomes: list[Outcome] = []
+    done: list[int] = []
     facts: dict[str, Any] = {}
     expected = 0
     for raw in lines:
@@ -119,7 +126,9 @@ def read(path: Path, key: bytes) -> Record:
         forked = forked or "forked" in line
         if "outcome" in line:
             outcomes.append(line["outcome"])
-    return Record(step, outcomes, facts, ended, forked, foreign or bool(rest and ended))
+        if "done" in line:
+            done.append(line["done"])
+    return Record(step, outcomes, done, facts, ended, forked, foreign or bool(rest and ended))
 
 
 def _verified(raw: bytes, key: bytes, expected: int) -> dict[str, Any] | None:

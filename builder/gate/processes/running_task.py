@@ -21,6 +21,9 @@ OUTPUT_BYTES = 64 << 20
 #: Processes of a task at the same time, its own included.
 MOST_PROCESSES = 256
 
+#: The part of the time limit after which a process with several cases begins no further case.
+_ENOUGH = 0.25
+
 
 @dataclass
 class RunningTask:
@@ -112,7 +115,8 @@ def start(
         fork=number,
         check=task.check.name,
         function=step.function(),
-        case=task.case.number if task.case else None,
+        cases=[one.case.number for one in step.tasks if one.case],
+        seconds=spec.seconds * task.check.time_factor * _ENOUGH,
         device=task.device,
         # CUDA reserves terabytes of address space, so for CUDA only the memory in use is limited.
         memory=0 if task.device == "cuda" else spec.memory,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -191,7 +192,7 @@ class Scheduler:
     def _plan(self, no_gpu: str) -> None:
         planned, outcomes = tasks.plan(self.spec, self._cases, no_gpu)
         self.outcomes += outcomes if self._cases else [*outcomes, *verdicts.no_cases(self.spec)]
-        self._queue = TaskQueue(planned)
+        self._queue = TaskQueue(planned, self.spec.jobs)
         if self._pool.no_heap_checks:
             self.outcomes += self._queue.drop(heap_checks=True, reason=self._pool.no_heap_checks)
 
@@ -210,7 +211,8 @@ class Scheduler:
                 task = self._queue.take(heap_checks=heap_checks)
                 if task is None:
                     break
-                self._start_step(server, self._judging.first_step(task))
+                step = self._judging.first_step(task)
+                self._start_step(server, replace(step, others=self._queue.take_others(task)))
         for heap_checks, server in ready:
             task = None if self._running else self._queue.take_exclusive(heap_checks=heap_checks)
             if task is not None:
@@ -236,12 +238,21 @@ class Scheduler:
             self._looking_for_gpu = False
             self._plan(verdicts.no_gpu(self._where, record))
             return
+        if running.step.others:
+            self._divide(running, status, record)
+            return
         if step := self._judging.after(running, status, record):
             self._judging.next.append(step)
             return
         seconds = round(time.monotonic() - running.began, 3)
         self.outcomes += verdicts.task_outcomes(running, status, record, seconds, self.spec)
         self.outcomes += self._queue.done(running.task, running.limit)
+
+    def _divide(self, running: RunningTask, status: int, record: journal.Record) -> None:
+        """Keep what a process with several tasks has passed, and run the others again."""
+        passed, again, alone = verdicts.of_several(running, status, record)
+        self.outcomes += passed
+        self._queue.put_back(again, alone)
 
     # Fork servers that end
 
@@ -270,6 +281,9 @@ class Scheduler:
                 rlimits.kill_group(running.pid)
             if running.task.check is _WHERE:
                 continue  # the restarted server runs this task again
+            if running.step.others:
+                self._divide(running, status, journal.read(running.task_dir / journal.JOURNAL, running.key))
+                continue
             if len(lost) > 1 and not running.exclusive:
                 self._queue.retry_exclusively(running.task)
                 continue
@@ -301,7 +315,8 @@ class Scheduler:
         self.outcomes += [step.task.outcome(NOT_RUN, reason) for step in self._judging.next]
         self._judging.next.clear()
         self._pool.stop(heap_checks=True)
-        lost = [one.task for one in self._running.values() if one.task.check is not _WHERE]
+        running = [task for one in self._running.values() for task in one.step.tasks]
+        lost = [task for task in running if task.check is not _WHERE]
         self.outcomes += [task.outcome(NOT_RUN, reason) for task in lost]
         self._running.clear()
 

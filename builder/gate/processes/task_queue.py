@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from builder.gate.outcome import NOT_RUN, Outcome
 from builder.gate.tasks import Task
@@ -16,12 +16,15 @@ _SLOW_TOOLS = ("compile", "export", "opcheck", "gpu-sanitizer")
 class TaskQueue:
     """The waiting tasks in the given order; a case's other tasks wait until its first one has ended."""
 
-    def __init__(self, tasks: Iterable[Task] = ()) -> None:
+    def __init__(self, tasks: Iterable[Task] = (), jobs: int = 1) -> None:
+        """`jobs` is how many processes run at the same time."""
         planned = list(tasks)
         self._first = [task for task in planned if task.check.name in _FIRST]
         self._rest = [task for task in planned if task.check.name not in _FIRST]
         self._held = {_key(task) for task in self._first}
         self._exclusive: list[Task] = []
+        self._alone: list[Task] = []
+        self._share = -(-sum(map(self._together, planned)) // jobs)
 
     def __bool__(self) -> bool:
         return bool(self._first or self._rest or self._exclusive)
@@ -34,6 +37,27 @@ class TaskQueue:
                     queue.remove(task)
                     return task
         return None
+
+    def take_others(self, task: Task) -> tuple[Task, ...]:
+        """Remove and return further tasks for the process of this one, which `take` has returned.
+
+        A process has at most its share of all tasks that can run together, so that each job has work.
+        """
+        if not self._together(task):
+            return ()
+        waiting = [one for one in self._rest if self._together(one) and _key(one) not in self._held]
+        others = [one for one in waiting if (one.check, one.device) == (task.check, task.device)][: self._share - 1]
+        self._rest = [one for one in self._rest if one not in others]
+        return tuple(others)
+
+    def _together(self, task: Task) -> bool:
+        whole = task.check.together and task.case is not None and not task.case.side_effects
+        return whole and task not in self._alone
+
+    def put_back(self, tasks: Sequence[Task], alone: Sequence[Task]) -> None:
+        """Run tasks next that shared a process before; those in `alone` each get their own process."""
+        self._alone += alone
+        self._rest[:0] = tasks
 
     def take_exclusive(self, *, heap_checks: bool) -> Task | None:
         """Remove and return a task that must run alone. Call it when nothing runs and `take` returns None."""

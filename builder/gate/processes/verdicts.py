@@ -87,7 +87,7 @@ def task_outcomes(
 ) -> list[Outcome]:
     """Return the outcomes of a task that ended: those in its journal, and a failure if it crashed or hit a limit."""
     task = running.task
-    if record.foreign or not all(_is_of(one, running.step) for one in record.outcomes):
+    if record.foreign or not all(_may_report(one, running.step) for one in record.outcomes):
         return [task.outcome(FAILED, FORGED, seconds)]
     outcomes = _reported(record)
     no_verdict = task.check.judged and not outcomes and not record.forked
@@ -105,12 +105,36 @@ def task_outcomes(
     return outcomes
 
 
-def _is_of(outcome: Outcome, step: tasks.Step) -> bool:
-    """Whether a task may report this outcome: it is about its own check, op and case, and is not the judge's part."""
-    task = step.task
-    if outcome.check != task.check.name or (step.phase == SEND and outcome.verdict != FAILED):
-        return False
-    return task.case is None or (outcome.op, outcome.case) == (task.op, task.name)
+def of_several(
+    running: RunningTask, status: int, record: journal.Record
+) -> tuple[list[Outcome], list[tasks.Task], list[tasks.Task]]:
+    """Return what a process with several tasks has passed, the tasks to run again, and which of these run alone.
+
+    Alone run the tasks that did not pass, the one that did not end, and all if it is not clear which one is at fault.
+    """
+    everyone = running.step.tasks
+    outcomes = {(task.op, task.name): [one for one in record.outcomes if _is_of(one, task)] for task in everyone}
+    done = everyone[: len(record.done)]
+    stopped = everyone[len(done) :]
+    whole = record.ended and not (status or running.limit or running.prints_too_much())
+    strange = record.foreign or record.forked or sum(map(len, outcomes.values())) != len(record.outcomes)
+    if strange or (not whole and (record.ended or not stopped)):
+        return [], list(everyone), list(everyone)
+    doubtful = [task for task in done if any(one.verdict != PASSED for one in outcomes[task.op, task.name])]
+    passed = [one for task in done if task not in doubtful for one in outcomes[task.op, task.name]]
+    return passed, [*doubtful, *stopped], [*doubtful, *(() if whole else stopped[:1])]
+
+
+def _is_of(outcome: Outcome, task: tasks.Task) -> bool:
+    """Whether an outcome is about the check, the op and the case of the task."""
+    return outcome.check == task.check.name and (
+        task.case is None or (outcome.op, outcome.case) == (task.op, task.name)
+    )
+
+
+def _may_report(outcome: Outcome, step: tasks.Step) -> bool:
+    """Whether a task may report this outcome: it is about the task, and is not the judge's part."""
+    return _is_of(outcome, step.task) and (step.phase != SEND or outcome.verdict == FAILED)
 
 
 def import_order_outcomes(process: IsolatedProcess) -> list[Outcome]:

@@ -55,8 +55,10 @@ class TaskRequest:
     check: str
     #: `module:function` in `builder.gate`.
     function: str
-    #: The index of the case, None for the extension.
-    case: int | None
+    #: The indices of the cases; empty for the extension.
+    cases: list[int]
+    #: Seconds after which no further case begins.
+    seconds: float
     #: "cpu" or "cuda".
     device: str
     #: Bytes of address space that the task may add; 0 for no limit.
@@ -110,29 +112,44 @@ def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
     journal = Journal(str(Path(request.task_dir, JOURNAL)), key)
     gc.disable()  # a collection would touch, and so copy, every inherited page
     torch.set_num_threads(1)
-    rlimits.limit_added_memory(request.memory)
-    began = time.perf_counter()
-    result = _call_check(loaded, request, journal)
-    _wait_for_copies()
+    began, random_numbers = time.perf_counter(), torch.get_rng_state()
+    if not request.cases:
+        _run_case(loaded, request, None, journal)
+    for index in request.cases:
+        torch.set_rng_state(random_numbers)
+        _run_case(loaded, request, index, journal)
+        journal.done(index)
+        if time.perf_counter() - began > request.seconds:
+            break
     # If the op closed standard output, a flush at exit would fail and look like an error of the task.
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
+    journal.end()
+    return 0
+
+
+def _run_case(loaded: LoadedExtension, request: TaskRequest, index: int | None, journal: Journal) -> None:
+    """Run the check for this case, or for the extension, and write what it returns to the journal."""
+    rlimits.limit_added_memory(request.memory)
+    began = time.perf_counter()
+    case = None if index is None else loaded.cases[index]
+    result = _call_check(loaded, request, case, journal)
+    _wait_for_copies()
     if isinstance(result, dict):
         journal.facts(result)
     else:
         seconds = (time.perf_counter() - began) / max(len(result), 1)
         for outcome in result:
             journal.outcome(replace(outcome, seconds=outcome.seconds or round(seconds, 3)))
-    journal.end()
-    return 0
 
 
-def _call_check(loaded: LoadedExtension, request: TaskRequest, journal: Journal) -> list[Outcome] | dict[str, Any]:
+def _call_check(
+    loaded: LoadedExtension, request: TaskRequest, case: Case | None, journal: Journal
+) -> list[Outcome] | dict[str, Any]:
     """Return what the check's function returns: outcomes, or facts."""
     module, _, name = request.function.partition(":")
     data = Path(request.data)
     context = Context(loaded.spec, loaded.cases, request.device, loaded.heap_checks, loaded.ops, journal.step, data)
-    case = None if request.case is None else loaded.cases[request.case]
     result: list[Outcome] | dict[str, Any]
     try:
         function = getattr(importlib.import_module(f"builder.gate.{module}"), name)

@@ -45,8 +45,8 @@ def gate(
     return Scheduler(ROOT, spec, task_dir, command(ops), judge(ops)).run()  # type: ignore[arg-type]
 
 
-def values(answer: Answer, op: str) -> Outcome:
-    [found] = [one for one in answer.outcomes if one.check == "values" and one.op == op]
+def values(answer: Answer, op: str, check: str = "values") -> Outcome:
+    [found] = [one for one in answer.outcomes if one.check == check and one.op == op]
     return found
 
 
@@ -91,6 +91,35 @@ def test_an_op_that_crashes_is_named_and_the_others_go_on(tmp_path: Path, op: st
     assert failure.verdict == FAILED
     assert reason in failure.reason
     assert values(answer, "ns::good").verdict == values(answer, "ns::fine").verdict == PASSED
+
+
+CRASHES = {
+    "ns::segv": "dies with SIGSEGV (a segmentation fault) (step: float32)",
+    "ns::exits": "calls exit(0): remove this call",
+    "ns::kills": "kills its parent process",
+    "ns::stranger": "something other than the gate writes into the results",
+    "ns::forks": "forks, and the child returns",
+    "ns::wrong": "1 is not 2",
+    "ns::loop": "does not end within 2 s",
+}
+
+
+@pytest.mark.parametrize("op", CRASHES)
+def test_cases_in_one_process_have_the_outcomes_of_a_process_each(tmp_path: Path, op: str) -> None:
+    """The check "fake" runs several cases in one process: what fails there is judged by what it does alone."""
+    ops = f"ns::good,ns::first,{op},ns::fine,ns::last"
+    answer = gate(tmp_path, ops, ("fake",), seconds=2.0)
+    assert len(answer.outcomes) == 5
+    failure = values(answer, op, "fake")
+    assert failure.verdict == FAILED
+    assert CRASHES[op] in failure.reason
+    assert [one.op for one in answer.outcomes if one.verdict == PASSED] == [one for one in ops.split(",") if one != op]
+
+
+def test_cases_share_a_process(tmp_path: Path) -> None:
+    gate(tmp_path, "ns::good,ns::first,ns::fine,ns::last", ("fake",))
+    journals = [path.read_text().count('"done"') for path in tmp_path.glob("*/journal")]
+    assert sorted(journals) == [0, 2, 2], "the search for a GPU, and a process for each of two jobs"
 
 
 def test_a_recipe_without_cases_fails_nothing_and_passes_nothing(tmp_path: Path) -> None:

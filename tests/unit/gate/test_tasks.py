@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from builder.gate.check_table import CHECKS, TASK_CHECKS
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.task_queue import TaskQueue
@@ -98,6 +100,25 @@ def test_the_quick_check_of_a_case_runs_before_the_others() -> None:
     assert queue.done(task("values"), "") == []
     assert queue.take(heap_checks=False) == task("compile")
     assert not queue
+
+
+def test_cases_of_a_tracing_check_share_a_process() -> None:
+    changes_a_file = replace(task("export", 3), case=CaseFacts(3, "ns::op", "3", side_effects=True))
+    on_gpu = replace(task("export", 4), device="cuda")
+    queue = TaskQueue([*(task("export", one) for one in range(3)), changes_a_file, on_gpu, task("opcheck")], jobs=2)
+    first = queue.take(heap_checks=False)
+    assert first == task("export", 0)
+    assert queue.take_others(first) == (task("export", 1), task("export", 2)), "half of five"
+    queue.put_back([task("export", 1), task("export", 2)], alone=[task("export", 1)])
+    for one in (task("export", 1), task("export", 2), changes_a_file, on_gpu, task("opcheck")):
+        assert queue.take(heap_checks=False) == one
+        assert queue.take_others(one) == ()
+    assert not queue
+
+
+def test_a_check_that_runs_kernels_has_a_process_for_each_case() -> None:
+    queue = TaskQueue([task("layouts"), task("layouts", 1)])
+    assert queue.take_others(task("layouts")) == ()
 
 
 def test_a_case_that_hangs_is_dropped_and_others_are_not() -> None:
