@@ -7,6 +7,9 @@ import gc
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
+
+import typer
 
 from builder.cli.app import app
 from builder.cli.output import data_printed, print_data
@@ -14,6 +17,8 @@ from builder.errors import DISK_HINT, BuildfarmError, Code, Exit, PreflightError
 from builder.log import print_error, print_line
 from builder.process import handle_signals, kill_all
 
+#: What typer raises for a wrong command line. Older releases of typer take the class from the package `click`.
+_WrongCommandLine: Any = typer.BadParameter.__base__
 #: What the system refuses because of a path or a right, not because of a bug.
 _REFUSED = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST),
@@ -35,7 +40,13 @@ def main() -> None:
 def run_command() -> int:
     """Run the command line of `sys.argv`; print expected errors and return the exit code."""
     try:
-        app()
+        exit_code = app(standalone_mode=False)
+    except _WrongCommandLine as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without its command
+            error.show()
+            return Exit.USAGE
+        _report([_command_line_error(error)])
+        return Exit.USAGE
     except PreflightError as error:
         _report(error.problems)
         print_line(f"{error}.")
@@ -59,14 +70,20 @@ def run_command() -> int:
             raise
         return Exit.FAILED
     except SystemExit as exited:
-        if exited.code == Exit.INTERRUPTED:  # what typer makes of Ctrl-C
-            kill_all()
-            command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
-            print_line(f"interrupted; {_KEPT.get(command, _KEPT_BUILDS)}, and the next run uses them.")
-        elif exited.code == Exit.USAGE:  # typer has printed what is wrong with the command line
-            _print_json([UsageError("the command line is not valid; stderr has the reason", Code.COMMAND_LINE_INVALID)])
-        return exited.code if isinstance(exited.code, int) else Exit.FAILED
-    return Exit.OK
+        exit_code = exited.code
+    if exit_code == Exit.INTERRUPTED:  # what typer makes of Ctrl-C
+        kill_all()
+        command = next((word for word in sys.argv[1:] if not word.startswith("-")), "")
+        print_line(f"interrupted; {_KEPT.get(command, _KEPT_BUILDS)}, and the next run uses them.")
+    return exit_code if isinstance(exit_code, int) else Exit.OK if exit_code is None else Exit.FAILED
+
+
+def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of typer or of click)
+    """Return what typer says about the command line as an error of buildfarm."""
+    sentence = error.format_message().removesuffix(".")
+    command = error.ctx.command_path if error.ctx else "buildfarm"
+    hint = f"`{command} --help` lists the commands, arguments and options"
+    return UsageError(sentence[:1].lower() + sentence[1:], Code.COMMAND_LINE_INVALID, hints=[hint])
 
 
 def _report(errors: Sequence[BuildfarmError]) -> None:

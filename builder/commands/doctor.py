@@ -134,8 +134,6 @@ class MachineModel(StrictModel):
 
 def read_machine(path: Path, compat: Compat) -> Machine:
     """Read the file; raises UsageError for a mistake in it and for an unknown GPU."""
-    if not path.exists():
-        raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(path))
     document = read_document(path)
     model = validate(document, MachineModel)
     gpus = []

@@ -77,6 +77,17 @@ def load_matrix(path: Path) -> Matrix:
         UsageError: the first error in the file, with its position; the hints are the other errors.
 
     """
+    if not path.exists():
+        raise UsageError(
+            "there is no such file; the command needs it, because it lists the extensions, torch, CUDA and Python",
+            Code.NO_MATRIX,
+            where=str(path),
+            hints=[
+                "`buildfarm init` starts a project from the only .cu file of the folder, or with an example that works",
+                "`buildfarm add SOURCE` starts a project with a source: a folder with setup.py, torch-scatter==2.1.2",
+                "if matrix.yaml is in a different place, pass `--matrix FILE`; for `buildfarm ci`, pass `--dir DIR`",
+            ],
+        )
     document = read_document(path)
     model = validate(document, MatrixModel)
     return Matrix(

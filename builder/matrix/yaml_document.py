@@ -63,16 +63,7 @@ def read_document(path: Path) -> Document:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise UsageError(
-            "there is no such file; the command needs it, because it lists the extensions, torch, CUDA and Python",
-            Code.NO_MATRIX,
-            where=str(path),
-            hints=[
-                "`buildfarm init` starts a project from the only .cu file of the folder, or with an example that works",
-                "`buildfarm add SOURCE` starts a project with a source: a folder with setup.py, torch-scatter==2.1.2",
-                "if matrix.yaml is in a different place, pass `--matrix FILE`; for `buildfarm ci`, pass `--dir DIR`",
-            ],
-        ) from None
+        raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(path)) from None
     except IsADirectoryError:
         raise UsageError("this is a folder, not a file", Code.PATH_NOT_USABLE, where=str(path)) from None
     except UnicodeDecodeError as error:

@@ -129,7 +129,7 @@ def test_a_wrong_command_line_exits_with_2_and_starts_nothing(arguments: tuple[s
     ("arguments", "code", "error"),
     [
         (("plan", "--torch", "2.99"), "version-unknown", "this version of buildfarm does not know torch 2.99"),
-        (("plan", "--nonsense"), "command-line-invalid", "the command line is not valid"),
+        (("plan", "--nonsense"), "command-line-invalid", "no such option: --nonsense"),
     ],
     ids=["wrong value", "unknown option"],
 )
