@@ -123,6 +123,7 @@ _TABLE = (
         "fake",
         "The fake kernel returns the same shapes, dtypes, strides and devices as the real kernel.",
         "fake_tensor:fake",
+        cost=1,
         together=True,
     ),
     Check(
