@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from builder.gate.outcome import Spec
-from builder.gate.processes.journal import LOG, STACK, Record, new_key
+from builder.gate.processes.journal import JOURNAL, LOG, STACK, Record, new_key, read
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.system import crash, rlimits
 from builder.gate.system.exit_status import ProcessExit, tail
@@ -87,6 +87,10 @@ class RunningTask:
             "processes": str(MOST_PROCESSES),
             "output": size_text(OUTPUT_BYTES),
         }.get(self.limit, "")
+
+    def record(self) -> Record:
+        """Return what it has written to its journal."""
+        return read(self.task_dir / JOURNAL, self.key)
 
     def process_exit(self, spec: Spec, status: int, record: Record) -> ProcessExit:
         """Return how the process ended, from its wait status and the files it left."""

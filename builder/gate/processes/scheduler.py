@@ -232,7 +232,7 @@ class Scheduler:
         self._running[self._count] = start(self._count, step, server, folder, self.spec, exclusive=exclusive)
 
     def _handle_task_exit(self, running: RunningTask, status: int) -> None:
-        record = journal.read(running.task_dir / journal.JOURNAL, running.key)
+        record = running.record()
         if running.task.check is _WHERE:
             self._where.update(record.facts)
             self._looking_for_gpu = False
@@ -282,7 +282,7 @@ class Scheduler:
             if running.task.check is _WHERE:
                 continue  # the restarted server runs this task again
             if running.step.others:
-                self._divide(running, status, journal.read(running.task_dir / journal.JOURNAL, running.key))
+                self._divide(running, status, running.record())
                 continue
             if len(lost) > 1 and not running.exclusive:
                 self._queue.retry_exclusively(running.task)

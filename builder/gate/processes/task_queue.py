@@ -23,7 +23,7 @@ class TaskQueue:
         self._rest = [task for task in planned if task.check.name not in _FIRST]
         self._held = {_key(task) for task in self._first}
         self._exclusive: list[Task] = []
-        self._alone: list[Task] = []
+        self._alone: set[tuple[str, int | None]] = set()
         self._share = -(-sum(map(self._together, planned)) // jobs)
 
     def __bool__(self) -> bool:
@@ -45,18 +45,22 @@ class TaskQueue:
         """
         if not self._together(task):
             return ()
-        waiting = [one for one in self._rest if self._together(one) and _key(one) not in self._held]
-        others = [one for one in waiting if (one.check, one.device) == (task.check, task.device)][: self._share - 1]
-        self._rest = [one for one in self._rest if one not in others]
+        others: list[Task] = []
+        rest: list[Task] = []
+        for one in self._rest:
+            same = one.check is task.check and one.device == task.device and _key(one) not in self._held
+            taken = same and len(others) < self._share - 1 and self._together(one)
+            (others if taken else rest).append(one)
+        self._rest = rest
         return tuple(others)
 
     def _together(self, task: Task) -> bool:
         whole = task.check.together and task.case is not None and not task.case.side_effects
-        return whole and task not in self._alone
+        return whole and (task.check.name, _key(task)) not in self._alone
 
     def put_back(self, tasks: Sequence[Task], alone: Sequence[Task]) -> None:
         """Run tasks next that shared a process before; those in `alone` each get their own process."""
-        self._alone += alone
+        self._alone.update((task.check.name, _key(task)) for task in alone)
         self._rest[:0] = tasks
 
     def take_exclusive(self, *, heap_checks: bool) -> Task | None:
