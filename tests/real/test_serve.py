@@ -201,6 +201,8 @@ def _refuses(port: int) -> bool:
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:  # the program stopped listening during the handshake: the next connection is refused
+        return False
     return False
 
 
