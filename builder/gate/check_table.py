@@ -38,8 +38,8 @@ class Check:
     #: Whether the judge decides: `send_FUNCTION` calls the op and writes the results, and the function of the same name
     #: in `builder.gate.judge.verdict` compares them. `function` itself runs if the judge cannot.
     judged: bool = False
-    #: Whether one process may run several of its cases: their time goes to torch's tracers, and not to kernels. Such a
-    #: process can only pass a case. A case that does not pass there runs again alone.
+    #: Whether one process may run several of its cases. Such a process can only pass a case. A case that does not pass
+    #: there runs again alone. Results that depend on earlier calls fail "repeat", whose cases are always alone.
     together: bool = False
 
 
@@ -78,6 +78,7 @@ _TABLE = (
         "grad",
         "Gradients agree with the reference and, if the case asks for gradcheck, with finite differences.",
         "gradients:gradients",
+        together=True,
     ),
     Check(
         "layouts",
@@ -85,6 +86,7 @@ _TABLE = (
         "Non-contiguous inputs and output gradients give the same results as contiguous ones.",
         "layouts:layouts",
         edges="without",
+        together=True,
     ),
     Check(
         "edges",

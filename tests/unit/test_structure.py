@@ -51,6 +51,7 @@ ORDER = [
     "builder.errors",
     "builder.untrusted.masking",
     "builder.gate.run",
+    "builder.gate.starter",
     "builder.gate.draft",
     "builder.gate.judge",
     "builder.gate.processes",

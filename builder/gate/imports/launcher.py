@@ -1,9 +1,8 @@
 """The launcher: a process that has imported torch and nothing of a wheel, and forks a process for each import order.
 
-It is forked by the plain fork server before that imports the extension. So it needs no torch of its own: its program
-imports torch before it imports this module. The other end of its socket sends, for each process, the code and its
-arguments as JSON with two descriptors, for standard output and error. It answers with the pid, and at the end of the
-process with the wait status. One process runs at a time.
+The starter forks it (`builder.gate.starter`). The other end of its socket sends, for each process, the code
+and its arguments as JSON with two descriptors, for standard output and error. It answers with the pid, and at the end
+of the process with the wait status. One process runs at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import socket
 import sys
 from typing import IO, Any
 
+from builder.gate.imports.packages import execute_startup_code
 from builder.gate.system import rlimits
 
 #: The signals that crash handlers are installed for.
@@ -28,18 +28,13 @@ _START_SECONDS = 180.0
 _kept: list[Any] = []
 
 
-def fork_launcher(descriptor: int) -> int:
-    """Fork the launcher, which serves this socket; return its pid. It ends with this process.
+def serve(descriptor: int) -> None:
+    """Be the launcher that serves this socket. Does not return.
 
-    Returns 0, without a launcher, if a `.pth` file or torch has started threads: they do not survive a fork.
+    Ends without an answer if torch or code that the wheel adds to the start of Python has started threads: they do not
+    survive a fork.
     """
-    parent = os.getpid()
-    pid = os.fork() if rlimits.threads(parent) == 1 else 0
-    if pid or os.getpid() == parent:
-        os.close(descriptor)
-        return pid
     try:
-        rlimits.exit_with_parent(parent)
         _keep_only(descriptor)
         sys.path.pop(0)  # the folder of the gate
         _serve(socket.socket(fileno=descriptor))
@@ -58,10 +53,13 @@ def _keep_only(*descriptors: int) -> None:
 
 
 def _serve(connection: socket.socket) -> None:
-    launcher = os.getpid()
+    launcher, started = os.getpid(), False
     while True:
         data, outputs, _, _ = socket.recv_fds(connection, _MOST, 2)
-        if not data:
+        if not started:
+            execute_startup_code()  # from here on the wheel's code may run: the judge has read its own files
+            started = True
+        if not data or rlimits.threads(launcher) > 1:
             return
         pid = os.fork()
         if not pid:

@@ -1,30 +1,23 @@
-"""Starts the judge: imports torch and cases.py before any code of the extension runs, then serves as a fork server."""
+"""The judge's start: reads cases.py before any code of the extension runs, then serves as a fork server."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 from pathlib import Path
 
-from builder.gate.judge.packages import WithoutExtension, add_packages, files_of
+from builder.gate.imports.cases_file import load_cases
+from builder.gate.judge.verdict import refuse_missing_ops
 from builder.gate.outcome import Spec
+from builder.gate.processes.fork_server import PRELOAD_FOR_GRADIENTS, ForkServer, import_all, send_event
+from builder.gate.processes.worker import LoadedExtension
 from builder.gate.system import rlimits
 
 
-def main(root: str, commands: int, events: int) -> None:
-    """Import everything, send "ready", serve. Started by `spawn.judge_command` with -S; `root` is on the path."""
+def main(root: str, spec: Spec, commands: int, events: int) -> None:
+    """Read cases.py, send "ready", serve. The starter has imported torch; `root` is on the path. Does not return."""
     rlimits.hide_memory()
-    spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
-    add_packages()
-    WithoutExtension(spec.imports, files_of(spec.name)).install()
-    # These import torch, which is on the path from here on.
-    from builder.gate.imports.cases_file import load_cases  # noqa: PLC0415
-    from builder.gate.judge.verdict import refuse_missing_ops  # noqa: PLC0415
-    from builder.gate.processes.fork_server import PRELOAD, ForkServer, import_all, send_event  # noqa: PLC0415
-    from builder.gate.processes.worker import LoadedExtension  # noqa: PLC0415
-
-    import_all(PRELOAD[:2])
+    import_all(PRELOAD_FOR_GRADIENTS)
     refuse_missing_ops()
     file = load_cases(Path(root))
     gc.freeze()  # a garbage collection in a child would copy every page of torch

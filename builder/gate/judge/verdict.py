@@ -9,7 +9,7 @@ import torch
 from builder.gate.case import Case
 from builder.gate.checks.values import check_each_dtype, dtype_name, judge_result
 from builder.gate.context import Context
-from builder.gate.judge.packages import NeedsExtensionError, needs_extension
+from builder.gate.imports.packages import NeedsExtensionError, needs_extension
 from builder.gate.outcome import Outcome
 from builder.gate.transport import results
 

@@ -1,6 +1,6 @@
-"""The fork server: imports torch, the extension and its cases once, runs no op, and forks a child for each task.
+"""The fork server: imports the extension and its cases once, runs no op, and forks a child for each task.
 
-The scheduler starts it with a socket and a pipe. It reads a JSON line for each command and writes one for each event:
+The starter gives it torch, a socket and a pipe. It reads a JSON line for each command and writes one for each event:
 
     {"fork": id, "check", "function", "cases": [n], "seconds", "device", "memory", "task_dir", "data"}  start a task
     {"kill": id, "signal": n}                                                                           signal its child
@@ -37,15 +37,14 @@ from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
+from builder.gate.imports.packages import execute_startup_code
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.processes.spawn import GO
-from builder.gate.system import huge_pages, malloc_checks, rlimits
+from builder.gate.system import malloc_checks, rlimits
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
-#: A call of `torch.autograd.grad` imports the first two.
 PRELOAD = (
-    "torch",
     "torch.fx.experimental.symbolic_shapes",
     "torch.library",
     "torch.autograd.gradcheck",
@@ -56,6 +55,9 @@ PRELOAD = (
     "torch.export",
     "torch.testing._internal.optests",
 )
+
+#: What a call of `torch.autograd.grad` imports.
+PRELOAD_FOR_GRADIENTS = PRELOAD[:1]
 
 #: Modules of `builder.gate.checks` that trace ops.
 TRACING = ("compile_export", "fake_tensor")
@@ -74,8 +76,6 @@ class ForkServer:
     commands: int
     #: File descriptor of the event pipe.
     events: int
-    #: A child that starts no task, or 0.
-    launcher: int = 0
 
     def __post_init__(self) -> None:
         self._children: dict[int, int] = {}  # pid to task id
@@ -161,7 +161,7 @@ class ForkServer:
     def _kill_orphans(self) -> None:
         """Kill processes that a task left outside its process group; as subreaper we are their parent now."""
         for pid in rlimits.children():
-            if pid not in self._children and pid != self.launcher:
+            if pid not in self._children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
 
@@ -192,7 +192,7 @@ def load(
 ) -> tuple[worker.LoadedExtension, dict[str, Any]]:
     """Import everything and send an event before each import; return it, and the facts for the scheduler.
 
-    `wait_for_go` returns when the extension may be imported: the judge has then read its own files.
+    `wait_for_go` returns when the extension may be imported.
     An exception of the extension's import or of cases.py becomes an entry of the fact `errors`.
     """
 
@@ -203,6 +203,7 @@ def load(
     preload(spec, heap_checks=heap_checks)
     gc.freeze()  # what the extension imports is collected as usual
     gc.enable()
+    importing("the .pth files of installed packages")
     wait_for_go()
     facts: dict[str, Any] = {"imported": True, "cases": [], "ops": [], "errors": []}
     send_event(events, event="where", where=discover.where())
@@ -240,7 +241,7 @@ def preload(spec: Spec, *, heap_checks: bool) -> None:
     checks = [one for one in TASK_CHECKS if one.heap_checks == heap_checks and (spec.has_cases or one.per_extension)]
     modules = {one.function.partition(":")[0] for one in checks if not spec.checks or one.name in spec.checks}
     traced = not modules.isdisjoint(TRACING)
-    import_all(PRELOAD if traced else PRELOAD[: 2 if spec.has_cases else 1])
+    import_all(PRELOAD if traced else PRELOAD_FOR_GRADIENTS if spec.has_cases else ())
     for module in sorted(modules):
         importlib.import_module(f"builder.gate.checks.{module}")
     if heap_checks:
@@ -262,20 +263,22 @@ def wait_for_go(commands: int) -> None:
         os._exit(1)
 
 
-def main(root: str, commands: int, events: int, heap_checks: bool, launcher: int = 0) -> None:
-    """Import everything, send "ready", serve. Started by `spawn.fork_server_command`; `root` is on the path.
+def main(root: str, spec: Spec, commands: int, events: int, *, heap_checks: bool) -> None:
+    """Import everything, send "ready", serve. The starter has imported torch; `root` is on the path. Does not return.
 
-    `launcher` is the pid of the launcher that this process has forked, or 0.
+    What the wheel adds to the start of Python is executed just before the extension is imported.
     """
-    spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
-    loaded, facts = load(Path(root), spec, events, heap_checks, lambda: wait_for_go(commands))
+
+    def wait() -> None:
+        wait_for_go(commands)
+        execute_startup_code()
+
+    loaded, facts = load(Path(root), spec, events, heap_checks, wait)
     # A garbage collection in a child would touch, and so copy, every page of torch: freeze what exists now.
     gc.collect()
     gc.freeze()
-    if len(loaded.cases) * sum(check.heap_checks == heap_checks for check in TASK_CHECKS) >= huge_pages.WORTH:
-        huge_pages.use_huge_pages()
     # From here on the end of the pipe shows that the scheduler is gone, in time to kill the children's children too.
     rlimits.survive_parent()
     send_event(events, event="ready", **facts)
-    ForkServer(loaded, commands, events, launcher).run()
+    ForkServer(loaded, commands, events).run()
     os._exit(0)  # without the exit handlers of the imported modules

@@ -5,10 +5,12 @@ Imports neither torch nor the extension, so neither can crash the scheduler.
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,9 +27,8 @@ from builder.gate.processes.server_pool import RESTARTS, ServerPool
 from builder.gate.processes.spawn import (
     ForkServerProcess,
     IsolatedProcess,
-    fork_server_command,
     interrupt_without,
-    judge_command,
+    start_command,
 )
 from builder.gate.processes.task_queue import TaskQueue
 from builder.gate.system import rlimits
@@ -51,16 +52,15 @@ class Scheduler:
         root: Path,
         spec: Spec,
         work_dir: Path,
-        command: Callable[[Path, int, int, bool], list[str]] = fork_server_command,
-        judge: Callable[[Path, int, int], list[str]] = judge_command,
+        command: Callable[[Path, Sequence[Mapping[str, Any]]], list[str]] = start_command,
         parent: int = 0,
     ) -> None:
         """`parent` is the process with which this one ends, or 0."""
         self.root, self.spec, self.work_dir = root, spec, work_dir
         self.outcomes: list[Outcome] = []
         self._count = 0
-        self._pool = ServerPool(lambda *server: command(root, *server), self._new_task_dir)
-        self._judging = Judging(ServerPool(lambda *ends: judge(root, *ends[:2]), self._new_task_dir, free=True))
+        self._pool = ServerPool(partial(command, root), self._new_task_dir)
+        self._judging = Judging(ServerPool(partial(command, root), self._new_task_dir))
         self._pool.wake_for(self._judging.pool)
         self._parent = parent
         self._queue = TaskQueue()
@@ -75,18 +75,17 @@ class Scheduler:
     def run(self) -> Answer:
         """Run everything and return the answer."""
         try:
-            judged = self._judging.wanted(self.spec)
-            if judged:
-                self._judging.pool.start(heap_checks=False)
-            if self._selected("import-order"):
-                self._launcher, theirs = socket.socketpair()
-                with theirs:
-                    self._pool.start(heap_checks=False, launcher=theirs)
-            else:
-                self._pool.start(heap_checks=False)
+            rlimits.become_subreaper()
+            judge = self._judging.pool if self._judging.wanted(self.spec) else None
+            with contextlib.ExitStack() as stack:
+                theirs = None
+                if self._selected("import-order"):
+                    self._launcher, theirs = socket.socketpair()
+                    stack.enter_context(theirs)
+                self._pool.start(heap_checks=False, judge=judge, launcher=theirs)
             if self.spec.has_cases and any(one.heap_checks and self._selected(one.name) for one in TASK_CHECKS):
                 self._pool.start(heap_checks=True)
-            if not judged:
+            if not judge:
                 self._release()
             while self._busy() or self._import_orders:
                 self._step()
@@ -163,6 +162,8 @@ class Scheduler:
             running.started(int(event["pid"]))
         elif server.facts is not None:
             raise LookupError("this server has imported everything")
+        elif kind == "forked":
+            server.adopt(int(event["pid"]))
         elif kind == "importing":
             server.importing = str(event["what"])
         elif kind == "where":

@@ -5,11 +5,20 @@ from __future__ import annotations
 import os
 import selectors
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from builder.gate.processes.spawn import ForkServerProcess, heap_check_environment, plain_environment
+from builder.gate.processes.spawn import (
+    HEAP_CHECKS,
+    JUDGE,
+    PLAIN,
+    ForkServerProcess,
+    heap_check_environment,
+    plain_environment,
+)
+
+Command = Callable[[Sequence[Mapping[str, Any]]], list[str]]
 
 #: How often a fork server that one of its tasks killed is restarted.
 RESTARTS = 6
@@ -24,37 +33,39 @@ class ServerPool:
 
     """
 
-    def __init__(
-        self, command: Callable[[int, int, bool], list[str]], new_dir: Callable[[], Path], *, free: bool = False
-    ) -> None:
-        """`command(commands, events, heap_checks)` returns a server's arguments, `new_dir()` an empty directory.
-
-        `free` servers do not wait for `release`.
-        """
+    def __init__(self, command: Command, new_dir: Callable[[], Path]) -> None:
+        """`command(roles)` returns the arguments of a starter, `new_dir()` an empty directory."""
         self.servers: dict[bool, ForkServerProcess] = {}
         self.no_heap_checks = ""
         self._command, self._new_dir = command, new_dir
-        self._free, self._released = free, False
+        self._released = False
         self._starts = {False: 0, True: 0}
         self._selector = selectors.DefaultSelector()
 
-    def start(self, *, heap_checks: bool, launcher: socket.socket | None = None) -> None:
-        """Start a server, or set `no_heap_checks`. `launcher` is the socket of the launcher that it forks."""
+    def start(
+        self, *, heap_checks: bool, judge: ServerPool | None = None, launcher: socket.socket | None = None
+    ) -> None:
+        """Start a server, or set `no_heap_checks`.
+
+        Its starter also forks the judge, the only server of the pool `judge`, and a launcher for the socket `launcher`.
+        """
         environment = heap_check_environment(os.environ) if heap_checks else plain_environment(os.environ)
         if isinstance(environment, str):
             self.no_heap_checks = environment
             return
-        self._starts[heap_checks] += 1
-        server = ForkServerProcess(
-            lambda commands, events: self._command(commands, events, heap_checks),
-            self._new_dir(),
-            environment,
-            launcher,
-        )
-        self.servers[heap_checks] = server
+        beside = judge.add(JUDGE) if judge else None
+        server = self.add(HEAP_CHECKS if heap_checks else PLAIN)
+        server.start_together(self._command, environment, beside, launcher)
         if self._released:
             server.go()
-        self._selector.register(server.events, selectors.EVENT_READ, heap_checks)
+
+    def add(self, role: str) -> ForkServerProcess:
+        """Return a new server that has not started yet."""
+        server, key = ForkServerProcess(role, self._new_dir()), role == HEAP_CHECKS
+        self._starts[key] += 1
+        self.servers[key] = server
+        self._selector.register(server.events, selectors.EVENT_READ, key)
+        return server
 
     def wake_for(self, other: ServerPool) -> None:
         """Let `poll` return when a server of another pool has an event."""
@@ -62,8 +73,8 @@ class ServerPool:
 
     def release(self) -> None:
         """Allow the servers, and those that are started later, to import the extension."""
-        self._released = not self._free
-        for server in self.servers.values() if self._released else ():
+        self._released = True
+        for server in self.servers.values():
             server.go()
 
     def restart(self, *, heap_checks: bool) -> bool:

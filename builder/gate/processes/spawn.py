@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import signal
@@ -14,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,43 +30,31 @@ GO = b"go\n"
 _SEND_SECONDS, _MOST_PENDING = 5.0, 64 << 20
 _DEBUG_LIBRARY = "libc_malloc_debug.so.0"
 
+#: The names of the roles of `starter.Role`.
+LAUNCHER, JUDGE, PLAIN, HEAP_CHECKS = "launcher", "judge", "plain", "heap-checks"
+
 #: Without collections of garbage, the imports of torch take less time.
 #: Sets up the parent-death signal and the crash handlers before it imports torch, which takes seconds and may crash.
-_FORK_SERVER = """\
+_START = """\
 import gc, sys
 gc.disable()
 sys.path.insert(0, sys.argv[1])
 from builder.gate.system import crash, rlimits
-rlimits.exit_with_parent(int(sys.argv[5]))
+rlimits.exit_with_parent(int(sys.argv[2]))
 crash.install_crash_handlers()
-import torch
-from builder.gate.imports.launcher import fork_launcher
-launcher = fork_launcher(int(sys.argv[6])) if sys.argv[6:] else 0
-from builder.gate.processes.fork_server import main
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4] == "heap-checks", launcher)
-"""
-
-_JUDGE = """\
-import gc, sys
-gc.disable()
-sys.path.insert(0, sys.argv[1])
-from builder.gate.system import crash, rlimits
-rlimits.exit_with_parent(int(sys.argv[4]))
-crash.install_crash_handlers()
-from builder.gate.judge.start import main
-main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+from builder.gate.starter import main
+main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 """
 
 
-def fork_server_command(root: Path, commands: int, events: int, heap_checks: bool) -> list[str]:
-    """Return the command line of a fork server."""
-    kind = "heap-checks" if heap_checks else "plain"
-    return [*_python(), "-c", _FORK_SERVER, str(root), str(commands), str(events), kind, str(os.getpid())]
+def start_command(root: Path, roles: Sequence[Mapping[str, Any]], scheduler: int = 0) -> list[str]:
+    """Return the command line of a starter for these roles: dictionaries with the fields of `starter.Role`.
 
-
-def judge_command(root: Path, commands: int, events: int) -> list[str]:
-    """Return the command line of the judge, whose Python executes no code of installed packages when it starts."""
-    return [*_python(), "-S", "-c", _JUDGE, str(root), str(commands), str(events), str(os.getpid())]
+    `scheduler` is the pid of the scheduler, by default this process. With -S, Python executes no code of installed
+    packages when it starts.
+    """
+    words = [str(root), str(scheduler or os.getpid()), json.dumps(list(roles))]
+    return [*_python(), "-S", "-c", _START, *words]
 
 
 def isolated_command(root: Path, function: str, task_dir: Path, descriptors: Sequence[int]) -> list[str]:
@@ -111,22 +100,21 @@ def heap_check_environment(environment: Mapping[str, str]) -> dict[str, str] | s
 class Process:
     """A process in its own session, with a directory for its files."""
 
-    def __init__(
-        self, command: Sequence[str], task_dir: Path, environment: Mapping[str, str], fds: Sequence[int] = ()
-    ) -> None:
+    popen: subprocess.Popen[bytes] | AdoptedProcess
+
+    def __init__(self, task_dir: Path) -> None:
         self.task_dir = task_dir
         self.started = time.monotonic()
-        with (task_dir / "log").open("wb") as log:
+
+    def _run(self, command: Sequence[str], environment: Mapping[str, str], fds: Sequence[int]) -> None:
+        with (self.task_dir / "log").open("wb") as log:
             self.popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={
-                    **environment,
-                    "TMPDIR": str(task_dir),
-                },  # deleted with the directory
-                cwd=task_dir,
+                env={**environment, "TMPDIR": str(self.task_dir)},  # deleted with the directory
+                cwd=self.task_dir,
                 pass_fds=tuple(fds),
                 start_new_session=True,
             )
@@ -148,7 +136,7 @@ class Process:
     def terminate(self, patience: float = 2.0) -> None:
         """Send SIGTERM, so that it can end its processes in other groups; after `patience` seconds SIGKILL."""
         if self.popen.poll() is None:
-            self.popen.terminate()
+            os.kill(self.pid, signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.popen.wait(patience)
         self.kill()
@@ -160,16 +148,41 @@ class Process:
             self.popen.wait()
 
 
+class AdoptedProcess:
+    """A process whose parent has ended, so that this process, a subreaper, is its parent. Has methods of Popen."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return its exit status, minus the signal if one killed it, or None while it runs."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def wait(self, timeout: float = math.inf) -> int:
+        """Wait for its end. Raises TimeoutExpired after so many seconds."""
+        deadline = time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a fork of the starter", timeout)
+            time.sleep(0.005)
+        return code
+
+
 class IsolatedProcess(Process):
     """A process of `isolated_command`; `key` is that of its journal."""
 
     def __init__(self, root: Path, function: str, task_dir: Path, launcher: socket.socket | None = None) -> None:
         """Start it; the function gets the socket of the launcher."""
+        super().__init__(task_dir)
         self.key = new_key()
         descriptors = [pipe_with(self.key), *([launcher.detach()] if launcher else [])]
         try:
             command = isolated_command(root, function, task_dir, descriptors)
-            super().__init__(command, task_dir, plain_environment(os.environ), descriptors)
+            self._run(command, plain_environment(os.environ), descriptors)
         finally:
             for one in descriptors:
                 os.close(one)
@@ -178,32 +191,55 @@ class IsolatedProcess(Process):
 class ForkServerProcess(Process):
     """A fork server from the scheduler's side: sends commands, reads events."""
 
-    def __init__(
-        self,
-        command: Any,  # noqa: ANN401
-        task_dir: Path,
-        environment: Mapping[str, str],
-        launcher: socket.socket | None = None,
-    ) -> None:
-        """Start it; `command(commands, events)` returns its arguments, with the descriptors of its pipe ends.
-
-        It forks a launcher that serves the socket `launcher`.
-        """
-        self._commands, commands_read = socket.socketpair()
+    def __init__(self, role: str, task_dir: Path) -> None:
+        """`role` is PLAIN, HEAP_CHECKS or JUDGE. It runs when `start_together` has been called."""
+        super().__init__(task_dir)
+        self._role, self._beside = role, False
+        self._commands, self._commands_read = socket.socketpair()
         self._commands.settimeout(_SEND_SECONDS)  # a server that is stopped does not stop the scheduler
-        self.events, events_write = os.pipe()
+        self.events, self._events_write = os.pipe()
         os.set_blocking(self.events, False)
-        try:
-            more = [launcher.fileno()] if launcher else []
-            argv = [*command(commands_read.fileno(), events_write), *map(str, more)]
-            super().__init__(argv, task_dir, environment, (commands_read.fileno(), events_write, *more))
-        finally:
-            commands_read.close()
-            os.close(events_write)
         self._pending = b""
         self.importing = "torch"
         self.facts: dict[str, Any] | None = None
         self.closed = False
+
+    def start_together(
+        self,
+        command: Callable[[Sequence[Mapping[str, Any]]], list[str]],
+        environment: Mapping[str, str],
+        judge: ForkServerProcess | None = None,
+        launcher: socket.socket | None = None,
+    ) -> None:
+        """Start a starter that becomes this server, or forks it and the others; `command` gets their roles.
+
+        `launcher` is the socket that the launcher serves.
+        """
+        servers = [*([judge] if judge else []), self]
+        roles: list[dict[str, Any]] = [{"name": LAUNCHER, "commands": launcher.fileno()}] if launcher else []
+        for one in servers:
+            ends = {"commands": one._commands_read.fileno(), "events": one._events_write}
+            roles.append({"name": one._role, **ends, "folder": str(one.task_dir)})
+        descriptors = [role[key] for role in roles for key in ("commands", "events") if key in role]
+        try:
+            self._run(command(roles), environment, descriptors)
+        finally:
+            for one in servers:
+                one._commands_read.close()
+                os.close(one._events_write)
+        for one in servers:
+            one.popen, one._beside = self.popen, len(roles) > 1
+
+    def adopt(self, pid: int) -> None:
+        """The starter has forked this server. Raises LookupError if it cannot have done that."""
+        if not self._beside:
+            raise LookupError("this server was not forked by a starter")
+        self._beside, self.popen = False, AdoptedProcess(pid)
+
+    def ended(self) -> int | None:
+        """Return its wait status, or None while it runs."""
+        status = super().ended()
+        return None if self._beside and status == 0 else status  # the starter has ended well: it has forked the server
 
     @property
     def ready(self) -> bool:

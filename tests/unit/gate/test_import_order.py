@@ -131,17 +131,17 @@ def test_of_many_modules_each_is_first_with_torch_at_the_end() -> None:
 
 @pytest.fixture
 def launcher() -> Iterator[tuple[Launcher, subprocess.Popen[bytes]]]:
-    """A launcher, and the process that has forked it."""
+    """A launcher, and its process."""
     ours, theirs = socket.socketpair()
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from builder.gate.imports.launcher import fork_launcher\n"
-        "fork_launcher(int(sys.argv[2])); sys.stdin.read()"
+        "import sys; sys.path.insert(0, sys.argv[1]); from builder.gate.imports.launcher import serve\n"
+        "serve(int(sys.argv[2]))"
     )
     argv = [sys.executable, "-I", "-c", program, str(Path(__file__).parents[3]), str(theirs.fileno())]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, pass_fds=[theirs.fileno()]) as parent:
+    with subprocess.Popen(argv, pass_fds=[theirs.fileno()]) as process:
         theirs.close()
-        yield Launcher(ours), parent
-        parent.kill()
+        yield Launcher(ours), process
+        process.kill()
     ours.close()
 
 

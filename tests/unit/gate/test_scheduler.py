@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,20 +19,9 @@ from tests.unit.gate import fake_fork_server
 ROOT = Path(builder.__file__).parents[1]
 
 
-def command(ops: str) -> object:
+def command(ops: str) -> Callable[[Path, Sequence[Mapping[str, Any]]], list[str]]:
     script = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from tests.unit.gate.fake_fork_server import main; main()"
-
-    def build(_: Path, commands: int, events: int, heap_checks: bool) -> list[str]:
-        return [sys.executable, "-c", script, str(commands), str(events), str(heap_checks), ops]
-
-    return build
-
-
-def judge(ops: str) -> object:
-    return lambda root, commands, events: [
-        "judge" if one == "True" else one
-        for one in command(ops)(root, commands, events, True)  # type: ignore[operator]
-    ]
+    return lambda _, roles: [sys.executable, "-c", script, json.dumps(roles), ops]
 
 
 def gate(
@@ -42,7 +34,7 @@ def gate(
     memory: int = 4 << 30,
 ) -> Answer:
     spec = Spec("toy", ["toy"], has_cases=has_cases, checks=list(checks), seconds=seconds, memory=memory)
-    return Scheduler(ROOT, spec, task_dir, command(ops), judge(ops)).run()  # type: ignore[arg-type]
+    return Scheduler(ROOT, spec, task_dir, command(ops)).run()
 
 
 def values(answer: Answer, op: str, check: str = "values") -> Outcome:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from builder.gate.check_table import CHECKS, TASK_CHECKS
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes.task_queue import TaskQueue
@@ -116,9 +118,10 @@ def test_cases_of_a_tracing_check_share_a_process() -> None:
     assert not queue
 
 
-def test_a_check_that_runs_kernels_has_a_process_for_each_case() -> None:
-    queue = TaskQueue([task("layouts"), task("layouts", 1)])
-    assert queue.take_others(task("layouts")) == ()
+@pytest.mark.parametrize("check", ["values", "edges", "repeat", "memory"])
+def test_a_check_of_results_has_a_process_for_each_case(check: str) -> None:
+    queue = TaskQueue([task(check), task(check, 1)])
+    assert queue.take_others(task(check)) == ()
 
 
 def test_a_case_that_hangs_is_dropped_and_others_are_not() -> None:

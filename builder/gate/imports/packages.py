@@ -49,8 +49,16 @@ def add_packages() -> None:
         return known
 
     replaced = {"addpackage": add_paths, "execsitecustomize": lambda: None, "execusercustomize": lambda: None}
+    own = {name: getattr(site, name) for name in replaced}
     for name, function in replaced.items():
         setattr(site, name, function)
+    site.main()
+    for name, function in own.items():
+        setattr(site, name, function)
+
+
+def execute_startup_code() -> None:
+    """Execute what `add_packages` has left out: lines of `.pth` files, and a module `sitecustomize`."""
     site.main()
 
 
@@ -67,6 +75,10 @@ class WithoutExtension(MetaPathFinder):
     """Finds modules of the wheel before Python does, and gives stubs instead.
 
     A module outside the packages of the recipe, such as a `numpy` that the wheel contains, is not found.
+
+    Attributes:
+        used: whether it has replaced a module of the wheel.
+
     """
 
     def __init__(self, imports: Collection[str], files: Collection[str]) -> None:
@@ -75,10 +87,15 @@ class WithoutExtension(MetaPathFinder):
         self._parents = {name.rpartition(".")[0] for name in imports if "." in name}
         self._tops = {name.partition(".")[0] for name in imports}
         self._files = files
+        self.used = False
 
     def install(self) -> None:
         """Look before Python looks in folders, and after it has looked among its built-in modules."""
         sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+
+    def remove(self) -> None:
+        """Undo `install`."""
+        sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:  # noqa: ANN401
         """Return the spec of a stub for a module of the wheel; else what Python finds."""
@@ -91,10 +108,12 @@ class WithoutExtension(MetaPathFinder):
             return spec
         if name.partition(".")[0] in self._tops:
             return self._stub(name)
+        self.used = True
         raise ModuleNotFoundError(f"{name} is a file of the wheel, which the judge does not import", name=name)
 
     def _stub(self, name: str) -> ModuleSpec:
         self._stubs.add(name)
+        self.used = True
         return ModuleSpec(name, _StubLoader(), is_package=True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import builder
-from builder.gate.judge.packages import NeedsExtensionError, Stub, needs_extension
+from builder.gate.imports.packages import NeedsExtensionError, Stub, needs_extension
 
 ROOT = Path(builder.__file__).parents[1]
 
@@ -18,7 +18,7 @@ def judge_python(site: Path, code: str) -> str:
     """Run code after the judge has prepared its imports; `site` holds the installed packages."""
     program = (
         f"import sys; sys.path[:0] = [{str(ROOT)!r}]\n"
-        "from builder.gate.judge.packages import *\n"
+        "from builder.gate.imports.packages import *\n"
         f"import site; site.getsitepackages = lambda *_: [{str(site)!r}]\n"
         f"add_packages()\nWithoutExtension(['ops', 'shared.ops'], files_of('ops')).install()\n{code}\n"
     )
