@@ -120,9 +120,11 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
 
 def _listed(source: str, known: tuple[Recipe, ...]) -> Recipe | None:
     """The extension of the matrix that this argument names, without a version; a folder of this name comes first."""
-    if Path(source).is_dir():
-        return None
-    return next((each for each in known if canonicalize_name(each.name) == canonicalize_name(source)), None)
+    return None if Path(source).is_dir() else _named(source, known)
+
+
+def _named(name: str, known: tuple[Recipe, ...]) -> Recipe | None:
+    return next((each for each in known if canonicalize_name(each.name) == canonicalize_name(name)), None)
 
 
 @contextmanager
@@ -179,7 +181,7 @@ def _without_source(draft: Draft) -> Iterator[Entry]:
 
 def _refuse_taken(name: str, folder: Path | None, known: tuple[Recipe, ...], options: AddOptions) -> None:
     """Raise UsageError if an extension has this name, or if `folder` has a recipe."""
-    taken = next((each for each in known if canonicalize_name(each.name) == canonicalize_name(name)), None)
+    taken = _named(name, known)
     place = taken.folder if taken else folder
     if place and (place / RECIPE).exists():
         version = f" {taken.version}" if taken else ""

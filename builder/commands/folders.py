@@ -17,11 +17,14 @@ _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
 _IGNORE_ALL = "*\n"
 
 
-def open_store(root: Path | None, *, run: bool = True) -> Store:
+def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False) -> Store:
     """Open the store at `root`, or the user's default store; raises UsageError when it cannot be used.
 
-    `run`: the command builds or checks wheels; `store prune` then keeps what it uses.
+    `run`: the command builds or checks wheels; `store prune` then keeps what it uses. `must_exist`: the command only
+    reads what other commands have stored, so a `root` that does not exist is a mistake.
     """
+    if must_exist and root and not root.expanduser().is_dir():
+        raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=f"--store {root}")
     root = (root or default_store()).expanduser().absolute()
     hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
     if found := _UNQUOTED.search(str(root)):

@@ -53,12 +53,16 @@ def render(options: RenderOptions) -> None:
     write_dockerfiles(options.out, files)
     for problem in problems:
         print_error(problem)
-    print_data(render_json(options.out, files) if options.as_json else render_text(options.out, files))
+    text = render_json(options.out, files) if options.as_json else render_text(options.out, files, pinned=options.lock)
+    print_data(text)
     raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
 
 
-def render_text(folder: Path, files: Sequence[Dockerfile]) -> str:
-    """A line for each image with its base image, then the base images that are not pinned to a digest."""
+def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> str:
+    """A line for each image with its base image, then the base images that have no digest.
+
+    `pinned` is whether the command has asked the registries for digests.
+    """
     builds, runtimes = ([file for file in files if file.kind == kind] for kind in ("build", "runtime"))
     width = max(len(file.file) for file in files)
     lines = [f"{'build image':{width}}  builds  cells  base image"]
@@ -67,7 +71,8 @@ def render_text(folder: Path, files: Sequence[Dockerfile]) -> str:
     lines += [f"{f.file:{width}}                 {_base_image(f)}" for f in runtimes]
     lines += ["", f"wrote Dockerfiles of {len(builds)} build images and {len(runtimes)} runtime images to {folder}"]
     if bases := unpinned(files):
-        lines += ["", f"base images without a digest ({len(bases)}); `buildfarm render --lock` pins them:"]
+        advice = "" if pinned else "; `buildfarm render --lock` pins them"
+        lines += ["", f"base images without a digest ({len(bases)}){advice}:"]
         lines += [f"  {base}" for base in bases]
     return "\n".join(lines) + "\n"
 

@@ -71,7 +71,7 @@ def report(options: ReportOptions) -> None:
         raise UsageError(f"cannot be combined with the run {run}", Code.OPTIONS_CONFLICT, where="--all")
     if options.markdown and options.as_json:
         raise UsageError("cannot be combined with --json", Code.OPTIONS_CONFLICT, where="--markdown")
-    opened = open_store(options.store, run=False)
+    opened = open_store(options.store, run=False, must_exist=True)
     found = runs(opened)
     if not found:
         raise NothingSelectedError(

@@ -40,7 +40,7 @@ app = typer.Typer(
 @app.command(epilog=DU_EXAMPLES)
 def du(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Print the disk space that each folder of the store uses."""
-    opened = open_store(store, run=False)
+    opened = open_store(store, run=False, must_exist=True)
     print_line("measuring disk use; a store with many files takes a minute")
     print_data(usage(opened, as_json=as_json))
 
@@ -53,14 +53,14 @@ def prune(
     as_json: JsonOption = False,
 ) -> None:
     """Delete what was not used for some days. What a running command uses is kept."""
-    done = prune_store(open_store(store, run=False), keep_days, dry_run=dry_run)
+    done = prune_store(open_store(store, run=False, must_exist=True), keep_days, dry_run=dry_run)
     print_data(pruned_text(done, dry_run=dry_run, as_json=as_json))
 
 
 @app.command(epilog=HISTORY_EXAMPLES)
 def history(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """List the earlier runs of `build` and `smoke`. `buildfarm report RUN` shows one of them."""
-    print_data(history_text(runs(open_store(store, run=False)), as_json=as_json))
+    print_data(history_text(runs(open_store(store, run=False, must_exist=True)), as_json=as_json))
 
 
 def usage(store: Store, *, as_json: bool) -> str:

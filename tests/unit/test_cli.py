@@ -190,6 +190,15 @@ def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> Non
         (("token", "revoke", "missing", "ci"), "error[no-index]: missing: there is no such folder"),
         (("doctor", "--machine", "missing.yaml"), "error[no-such-file]: missing.yaml: there is no such file"),
         (("inventory", "import", "missing.zip"), "error[no-such-file]: missing.zip: there is no such file"),
+        *(
+            ((*command, "--store", "missing"), "error[no-such-file]: --store missing: there is no such folder")
+            for command in (
+                ("report",),
+                ("store", "du"),
+                ("store", "history"),
+                ("store", "prune", "--keep-days", "30"),
+            )
+        ),
     ],
 )
 def test_a_wrong_path_is_named(

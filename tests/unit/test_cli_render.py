@@ -111,7 +111,7 @@ def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(call: C
         code, out, err = call("--lock")
     assert code == 4
     assert f"error[registry-refused]: {missing}: the registry {registry.address} has no such image" in err
-    assert "base images without a digest (1)" in out
+    assert f"base images without a digest (1):\n  {missing}\n" in out, "no advice to run the command that has just run"
     assert list(read_lock(tmp_path / "buildfarm.lock")) == [pythons]
 
 

@@ -76,6 +76,7 @@ def test_wrong_options(argv: list[str], problem: str, report: Report) -> None:
 
 
 def test_a_store_without_runs(report: Report, tmp_path: Path) -> None:
+    Store(tmp_path / "store")
     result = report()
     assert isinstance(result.exception, NothingSelectedError)
     assert str(result.exception) == f"{tmp_path / 'store'}: no run is recorded in this store"
