@@ -17,10 +17,13 @@ from builder.gate.check_table import CHECKS
 from builder.gate.outcome import FAILED, KEY_FILE, Answer, Spec, signature
 from builder.gate.processes.scheduler import Scheduler
 from builder.gate.processes.spawn import Interrupted, terminate_as_interrupt
-from builder.gate.system.rlimits import hide_memory
+from builder.gate.system import rlimits
 
 #: Exit statuses; 128 + signal number if interrupted.
 NOTHING_FAILED, SOMETHING_FAILED, USAGE = 0, 1, 2
+
+#: Seconds to wait for killed processes at the end.
+_KILL_SECONDS = 2.0
 
 
 def main(argv: Sequence[str]) -> int:
@@ -45,13 +48,14 @@ def main(argv: Sequence[str]) -> int:
 
         return draft(root, spec, options.answer)
     terminate_as_interrupt()
-    hide_memory()
+    rlimits.hide_memory()
     key = _take_key(root)
     try:
         work_dir = Path(tempfile.mkdtemp(prefix="buildfarm-gate-"))
         try:
             answer = Scheduler(root, spec, work_dir, parent=os.getppid() if key else 0).run()
         finally:
+            rlimits.kill_children(_KILL_SECONDS)  # such as processes that the import of a module has left behind
             shutil.rmtree(work_dir, ignore_errors=True)
     except Interrupted as stop:
         print("interrupted; no results were written", file=sys.stderr)  # noqa: T201

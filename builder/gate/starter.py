@@ -1,11 +1,11 @@
-"""The starter: imports torch once, without code of installed packages, and forks the processes that need torch.
+"""The starter: imports torch once, without code of the wheel, and forks the processes that need torch.
 
 The scheduler names the processes as roles: the launcher of import orders, the judge, and the plain fork server. The
-starter forks one process for each, and ends; the scheduler then becomes their parent. With a single role, such as the
-fork server under the heap checks, the starter itself becomes that process.
+starter forks one process for each, and ends; the scheduler, a subreaper, then becomes their parent. A starter with a
+single role, such as the fork server under the heap checks, becomes that process itself.
 
-Python starts with -S, and what a wheel adds to the start of Python is executed later, by the processes that import the
-extension. So no code of the wheel runs before the judge has read its own files.
+Python starts with -S, and imports no file of the wheel, until the scheduler allows it: the judge has then read its own
+files. What the wheel adds to the start of Python is executed later, just before the extension is imported.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from builder.gate.imports import launcher
-from builder.gate.imports.packages import WithoutExtension, add_packages, files_of
+from builder.gate.imports.packages import WithoutExtension, add_packages, execute_startup_code, files_of
 from builder.gate.outcome import Spec
 from builder.gate.processes.spawn import HEAP_CHECKS, JUDGE, LAUNCHER, start_command
 from builder.gate.system import rlimits
@@ -35,83 +36,128 @@ class Role:
     events: int = -1
     #: The directory for its files; the launcher has none.
     folder: str = ""
+    #: Whether torch may import files of the wheel, because the scheduler has allowed it.
+    free: bool = False
 
 
-def main(root: str, scheduler: int, roles: str) -> None:
-    """Import torch, and become these roles, given as JSON. Started by `spawn.start_command`; `root` is on the path.
+def main(root: str, scheduler: int, text: str) -> None:
+    """Import torch, and become the roles of this JSON. Started by `spawn.start_command`; `root` is on the path.
 
     `scheduler` is the pid of the scheduler. Does not return.
     """
-    wanted = [Role(**one) for one in json.loads(roles)]
+    roles = [Role(**one) for one in json.loads(text)]
     spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
+    if any(role.name == JUDGE for role in roles):
+        rlimits.hide_memory()
     add_packages()
-    finder = None
-    if any(role.name == JUDGE for role in wanted):
-        finder = WithoutExtension(spec.imports, files_of(spec.name))
-        finder.install()
-    try:
-        import torch  # noqa: F401, PLC0415
-    except Exception:
-        if finder is None or not finder.used or len(wanted) == 1:
-            raise
-    if len(wanted) == 1:
-        _become(wanted[0], root, spec)
-    # Without a module of the wheel that it wants to import, torch is right for the judge only.
-    separate = finder is not None and finder.used
-    starter = os.getpid()
-    for role in wanted:
-        if finder and not separate and role.name != LAUNCHER:
-            _import_for_gradients()
-        if os.fork():
-            continue
-        _leave(starter, role, wanted)
-        rlimits.exit_with_parent(scheduler)
-        if separate:
-            command = start_command(Path(root), [vars(role)], scheduler)
-            os.execv(command[0], command)  # noqa: S606 (this Python)
-        if finder and role.name != JUDGE:
-            finder.remove()
-        _become(role, root, spec)
-    os._exit(0)
+    starter = _Starter(root, spec, scheduler, roles)
+    starter.import_torch()
+    if len(roles) == 1:
+        starter.become(roles[0])
+    starter.fork()
 
 
-def _import_for_gradients() -> None:
-    """Import what both the judge and the plain fork server need, after the launcher was forked."""
-    from builder.gate.processes.fork_server import PRELOAD_FOR_GRADIENTS, import_all  # noqa: PLC0415
+class _Starter:
+    """The process, and what the forks inherit."""
 
-    import_all(PRELOAD_FOR_GRADIENTS)
+    def __init__(self, root: str, spec: Spec, scheduler: int, roles: Sequence[Role]) -> None:
+        self._root, self._spec, self._scheduler, self._roles = root, spec, scheduler, roles
+        self._files = files_of(spec.name)
+        self._without_wheel = WithoutExtension(spec.imports, self._files)
+        self._error: Exception | None = None
+        self._pid = os.getpid()
 
+    def import_torch(self) -> None:
+        """Import torch without files of the wheel, unless a role is free."""
+        if self._roles[0].free:
+            execute_startup_code()
+        else:
+            self._without_wheel.install()
+        try:
+            import torch  # noqa: F401, PLC0415
+        except Exception as error:
+            if not self._without_wheel.used:
+                raise
+            self._error = error
 
-def _leave(starter: int, role: Role, roles: list[Role]) -> None:
-    """Separate this process from the others that the starter forks, and wait until the starter has ended."""
-    os.setsid()
-    for other in roles:
-        if other != role:
-            os.close(other.commands)
-            if other.events >= 0:
-                os.close(other.events)
-    if role.folder:
-        log = os.open(f"{role.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
-        os.dup2(log, 2)
-        os.close(log)
-        os.chdir(role.folder)
-        os.environ["TMPDIR"] = role.folder
-    while os.getppid() == starter:
-        time.sleep(0.002)
-    if role.events >= 0:
-        os.write(role.events, json.dumps({"event": "forked", "pid": os.getpid()}).encode() + b"\n")
+    def fork(self) -> None:
+        """Fork a process for each role, tell the scheduler their pids, and end."""
+        forked = {}
+        for role in sorted(self._roles, key=lambda role: role.name != LAUNCHER):
+            if role.name != LAUNCHER:  # what follows is more than torch
+                from builder.gate.processes.fork_server import PRELOAD_FOR_GRADIENTS, import_all  # noqa: PLC0415
 
+                import_all(PRELOAD_FOR_GRADIENTS)
+            if pid := os.fork():
+                forked[role] = pid
+                continue
+            self._leave(role)
+            rlimits.exit_with_parent(self._scheduler)
+            self.become(role)
+        for role, pid in forked.items():
+            if role.events >= 0:
+                os.write(role.events, json.dumps({"event": "forked", "pid": pid}).encode() + b"\n")
+        os._exit(0)
 
-def _become(role: Role, root: str, spec: Spec) -> None:
-    """Do the work of this role, with torch imported. Does not return."""
-    if role.name == LAUNCHER:
+    def _leave(self, role: Role) -> None:
+        """Separate this process from the others that the starter forks, and wait until the starter has ended."""
+        os.setsid()
+        for other in self._roles:
+            if other != role:
+                os.close(other.commands)
+                if other.events >= 0:
+                    os.close(other.events)
+        if role.folder:
+            log = os.open(f"{role.folder}/log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.close(log)
+            os.chdir(role.folder)
+            os.environ["TMPDIR"] = role.folder
+        if role.name != JUDGE:
+            rlimits.show_memory()
+        while os.getppid() == self._pid:
+            time.sleep(0.002)
+
+    def become(self, role: Role) -> None:
+        """Do the work of a role. Does not return."""
+        if role.name == LAUNCHER:
+            self._become_launcher(role)
+        elif role.name == JUDGE:
+            self._become_judge(role)
+        else:
+            self._become_fork_server(role)
+
+    def _become_launcher(self, role: Role) -> None:
+        """Serve as the launcher, unless a fork would differ from a new Python; without it, each order is one."""
+        at_start = any(name.endswith((".pth", "/sitecustomize.py")) for name in self._files)
+        if self._without_wheel.used or at_start:
+            os._exit(0)
+        self._without_wheel.remove()
         launcher.serve(role.commands)
-    elif role.name == JUDGE:
+
+    def _become_judge(self, role: Role) -> None:
+        if self._error:
+            raise self._error
         from builder.gate.judge.start import main as judge  # noqa: PLC0415
 
-        judge(root, spec, role.commands, role.events)
-    else:
-        from builder.gate.processes.fork_server import main as fork_server  # noqa: PLC0415
+        judge(self._root, self._spec, role.commands, role.events)
 
-        fork_server(root, spec, role.commands, role.events, heap_checks=role.name == HEAP_CHECKS)
+    def _become_fork_server(self, role: Role) -> None:
+        from builder.gate.processes import fork_server  # noqa: PLC0415
+
+        def wait() -> None:
+            """Return when the extension may be imported; start again if torch wants files of the wheel."""
+            if role.free:
+                return
+            fork_server.wait_for_go(role.commands)
+            if self._without_wheel.used:
+                command = start_command(Path(self._root), [{**vars(role), "free": True}], self._scheduler)
+                os.execv(command[0], command)  # noqa: S606 (this Python)
+            self._without_wheel.remove()
+            fork_server.send_event(role.events, event="importing", what="the .pth files of installed packages")
+            execute_startup_code()
+
+        if self._error:
+            wait()
+        fork_server.main(self._root, self._spec, role.commands, role.events, wait, heap_checks=role.name == HEAP_CHECKS)

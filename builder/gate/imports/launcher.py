@@ -31,8 +31,7 @@ _kept: list[Any] = []
 def serve(descriptor: int) -> None:
     """Be the launcher that serves this socket. Does not return.
 
-    Ends without an answer if torch or code that the wheel adds to the start of Python has started threads: they do not
-    survive a fork.
+    Ends without an answer if a `.pth` file has started threads: they do not survive a fork.
     """
     try:
         _keep_only(descriptor)
@@ -56,10 +55,12 @@ def _serve(connection: socket.socket) -> None:
     launcher, started = os.getpid(), False
     while True:
         data, outputs, _, _ = socket.recv_fds(connection, _MOST, 2)
+        if not data:
+            return
         if not started:
             execute_startup_code()  # from here on the wheel's code may run: the judge has read its own files
             started = True
-        if not data or rlimits.threads(launcher) > 1:
+        if rlimits.threads(launcher) > 1:
             return
         pid = os.fork()
         if not pid:
@@ -71,7 +72,7 @@ def _serve(connection: socket.socket) -> None:
 
 
 def _run(launcher: int, outputs: list[int], request: dict[str, Any]) -> None:
-    """Become what a new Python with these arguments is after `import torch`. Does not return."""
+    """Become like a new Python with these arguments after `import torch`. Does not return."""
     try:
         os.setsid()
         rlimits.exit_with_parent(launcher)

@@ -1,4 +1,4 @@
-"""The packages that the judge can import: those of the environment, without code that only the start of Python runs.
+"""Imports of installed packages without code of the wheel, as the judge and the starter need it.
 
 Needs no torch. Modules of the wheel are replaced by stubs, which raise when cases.py uses them.
 """
@@ -6,6 +6,7 @@ Needs no torch. Modules of the wheel are replaced by stubs, which raise when cas
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import site
 import sys
 from collections.abc import Collection, Sequence
@@ -63,12 +64,12 @@ def execute_startup_code() -> None:
 
 
 def files_of(distribution: str) -> frozenset[str]:
-    """Return the paths of the files that an installed wheel lists; empty if it is not installed."""
+    """Return the real paths of the files that an installed wheel lists; empty if it is not installed."""
     try:
         files = importlib.metadata.files(distribution) or ()
     except importlib.metadata.PackageNotFoundError:
         return frozenset()
-    return frozenset(str(file.locate()) for file in files)
+    return frozenset(os.path.realpath(str(file.locate())) for file in files)
 
 
 class WithoutExtension(MetaPathFinder):
@@ -104,7 +105,7 @@ class WithoutExtension(MetaPathFinder):
         spec = PathFinder.find_spec(name, path, target)
         if name in self._parents and (spec is None or spec.origin):  # and no folder that several packages share
             return self._stub(name)
-        if spec is None or spec.origin not in self._files:
+        if spec is None or os.path.realpath(spec.origin or "") not in self._files:
             return spec
         if name.partition(".")[0] in self._tops:
             return self._stub(name)

@@ -24,7 +24,6 @@ import os
 import selectors
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +36,6 @@ from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
-from builder.gate.imports.packages import execute_startup_code
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.processes.spawn import GO
@@ -168,17 +166,7 @@ class ForkServer:
     def _kill_all(self) -> None:
         for pid in self._children:
             rlimits.kill_group(pid)
-        # Descendants become our children only when their parent is gone, so repeat until none is left.
-        deadline = time.monotonic() + _KILL_SECONDS
-        while time.monotonic() < deadline:
-            for pid in rlimits.children():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            try:
-                if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                    time.sleep(0.01)
-            except ChildProcessError:
-                return
+        rlimits.kill_children(_KILL_SECONDS)
 
 
 def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
@@ -203,7 +191,6 @@ def load(
     preload(spec, heap_checks=heap_checks)
     gc.freeze()  # what the extension imports is collected as usual
     gc.enable()
-    importing("the .pth files of installed packages")
     wait_for_go()
     facts: dict[str, Any] = {"imported": True, "cases": [], "ops": [], "errors": []}
     send_event(events, event="where", where=discover.where())
@@ -263,16 +250,11 @@ def wait_for_go(commands: int) -> None:
         os._exit(1)
 
 
-def main(root: str, spec: Spec, commands: int, events: int, *, heap_checks: bool) -> None:
+def main(root: str, spec: Spec, commands: int, events: int, wait: Callable[[], None], *, heap_checks: bool) -> None:
     """Import everything, send "ready", serve. The starter has imported torch; `root` is on the path. Does not return.
 
-    What the wheel adds to the start of Python is executed just before the extension is imported.
+    `wait` returns when the extension may be imported.
     """
-
-    def wait() -> None:
-        wait_for_go(commands)
-        execute_startup_code()
-
     loaded, facts = load(Path(root), spec, events, heap_checks, wait)
     # A garbage collection in a child would touch, and so copy, every page of torch: freeze what exists now.
     gc.collect()

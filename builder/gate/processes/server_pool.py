@@ -113,7 +113,7 @@ class ServerPool:
     def wait(self, server: ForkServerProcess) -> int:
         """Wait for a server that has ended; return its wait status."""
         self._selector.unregister(server.events)
-        server.popen.wait()
+        server.wait()
         server.close()
         return server.ended() or 0
 

@@ -100,14 +100,13 @@ def heap_check_environment(environment: Mapping[str, str]) -> dict[str, str] | s
 class Process:
     """A process in its own session, with a directory for its files."""
 
-    popen: subprocess.Popen[bytes] | AdoptedProcess
-
     def __init__(self, task_dir: Path) -> None:
         self.task_dir = task_dir
         self.started = time.monotonic()
+        self.popen: subprocess.Popen[bytes] | AdoptedProcess | None = None  # until it has started
 
     def _run(self, command: Sequence[str], environment: Mapping[str, str], fds: Sequence[int]) -> None:
-        with (self.task_dir / "log").open("wb") as log:
+        with (self.task_dir / "log").open("ab") as log:
             self.popen = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -121,12 +120,12 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also the id of its group."""
-        return self.popen.pid
+        """Its process id, which is also the id of its group; 0 if it has not started."""
+        return self.popen.pid if self.popen else 0
 
     def ended(self) -> int | None:
         """Return its wait status, or None while it runs."""
-        code = self.popen.poll()
+        code = self.popen.poll() if self.popen else None
         return None if code is None else (-code if code < 0 else code << 8)
 
     def log(self) -> str:
@@ -135,16 +134,23 @@ class Process:
 
     def terminate(self, patience: float = 2.0) -> None:
         """Send SIGTERM, so that it can end its processes in other groups; after `patience` seconds SIGKILL."""
-        if self.popen.poll() is None:
+        if self.popen and self.popen.poll() is None:
             os.kill(self.pid, signal.SIGTERM)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                self.popen.wait(patience)
+            self.wait(patience)
         self.kill()
+
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait for its end, at most this long."""
+        if self.popen:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.popen.wait(seconds)
 
     def kill(self) -> None:
         """Send SIGKILL to its group."""
-        if self.popen.returncode is None:
+        if self.popen and self.popen.returncode is None:
             rlimits.kill_group(self.pid)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)  # a new fork has no group yet
             self.popen.wait()
 
 
@@ -158,16 +164,19 @@ class AdoptedProcess:
     def poll(self) -> int | None:
         """Return its exit status, minus the signal if one killed it, or None while it runs."""
         if self.returncode is None:
-            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                ended, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # it has ended, and somebody else knows how
+                ended, status = self.pid, 1 << 8
             self.returncode = os.waitstatus_to_exitcode(status) if ended else None
         return self.returncode
 
-    def wait(self, timeout: float = math.inf) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         """Wait for its end. Raises TimeoutExpired after so many seconds."""
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("a fork of the starter", timeout)
+                raise subprocess.TimeoutExpired("a fork of the starter", deadline)
             time.sleep(0.005)
         return code
 
@@ -194,7 +203,7 @@ class ForkServerProcess(Process):
     def __init__(self, role: str, task_dir: Path) -> None:
         """`role` is PLAIN, HEAP_CHECKS or JUDGE. It runs when `start_together` has been called."""
         super().__init__(task_dir)
-        self._role, self._beside = role, False
+        self._role, self._awaits_fork = role, False
         self._commands, self._commands_read = socket.socketpair()
         self._commands.settimeout(_SEND_SECONDS)  # a server that is stopped does not stop the scheduler
         self.events, self._events_write = os.pipe()
@@ -228,18 +237,21 @@ class ForkServerProcess(Process):
                 one._commands_read.close()
                 os.close(one._events_write)
         for one in servers:
-            one.popen, one._beside = self.popen, len(roles) > 1
+            one.popen, one._awaits_fork = self.popen, len(roles) > 1
 
     def adopt(self, pid: int) -> None:
         """The starter has forked this server. Raises LookupError if it cannot have done that."""
-        if not self._beside:
+        if not self._awaits_fork:
             raise LookupError("this server was not forked by a starter")
-        self._beside, self.popen = False, AdoptedProcess(pid)
+        self.wait()  # the starter ends now, and this process becomes the parent of the server
+        self._awaits_fork, self.popen = False, AdoptedProcess(pid)
 
     def ended(self) -> int | None:
         """Return its wait status, or None while it runs."""
         status = super().ended()
-        return None if self._beside and status == 0 else status  # the starter has ended well: it has forked the server
+        return (
+            None if self._awaits_fork and status == 0 else status
+        )  # the starter has ended well: it has forked the server
 
     @property
     def ready(self) -> bool:
@@ -281,8 +293,7 @@ class ForkServerProcess(Process):
             return
         self.closed = True
         self._commands.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.popen.wait(patience if self.facts is not None else 0)
+        self.wait(patience if self.facts is not None else 0)
         self.kill()
         os.close(self.events)
 

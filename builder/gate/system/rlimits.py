@@ -10,6 +10,7 @@ import ctypes
 import os
 import resource
 import signal
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -38,6 +39,11 @@ def hide_memory() -> None:
     _prctl(_PR_SET_DUMPABLE, 0)
 
 
+def show_memory() -> None:
+    """Undo `hide_memory`, which a fork inherits."""
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
 def survive_parent() -> None:
     """Undo `exit_with_parent`."""
     _prctl(_PR_SET_PDEATHSIG, 0)
@@ -46,6 +52,23 @@ def survive_parent() -> None:
 def become_subreaper() -> None:
     """Become the parent of every descendant whose own parent ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_children(seconds: float) -> None:
+    """Kill every child, and the descendants that become children of this process, a subreaper, when their parents end.
+
+    Gives up after so many seconds.
+    """
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        for pid in children():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
+        except ChildProcessError:
+            return
 
 
 def children() -> list[int]:

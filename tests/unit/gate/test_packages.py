@@ -37,6 +37,8 @@ def site(tmp_path: Path) -> Path:
         "sitecustomize.py": hostile,
         "numpy.py": hostile,
         "shared/ops.py": hostile,
+        "deep/hidden.py": hostile,
+        "paths.pth": "shared/../deep\n",
     }
     info = {"ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n"}
     record = "".join(f"{name},,\n" for name in [*files, *info, "ops-1.0.dist-info/RECORD"])
@@ -59,6 +61,11 @@ def test_modules_of_the_wheel_are_stubs(site: Path) -> None:
 def test_another_package_in_the_wheel_is_not_found(site: Path) -> None:
     code = "try: import numpy\nexcept ModuleNotFoundError as error: print(error.name)"
     assert judge_python(site, code) == "numpy"
+
+
+def test_a_file_of_the_wheel_is_known_by_every_path(site: Path) -> None:
+    code = "try: import hidden\nexcept ModuleNotFoundError as error: print(error.name)"
+    assert judge_python(site, code) == "hidden"
 
 
 def test_a_pth_file_adds_folders_only(site: Path) -> None:

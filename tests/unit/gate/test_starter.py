@@ -21,48 +21,73 @@ root, site, program, *names = sys.argv[1:]
 sys.path.insert(0, root)
 from builder.gate.system import rlimits
 rlimits.become_subreaper()
-roles, events = [], {}
+roles, events, kept = [], {}, []
 for name in names:
     os.mkdir(name)
     events[name], write = os.pipe()
-    kept, commands = socket.socketpair()
+    ours, commands = socket.socketpair()
+    ours.send(b"go\\n")
+    kept.append(ours)
     roles.append({"name": name, "commands": commands.detach(), "events": write, "folder": os.path.abspath(name)})
-    kept.detach()
 ends = [role[key] for role in roles for key in ("commands", "events")]
 argv = [sys.executable, "-I", "-S", "-c", program, root, site, ".", str(os.getpid()), json.dumps(roles)]
 status = subprocess.run(argv, pass_fds=ends).returncode
 for one in ends:
     os.close(one)
 told = {name: [json.loads(line) for line in os.fdopen(end)] for name, end in events.items()}
+def sent(one):
+    try:
+        return one.recv(100).decode()
+    except ConnectionResetError:  # it has ended without reading its command
+        return ""
+told["sent"] = [sent(one) for one in kept]
 print(json.dumps([status, os.getpid(), told]))
 """
 
-#: A starter whose roles report what they have, and which reports a new Python in place of starting it.
+#: A starter whose roles report what they have. It does not start a new Python, but reports that.
 STARTER = """
-import json, os, site, sys
+import json, os, site, sys, types
 sys.path.insert(0, sys.argv[1])
 site.getsitepackages = lambda *_: [sys.argv[2]]
-from builder.gate.imports.packages import execute_startup_code
 from builder.gate import starter
+from builder.gate.imports import launcher
 
-def report(role, **found):
-    found["parent"] = os.getppid()
-    os.write(role["events"], json.dumps(found).encode() + b"\\n")
+def report(events, **found):
+    os.write(events, json.dumps(found).encode() + b"\\n")
     os._exit(0)
 
-def become(role, root, spec):
-    import torch
-    before = "hook" in sys.modules
-    execute_startup_code()
-    found = {"torch": torch.token, "numpy": torch.numpy, "before": before, "after": "hook" in sys.modules}
-    report(vars(role), folder=os.getcwd(), **found)
+def loaded():
+    torch = sys.modules.get("torch")
+    return {
+        "parent": os.getppid(), "folder": os.getcwd(), "hook": "hook" in sys.modules,
+        "torch": getattr(torch, "token", 0), "numpy": getattr(torch, "numpy", ""),
+    }
+
+def fork_server(root, spec, commands, events, wait, *, heap_checks):
+    before = loaded()["hook"]
+    wait()
+    report(events, before=before, **loaded())
 
 def execute(path, command):
     [role] = json.loads(command[-1])
-    report(role, executed=role["name"])
+    report(role["events"], executed=role["name"], free=role["free"])
 
-starter._become, os.execv = become, execute
-starter._import_for_gradients = lambda: None
+def wait_for_go(commands):
+    assert os.read(commands, 3) == b"go\\n"
+
+real = types.ModuleType("builder.gate.processes.fork_server")
+real.main, real.wait_for_go, real.send_event = fork_server, wait_for_go, lambda *_, **__: None
+real.PRELOAD_FOR_GRADIENTS, real.import_all = (), lambda _: None
+sys.modules[real.__name__] = sys.modules["builder.gate.processes"].fork_server = real
+judge = types.ModuleType("builder.gate.judge.start")
+judge.main = lambda root, spec, commands, events: report(events, **loaded())
+sys.modules[judge.__name__] = judge
+def serve(commands):
+    os.write(commands, b"serves")
+    os._exit(0)
+
+launcher.serve = serve
+os.execv = execute
 starter.main(sys.argv[3], int(sys.argv[4]), sys.argv[5])
 """
 
@@ -75,17 +100,22 @@ except ModuleNotFoundError:
 token, numpy = os.getpid(), getattr(numpy, "__name__", "")
 """
 
+#: A torch that does not work without numpy.
+NEEDS_NUMPY = "import numpy\n"
 
-def started(folder: Path, files: dict[str, str], *roles: str) -> tuple[int, int, dict[str, list[dict[str, Any]]]]:
+
+def started(
+    folder: Path, files: dict[str, str], *roles: str, torch: str = TORCH
+) -> tuple[int, int, dict[str, list[Any]]]:
     """Return the status of the starter, the pid of the scheduler, and the events of each role.
 
-    `files` are those of the wheel `ops`.
+    `files` are those of the wheel `ops`. The key "sent" has what the roles have sent through their sockets.
     """
     site = folder / "site"
     (site / "ops-1.0.dist-info").mkdir(parents=True)
     info = {"ops-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n"}
     info["ops-1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in [*files, *info, "ops-1.0.dist-info/RECORD"])
-    for name, text in {**files, **info, "torch.py": TORCH}.items():
+    for name, text in {**files, **info, "torch.py": torch}.items():
         (site / name).write_text(text)
     (folder / "spec.json").write_text(json.dumps({"name": "ops", "imports": ["ops"]}))
     argv = [sys.executable, "-c", SCHEDULER, str(ROOT), str(site), STARTER, *roles]
@@ -113,23 +143,35 @@ def test_torch_is_imported_once_for_all_roles(tmp_path: Path) -> None:
 
 def test_code_of_the_wheel_at_the_start_of_python_waits(tmp_path: Path) -> None:
     _, _, told = started(tmp_path, HOOK, "judge", "plain")
-    assert [told["plain"][1][key] for key in ("before", "after")] == [False, True]
-    assert [told["judge"][1][key] for key in ("before", "after")] == [False, False], "the judge never imports it"
+    assert [told["plain"][1][key] for key in ("before", "hook")] == [False, True]
+    assert not told["judge"][1]["hook"], "the judge never imports it"
 
 
 def test_a_single_role_is_the_starter_itself(tmp_path: Path) -> None:
     _, scheduler, told = started(tmp_path, HOOK, "heap-checks")
     [found] = told["heap-checks"]
-    assert (found["parent"], found["after"]) == (scheduler, True)
+    assert (found["parent"], found["hook"]) == (scheduler, True)
 
 
 @pytest.mark.parametrize("numpy", ["", "raise ImportError('broken')\n"], ids=["works", "raises"])
-def test_a_torch_that_would_import_a_file_of_the_wheel_is_not_shared(tmp_path: Path, numpy: str) -> None:
-    _, _, told = started(tmp_path, {**HOOK, "numpy.py": numpy}, "judge", "plain")
-    for name in ("judge", "plain"):
-        assert told[name][1]["executed"] == name
+@pytest.mark.parametrize("roles", [("judge", "plain"), ("heap-checks",)], ids=" and ".join)
+def test_a_file_of_the_wheel_that_torch_imports_waits(tmp_path: Path, numpy: str, roles: tuple[str, ...]) -> None:
+    _, _, told = started(tmp_path, {**HOOK, "numpy.py": numpy}, *roles)
+    assert told[roles[-1]][-1] == {"executed": roles[-1], "free": True}, "a new Python imports torch with this file"
+    if roles[0] == "judge":
+        assert told["judge"][1]["numpy"] == ""
 
 
-def test_without_a_judge_torch_imports_what_is_installed(tmp_path: Path) -> None:
-    _, _, told = started(tmp_path, {**HOOK, "numpy.py": ""}, "plain")
-    assert told["plain"][0]["numpy"] == "numpy"
+def test_a_torch_that_needs_a_file_of_the_wheel_fails_for_the_judge_alone(tmp_path: Path) -> None:
+    _, _, told = started(tmp_path, {**HOOK, "numpy.py": ""}, "judge", "plain", torch=NEEDS_NUMPY)
+    assert told["plain"][-1] == {"executed": "plain", "free": True}
+    assert [one.get("event") for one in told["judge"]] == ["forked"]
+    assert "numpy is a file of the wheel" in (tmp_path / "judge" / "log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("files", "sent"), [({"ops.py": ""}, "serves"), (HOOK, ""), ({"ops.py": "", "numpy.py": ""}, "")]
+)
+def test_the_launcher_serves_unless_a_new_python_would_differ(tmp_path: Path, files: dict[str, str], sent: str) -> None:
+    status, _, told = started(tmp_path, files, "launcher", "plain")
+    assert (status, told["sent"][0]) == (0, sent)
