@@ -46,7 +46,7 @@ def add_packages() -> None:
         for line in lines:
             path = Path(folder, line.strip())
             if line.strip() and not line.startswith(("#", "import ", "import\t")) and path.is_dir():
-                sys.path.append(str(path))
+                sys.path.append(os.path.realpath(path))
         return known
 
     replaced = {"addpackage": add_paths, "execsitecustomize": lambda: None, "execusercustomize": lambda: None}
@@ -64,12 +64,13 @@ def execute_startup_code() -> None:
 
 
 def files_of(distribution: str) -> frozenset[str]:
-    """Return the real paths of the files that an installed wheel lists; empty if it is not installed."""
+    """Return the paths, and the real paths, of the files that an installed wheel lists; empty if it is not installed."""
     try:
         files = importlib.metadata.files(distribution) or ()
     except importlib.metadata.PackageNotFoundError:
         return frozenset()
-    return frozenset(os.path.realpath(str(file.locate())) for file in files)
+    paths = [str(file.locate()) for file in files]
+    return frozenset([*paths, *map(os.path.realpath, paths)])
 
 
 class WithoutExtension(MetaPathFinder):
@@ -105,7 +106,7 @@ class WithoutExtension(MetaPathFinder):
         spec = PathFinder.find_spec(name, path, target)
         if name in self._parents and (spec is None or spec.origin):  # and no folder that several packages share
             return self._stub(name)
-        if spec is None or os.path.realpath(spec.origin or "") not in self._files:
+        if spec is None or spec.origin not in self._files:
             return spec
         if name.partition(".")[0] in self._tops:
             return self._stub(name)
