@@ -64,7 +64,7 @@ def execute_startup_code() -> None:
 
 
 def files_of(distribution: str) -> frozenset[str]:
-    """Return the paths, and the real paths, of the files that an installed wheel lists; empty if it is not installed."""
+    """Return the paths and the real paths of the files that an installed wheel lists; empty if it is not installed."""
     try:
         files = importlib.metadata.files(distribution) or ()
     except importlib.metadata.PackageNotFoundError:
