@@ -2,7 +2,8 @@
 
 A task is one check of one case in a process of its own. A fork is cheap because the fork server imports torch once, and
 a crash belongs to exactly one op, case and check. All dtypes of a case share the task's process; the journal records
-which dtype was running. A check with `together` runs several cases in one process, which can only pass them.
+which dtype was running. A check with `together` runs several cases in one process, which can only pass them, and so
+does the judge.
 """
 
 from __future__ import annotations
@@ -73,18 +74,25 @@ class Task:
 class Step:
     """What a process does for a task: the phase, and the file of results that it reads or writes.
 
-    `others` are tasks of the same check that the process runs after `task`.
+    `others` are steps of the same phase and check that the process does after this one. `alone` is whether there can be
+    others.
     """
 
     task: Task
     phase: str = INSIDE
     data: Path | None = None
-    others: tuple[Task, ...] = ()
+    others: tuple[Step, ...] = ()
+    alone: bool = False
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """Every step of the process, in order."""
+        return (self, *self.others)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
         """Every task of the process, in order."""
-        return (self.task, *self.others)
+        return tuple(step.task for step in self.steps)
 
     def function(self) -> str:
         """Return the function as `module:function` in `builder.gate`."""

@@ -89,8 +89,8 @@ _OLDER = (
 )
 _UNTESTED = "To test a wheel that somebody else built, and publish it, run `buildfarm adopt WHEEL --to INDEX`."
 _NO_GPU = (
-    "Ops without a CPU kernel need a GPU. Add CPU kernels, or test the wheel on a GPU machine (`buildfarm smoke"
-    " --pack`) and publish with `--require gpu`, or publish without results of these ops with `--require static`."
+    "Ops without a CPU kernel need a GPU. Add CPU kernels, or run `buildfarm smoke` on a GPU machine and publish with"
+    " `--require gpu`, or publish without results of these ops with `--require static`."
 )
 
 

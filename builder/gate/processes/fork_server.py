@@ -2,10 +2,10 @@
 
 The starter gives it torch, a socket and a pipe. It reads a JSON line for each command and writes one for each event:
 
-    {"fork": id, "check", "function", "cases": [n], "seconds", "device", "memory", "task_dir", "data"}  start a task
-    {"kill": id, "signal": n}                                                                           signal its child
-    {"event": "importing", "what"}, {"event": "where", "where"}, {"event": "ready", ...}                start-up
-    {"event": "started", "id", "pid"}, {"event": "ended", "id", "status"}                               a child
+    {"fork": id, "check", "function", "cases": [n], "data": [file], "seconds", "device", "memory", "task_dir"} a task
+    {"kill": id, "signal": n}                                                                 signal its child
+    {"event": "importing", "what"}, {"event": "where", "where"}, {"event": "ready", ...}      start-up
+    {"event": "started", "id", "pid"}, {"event": "ended", "id", "status"}                     a child
 
 With each "fork" comes a descriptor, from which the child reads the key of its journal. The server itself never reads
 it, so the memory that its other children inherit does not contain the key.

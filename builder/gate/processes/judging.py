@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from builder.gate.check_table import CHECKS
@@ -60,20 +60,34 @@ class Judging:
         """Its process while it accepts tasks."""
         return dict(self.pool.ready()).get(False)
 
-    def take(self, plain: ForkServerProcess | None) -> tuple[ForkServerProcess, Step] | None:
-        """Remove and return a step that can start now, and its server; `plain` is that of the extension."""
+    def take(self, plain: ForkServerProcess | None, *, wait: bool) -> tuple[ForkServerProcess, Step] | None:
+        """Remove and return a step that can start now, and its server; `plain` is that of the extension.
+
+        One process of the judge judges all results of a check that have arrived. `wait` is whether more will arrive.
+        """
         for step in self.next:
             server = self.server if step.phase == JUDGE else plain
-            if server is not None:
-                self.next.remove(step)
-                return server, step
+            if server is None or (step.phase == JUDGE and wait):
+                continue
+            others = [
+                one
+                for one in self.next
+                if one is not step and one.phase == JUDGE == step.phase and one.task.check is step.task.check
+            ]
+            others = [] if step.alone else [one for one in others if not one.alone]
+            self.next = [one for one in self.next if one is not step and one not in others]
+            return server, replace(step, others=tuple(others))
         return None
 
-    def take_lost(self) -> list[Step]:
-        """Remove and return the steps that wait for a judge that has ended."""
+    def put_back(self, step: Step, again: Sequence[Task], alone: Sequence[Task]) -> None:
+        """Judge these tasks of a step again; those in `alone` each get their own process."""
+        self.next += [replace(one, others=(), alone=one.task in alone) for one in step.steps if one.task in again]
+
+    def take_lost(self) -> list[Task]:
+        """Remove the steps that wait for a judge that has ended, and return their tasks."""
         lost = [step for step in self.next if self.lost and step.phase == JUDGE]
         self.next = [step for step in self.next if step not in lost]
-        return lost
+        return [task for step in lost for task in step.tasks]
 
     def first_step(self, task: Task) -> Step:
         """Return how a task starts: cases on a GPU, and a cases.py that needs the extension, are judged inside."""

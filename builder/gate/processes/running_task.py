@@ -125,6 +125,6 @@ def start(
         # CUDA reserves terabytes of address space, so for CUDA only the memory in use is limited.
         memory=0 if task.device == "cuda" else spec.memory,
         task_dir=str(task_dir),
-        data=str(step.data or ""),
+        data=[str(one.data or "") for one in step.steps],
     )
     return RunningTask(step, key, server, task_dir, time.monotonic(), exclusive=exclusive)

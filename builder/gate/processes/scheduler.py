@@ -213,7 +213,8 @@ class Scheduler:
                 if task is None:
                     break
                 step = self._judging.first_step(task)
-                self._start_step(server, replace(step, others=self._queue.take_others(task)))
+                others = tuple(tasks.Step(other) for other in self._queue.take_others(task))
+                self._start_step(server, replace(step, others=others))
         for heap_checks, server in ready:
             task = None if self._running else self._queue.take_exclusive(heap_checks=heap_checks)
             if task is not None:
@@ -223,9 +224,10 @@ class Scheduler:
             self._drop_all("the process that starts the tasks of this check ended and was not restarted")
 
     def _start_next_steps(self, plain: ForkServerProcess | None) -> None:
-        for step in self._judging.take_lost():
-            self.outcomes += [step.task.outcome(FAILED, self._judging.lost), *self._queue.done(step.task, "")]
-        while len(self._running) < self.spec.jobs and (found := self._judging.take(plain)):
+        for task in self._judging.take_lost():
+            self.outcomes += [task.outcome(FAILED, self._judging.lost), *self._queue.done(task, "")]
+        more = self._queue.sends_more and plain is not None
+        while len(self._running) < self.spec.jobs and (found := self._judging.take(plain, wait=more)):
             self._start_step(*found)
 
     def _start_step(self, server: ForkServerProcess, step: tasks.Step, *, exclusive: bool = False) -> None:
@@ -253,7 +255,13 @@ class Scheduler:
         """Keep what a process with several tasks has passed, and run the others again."""
         passed, again, alone = verdicts.of_several(running, status, record)
         self.outcomes += passed
-        self._queue.put_back(again, alone)
+        for task in running.step.tasks:
+            if task not in again:
+                self._queue.done(task, "")
+        if running.step.phase == tasks.JUDGE:
+            self._judging.put_back(running.step, again, alone)
+        else:
+            self._queue.put_back(again, alone)
 
     # Fork servers that end
 

@@ -29,6 +29,11 @@ class TaskQueue:
     def __bool__(self) -> bool:
         return bool(self._first or self._rest or self._exclusive)
 
+    @property
+    def sends_more(self) -> bool:
+        """Whether tasks of the checks that the judge decides wait."""
+        return bool(self._first)
+
     def take(self, *, heap_checks: bool) -> Task | None:
         """Remove and return the next task for this fork server, or None if none can start now."""
         for queue in (self._first, self._rest):

@@ -120,7 +120,12 @@ def of_several(
     strange = record.foreign or record.forked or sum(map(len, outcomes.values())) != len(record.outcomes)
     if strange or (not whole and (record.ended or not stopped)):
         return [], list(everyone), list(everyone)
-    doubtful = [task for task in done if any(one.verdict != PASSED for one in outcomes[task.op, task.name])]
+    doubtful = [
+        task
+        for task in done
+        if any(one.verdict != PASSED for one in outcomes[task.op, task.name])
+        or (running.step.phase == JUDGE and not outcomes[task.op, task.name])
+    ]
     passed = [one for task in done if task not in doubtful for one in outcomes[task.op, task.name]]
     return passed, [*doubtful, *stopped], [*doubtful, *(() if whole else stopped[:1])]
 

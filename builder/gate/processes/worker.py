@@ -65,8 +65,9 @@ class TaskRequest:
     memory: int
     #: Its directory, which exists.
     task_dir: str
-    #: The file of results that the task writes, or that the judge reads; "" if there is none.
-    data: str
+    #: For each case, or for the extension, the file of results that the task writes, or that the judge reads; "" if
+    #: there is none.
+    data: list[str]
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskRequest:
@@ -114,10 +115,10 @@ def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
     torch.set_num_threads(1)
     began, random_numbers = time.perf_counter(), torch.get_rng_state()
     if not request.cases:
-        _run_case(loaded, request, None, journal)
-    for index in request.cases:
+        _run_case(loaded, request, None, "", journal)
+    for index, data in zip(request.cases, request.data):
         torch.set_rng_state(random_numbers)
-        _run_case(loaded, request, index, journal)
+        _run_case(loaded, request, index, data, journal)
         journal.done(index)
         if time.perf_counter() - began > request.seconds:
             break
@@ -128,12 +129,12 @@ def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
     return 0
 
 
-def _run_case(loaded: LoadedExtension, request: TaskRequest, index: int | None, journal: Journal) -> None:
+def _run_case(loaded: LoadedExtension, request: TaskRequest, index: int | None, data: str, journal: Journal) -> None:
     """Run the check for this case, or for the extension, and write what it returns to the journal."""
     rlimits.limit_added_memory(request.memory)
     began = time.perf_counter()
     case = None if index is None else loaded.cases[index]
-    result = _call_check(loaded, request, case, journal)
+    result = _call_check(loaded, request, case, data, journal)
     _wait_for_copies()
     if isinstance(result, dict):
         journal.facts(result)
@@ -144,12 +145,13 @@ def _run_case(loaded: LoadedExtension, request: TaskRequest, index: int | None, 
 
 
 def _call_check(
-    loaded: LoadedExtension, request: TaskRequest, case: Case | None, journal: Journal
+    loaded: LoadedExtension, request: TaskRequest, case: Case | None, data: str, journal: Journal
 ) -> list[Outcome] | dict[str, Any]:
     """Return what the check's function returns: outcomes, or facts."""
     module, _, name = request.function.partition(":")
-    data = Path(request.data)
-    context = Context(loaded.spec, loaded.cases, request.device, loaded.heap_checks, loaded.ops, journal.step, data)
+    context = Context(
+        loaded.spec, loaded.cases, request.device, loaded.heap_checks, loaded.ops, journal.step, Path(data)
+    )
     result: list[Outcome] | dict[str, Any]
     try:
         function = getattr(importlib.import_module(f"builder.gate.{module}"), name)

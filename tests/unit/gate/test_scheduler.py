@@ -98,6 +98,39 @@ def test_cases_in_one_process_have_the_outcomes_of_a_process_each(tmp_path: Path
     assert [one.op for one in answer.outcomes if one.verdict == PASSED] == [one for one in ops.split(",") if one != op]
 
 
+#: In the judge, the op that kills its parent ends the judge.
+IN_JUDGE = {op: reason for op, reason in CRASHES.items() if op != "ns::kills"}
+
+
+@pytest.mark.parametrize(("op", "reason"), [*IN_JUDGE.items(), ("ns::loop", "does not end within 2 s")])
+def test_results_in_one_process_of_the_judge_have_the_outcomes_of_a_process_each(
+    tmp_path: Path, op: str, reason: str
+) -> None:
+    ops = f"ns::good,ns::first,judge-{op},ns::fine,ns::last"
+    answer = gate(tmp_path, ops, ("values",), seconds=2.0 if op == "ns::loop" else 120.0)
+    assert len(answer.outcomes) == 5
+    failure = values(answer, f"judge-{op}")
+    assert failure.verdict == FAILED
+    assert reason in failure.reason
+    assert [one.op for one in answer.outcomes if one.verdict == PASSED] == [
+        one for one in ops.split(",") if "judge" not in one
+    ]
+
+
+def test_a_judge_that_ends_fails_what_it_has_not_judged(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "ns::good,judge-ns::kills,ns::fine", ("values",))
+    assert [one.verdict for one in answer.outcomes] == [FAILED] * 3
+    assert {one.reason.partition(" dies")[0] for one in answer.outcomes} == {"the judge, which compares the results,"}
+
+
+def test_one_process_of_the_judge_judges_several_results(tmp_path: Path) -> None:
+    gate(tmp_path, "ns::good,ns::first,ns::fine,ns::last", ("values",))
+    journals = [path.read_text().count('"done"') for path in tmp_path.glob("*/journal")]
+    assert sum(journals) == 8, "four calls, and their four results"
+    # The judge starts when the last call has started, so one result may arrive later.
+    assert len(journals) in (6, 7), "the search for a GPU, four calls, and one or two processes of the judge"
+
+
 def test_cases_share_a_process(tmp_path: Path) -> None:
     gate(tmp_path, "ns::good,ns::first,ns::fine,ns::last", ("fake",))
     journals = [path.read_text().count('"done"') for path in tmp_path.glob("*/journal")]
