@@ -21,7 +21,7 @@ from builder.process import handle_signals, kill_all
 _WrongCommandLine: Any = typer.BadParameter.__base__
 #: What the system refuses because of a path or a right, not because of a bug.
 _REFUSED = {
-    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST),
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOENT),
     *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 }
 
@@ -80,7 +80,7 @@ def run_command() -> int:
 
 def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of typer or of click)
     """Return what typer says about the command line as an error of buildfarm."""
-    sentence = error.format_message().removesuffix(".")
+    sentence = error.format_message().removesuffix(".").replace("Value error, ", "")
     command = error.ctx.command_path if error.ctx else "buildfarm"
     hint = f"`{command} --help` lists the commands, arguments and options"
     return UsageError(sentence[:1].lower() + sentence[1:], Code.COMMAND_LINE_INVALID, hints=[hint])

@@ -6,6 +6,7 @@ Finished builds and proofs are written under a temporary name and renamed, so no
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -32,6 +33,9 @@ from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text
 #: while no such command runs.
 RUN = "run"
 
+#: The file that every store has: it also tells backups to leave the folder out (Cache Directory Tagging).
+MARK = "CACHEDIR.TAG"
+
 #: How the name of a folder in `envs` begins that keeps the bytecode of an environment's packages.
 BYTECODE = "bytecode-"
 
@@ -54,6 +58,8 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
     The temporary name is unique, so that threads and processes may write the same file at the same time; the last
     rename wins. Raises OSError and leaves the old file as it is if writing fails.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid4().hex[:12]}.{os.getpid()}")
     try:
@@ -117,8 +123,8 @@ class Store:
         self.root = root
         for name in ("builds", "proofs", "work", "locks", "logs", "envs", "sources", "runs"):
             (root / name).mkdir(parents=True, exist_ok=True)
-        if not (root / "CACHEDIR.TAG").exists():  # backups leave the folder out, and so do builds of a source around it
-            (root / "CACHEDIR.TAG").write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
+        if not (root / MARK).exists():  # backups leave the folder out, and so do builds of a source around it
+            (root / MARK).write_text("Signature: 8a477f597d28d172789f06886806bc55\n")
         self._whole: dict[Path, tuple[int, int, int, int]] = {}
         self._in_use = InUse(root / "locks" / "in-use")
 

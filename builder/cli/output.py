@@ -24,6 +24,8 @@ def print_data(text: str) -> None:
     A reader that closes the pipe early (`| head`) does not change the exit code.
     """
     _printed.append(True)
+    if sys.stdout is None:  # the shell has closed it
+        return
     try:
         text = mask_credentials(text)
         typer.echo(visible_with_colours(text) if sys.stdout.isatty() else visible(text), nl=False)

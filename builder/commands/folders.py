@@ -9,10 +9,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.store import RUN, Store, default_store
+from builder.store import MARK, RUN, Store, default_store
 
 #: torch writes nvcc's path into its ninja file unquoted, and the toolkit is in the store.
 _UNQUOTED = re.compile(r"[^\w@%+=:,./~-]")
+#: Where `build` writes wheels by default.
+DIST = Path("dist")
 #: The .gitignore of a new folder.
 _IGNORE_ALL = "*\n"
 
@@ -23,10 +25,14 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
     `run`: the command builds or checks wheels; `store prune` then keeps what it uses. `must_exist`: the command only
     reads what other commands have stored, so a `root` that does not exist is a mistake.
     """
+    hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
     if must_exist and root and not root.expanduser().is_dir():
         raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=f"--store {root}")
     root = (root or default_store()).expanduser().absolute()
-    hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
+    if must_exist and root.is_dir() and any(root.iterdir()) and not (root / MARK).is_file():
+        raise UsageError(
+            f"this folder is no store: it has no {MARK}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
+        )
     if found := _UNQUOTED.search(str(root)):
         raise UsageError(
             f"the path of the store contains {found[0]!r}, which breaks the ninja files that torch writes",
@@ -43,6 +49,13 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
             f"cannot use this store: {error.strerror}", Code.PATH_NOT_USABLE, where=str(root), hints=[hint]
         ) from None
     return store
+
+
+def read_dist(dist: Path) -> list[Path]:
+    """The wheels of a folder `--dist`; raises UsageError if the user gave a folder that does not exist."""
+    if dist != DIST and not dist.is_dir():
+        raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=f"--dist {dist}")
+    return sorted(dist.glob("*.whl"))
 
 
 def check_dist(dist: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
+import shlex
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -78,9 +79,9 @@ def run_init(options: InitOptions) -> Started:
             Code.FILE_EXISTS,
             where=str(folder.resolve()),
             hints=[
-                "the folder is a project of buildfarm: run `buildfarm build`"
+                "the folder is a project of buildfarm: run `buildfarm build` in it"
                 if _exists(folder, "extension.yaml") and _exists(folder, _MATRIX)
-                else "for a source with a setup.py, run `buildfarm add .`",
+                else f"for a source with a setup.py, run `buildfarm add {shlex.quote(str(folder))}`",
                 "for another project, run `buildfarm init NEWFOLDER`",
             ],
         )
@@ -103,7 +104,7 @@ def _cuda_file(folder: Path) -> Path | None:
             f"the folder has {len(found)} .cu files; `buildfarm init` makes an extension from one file",
             Code.SOURCE_UNSUPPORTED,
             where=str(folder.resolve()),
-            hints=["write a setup.py that compiles them, and run `buildfarm add .`"],
+            hints=[f"write a setup.py that compiles them, and run `buildfarm add {shlex.quote(str(folder))}`"],
         )
     return found[0] if found else None
 
@@ -116,7 +117,11 @@ def _name(text: str, *, given: bool) -> str:
         raise UsageError(
             f"{text!r} cannot be the name of a Python package",
             Code.VALUE_INVALID,
-            hints=["pass `--name NAME`, with lower-case letters, digits and _ only"],
+            hints=[
+                "pass another `--name NAME`: Python or torch has a module of this name"
+                if known
+                else "pass `--name NAME`, with lower-case letters, digits and _ only"
+            ],
         )
     return name
 
@@ -141,7 +146,7 @@ def started_text(folder: Path, extension: NewExtension, axes: NewAxes) -> str:
         lines += ["If you change one of these files after the build, buildfarm compiles the extension again.", ""]
     lines.append("To compile and test the extension:")
     if folder != Path():
-        lines.append(f"  cd {escape(str(folder))}")
+        lines.append(f"  cd {escape(shlex.quote(str(folder)))}")
     lines.append("  buildfarm build")
     if not axes.archs:
         lines.append("  buildfarm build --arch 9.0    (one GPU architecture compiles faster)")

@@ -69,7 +69,8 @@ def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> s
     lines += [f"{f.file:{width}}  {len(f.builds):6}  {len(f.cells):5}  {_base_image(f)}" for f in builds]
     lines += ["", f"{'runtime image of a cell':{width}}                 base image"]
     lines += [f"{f.file:{width}}                 {_base_image(f)}" for f in runtimes]
-    lines += ["", f"wrote Dockerfiles of {len(builds)} build images and {len(runtimes)} runtime images to {folder}"]
+    counts = [f"{len(found)} {found[0].kind} image{'s' * (len(found) > 1)}" for found in (builds, runtimes) if found]
+    lines += ["", f"wrote Dockerfiles of {' and '.join(counts)} to {folder}"]
     if bases := unpinned(files):
         advice = "" if pinned else "; `buildfarm render --lock` pins them"
         lines += ["", f"base images without a digest ({len(bases)}){advice}:"]

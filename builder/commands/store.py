@@ -26,7 +26,7 @@ PRUNE_EXAMPLES = examples("buildfarm store prune --keep-days 30 --dry-run", "bui
 HISTORY_EXAMPLES = examples("buildfarm store history", "buildfarm store history --json")
 
 KeepDaysOption = Annotated[
-    float, typer.Option("--keep-days", metavar="N", min=0, help="Keep what was used in the last N days.")
+    float, typer.Option("--keep-days", metavar="N", min=0, max=36_500, help="Keep what was used in the last N days.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
 

@@ -20,7 +20,7 @@ def no_cases(extension: str) -> str:
     """Return why the checks of a recipe without cases.py are not run; a project can have several recipes."""
     return (
         f"no cases: there is no cases.py for {extension}, so no op was called;"
-        f" `buildfarm cases --ext {extension}` drafts one beside its recipe"
+        f" for a recipe of matrix.yaml, `buildfarm cases --ext {extension}` drafts one"
     )
 
 

@@ -176,7 +176,7 @@ def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
         first = homes.setdefault(canonicalize_name(recipe.name), recipe)
         if first is not recipe:
             raise UsageError(
-                f"two extensions are named {recipe.name}: {first.folder.name} and {recipe.folder.name}",
+                f"two extensions are named {recipe.name}: {first.folder} and {recipe.folder}",
                 Code.EXTENSION_EXISTS,
                 where=str(matrix.path),
                 hints=[f"change `name` in the {RECIPE} of one of them"],

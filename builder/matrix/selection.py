@@ -119,12 +119,16 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
     return tuple(known[name] for name in sorted(set(names) or known))
 
 
+#: What an axis is called in a sentence.
+_NAMES = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
+
+
 def _listed(matrix: Matrix, axis: str, listed: Sequence[Axis], selected: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
     """Return the selected values that the matrix lists, or all values of the matrix if none is selected."""
     for values in selected:
         if not any(value in listed for value in values):
             raise NothingSelectedError(
-                f"the matrix does not list {axis} {values[-1]}",
+                f"the matrix does not list {_NAMES[axis]} {values[-1]}",
                 Code.NOT_IN_MATRIX,
                 where=f"{matrix.path}, `{axis}`",
                 hints=[f"add {values[-1]} under `{axis}`", f"the matrix lists {and_list(sorted(listed))}"],

@@ -190,6 +190,14 @@ def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> Non
         (("token", "revoke", "missing", "ci"), "error[no-index]: missing: there is no such folder"),
         (("doctor", "--machine", "missing.yaml"), "error[no-such-file]: missing.yaml: there is no such file"),
         (("inventory", "import", "missing.zip"), "error[no-such-file]: missing.zip: there is no such file"),
+        (
+            ("publish", "--dist", "missing", "--to", "index"),
+            "error[no-such-file]: --dist missing: there is no such folder",
+        ),
+        (("store", "prune", "--keep-days", "30", "--store", "FOLDER"), "FOLDER: this folder is no store"),
+        (("store", "prune", "--keep-days", "1e9"), "error[command-line-invalid]: invalid value for '--keep-days'"),
+        (("serve", "missing", "--root-path", "wheels"), "--root-path wheels: the path does not begin with /"),
+        (("serve", "missing", "--store", "missing2"), "--store missing2: there is no such folder"),
         *(
             ((*command, "--store", "missing"), "error[no-such-file]: --store missing: there is no such folder")
             for command in (
@@ -206,10 +214,17 @@ def test_a_wrong_path_is_named(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("FILE").touch()
+    Path("FOLDER/logs").mkdir(parents=True)
+    Path("FOLDER/logs/mine.log").touch()
     code, out, err = call(*words)
     assert (code, out) == (Exit.USAGE, "")
     assert says in err
     assert sorted(path.name for path in tmp_path.iterdir() if "missing" in path.name) == []
+
+
+def test_smoke_refuses_a_folder_that_does_not_exist(call: Call, matrix: Path) -> None:
+    code, _, err = call("smoke", "--matrix", matrix, "--dist", "missing")
+    assert (code, "error[no-such-file]: --dist missing: there is no such folder" in err) == (Exit.USAGE, True)
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])

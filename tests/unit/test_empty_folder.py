@@ -32,7 +32,7 @@ OUTCOMES = {
     "build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0": _NO_SDIST,
     "add torch-scatter==2.1.2": _NO_SDIST,
     "build --torch 2.11 --cuda 13.0 --python 3.12 --ext NAME": _NO_MATRIX,
-    "worker ADDRESS": (2, f"SCHEDULER: {_NO_SCHEDULER}"),
+    "worker ADDRESS": (2, f"ADDRESS: {_NO_SCHEDULER}"),
     "build --scheduler ADDRESS": (2, f"--scheduler: {_NO_SCHEDULER}"),
     "build --arch native": (2, "--arch: `native` needs a GPU, but nvidia-smi finds no GPU on this machine"),
     "build --arch 9.0": _NO_MATRIX,

@@ -127,6 +127,12 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
     assert [entry.name for entry in tmp_path.iterdir()] == ["report.json"]
 
 
+def test_a_folder_in_place_of_a_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError) as caught:
+        write_atomic(tmp_path, b"new")
+    assert caught.value.filename == str(tmp_path), "and not the temporary file"
+
+
 def test_threads_may_write_the_same_file_at_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "report.json"
     texts = [str(n).encode() * 10_000 for n in range(8)]

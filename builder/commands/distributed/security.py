@@ -31,7 +31,7 @@ def check_address(address: str, *, plain_tcp: bool, option: str) -> str:
             f"{address!r} is not the address of a scheduler",
             Code.VALUE_INVALID,
             where=option,
-            hints=["write tls://HOST:PORT, tcp://HOST:PORT"],
+            hints=["write tls://HOST:PORT or tcp://HOST:PORT"],
         )
     if parts.scheme == "tcp" and not is_loopback(str(parts.hostname)) and not plain_tcp:
         raise UsageError(

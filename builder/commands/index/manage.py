@@ -80,7 +80,7 @@ def unyank(what: WhatArgument, index: IndexOption, as_json: JsonOption = False) 
 def check(index: IndexArgument, as_json: JsonOption = False) -> None:
     """Compare every file with its hash, and every page with its wheels; finish what a killed command left undone."""
     result = check_index(open_index(index))
-    print_data(json.dumps(asdict(result), indent=1) + "\n" if as_json else _check_text(result))
+    print_data(json.dumps(asdict(result), indent=1) + "\n" if as_json else _check_text(result, index))
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
 
 
@@ -186,16 +186,16 @@ def _print_names(what: str, names: Sequence[str], *, as_json: bool) -> None:
         print_data("".join(f"{what} {name}\n" for name in names) or f"{what} nothing\n")
 
 
-def _check_text(result: IndexCheck) -> str:
+def _check_text(result: IndexCheck, index: str) -> str:
     """The faults, then how much was checked."""
     lines = [f"finished the interrupted change of {project}" for project in result.finished]
     lines += result.faults
     if result.wrong_pages:
-        lines.append("`buildfarm index write-pages` writes all pages again")
+        lines.append(f"`buildfarm index write-pages {index}` writes all pages again")
     if result.unused:
         lines.append(
             f"{len(result.unused)} of the folders in files/ belong to no wheel, such as those of killed uploads;"
-            " `buildfarm index prune` deletes them after a day"
+            f" `buildfarm index prune {index}` deletes them after a day"
         )
     counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
     lines.append("checked: " + ", ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts))

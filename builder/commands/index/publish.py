@@ -14,7 +14,7 @@ from packaging.version import Version
 from builder.cli.options import DistOption, JsonOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.commands.building.published_builds import PublishedBuilds
-from builder.commands.folders import new_index, open_store
+from builder.commands.folders import new_index, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.commands.smoke.failed_builds import unpublished_builds
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
@@ -129,7 +129,7 @@ def publish(
     If there is a matrix, the pages for people also show for which of its cells a wheel is missing, and why others get
     none. A server gets no plan.
     """
-    found = list(wheels or sorted(dist.glob("*.whl")))
+    found = list(wheels or read_dist(dist))
     failed = [] if wheels else unpublished_builds(dist)
     if not found:
         raise_problems(failed)
@@ -261,11 +261,12 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     if required is not None and low:
         reasons = [reason for result in low for reason in result.reasons]
         wanted = " and ".join(map(str, required))
+        untested = any("there is no proof" in reason or "no cell was tested" in reason for reason in reasons)
         lines += [
             "",
             f"Each cell must reach {wanted}; --require sets a lower level. `buildfarm publish --help` explains it.",
             _NO_GPU if any("no GPU" in reason for reason in reasons) else _OLDER,
-            *([_UNTESTED] if any("there is no proof" in reason for reason in reasons) else []),
+            *([_UNTESTED] if untested else []),
         ]
     if not index:
         lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]

@@ -99,12 +99,14 @@ def serve(
     tls = (tls_cert, tls_key) if tls_cert and tls_key else None
     if tls:
         run.check_tls(*tls)
+    if root_path and not root_path.startswith("/"):
+        raise UsageError("the path does not begin with /", Code.VALUE_INVALID, where=f"--root-path {root_path}")
     settings = app.Settings(
         index,
         token_required=read_token_required,
         max_size=parse_size(max_size),
         required=levels_of(require),
-        store=open_store(store, run=False) if store else None,
+        store=open_store(store, run=False, must_exist=True) if store else None,
         root_path=root_path,
         json_log=as_json,
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from builder.commands.folders import read_dist
 from builder.commands.smoke.failed_builds import failed_build
 from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageError
 from builder.log import print_warning
@@ -87,7 +88,7 @@ class TargetFinder:
         chosen = [recipe for recipe in self.recipes if recipe.name in self.select.extensions]
         targets = [
             self._from_file(wheel)
-            for wheel in sorted(dist.glob("*.whl"))
+            for wheel in read_dist(dist)
             if (not chosen or any(recipe.makes(wheel.name.split("-")[0]) for recipe in chosen))
             and self._is_current(wheel)
         ]

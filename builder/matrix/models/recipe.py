@@ -19,6 +19,7 @@ from builder.matrix.models.fields import (
     Module,
     Name,
     NamePattern,
+    PythonSpecifier,
     RequirementText,
     Revision,
     SettingName,
@@ -280,7 +281,7 @@ class RecipeModel(StrictModel):
         " matrix.yaml, else the architectures of torch's own wheels.",
         examples=[["8.0", "9.0+PTX"]],
     )
-    python: SpecifierText = Field(
+    python: PythonSpecifier = Field(
         default="",
         description="Version specifier of the Pythons that the extension supports. Without this key, every Python.",
         examples=[">=3.10"],

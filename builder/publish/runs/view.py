@@ -271,7 +271,8 @@ def title_of(report: Report) -> str:
     if len(report.runs) == 1:
         words = report.runs[0].command.split()
         return f"{' '.join(words[:2])}: {results_text(report.runs[0])}"
-    return f"{len(report.runs)} runs of buildfarm, {len(report.builds)} builds"
+    builds = len(report.builds)
+    return f"{len(report.runs)} runs of buildfarm, {builds} build{'s' * (builds != 1)}"
 
 
 def results_text(run: RunView) -> str:

@@ -81,7 +81,7 @@ class Tokens:
         """
         if not _NAME.fullmatch(name):
             raise UsageError(
-                "the name of a token has up to 64 letters, digits, `-` and `_`", Code.VALUE_INVALID, where=repr(name)
+                "the name of a token has up to 64 letters, digits, `-` and `_`", Code.VALUE_INVALID, where=name
             )
         secret = _PREFIX + secrets.token_urlsafe(32)
         now = datetime.now(UTC).replace(microsecond=0)
@@ -116,7 +116,7 @@ class Tokens:
     def revoke(self, name: str) -> None:
         """Delete a token; raises UsageError if there is none of this name."""
         if not _NAME.fullmatch(name) or not self._folder.exists(f"{name}.json"):
-            raise UsageError("the index has no token of this name", Code.TOKEN_UNKNOWN, where=repr(name))
+            raise UsageError("the index has no token of this name", Code.TOKEN_UNKNOWN, where=name)
         self._folder.delete(f"{name}.json")
 
     def find(self, secret: str) -> Token | None:

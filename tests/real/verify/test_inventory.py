@@ -18,6 +18,7 @@ from typer.testing import CliRunner, Result
 from builder.cli.app import app
 from builder.errors import Exit, UsageError
 from builder.proofs.inventory.inventory import Shelf
+from builder.store import Store
 from tests.real.verify.made_up_torch import CUDA_CALLS, inventory
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served, serving
 
@@ -198,6 +199,7 @@ def test_store_shows_inventories_and_prunes_the_unused(tmp_path: Path) -> None:
     for path in (old, used):
         os.utime(path, (0, 0))
     shelf.read(shelf.releases[1])
+    Store(tmp_path)
     shown = CliRunner().invoke(app, ["store", "du", "--store", str(tmp_path)])
     assert "inventories" in shown.stdout
     done = CliRunner().invoke(app, ["store", "prune", "--keep-days", "30", "--store", str(tmp_path)])

@@ -223,7 +223,8 @@ def test_recipes_are_sorted_and_their_names_unique(write_matrix: WriteMatrix, wr
     write_recipe("one", name="A-B")  # wheels of both would carry one name
     with pytest.raises(UsageError) as caught:
         load_recipes(matrix)
-    assert caught.value.sentence == "two extensions are named a_b: one and two"
+    one, two = (matrix.path.parent / name for name in ("one", "two"))
+    assert caught.value.sentence == f"two extensions are named a_b: {one} and {two}"
 
 
 def test_an_exclude_names_an_unknown_extension(write_matrix: WriteMatrix) -> None:

@@ -160,7 +160,7 @@ def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
         ),
         pytest.param(
             {"python": "3.x"},
-            "`python`: '3.x' is not a version specifier; write it like >=2.10,<3",
+            "`python`: '3.x' is not a version specifier; write it like >=3.10",
             id="python",
         ),
         pytest.param(

@@ -337,12 +337,12 @@ def test_an_official_wheel_has_cells_and_no_build() -> None:
         ),
         pytest.param(
             Selection(cuda=("12.8",)), NothingSelectedError, "matrix.yaml, `cuda`",
-            "the matrix does not list cuda 12.8",
+            "the matrix does not list CUDA 12.8",
             ["add 12.8 under `cuda`", "the matrix lists 12.1 and 13.0"], id="not-listed-cuda",
         ),
         pytest.param(
             Selection(python=("3.14",)), NothingSelectedError, "matrix.yaml, `python`",
-            "the matrix does not list python 3.14",
+            "the matrix does not list Python 3.14",
             ["add 3.14 under `python`", "the matrix lists 3.12 and 3.13"], id="not-listed-python",
         ),
         pytest.param(

@@ -36,7 +36,7 @@ def run_worker(options: WorkerOptions) -> None:
 
     Raises UsageError for the options, and MissingToolError when the scheduler does not answer in time.
     """
-    check_address(options.scheduler, plain_tcp=options.plain_tcp, option="SCHEDULER")
+    check_address(options.scheduler, plain_tcp=options.plain_tcp, option="ADDRESS")
     quiet_dask()
     asyncio.run(_run(options))
 

@@ -84,7 +84,7 @@ def test_wrong_pages_are_written_again(index: Path, run: Run) -> None:
     (index / "simple" / "my-ext" / "index.html").unlink()
     code, out, _ = run("index", "check", index)
     assert code == 1
-    assert "`buildfarm index write-pages` writes all pages again\n" in out
+    assert f"`buildfarm index write-pages {index}` writes all pages again\n" in out
     assert run("index", "write-pages", index) == (0, "", "")
     assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
     assert (index / "simple" / "my-ext" / "index.html").exists()
