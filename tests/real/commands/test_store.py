@@ -130,6 +130,7 @@ def test_the_commands_work_without_docker(
         monkeypatch.setattr("sys.argv", ["buildfarm", "store", *words, "--store", str(tmp_path / "store")])
         return run_command(), capsys.readouterr().out
 
+    Store(tmp_path / "store")
     status, used = buildfarm("du", "--json")
     assert status == 0
     assert json.loads(used) == {"store": str(tmp_path / "store"), "size": 0, "folders": {}}
