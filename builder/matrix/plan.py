@@ -145,8 +145,15 @@ def make_plan(
 
 
 def no_cell_left(matrix: Matrix, plan: Plan) -> NothingSelectedError:
-    """The error of a plan without builds; the hints are the first three reasons."""
-    reasons = [f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})" for s in summarise_skips(plan)[:3]]
+    """The error of a plan without builds; the hints are three reasons.
+
+    What a recipe or the matrix says comes first: a user can change that, but not which combinations torch has.
+    """
+    said = sorted(summarise_skips(plan), key=lambda s: 0 if s.first.extension else 1 if s.code == "excluded" else 2)
+    reasons = [
+        (f"{s.first.extension}: " if s.first.extension else "") + f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})"
+        for s in said[:3]
+    ]
     return NothingSelectedError(
         "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
     )

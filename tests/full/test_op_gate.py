@@ -94,7 +94,7 @@ def test_torchvisions_official_wheel(
 ) -> None:
     done = farm(
         *("smoke", "--ext", "torchvision", "--torch", "2.11", "--python", "3.12", "--store", store, "--json"),
-        *("--dist", store / "no dist"),
+        *("--dist", tmp_path),
     )
     if done.code == 4:
         lacking(done.err)

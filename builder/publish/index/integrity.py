@@ -110,6 +110,8 @@ def _page_faults(repository: Repository, project: str, entries: list[Entry]) -> 
         for name in sorted(wanted.keys() | listed.keys()):
             if wanted.get(name) != listed.get(name):
                 yield f"{path}/{project}: the page does not agree with the record of {name}"
+        if wanted:
+            yield from _missing_page(repository, f"{path}/{project}")
 
 
 def _root_faults(repository: Repository, path: str) -> Iterator[str]:
@@ -120,6 +122,7 @@ def _root_faults(repository: Repository, path: str) -> Iterator[str]:
     except (FileNotFoundError, JsonError):
         yield f"{path}/index.json: the page is missing or damaged"
         return
+    yield from _missing_page(repository, path)
     for project in sorted(listed ^ set(repository.projects_of(path))):
         yield f"{path}: the list of projects does not agree with the page of {project}"
 
@@ -134,8 +137,17 @@ def _plan_faults(repository: Repository) -> Iterator[str]:
 def _people_faults(repository: Repository) -> Iterator[str]:
     """Projects without a page for people or with a page too many."""
     shown = {*repository.projects_of(ALL), *repository.objects.names(PLANS)}
-    for project in sorted(shown ^ set(repository.objects.names(FOLDER))):
+    found = set(repository.objects.names(FOLDER))
+    for project in sorted(shown ^ found):
         yield f"{FOLDER}/{project}: the page for people is {'missing' if project in shown else 'of no project'}"
+    for project in sorted(shown & found):
+        yield from _missing_page(repository, f"{FOLDER}/{project}")
+
+
+def _missing_page(repository: Repository, folder: str) -> Iterator[str]:
+    """The HTML page of a folder, if it is missing: pip reads these pages in an index without a server."""
+    if not repository.objects.exists(f"{folder}/index.html"):
+        yield f"{folder}/index.html: the page is missing"
 
 
 def _file_folders(repository: Repository) -> Iterator[str]:

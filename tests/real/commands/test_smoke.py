@@ -45,6 +45,7 @@ class Workspace:
     def __init__(self, root: Path, index: loopback.PackageIndex) -> None:
         self.root, self.index = root, index
         self.dist = root / "dist"
+        self.dist.mkdir()
 
     def recipe(self, source: str = "{path: .}") -> None:
         (self.root / "ops").mkdir(exist_ok=True)

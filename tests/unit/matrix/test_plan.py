@@ -389,6 +389,15 @@ def test_impossible_selections(
     assert caught.value.exit_code is (Exit.USAGE if kind is UsageError else Exit.NOTHING_SELECTED)
 
 
+def test_what_a_recipe_says_comes_first() -> None:
+    axes = matrix(["2.2", "2.5", "2.11"], ["11.8", "12.1", "13.0"], ["3.12", "3.13"])
+    with refused(Code.NO_CELL_LEFT) as caught:
+        planned(axes, recipe(python="<3.10"))
+    first = caught.value.hints[0]
+    assert first.startswith("ext: ")
+    assert "Python" in first
+
+
 def test_a_matrix_without_extensions() -> None:
     with refused(Code.NO_EXTENSION):
         planned(matrix(["2.11"], ["13.0"], ["3.12"]))

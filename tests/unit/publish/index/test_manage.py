@@ -68,6 +68,10 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
     page = index / "simple" / "my-ext" / "index.json"
     page.write_text(page.read_text().replace('"size":', '"size":1'))
     (index / "simple" / "index.json").write_text("{}")
+    html = ("simple/index.html", "cu130/index.html", "simple/my-ext/index.html", "projects/my-ext/index.html")
+    missing = [name for name in html if (index / name).is_file()]
+    for name in missing:
+        (index / name).unlink()
     code, out, _ = run("index", "check", index, "--json")
     assert code == 1
     faults = json.loads(out)["faults"]
@@ -75,6 +79,14 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
     assert [fault for fault in faults if "my_ext-2.0" in fault and "missing" in fault]
     assert len([fault for fault in faults if fault.startswith("simple/my-ext: the page does not agree")]) == 4
     assert [fault for fault in faults if fault.startswith("simple/index.json")]
+    assert {"simple/my-ext/index.html", "projects/my-ext/index.html"} <= set(missing)
+    named = [
+        fault.removesuffix(": the page is missing")
+        for fault in faults
+        if fault.endswith("index.html: the page is missing")
+    ]
+    # Without index.json, the root page is named for that alone.
+    assert sorted(named) == sorted(name for name in missing if name != "simple/index.html")
 
 
 def test_wrong_pages_are_written_again(index: Path, run: Run) -> None:
