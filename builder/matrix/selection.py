@@ -8,6 +8,8 @@ from difflib import get_close_matches
 from itertools import product
 from typing import TypeVar
 
+from packaging.utils import canonicalize_name
+
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot, and_list
@@ -107,7 +109,9 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
             "the matrix lists no extensions", Code.NO_EXTENSION, hints=["add a folder under `extensions`"]
         )
     known = {recipe.name: recipe for recipe in recipes}
-    for name in names:
+    alike = {canonicalize_name(name): name for name in known}
+    wanted = [alike.get(canonicalize_name(name), name) for name in names]
+    for name in wanted:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             raise UsageError(
@@ -116,7 +120,7 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
                 where=f"--ext {name}",
                 hints=[f"the matrix has {and_list(sorted(known))}"],
             )
-    return tuple(known[name] for name in sorted(set(names) or known))
+    return tuple(known[name] for name in sorted(set(wanted) or known))
 
 
 #: What an axis is called in a sentence.

@@ -74,6 +74,13 @@ def parse_reference(text: str) -> Reference:
 
 
 def _project(text: str) -> ProjectReference:
+    if text.endswith(".whl"):
+        raise UsageError(
+            "this is a wheel, not a source",
+            Code.SOURCE_UNSUPPORTED,
+            where=text,
+            hints=["`buildfarm smoke`, `verify` and `adopt` take a wheel"],
+        )
     if "/" in text or text.startswith("."):
         raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=text, hints=_HINTS)
     try:

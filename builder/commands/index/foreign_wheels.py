@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.log import print_line
@@ -54,6 +54,8 @@ class ForeignWheels:
                 where=text,
                 hints=["`buildfarm build SOURCE` builds a wheel of a source distribution"],
             )
+        if text.startswith("file://"):
+            text = unquote(urlsplit(text).path)
         if re.match(r"https?://", text):
             from builder.wheels.sources.official_wheel import download_wheel  # noqa: PLC0415 - takes long
 

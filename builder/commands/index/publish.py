@@ -244,6 +244,13 @@ def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], requir
 
 
 def _proofs(wheel: Path, store: Store) -> list[Proof]:
+    if wheel.is_dir():
+        raise UsageError(
+            "this is a folder, not a wheel",
+            Code.NOT_A_WHEEL,
+            where=str(wheel),
+            hints=[f"`--dist {wheel}` publishes every wheel of the folder"],
+        )
     if not wheel.is_file():
         raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(wheel))
     sha256 = sha256_of(wheel)

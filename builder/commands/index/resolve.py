@@ -81,11 +81,16 @@ def resolve(
         glibc=_glibc(glibc) if glibc else None if complete else _own_glibc(),
         gpu=gpu_named(gpu, compat) if gpu else None if complete else min(own_gpus(), default=None),
     )
+    cell = ["--torch", str(target.torch), "--cuda", str(target.cuda), "--python", str(target.python)]
+    why = None
+    if target.torch in compat.torches:  # that of the current environment may be newer
+        why = compat.why_not_cuda(target.torch, target.cuda) or compat.why_not_python(target.torch, target.python)
+    if why and complete:
+        raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=f"--torch {torch} --cuda {cuda} --python {python}")
     reader = IndexReader(index)
     found = best_wheel(reader.entries(name), reader.requires, target)
     commands = _commands(reader, found.best, target, compat) if found.best else []
-    cell = ["--torch", str(target.torch), "--cuda", str(target.cuda), "--python", str(target.python)]
-    build_command = shlex.join(["buildfarm", "build", *cell, "--ext", name])
+    build_command = "" if why else shlex.join(["buildfarm", "build", *cell, "--ext", name])
     print_data((_json if as_json else _text)(target, found, commands, build_command))
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
 
@@ -228,7 +233,7 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], build_comm
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
         lines.append(f"  and {len(found.misfits) - _MOST} more; --json prints all")
-    return "\n".join([*lines, "", f"to build one, run: {build_command}", ""])
+    return "\n".join([*lines, *(["", f"to build one, run: {build_command}"] if build_command else []), ""])
 
 
 def _json(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:
@@ -240,7 +245,7 @@ def _json(target: Target, found: Resolution, commands: Sequence[str], build_comm
         "level": found.level,
         "install": dict(zip(("pip", "uv"), commands, strict=False)),
         "misfits": found.misfits,
-        "build": build_command,
+        "build": build_command or None,
     }
     return json.dumps(data, indent=1) + "\n"
 

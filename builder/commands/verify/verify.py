@@ -32,7 +32,7 @@ from builder.commands.verify.beside import neighbours
 from builder.errors import Code, Exit, UsageError
 from builder.gate.system.sizes import size_text
 from builder.log import set_verbosity
-from builder.matrix.axes import Cuda, Python
+from builder.matrix.axes import Python
 from builder.matrix.compat import Compat
 from builder.proof import Proof, Verdict
 from builder.proofs.inventory.inventory import shelf_of
@@ -157,7 +157,7 @@ def run_verify(options: VerifyOptions, store: Store) -> list[WheelVerdict]:
     for text in options.select.torch:
         compat.releases(text)
     for text in options.select.cuda:
-        Cuda.parse(text)
+        compat.resolve_cuda(text)
     gpus = tuple(Gpu(text, gpu_named(text, compat)) for text in options.gpu or ())
     if options.driver and not re.fullmatch(r"\d+(?:\.\d+)*", options.driver):
         raise UsageError(

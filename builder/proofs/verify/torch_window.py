@@ -176,7 +176,8 @@ class Linker:
             remarks.append(also + doubt)
         unknown = [series for series in stated if series not in known and _number(series) >= self.claims.floor]
         if unknown and not (self.select.torch or self.select.cuda):
-            remarks.append(f"METADATA allows torch {_range(unknown)}, whose symbols are unknown: {_add(unknown)}")
+            add = self._add(unknown)
+            remarks.append(f"METADATA allows torch {_range(unknown)}, whose symbols are unknown: {add}")
         if stated and not self._stable and self._open_end():
             remarks.append(
                 "METADATA sets no upper limit for torch, and torch's C++ ABI changes with every release: pin the series"
@@ -237,16 +238,25 @@ class Linker:
         missing = [one for one in stated if one not in known]
         if not missing:
             return "no torch of buildfarm's version table suits this wheel, so no symbol was looked up"
-        return f"the symbols of torch {_range(missing)} are unknown: {_add(missing)}"
+        return f"the symbols of torch {_range(missing)} are unknown: {self._add(missing)}"
+
+    def _add(self, series: Sequence[str]) -> str:
+        """How the user makes the inventories of these series, for the CUDA of the wheel or of the selection."""
+        what = " ".join(series) if len(series) < 4 else "--all"
+        compat = Compat.load()
+        variants = [compat.torch(torch) for torch in compat.torches if torch.series in series]
+        fits = [cuda for cuda in compat.cudas if all(cuda in one.variants for one in variants)]
+        fits = [cuda for cuda in fits if not self._other_runtime(cuda)]
+        if self.select.cuda:
+            what += f" --cuda {self.select.cuda[-1]}"
+        elif fits and any(self._other_runtime(one.default) for one in variants):
+            what += f" --cuda {fits[-1]}"
+        return _MAKE.format(what)
 
 
 def _patches(torch: Torch) -> tuple[Torch, ...]:
     """The releases of the series of a torch that the version table has, and this torch."""
     return (torch, *(one for one in Compat.load().torches if one.series == torch.series and one != torch))
-
-
-def _add(series: Sequence[str]) -> str:
-    return _MAKE.format(" ".join(series) if len(series) < 4 else "--all")
 
 
 def _number(series: str) -> tuple[int, int]:

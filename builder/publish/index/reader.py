@@ -24,7 +24,11 @@ class IndexReader:
     """An index by its folder or by the URL of its root, which contains `simple/`."""
 
     def __init__(self, place: str) -> None:
-        """Open an index; raises UsageError for a URL that pip and uv cannot read either."""
+        """Open an index; raises UsageError for a URL that pip and uv cannot read either.
+
+        `place` may also be the URL that pip takes, which ends with `/simple/`.
+        """
+        place = place.rstrip("/").removesuffix(f"/{ALL}") or place
         self._folder = folder_of(place)
         if self._folder is None and urlsplit(place).scheme not in {"http", "https"}:
             raise UsageError(

@@ -389,6 +389,11 @@ def test_impossible_selections(
     assert caught.value.exit_code is (Exit.USAGE if kind is UsageError else Exit.NOTHING_SELECTED)
 
 
+def test_names_of_extensions_are_compared_as_python_does() -> None:
+    plan = planned(matrix(["2.11"], ["13.0"], ["3.12"]), recipe("my_ext"), select=Selection(extensions=("My-Ext",)))
+    assert [build.extension for build in plan.builds] == ["my_ext"]
+
+
 def test_what_a_recipe_says_comes_first() -> None:
     axes = matrix(["2.2", "2.5", "2.11"], ["11.8", "12.1", "13.0"], ["3.12", "3.13"])
     with refused(Code.NO_CELL_LEFT) as caught:

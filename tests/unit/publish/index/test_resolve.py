@@ -121,6 +121,7 @@ def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
         f"pip install --extra-index-url {pages}/ my-ext==1.0+cu130 torch==2.11.0",
         f"uv pip install --index {pages}/ my-ext==1.0+cu130 torch==2.11.0",
     ]
+    words[3] = f"{tmp_path / 'index'}/simple/"  # as pip takes it
     code, out, _ = run(*words, "--torch", "2.12", "--json")
     assert (code, json.loads(out)["level"]) == (0, "")
 
@@ -138,6 +139,8 @@ def test_the_command_prints_why_nothing_fits(tmp_path: Path, run: Run) -> None:
             "to build one, run: buildfarm build --torch 2.6.0 --cuda 12.4 --python 3.11 --ext my_ext",
         ],
     )
+    code, _, err = run(*words, "--torch", "2.2", "--cuda", "13.0", "--python", "3.12")
+    assert (code, "torch 2.2 was never built for CUDA 13.0" in " ".join(err.split())) == (2, True)
     code, _, err = run("resolve", "other", *words[2:], "--torch", "2.6", "--cuda", "12.4", "--python", "3.11")
     assert code == 2
     assert "the index has no project of this name" in " ".join(err.split())
