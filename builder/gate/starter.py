@@ -84,7 +84,7 @@ class _Starter:
         """Fork a process for each role, tell the scheduler their pids, and end."""
         forked = {}
         for role in sorted(self._roles, key=lambda role: role.name != LAUNCHER):
-            if role.name != LAUNCHER:  # what follows is more than torch
+            if role.name != LAUNCHER and self._spec.has_cases:  # without cases no op is called
                 from builder.gate.processes.fork_server import PRELOAD_FOR_GRADIENTS, import_all  # noqa: PLC0415
 
                 import_all(PRELOAD_FOR_GRADIENTS)

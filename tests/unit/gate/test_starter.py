@@ -61,6 +61,7 @@ def loaded():
     return {
         "parent": os.getppid(), "folder": os.getcwd(), "hook": "hook" in sys.modules,
         "torch": getattr(torch, "token", 0), "numpy": getattr(torch, "numpy", ""),
+        "preloaded": "preloaded" in sys.modules,
     }
 
 def fork_server(root, spec, commands, events, wait, *, heap_checks):
@@ -77,7 +78,7 @@ def wait_for_go(commands):
 
 real = types.ModuleType("builder.gate.processes.fork_server")
 real.main, real.wait_for_go, real.send_event = fork_server, wait_for_go, lambda *_, **__: None
-real.PRELOAD_FOR_GRADIENTS, real.import_all = (), lambda _: None
+real.PRELOAD_FOR_GRADIENTS, real.import_all = ("preloaded",), lambda names: sys.modules.update(dict.fromkeys(names))
 sys.modules[real.__name__] = sys.modules["builder.gate.processes"].fork_server = real
 judge = types.ModuleType("builder.gate.judge.start")
 judge.main = lambda root, spec, commands, events: report(events, **loaded())
@@ -117,7 +118,8 @@ def started(
     info["ops-1.0.dist-info/RECORD"] = "".join(f"{name},,\n" for name in [*files, *info, "ops-1.0.dist-info/RECORD"])
     for name, text in {**files, **info, "torch.py": torch}.items():
         (site / name).write_text(text)
-    (folder / "spec.json").write_text(json.dumps({"name": "ops", "imports": ["ops"]}))
+    spec = {"name": "ops", "imports": ["ops"], "has_cases": "judge" in roles}
+    (folder / "spec.json").write_text(json.dumps(spec))
     argv = [sys.executable, "-c", SCHEDULER, str(ROOT), str(site), STARTER, *roles]
     done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=True)
     status, scheduler, told = json.loads(done.stdout)
@@ -151,6 +153,13 @@ def test_a_single_role_is_the_starter_itself(tmp_path: Path) -> None:
     _, scheduler, told = started(tmp_path, HOOK, "heap-checks")
     [found] = told["heap-checks"]
     assert (found["parent"], found["hook"]) == (scheduler, True)
+
+
+def test_only_cases_need_what_gradients_import(tmp_path: Path) -> None:
+    for folder, *roles in (("with", "judge", "plain"), ("without", "launcher", "plain")):
+        (tmp_path / folder).mkdir()
+        _, _, told = started(tmp_path / folder, HOOK, *roles)
+        assert told["plain"][1]["preloaded"] == (folder == "with")
 
 
 @pytest.mark.parametrize("numpy", ["", "raise ImportError('broken')\n"], ids=["works", "raises"])
