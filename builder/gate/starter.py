@@ -20,7 +20,7 @@ from pathlib import Path
 from builder.gate.imports import launcher
 from builder.gate.imports.packages import WithoutExtension, add_packages, execute_startup_code, files_of
 from builder.gate.outcome import Spec
-from builder.gate.processes.spawn import HEAP_CHECKS, JUDGE, LAUNCHER, start_command
+from builder.gate.processes.spawn import HEAP_CHECKS, JUDGE, LAUNCHER, start_command, wait_for_go
 from builder.gate.system import rlimits
 
 
@@ -84,7 +84,8 @@ class _Starter:
         """Fork a process for each role, tell the scheduler their pids, and end."""
         forked = {}
         for role in sorted(self._roles, key=lambda role: role.name != LAUNCHER):
-            if role.name != LAUNCHER and self._spec.has_cases:  # without cases no op is called
+            # Without cases no op is called.
+            if role.name != LAUNCHER and self._spec.has_cases and not self._error:
                 from builder.gate.processes.fork_server import PRELOAD_FOR_GRADIENTS, import_all  # noqa: PLC0415
 
                 import_all(PRELOAD_FOR_GRADIENTS)
@@ -144,13 +145,11 @@ class _Starter:
         judge(self._root, self._spec, role.commands, role.events)
 
     def _become_fork_server(self, role: Role) -> None:
-        from builder.gate.processes import fork_server  # noqa: PLC0415
-
         def wait() -> None:
             """Return when the extension may be imported; start again if torch wants files of the wheel."""
             if role.free:
                 return
-            fork_server.wait_for_go(role.commands)
+            wait_for_go(role.commands)
             if self._without_wheel.used:
                 command = start_command(Path(self._root), [{**vars(role), "free": True}], self._scheduler)
                 os.execv(command[0], command)  # noqa: S606 (this Python)
@@ -159,5 +158,7 @@ class _Starter:
             execute_startup_code()
 
         if self._error:
-            wait()
+            wait()  # does not return
+        from builder.gate.processes import fork_server  # noqa: PLC0415 (imports torch)
+
         fork_server.main(self._root, self._spec, role.commands, role.events, wait, heap_checks=role.name == HEAP_CHECKS)

@@ -9,15 +9,13 @@ from pathlib import Path
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.judge.verdict import refuse_missing_ops
 from builder.gate.outcome import Spec
-from builder.gate.processes.fork_server import PRELOAD_FOR_GRADIENTS, ForkServer, import_all, send_event
+from builder.gate.processes.fork_server import ForkServer, send_event
 from builder.gate.processes.worker import LoadedExtension
 from builder.gate.system import rlimits
 
 
 def main(root: str, spec: Spec, commands: int, events: int) -> None:
-    """Read cases.py, send "ready", serve. The starter has imported torch; `root` is on the path. Does not return."""
-    rlimits.hide_memory()
-    import_all(PRELOAD_FOR_GRADIENTS)
+    """Read cases.py, send "ready", serve. The starter has imported torch and hidden its memory. Does not return."""
     refuse_missing_ops()
     file = load_cases(Path(root))
     gc.freeze()  # a garbage collection in a child would copy every page of torch

@@ -38,7 +38,6 @@ from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
-from builder.gate.processes.spawn import GO
 from builder.gate.system import malloc_checks, rlimits
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
@@ -242,12 +241,6 @@ def import_all(names: Iterable[str]) -> None:
     for name in names:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
-
-
-def wait_for_go(commands: int) -> None:
-    """Wait for the first command, "go"; end the process if the scheduler has ended."""
-    if os.read(commands, len(GO)) != GO:
-        os._exit(1)
 
 
 def main(root: str, spec: Spec, commands: int, events: int, wait: Callable[[], None], *, heap_checks: bool) -> None:

@@ -176,7 +176,7 @@ class AdoptedProcess:
         deadline = time.monotonic() + (math.inf if timeout is None else timeout)
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
-                raise subprocess.TimeoutExpired("a fork of the starter", deadline)
+                raise subprocess.TimeoutExpired("a fork of the starter", timeout or 0)
             time.sleep(0.005)
         return code
 
@@ -249,9 +249,8 @@ class ForkServerProcess(Process):
     def ended(self) -> int | None:
         """Return its wait status, or None while it runs."""
         status = super().ended()
-        return (
-            None if self._awaits_fork and status == 0 else status
-        )  # the starter has ended well: it has forked the server
+        # A starter that has ended well has forked the server.
+        return None if self._awaits_fork and status == 0 else status
 
     @property
     def ready(self) -> bool:
@@ -296,6 +295,12 @@ class ForkServerProcess(Process):
         self.wait(patience if self.facts is not None else 0)
         self.kill()
         os.close(self.events)
+
+
+def wait_for_go(commands: int) -> None:
+    """Wait in a server for the first command, "go"; end the process if the scheduler has ended."""
+    if os.read(commands, len(GO)) != GO:
+        os._exit(1)
 
 
 def pipe_with(data: bytes) -> int:

@@ -46,7 +46,7 @@ print(json.dumps([status, os.getpid(), told]))
 
 #: A starter whose roles report what they have. It does not start a new Python, but reports that.
 STARTER = """
-import json, os, site, sys, types
+import importlib.machinery, json, os, site, sys, types
 sys.path.insert(0, sys.argv[1])
 site.getsitepackages = lambda *_: [sys.argv[2]]
 from builder.gate import starter
@@ -73,13 +73,22 @@ def execute(path, command):
     [role] = json.loads(command[-1])
     report(role["events"], executed=role["name"], free=role["free"])
 
-def wait_for_go(commands):
-    assert os.read(commands, 3) == b"go\\n"
-
 real = types.ModuleType("builder.gate.processes.fork_server")
-real.main, real.wait_for_go, real.send_event = fork_server, wait_for_go, lambda *_, **__: None
+real.main, real.send_event = fork_server, lambda *_, **__: None
 real.PRELOAD_FOR_GRADIENTS, real.import_all = ("preloaded",), lambda names: sys.modules.update(dict.fromkeys(names))
-sys.modules[real.__name__] = sys.modules["builder.gate.processes"].fork_server = real
+
+class ImportsTorch:  # like the real fork server
+    def find_spec(self, name, path=None, target=None):
+        if name == real.__name__:
+            import torch
+            sys.modules["builder.gate.processes"].fork_server = real
+            return importlib.machinery.ModuleSpec(name, self)
+    def create_module(self, spec):
+        return real
+    def exec_module(self, module):
+        pass
+
+sys.meta_path.insert(0, ImportsTorch())
 judge = types.ModuleType("builder.gate.judge.start")
 judge.main = lambda root, spec, commands, events: report(events, **loaded())
 sys.modules[judge.__name__] = judge
