@@ -8,6 +8,7 @@ outcome of the check. It runs only for cases that claim the check (`not_claimed`
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,9 +158,13 @@ def sentence(error: BaseException, limit: int = 300) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """Return the message; torch's message about forks names the gate's own fork, and not the cause."""
-    if "Cannot re-initialize CUDA in forked subprocess" not in str(error):
-        return str(error)
+    """Return the message; torch's messages about forks and hidden GPUs name what the gate does, and not the cause."""
+    text = str(error)
+    forked = "Cannot re-initialize CUDA in forked subprocess" in text
+    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and (forked or "No CUDA GPUs are available" in text):
+        return "CUDA is called, but the GPUs are hidden from calls on the CPU"
+    if not forked:
+        return text
     if torch.cuda.device_count() == 0:
         return "CUDA is called, and this machine has no GPU that torch can use"
     return "an import of the extension or of cases.py initialized CUDA: do not call CUDA at import"

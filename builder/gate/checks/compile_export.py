@@ -57,15 +57,16 @@ _ADVICE = (
 )
 
 
-def warm_up() -> None:
-    """Import and build what the first compilation needs, which takes seconds, before the fork server forks.
+def warm_up(*, compiles: bool) -> None:
+    """Import what the first compilation needs, and build it if `compiles`, which takes seconds, before any fork.
 
     Runs no op of an extension and computes no gradient: autograd would start threads, which a fork does not survive.
     torch's inductor registers ops when it is imported, so call this before recording registered ops.
     """
-    with contextlib.suppress(Exception):  # if this torch cannot compile, the checks report it
-        torch.compile(lambda x: x.sin() * 2, backend=_BACKEND, fullgraph=True, dynamic=True)(torch.ones(2, 3))
-        torch._dynamo.reset()
+    if compiles:
+        with contextlib.suppress(Exception):  # if this torch cannot compile, the checks report it
+            torch.compile(lambda x: x.sin() * 2, backend=_BACKEND, fullgraph=True, dynamic=True)(torch.ones(2, 3))
+            torch._dynamo.reset()
     for name in _LAZY:
         with contextlib.suppress(Exception):
             importlib.import_module(name)

@@ -132,13 +132,14 @@ def _against_cpu(context: Context, case: Case, dtype: torch.dtype) -> str | None
 
 
 def stream(context: Context, case: Case) -> list[Outcome]:
-    """The check "gpu-stream": on a side stream whose inputs arrive late, so other streams read zeros."""
+    """The check "gpu-stream": on a side stream whose inputs and output gradients arrive late: others read zeros."""
     dtype = context.dtype(case)
     # Made first: copying numbers to the GPU may wait for the stream, and so hide a backward on the wrong stream.
     cotangents = cotangents_of(flatten(context.call(case, context.arguments(case, dtype))))
     expected = execute(context, case, context.arguments(case, dtype), cotangents)
     ready = context.arguments(case, dtype)
     late = map_tensors(ready, lambda _, tensor: torch.zeros_like(tensor).requires_grad_(tensor.requires_grad))
+    late_cotangents = [torch.zeros_like(one) for one in cotangents]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -149,8 +150,9 @@ def stream(context: Context, case: Case) -> list[Outcome]:
     with torch.cuda.stream(side):
         torch.cuda._sleep(_DELAY)
         _fill(late, ready)
+        _fill(late_cotangents, cotangents)
         arrived.record()
-        have = execute(context, case, late, cotangents)
+        have = execute(context, case, late, late_cotangents)
         waited = arrived.query()
         # Copied on this stream now, so that a kernel on a different stream that ends later does not count.
         have = Results([one.clone() for one in have.results], [one.clone() for one in have.gradients])
@@ -162,7 +164,8 @@ def stream(context: Context, case: Case) -> list[Outcome]:
             context.failed(
                 "gpu-stream",
                 case,
-                f"called on a non-default stream while a kernel on it still writes the inputs: {failure}; {hint}",
+                f"called on a non-default stream while a kernel on it still writes the inputs or output gradients: "
+                f"{failure}; {hint}",
             )
         ]
     return [context.passed("gpu-stream", case, "the op waits for the stream before it returns" if waited else "")]

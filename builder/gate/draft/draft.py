@@ -35,6 +35,7 @@ from builder.gate.draft.trial import TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
 from builder.gate.processes.fork_server import PRELOAD, import_all
+from builder.gate.processes.spawn import plain_environment
 from builder.gate.system import rlimits
 
 _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
@@ -42,6 +43,7 @@ _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
 
 def draft(root: Path, spec: Spec) -> Drafts:
     """Return the drafts of every op and function without a case."""
+    os.environ.update(plain_environment(os.environ))
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
     where = discover.where()
     recorder = discover.RegistrationRecorder(spec.imports)

@@ -15,7 +15,9 @@ _ONLY_CUDA = re.compile(
     r"|CPU (version )?(is )?not (implemented|supported)|Not compiled with GPU|is_cuda|non-CUDA DeviceType",
     re.IGNORECASE,
 )
-_NO_GPU = re.compile(r"NVIDIA driver|No CUDA GPUs|CUDA driver|no CUDA-capable device|Torch not compiled with CUDA")
+_NO_GPU = re.compile(
+    r"CUDA is called, but|NVIDIA driver|No CUDA GPUs|CUDA driver|no CUDA-capable device|Torch not compiled with CUDA"
+)
 _RANK = re.compile(
     r"(?:expect\w*|must|should|needs?|requires?|has to)[^.;]{0,40}?\b(\d)[ -]?(?:d\b|dim)"
     r"|(?:dim\(\)|dim|ndim\w*|ndimension\(\))\s*(?:==|must be|should be|to be)\s*(\d)"

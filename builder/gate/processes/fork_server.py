@@ -10,8 +10,9 @@ The starter gives it torch, a socket and a pipe. It reads a JSON line for each c
 With each "fork" comes a descriptor, from which the child reads the key of its journal. The server itself never reads
 it, so the memory that its other children inherit does not contain the key.
 
-It never initialises CUDA, starts no thread and never blocks on a child, so it always obeys a "kill". When the command
-pipe closes, because the scheduler has ended in any way, it kills every child and exits.
+It does not initialise CUDA, unless the extension does so when it is imported. It starts no thread and never blocks on a
+child, so it always obeys a "kill". When the command pipe closes, because the scheduler has ended in any way, it kills
+every child and exits.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.system import malloc_checks, rlimits
+from builder.gate.system.gpu_visibility import hidden_gpus, may_have_gpu
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
 PRELOAD = (
@@ -233,14 +235,18 @@ def preload(spec: Spec, *, heap_checks: bool) -> None:
     if heap_checks:
         malloc_checks.heap_checks_work()
     elif traced:
-        compile_export.warm_up()
+        # A compilation uses fake tensors, after which this process and its forks would not find a GPU.
+        compiles = not may_have_gpu()
+        with hidden_gpus():
+            compile_export.warm_up(compiles=compiles)
 
 
 def import_all(names: Iterable[str]) -> None:
     """Import the modules of these that this torch has."""
-    for name in names:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    with hidden_gpus():
+        for name in names:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
 
 
 def main(root: str, spec: Spec, commands: int, events: int, wait: Callable[[], None], *, heap_checks: bool) -> None:

@@ -81,6 +81,20 @@ def test_an_extension_that_was_linked_against_another_torch(patient: Patient, ex
     patient.mend(fault)
 
 
+def test_a_library_that_calls_torch_without_linking_it(patient: Patient, tmp_path: Path) -> None:
+    """cuda-core 1.2.0 has one. Its package loads torch's libraries with global scope before."""
+    patient.torch(symbol=FIRST)
+    source = f"int {FIRST}(void);\nint op(void) {{ return {FIRST}(); }}\n"
+    library = compiled(tmp_path, source, name="_bridge.so", language="c").read_bytes()
+    patient.wheel("bridge", "1.0", {"bridge/_bridge.so": library, "bridge/__init__.py": ""})
+    patient.install("torch", "bridge")
+    patient.gpus("A100")
+    code, data = patient.doctor()
+    (note,) = (one for one in data["findings"] if one["code"] == "extension-not-linked-to-torch")
+    assert (code, note["level"]) == (0, "note")
+    assert note["what"] == "bridge 1.0 calls torch from a library that is not linked to it: bridge/_bridge.so"
+
+
 def test_two_torches_on_the_path(patient: Patient, tmp_path: Path) -> None:
     patient.torch()
     patient.torch("2.10.0", "12.8")

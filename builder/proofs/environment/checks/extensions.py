@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from builder.errors import BuildfarmError
 from builder.gate.system.demangle import demangle
@@ -24,6 +24,7 @@ from builder.wheelfile.compatibility import runs_on
 _OURS = re.compile(
     r"lib(?:torch|c10|cuda|cudart|cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)\w*\.so"
 )
+_TORCH_LIBRARY = re.compile(r"lib(?:torch|c10)\w*\.so")
 _CUDA_LIBRARY = re.compile(r"lib(?:torch_cuda|c10_cuda|cudart|cublas|cudnn)\w*\.so")
 
 
@@ -90,6 +91,9 @@ def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extensio
         for path, symbols in evidence["missing"].items()
         if path in linked
     }
+    unlinked = [path for path, symbols in missing.items() if _in_libraries_of_torch(extension, path, symbols, table)]
+    if unlinked:
+        missing = {path: symbols for path, symbols in missing.items() if path not in unlinked}
     problems = [f"{path} needs {join_names(names)}" for path, names in absent.items() if names]
     problems += [
         f"{path} has the undefined symbol {join_names([demangle(name) for name in names])}"
@@ -97,7 +101,7 @@ def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extensio
         if names and not absent.get(path)
     ]
     if not problems:
-        return []
+        return [_unlinked(extension, unlinked)] if unlinked else []
     what = f"{package.name} {package.version} does not load with torch {torch.version}: {'; '.join(problems[:2])}"
     why, cure = _cause(cures, torch, extension, [name for names in absent.values() for name in names])
     advice = _advice(cures, extension, torch) if cure and cure == cures.compile(extension.package) else ""
@@ -107,6 +111,21 @@ def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extensio
         else f": `undefined symbol: {next((n for names in missing.values() for n in names), '')}`"
     )
     return [Finding("extension-of-another-torch", Level.FAULT, what, why, cure, advice)]
+
+
+def _in_libraries_of_torch(extension: Extension, path: str, symbols: Sequence[str], table: SymbolTable) -> bool:
+    """Whether torch has all these symbols, and the library names no library of torch that it needs."""
+    needed = next(one.needed for one in extension.facts.libraries if one.path == path)
+    if not symbols or any(_TORCH_LIBRARY.match(name) for name in needed):
+        return False
+    return all(any(symbol in one.defined for one in table.libraries.values()) for symbol in symbols)
+
+
+def _unlinked(extension: Extension, paths: Sequence[str]) -> Finding:
+    package = extension.package
+    what = f"{package.name} {package.version} calls torch from a library that is not linked to it: {join_names(paths)}"
+    why = "the library loads only after the package has made the symbols of torch global"
+    return Finding("extension-not-linked-to-torch", Level.NOTE, what, why)
 
 
 def _cause(cures: Cures, torch: TorchInstall, extension: Extension, absent: list[str]) -> tuple[str, tuple[str, ...]]:

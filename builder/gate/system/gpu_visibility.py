@@ -1,0 +1,68 @@
+"""Hides the GPUs of the machine from torch, which otherwise initialises CUDA in unexpected places.
+
+A process that has initialised CUDA cannot use it in its forks. torch initialises CUDA whenever it compiles, even for
+the CPU: dynamo reads the state of CUDA's random numbers, and looks for a GPU that Triton supports. CUDA also reserves
+terabytes of address space, so it does not start under a limit of memory.
+
+`CUDA_VISIBLE_DEVICES` takes effect until the driver is initialised. A process that has entered torch's FakeTensorMode
+without a visible GPU does not find one later: torch then stores that there is none.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: The devices of NVIDIA's driver, and of its driver for WSL.
+_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
+
+def may_have_gpu() -> bool:
+    """Whether this machine may have a visible GPU. Initialises nothing, so `False` is certain, and `True` is not."""
+    return os.environ.get(_VARIABLE) != "" and (any(device.exists() for device in _DEVICES) or _nvml_finds_gpu())
+
+
+def _nvml_finds_gpu() -> bool:
+    """Whether NVIDIA's library for the management of GPUs is installed, and counts at least one."""
+    count = ctypes.c_uint(0)
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+        return not nvml.nvmlInit_v2() and not nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) and count.value > 0
+    except (OSError, AttributeError):
+        return False
+
+
+@contextmanager
+def hidden_gpus() -> Iterator[None]:
+    """Hide the GPUs inside; afterwards torch finds them again."""
+    before = os.environ.get(_VARIABLE)
+    hide_gpus()
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_VARIABLE]
+        else:
+            os.environ[_VARIABLE] = before
+        _forget()
+
+
+def hide_gpus() -> None:
+    """Hide the GPUs from this process and its children."""
+    os.environ[_VARIABLE] = ""
+    _forget()
+
+
+def _forget() -> None:
+    """Make torch look for GPUs again: it stores how many there are, and what can use them."""
+    for module in ("torch.cuda", "torch.utils._triton"):
+        for function in list(vars(sys.modules[module]).values()) if module in sys.modules else []:
+            if hasattr(function, "cache_clear"):
+                function.cache_clear()
+    if interfaces := sys.modules.get("torch._dynamo.device_interface"):
+        vars(interfaces)["_device_initialized"] = False
