@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import gc
 import json
+import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -25,6 +27,14 @@ _REFUSED = {
     *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 }
 
+#: What pydantic says about the number of an option, and what buildfarm says.
+_NUMBERS = {
+    r"Input should be a valid integer.*": "this is not an integer",
+    r"Input should be a valid number.*": "this is not a number",
+    r"Input should be greater than or equal to (\S+)": r"the smallest value is \1",
+    r"Input should be less than or equal to (\S+)": r"the largest value is \1",
+}
+
 #: What an interrupted command leaves in the store, by the command; other commands leave finished builds.
 _KEPT = {"inventory": "the inventories of the torch releases that were read completely are kept in the store"}
 _KEPT_BUILDS = "finished builds are kept"
@@ -40,7 +50,7 @@ def main() -> None:
 def run_command() -> int:
     """Run the command line of `sys.argv`; print expected errors and return the exit code."""
     try:
-        exit_code = app(standalone_mode=False)
+        exit_code = app(prog_name="buildfarm", standalone_mode=False)
     except _WrongCommandLine as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without its command
             error.show()
@@ -65,7 +75,7 @@ def run_command() -> int:
                 ]
             )
         elif error.errno in _REFUSED:
-            _report([BuildfarmError(str(error.strerror), Code.PATH_NOT_USABLE, where=str(error.filename)[:200])])
+            _report([_refused(error)])
         else:
             raise
         return Exit.FAILED
@@ -81,9 +91,22 @@ def run_command() -> int:
 def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of typer or of click)
     """Return what typer says about the command line as an error of buildfarm."""
     sentence = error.format_message().removesuffix(".").replace("Value error, ", "")
-    command = error.ctx.command_path if error.ctx else "buildfarm"
+    for pattern, ours in _NUMBERS.items():
+        sentence = re.sub(pattern, ours, sentence)
+    command = error.ctx.command_path if error.ctx else " ".join(["buildfarm", *sys.argv[1:2]])
     hint = f"`{command} --help` lists the commands, arguments and options"
     return UsageError(sentence[:1].lower() + sentence[1:], Code.COMMAND_LINE_INVALID, hints=[hint])
+
+
+def _refused(error: OSError) -> BuildfarmError:
+    """Return what the system refuses as an error of buildfarm; without a path, the current folder may be gone."""
+    if error.filename is not None:
+        return BuildfarmError(str(error.strerror), Code.PATH_NOT_USABLE, where=str(error.filename)[:200])
+    try:
+        Path.cwd()
+    except OSError:
+        return BuildfarmError("the current folder was deleted or cannot be read", Code.PATH_NOT_USABLE)
+    return BuildfarmError(str(error.strerror), Code.PATH_NOT_USABLE)
 
 
 def _report(errors: Sequence[BuildfarmError]) -> None:

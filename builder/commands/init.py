@@ -65,6 +65,8 @@ def init(options: InitOptions) -> None:
 def run_init(options: InitOptions) -> Started:
     """Write the files of a new project. Raises UsageError before it writes anything; no file is replaced."""
     folder = options.folder
+    if folder.is_file():
+        raise UsageError("this is a file, not a folder", Code.PATH_NOT_USABLE, where=str(folder))
     axes = new_axes(options.select, architectures(options.arch))
     source = _cuda_file(folder)
     name = _name(options.name or (source.stem if source else folder.resolve().name), given=options.name is not None)

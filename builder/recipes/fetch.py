@@ -81,6 +81,8 @@ def _project(text: str) -> ProjectReference:
             where=text,
             hints=["`buildfarm smoke`, `verify` and `adopt` take a wheel"],
         )
+    if Path(text).is_file():
+        raise UsageError("this is a file, not a source", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS)
     if "/" in text or text.startswith("."):
         raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=text, hints=_HINTS)
     try:

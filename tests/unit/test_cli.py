@@ -107,25 +107,6 @@ def test_help(arguments: tuple[str, ...], call: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        pytest.param(("plan", "--nonsense"), id="unknown option"),
-        pytest.param(("bild",), id="unknown verb"),
-        pytest.param(("build", "--jobs", "0"), id="no jobs"),
-        pytest.param(("build", "--executor", "cloud"), id="unknown executor"),
-        pytest.param(("plan", "--matrix", "nowhere.yaml"), id="no matrix"),
-        pytest.param(("plan", "--arch", "sm_90"), id="an invalid GPU architecture"),
-    ],
-)
-def test_a_wrong_command_line_exits_with_2_and_starts_nothing(arguments: tuple[str, ...], call: Call) -> None:
-    code, out, err = call(*arguments)
-    assert code == Exit.USAGE
-    assert out == ""
-    assert err
-    assert "Traceback" not in err
-
-
-@pytest.mark.parametrize(
     ("arguments", "code", "error"),
     [
         (("plan", "--torch", "2.99"), "version-unknown", "this version of buildfarm does not know torch 2.99"),
@@ -174,57 +155,14 @@ def test_native_means_the_gpus_of_this_machine(
     assert "  archs   8.0 8.6 9.0\n" in call("plan", "--matrix", matrix, "--arch", "8.0,native")[1]
 
 
-def test_a_selection_without_cells_exits_with_3(call: Call, matrix: Path) -> None:
-    matrix.write_text(matrix.read_text() + "exclude: [{python: 3.12, reason: not needed}]\n")
-    code, out, err = call("plan", "--matrix", matrix)
-    assert (code, out) == (Exit.NOTHING_SELECTED, "")
-    assert "every selected cell is skipped" in err
-    assert "hint: not needed" in err
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("serve", "FILE"), "error[path-not-usable]: FILE: this is a file, not the folder of an index"),
-        (("token", "list", "missing"), "error[no-index]: missing: there is no such folder"),
-        (("token", "revoke", "missing", "ci"), "error[no-index]: missing: there is no such folder"),
-        (("doctor", "--machine", "missing.yaml"), "error[no-such-file]: missing.yaml: there is no such file"),
-        (("inventory", "import", "missing.zip"), "error[no-such-file]: missing.zip: there is no such file"),
-        (
-            ("publish", "--dist", "missing", "--to", "index"),
-            "error[no-such-file]: --dist missing: there is no such folder",
-        ),
-        (("store", "prune", "--keep-days", "30", "--store", "FOLDER"), "FOLDER: this folder is no store"),
-        (("store", "prune", "--keep-days", "1e9"), "error[command-line-invalid]: invalid value for '--keep-days'"),
-        (("serve", "missing", "--root-path", "wheels"), "--root-path wheels: the path does not begin with /"),
-        (("serve", "missing", "--store", "missing2"), "--store missing2: there is no such folder"),
-        *(
-            ((*command, "--store", "missing"), "error[no-such-file]: --store missing: there is no such folder")
-            for command in (
-                ("report",),
-                ("store", "du"),
-                ("store", "history"),
-                ("store", "prune", "--keep-days", "30"),
-            )
-        ),
-    ],
-)
-def test_a_wrong_path_is_named(
-    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("FILE").touch()
-    Path("FOLDER/logs").mkdir(parents=True)
-    Path("FOLDER/logs/mine.log").touch()
-    code, out, err = call(*words)
-    assert (code, out) == (Exit.USAGE, "")
-    assert says in err
-    assert sorted(path.name for path in tmp_path.iterdir() if "missing" in path.name) == []
-
-
-def test_smoke_refuses_a_folder_that_does_not_exist(call: Call, matrix: Path) -> None:
-    code, _, err = call("smoke", "--matrix", matrix, "--dist", "missing")
-    assert (code, "error[no-such-file]: --dist missing: there is no such folder" in err) == (Exit.USAGE, True)
+def test_a_deleted_current_folder_is_named(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    code, _, err = call("init")
+    assert code == Exit.FAILED
+    assert err == "error[path-not-usable]: the current folder was deleted or cannot be read\n"
 
 
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])

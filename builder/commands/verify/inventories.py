@@ -74,6 +74,8 @@ def add(
     set_verbosity(quiet=quiet, verbose=False)
     if not torch and not every:
         raise UsageError("name a torch release, such as 2.11, or write --all", Code.OPTION_MISSING)
+    if torch and every:
+        raise UsageError("name torch releases or write --all, but not both", Code.OPTIONS_CONFLICT)
     opened = open_store(store)
     added = add_inventories(torch or (), opened, every=every, cudas=cuda or ())
     shelf = shelf_of(opened)

@@ -44,9 +44,9 @@ class IndexReader:
 
         Raises UsageError for an unknown project or an unreadable page, MissingToolError if the server does not answer.
         """
-        if self._folder and not self._folder.is_dir():
+        if self._folder and not (self._folder / ALL).is_dir():
             raise UsageError(
-                "there is no such folder",
+                "this folder contains no index" if self._folder.is_dir() else "there is no such folder",
                 Code.NO_INDEX,
                 where=str(self._folder),
                 hints=["`buildfarm publish WHEEL --to DIR` makes an index in the folder DIR"],

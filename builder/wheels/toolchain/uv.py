@@ -130,7 +130,7 @@ def compile_captured(
 def cause_of(output: str) -> str:
     """The last cause that uv printed, on one line; empty when it printed none."""
     causes = _CAUSE.findall(output)
-    return " ".join(causes[-1].split()) if causes else ""
+    return " ".join(causes[-1].split()).replace(" cause: ", ": ") if causes else ""
 
 
 def has_no_solution(output: str) -> bool:

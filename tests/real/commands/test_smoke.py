@@ -302,30 +302,6 @@ def test_a_wheel_given_by_name_or_url_is_downloaded(workspace: Workspace) -> Non
         assert done.exit_code == Exit.OK, done.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["gone.whl"], "there is no such file"),
-        (["folder/gone.whl"], "there is no such file"),
-        (["ops"], "the exact version is missing; pass NAME==VERSION"),
-        (["ops>=1"], "the exact version is missing; pass NAME==VERSION"),
-        (["o p s"], "this names no wheel; pass a file, a URL, or a project"),
-        (["--ext", "obs"], "no extension is named 'obs'; did you mean `ops`?"),
-        (["--here", "ops==1.0"], "cannot be combined with WHEEL: --here tests what is installed"),
-        (["--here", "--no-pull", "--store", "x"], "cannot be combined with --no-pull and --store: --here tests"),
-        (["--pack", "gate.pyz"], "name exactly one extension with --ext NAME"),
-        (["--pack", "gate.pyz", "--ext", "ops", "--here"], "cannot be combined with --here: --pack runs no check"),
-        (["--pack", "gate.pyz", "--ext", "ops", "--index", "x"], "cannot be combined with --index: --pack runs"),
-        (["--here", "--executor", "docker"], "cannot be combined with --here or --pack"),
-        (["--pack", "gate.pyz", "--ext", "ops", "--executor", "docker"], "cannot be combined with --here or --pack"),
-    ],
-)
-def test_a_wrong_command_line_is_a_usage_error(workspace: Workspace, arguments: list[str], sentence: str) -> None:
-    error = error_of(workspace.smoke(*arguments))
-    assert isinstance(error, UsageError)
-    assert sentence in str(error)
-
-
 @pytest.mark.parametrize("arguments", [[], ["--torch", "2.13"]])
 def test_no_wheel_for_a_selected_cell_is_nothing_selected(workspace: Workspace, arguments: list[str]) -> None:
     if arguments:

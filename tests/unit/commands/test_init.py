@@ -301,28 +301,3 @@ def test_the_project_folder_does_not_hide_the_installed_wheel(tmp_path: Path, co
     start(tmp_path, "mine")
     done = run(sys.executable, "-c", "import mine", cwd=tmp_path)
     assert "ModuleNotFoundError: No module named 'mine'" in done.err
-
-
-def test_no_file_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "setup.py").write_text("mine")
-    with pytest.raises(UsageError, match=r"already has setup.py"):
-        start(tmp_path, "ops")
-    assert [path.name for path in tmp_path.iterdir()] == ["setup.py"]
-
-
-@pytest.mark.parametrize(
-    ("files", "name", "sentence"),
-    [
-        (["a.cu", "b.cu"], "ops", "has 2 .cu files"),
-        (["a.cu"], "ops", "no function that can become an op"),
-        ([], "my-ops", "'my-ops' cannot be the name"),
-        ([], "torch", "'torch' cannot be the name"),
-        ([], "class", "'class' cannot be the name"),
-    ],
-)
-def test_what_init_refuses(tmp_path: Path, files: list[str], name: str, sentence: str) -> None:
-    for file in files:
-        (tmp_path / file).touch()
-    with pytest.raises(UsageError, match=sentence):
-        start(tmp_path, name)
-    assert sorted(path.name for path in tmp_path.iterdir()) == files

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
 from builder.recipes.fetch import FolderReference, GitReference, ProjectReference, parse_reference
 
 
@@ -32,19 +31,3 @@ def test_a_folder_and_a_local_repository(tmp_path: Path) -> None:
     name = tmp_path / "name"
     assert parse_reference(str(name)) == FolderReference(name)
     assert parse_reference(f"{name}@v1") == GitReference(name.as_uri(), "v1", "")
-
-
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("torch-scatter>=2", "the version must be exact"),
-        ("torch-scatter==2.*", "the version must be exact"),
-        ("torch scatter", "this is not a project, a git repository or a folder"),
-        ("./nowhere", "there is no such folder"),
-        ("ftp://host/name", "'ftp' is not a supported kind of URL"),
-    ],
-)
-def test_other_texts_are_refused(text: str, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence) as raised:
-        parse_reference(text)
-    assert raised.value.hints

@@ -52,12 +52,6 @@ def test_unknown_wheels_are_refused(index: Path, run: Run, what: str, said: str)
     assert said in " ".join(err.split())
 
 
-def test_a_folder_without_an_index_is_refused(tmp_path: Path, run: Run) -> None:
-    code, _, err = run("index", "check", tmp_path)
-    assert code == 2
-    assert "this place contains no index" in " ".join(err.split())
-
-
 def test_check_finds_each_damage(index: Path, run: Run) -> None:
     assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
     (wheel,) = index.glob("files/*/*/my_ext-3.0-py3-none-any.whl")

@@ -1,0 +1,131 @@
+"""What commands print, in one file for each command. `python -m tests.unit.transcripts` runs them and writes the files.
+
+In a file, a line `% ...` is a line of sh that prepares the next call, and `$ buildfarm ...` is the call. Its stdout and
+stderr follow, and the exit code in brackets. Each call starts in a new copy of the same project, without network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from builder.__main__ import run_command
+from builder.cli import output
+from builder.errors import Exit
+
+FOLDER = Path(__file__).parent
+#: A port that no server uses, so each request is refused at once.
+_NOWHERE = "http://127.0.0.1:9/"
+_PROJECT = {
+    "matrix.yaml": "torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [ops]\n",
+    "ops/extension.yaml": "name: ops\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [ops]\n",
+    "ops/setup.py": "from setuptools import setup\n\nsetup(name='ops', version='1.0')\n",
+    "FILE": "",
+    "FOLDER/note.txt": "",
+    "bad-1.0-py3-none-any.whl": "no zip archive",
+}
+_CALL = re.compile(
+    r"(?P<before>(?:^% .+\n)*)^\$ (?P<command>.+)\n(?P<printed>(?:(?![%$] ).*\n)*?)\[(?P<code>\d+)\]$", re.M
+)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a transcript, and what it printed."""
+
+    #: Lines of sh.
+    before: tuple[str, ...]
+    command: str
+    printed: str = ""
+
+    def __str__(self) -> str:
+        return "".join(f"% {line}\n" for line in self.before) + f"$ {self.command}\n{self.printed}"
+
+
+def calls_of(text: str) -> list[Call]:
+    """The calls of a file."""
+    return [
+        Call(
+            tuple(line.removeprefix("% ") for line in one["before"].splitlines()),
+            one["command"],
+            f"{one['printed']}[{one['code']}]\n",
+        )
+        for one in _CALL.finditer(text)
+    ]
+
+
+def run(call: Call) -> Call:
+    """Run a call in this process, in a new project."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder).resolve()
+        project = root / "project"
+        for name, text in _PROJECT.items():
+            path = project / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        for line in call.before:
+            subprocess.run(["/bin/sh", "-c", line], cwd=project, check=True)
+        files = sorted(project.rglob("*"))
+        with _alone(root), contextlib.chdir(project):
+            code, printed = _call(shlex.split(call.command)[1:])
+        if code == Exit.USAGE:
+            assert sorted(project.rglob("*")) == files, f"{call.command}: a call with exit code 2 has written files"
+    for place, name in {str(project): "PROJECT", str(root): "ROOT", sys.prefix: "ENVIRONMENT"}.items():
+        printed = printed.replace(place, name)
+    lines = "".join(f"{line.rstrip()}\n" for line in printed.splitlines())
+    return Call(call.before, call.command, f"{lines}[{code}]\n")
+
+
+def _call(arguments: list[str]) -> tuple[int, str]:
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["buildfarm", *arguments]
+    output._printed.clear()
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = run_command()
+    finally:
+        sys.argv = before
+    return code, out.getvalue() + err.getvalue()
+
+
+@contextlib.contextmanager
+def _alone(root: Path) -> Iterator[None]:
+    """Without the store, the programs, the container engine and the package index of this machine."""
+    (root / "bin").mkdir()
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ |= {
+        "PATH": str(root / "bin"),
+        "HOME": str(root),
+        "BUILDFARM_STORE": str(root / "store"),
+        "DOCKER_HOST": "tcp://127.0.0.1:9",
+        "UV_DEFAULT_INDEX": _NOWHERE,
+        "UV_HTTP_RETRIES": "0",
+        "COLUMNS": "120",
+        "NO_COLOR": "1",
+        "LC_ALL": "C.UTF-8",
+    }
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
+
+
+def renewed(text: str) -> str:
+    """A file with what its calls print now; other lines are kept."""
+
+    def again(found: re.Match[str]) -> str:
+        (call,) = calls_of(found[0])
+        return str(run(call)).rstrip("\n")
+
+    return _CALL.sub(again, text)
