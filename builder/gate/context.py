@@ -160,13 +160,15 @@ def sentence(error: BaseException, limit: int = 300) -> str:
 def _plain(error: BaseException) -> str:
     """Return the message; torch's messages about forks and hidden GPUs name what the gate does, and not the cause."""
     text = str(error)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == ""
     forked = "Cannot re-initialize CUDA in forked subprocess" in text
-    if os.environ.get("CUDA_VISIBLE_DEVICES") == "" and (forked or "No CUDA GPUs are available" in text):
-        return "CUDA is called, but the GPUs are hidden from calls on the CPU"
-    if not forked:
+    if not forked and not (hidden and "No CUDA GPUs are available" in text):
         return text
-    if torch.cuda.device_count() == 0:
-        return "CUDA is called, and this machine has no GPU that torch can use"
+    if not torch.cuda._initialized:
+        if hidden:
+            return "CUDA is called, and no GPU is visible where the gate calls CPU kernels"
+        if torch.cuda.device_count() == 0:
+            return "CUDA is called, and this machine has no GPU that torch can use"
     return "an import of the extension or of cases.py initialized CUDA: do not call CUDA at import"
 
 

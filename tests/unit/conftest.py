@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.wheels.toolchain import cuda_toolkit, pythons
+from builder.wheels.toolchain import pythons
 from tests.conftest import lacking
 from tests.unit import loopback
 from tests.unit.loopback import PYTHON
+from tests.unit.transcripts import forget_machine
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +57,6 @@ def index(tmp_path: Path, uv_cache: Path, monkeypatch: pytest.MonkeyPatch) -> It
 @pytest.fixture
 def fresh_eyes() -> Iterator[None]:
     """Look at the machine anew: what was found once is kept for a process's life."""
-    caches = (pythons.find_python, cuda_toolkit.nvcc_version, cuda_toolkit._compiler)
-    for cached in caches:
-        cached.cache_clear()
+    forget_machine()
     yield
-    for cached in caches:
-        cached.cache_clear()
+    forget_machine()

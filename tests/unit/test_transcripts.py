@@ -20,6 +20,7 @@ def test_a_command_prints_what_its_transcript_says(call: Call) -> None:
 
 
 def test_every_line_of_a_transcript_belongs_to_a_call() -> None:
+    assert CALLS
     for file in FOLDER.glob("*.txt"):
         text = file.read_text()
         assert "\n".join(map(str, calls_of(text))) == text, file.name

@@ -42,7 +42,9 @@ _UNSUPPORTED = getattr(fake_tensor, "UnsupportedOperatorException", NotImplement
 #: torch 2.0 would call the real kernel if there is no fake kernel, and the comparison would always pass.
 _MODE = {"allow_fallback_kernels": False} if _UNSUPPORTED is NotImplementedError else {}
 #: Errors of a fake kernel that initialises CUDA.
-_NO_DRIVER = re.compile(r"NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA driver|cudaGetDevice", re.IGNORECASE)
+_NO_DRIVER = re.compile(
+    r"CUDA is called|NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA driver|cudaGetDevice", re.IGNORECASE
+)
 
 
 def fake(context: Context, case: Case) -> list[Outcome]:

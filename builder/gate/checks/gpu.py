@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from builder.gate.case import Case, Make
+from builder.gate.checks.guard_pages import mutable
 from builder.gate.checks.values import compare, one_dtype
 from builder.gate.context import Context, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
@@ -52,7 +53,7 @@ def _count() -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Results:
-    """The result of one call: its tensors, and the gradients of the inputs that require one."""
+    """The result of one call: its tensors, or else the inputs that it wrote; and the gradients of the inputs."""
 
     results: list[Tensor]
     gradients: list[Tensor]
@@ -61,6 +62,8 @@ class Results:
 def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Sequence[Tensor] | None = None) -> Results:
     """Call the op, and its backward if an input requires a gradient and the case claims gradients."""
     results = flatten(context.call(case, args))
+    if not results:
+        results = flatten([args[position] for position in sorted(mutable(context, case)) if position < len(args)])
     leaves = _gradient_inputs(case, args)
     ends = [tensor for tensor in results if tensor.requires_grad]
     if not leaves or not ends:
@@ -132,7 +135,7 @@ def _against_cpu(context: Context, case: Case, dtype: torch.dtype) -> str | None
 
 
 def stream(context: Context, case: Case) -> list[Outcome]:
-    """The check "gpu-stream": on a side stream whose inputs and output gradients arrive late: others read zeros."""
+    """The check "gpu-stream": inputs and output gradients arrive late, so a kernel on another stream reads zeros."""
     dtype = context.dtype(case)
     # Made first: copying numbers to the GPU may wait for the stream, and so hide a backward on the wrong stream.
     cotangents = cotangents_of(flatten(context.call(case, context.arguments(case, dtype))))

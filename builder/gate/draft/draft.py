@@ -13,8 +13,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from builder.gate import discover
 from builder.gate.checks.dispatch import unused_cpu_kernels
 from builder.gate.context import sentence
@@ -35,15 +33,14 @@ from builder.gate.draft.trial import TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
 from builder.gate.processes.fork_server import PRELOAD, import_all
-from builder.gate.processes.spawn import plain_environment
 from builder.gate.system import rlimits
+from builder.gate.system.gpu_visibility import may_have_gpu
 
 _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
 
 
 def draft(root: Path, spec: Spec) -> Drafts:
     """Return the drafts of every op and function without a case."""
-    os.environ.update(plain_environment(os.environ))
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
     where = discover.where()
     recorder = discover.RegistrationRecorder(spec.imports)
@@ -117,7 +114,7 @@ def draft_op(op: str) -> OpDraft:
         reason = "an argument is the name of a file, and a draft neither reads nor writes files"
         return OpDraft(op, NOT_CALLED, reason, signature.text)
     tried = _try(op, signature, "cpu")
-    if tried.state == CUDA_ONLY and torch.cuda.is_available():
+    if tried.state == CUDA_ONLY and may_have_gpu():
         on_cuda = _try(op, signature, "cuda")
         tried = on_cuda if on_cuda.state == CALLED else tried
     return tried

@@ -16,7 +16,7 @@ _ONLY_CUDA = re.compile(
     re.IGNORECASE,
 )
 _NO_GPU = re.compile(
-    r"CUDA is called, but|NVIDIA driver|No CUDA GPUs|CUDA driver|no CUDA-capable device|Torch not compiled with CUDA"
+    r"CUDA is called|NVIDIA driver|No CUDA GPUs|CUDA driver|no CUDA-capable device|Torch not compiled with CUDA"
 )
 _RANK = re.compile(
     r"(?:expect\w*|must|should|needs?|requires?|has to)[^.;]{0,40}?\b(\d)[ -]?(?:d\b|dim)"

@@ -47,6 +47,7 @@ class TrialProcess:
 
     def __init__(self, op: str, parameters: Sequence[Parameter], device: str = "cpu") -> None:
         self._op, self._parameters, self._device = op, parameters, device
+        self._seconds = CALL_SECONDS * (20 if device == "cuda" else 1)  # the first call on CUDA starts it
         self._pid = 0
         self._write = self._read = -1
 
@@ -55,7 +56,7 @@ class TrialProcess:
         if not self._pid:
             self._start()
         os.write(self._write, json.dumps([step, candidate]).encode() + b"\n")
-        line, late = self._line(time.monotonic() + CALL_SECONDS * (20 if self._device == "cuda" else 1))
+        line, late = self._line(time.monotonic() + self._seconds)
         if line is None:
             return Trial(self._end(late), crashed=True)
         error, fact = json.loads(line)
@@ -93,7 +94,7 @@ class TrialProcess:
             os.close(descriptor)
         self._pid = 0
         if late or not pid:
-            return f"the call did not end within {CALL_SECONDS:.0f} s"
+            return f"the call did not end within {self._seconds:.0f} s"
         if os.WIFSIGNALED(status):
             return f"the call ends the process with {signal_name(os.WTERMSIG(status))}"
         return "the call ends the process"

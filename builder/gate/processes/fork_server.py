@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
@@ -236,7 +238,7 @@ def preload(spec: Spec, *, heap_checks: bool) -> None:
         malloc_checks.heap_checks_work()
     elif traced:
         # A compilation uses fake tensors, after which this process and its forks would not find a GPU.
-        compiles = not may_have_gpu()
+        compiles = torch.version.cuda is None or not may_have_gpu()
         with hidden_gpus():
             compile_export.warm_up(compiles=compiles)
 

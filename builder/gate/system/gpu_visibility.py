@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-#: The devices of NVIDIA's driver, and of its driver for WSL.
-_DEVICES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+#: The devices of NVIDIA's driver, of its driver for WSL, and of Jetson.
+_DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")))
 
 
 def may_have_gpu() -> bool:
-    """Whether this machine may have a visible GPU. Initialises nothing, so `False` is certain, and `True` is not."""
+    """Whether this machine may have a visible NVIDIA GPU; initialises nothing, so CUDA may refuse a GPU of `True`."""
     return os.environ.get(_VARIABLE) != "" and (any(device.exists() for device in _DEVICES) or _nvml_finds_gpu())
 
 
@@ -45,9 +45,8 @@ def hidden_gpus() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[_VARIABLE]
-        else:
+        os.environ.pop(_VARIABLE, None)
+        if before is not None:
             os.environ[_VARIABLE] = before
         _forget()
 
@@ -60,9 +59,13 @@ def hide_gpus() -> None:
 
 def _forget() -> None:
     """Make torch look for GPUs again: it stores how many there are, and what can use them."""
-    for module in ("torch.cuda", "torch.utils._triton"):
+    for module in ("torch.cuda", "torch.utils._triton", "torch._inductor.utils"):
         for function in list(vars(sys.modules[module]).values()) if module in sys.modules else []:
             if hasattr(function, "cache_clear"):
                 function.cache_clear()
-    if interfaces := sys.modules.get("torch._dynamo.device_interface"):
-        vars(interfaces)["_device_initialized"] = False
+    for module, name, value in (
+        ("torch.cuda", "_cached_device_count", None),
+        ("torch._dynamo.device_interface", "_device_initialized", False),
+    ):
+        if name in vars(sys.modules.get(module, sys)):
+            vars(sys.modules[module])[name] = value

@@ -21,6 +21,7 @@ from pathlib import Path
 from builder.__main__ import run_command
 from builder.cli import output
 from builder.errors import Exit
+from builder.wheels.toolchain import cuda_toolkit, pythons
 
 FOLDER = Path(__file__).parent
 #: A port that no server uses, so each request is refused at once.
@@ -36,6 +37,12 @@ _PROJECT = {
 _CALL = re.compile(
     r"(?P<before>(?:^% .+\n)*)^\$ (?P<command>.+)\n(?P<printed>(?:(?![%$] ).*\n)*?)\[(?P<code>\d+)\]$", re.M
 )
+
+
+def forget_machine() -> None:
+    """Look at the machine anew: what was found once is kept for a process's life."""
+    for cached in (pythons.find_python, cuda_toolkit.nvcc_version, cuda_toolkit._compiler):
+        cached.cache_clear()
 
 
 @dataclass(frozen=True)
@@ -102,6 +109,7 @@ def _alone(root: Path) -> Iterator[None]:
     """Without the store, the programs, the container engine and the package index of this machine."""
     (root / "bin").mkdir()
     before = dict(os.environ)
+    forget_machine()
     os.environ.clear()
     os.environ |= {
         "PATH": str(root / "bin"),
@@ -119,6 +127,7 @@ def _alone(root: Path) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ |= before
+        forget_machine()
 
 
 def renewed(text: str) -> str:
