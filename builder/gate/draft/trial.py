@@ -22,7 +22,7 @@ from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import signal_name
-from builder.gate.system.gpu_visibility import hide_gpus
+from builder.gate.system.gpu_visibility import hide_gpus, may_have_gpu
 
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0
@@ -116,7 +116,8 @@ class TrialProcess:
             _silence()
             torch.set_num_threads(1)
             if self._device == "cpu":
-                hide_gpus()
+                if may_have_gpu():
+                    hide_gpus()
                 rlimits.limit_added_memory(MEMORY)
             _serve(self._op, self._parameters, self._device, commands, answers)
         finally:

@@ -26,7 +26,7 @@ from builder.gate.imports.registration import no_kernel
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
-from builder.gate.system.gpu_visibility import hide_gpus
+from builder.gate.system.gpu_visibility import hide_gpus, may_have_gpu
 from builder.gate.system.sizes import size_text
 
 #: The folder of the packed gate, with cases.py.
@@ -114,7 +114,7 @@ def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
     journal = Journal(str(Path(request.task_dir, JOURNAL)), key)
     gc.disable()  # a collection would touch, and so copy, every inherited page
     torch.set_num_threads(1)
-    if request.device == "cpu":
+    if request.device == "cpu" and may_have_gpu():
         hide_gpus()
     began, random_numbers = time.perf_counter(), torch.get_rng_state()
     if not request.cases:

@@ -18,13 +18,17 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: No GPU. The gate's messages then say that the gate hides the GPUs; "" is the choice of a user.
+_NONE = "-1"
 #: The devices of NVIDIA's driver, of its driver for WSL, and of Jetson.
 _DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")))
 
 
 def may_have_gpu() -> bool:
     """Whether this machine may have a visible NVIDIA GPU; initialises nothing, so CUDA may refuse a GPU of `True`."""
-    return os.environ.get(_VARIABLE) != "" and (any(device.exists() for device in _DEVICES) or _nvml_finds_gpu())
+    return os.environ.get(_VARIABLE) not in ("", _NONE) and (
+        any(device.exists() for device in _DEVICES) or _nvml_finds_gpu()
+    )
 
 
 def _nvml_finds_gpu() -> bool:
@@ -53,7 +57,7 @@ def hidden_gpus() -> Iterator[None]:
 
 def hide_gpus() -> None:
     """Hide the GPUs from this process and its children."""
-    os.environ[_VARIABLE] = ""
+    os.environ[_VARIABLE] = _NONE
     _forget()
 
 

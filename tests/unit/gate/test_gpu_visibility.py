@@ -27,7 +27,7 @@ def before(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 def test_the_choice_of_the_user_is_restored(before: str | None) -> None:
     with hidden_gpus():
-        assert os.environ[VARIABLE] == ""
+        assert os.environ[VARIABLE] == "-1"
     assert os.environ.get(VARIABLE) == before
 
 
@@ -37,7 +37,7 @@ def test_what_torch_has_stored_about_gpus_is_forgotten(monkeypatch: pytest.Monke
 
     @functools.cache
     def finds_gpu() -> bool:
-        return os.environ.get(VARIABLE) != ""
+        return os.environ.get(VARIABLE) != "-1"
 
     modules = {
         name: ModuleType(name) for name in ("torch.cuda", "torch.utils._triton", "torch._dynamo.device_interface")
