@@ -18,7 +18,7 @@ import pytest
 
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import CALLED, Drafts
-from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
+from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Spec
 from builder.gate.system import nvidia
 from tests.conftest import lacking, run
 from tests.fixtures.gate_env import (
@@ -28,6 +28,7 @@ from tests.fixtures.gate_env import (
     cases,
     environment_beside,
     make_environment,
+    outcome_text,
     pack_gate,
     run_gate,
 )
@@ -110,7 +111,7 @@ def test_nothing_else_fails(defective: GateRun) -> None:
     """A kernel that corrupts the CUDA context of its process does not disturb the others."""
     allowed = {(f"sample_gpu::{one.op}", check) for one in DEFECTS for check in (one.check, *one.also)}
     others = [one for one in defective.failures if (one.op, one.check) not in allowed]
-    assert not others, _text(others)
+    assert not others, outcome_text(others)
 
 
 @pytest.mark.parametrize("op", ["right", "only_cuda"])
@@ -151,7 +152,3 @@ def test_a_draft_calls_an_op_that_has_only_a_cuda_kernel(python: Path, tmp_path:
     states = {one.op: (one.state, one.device) for one in drafts.drafts}
     assert states["sample_gpu::only_cuda"] == (CALLED, "cuda"), done.all
     assert states["sample_gpu::right"] == (CALLED, "cpu"), done.all
-
-
-def _text(outcomes: list[Outcome]) -> str:
-    return "\n".join(f"{one.check}: {one.op} ({one.case}): {one.reason}" for one in outcomes)

@@ -17,11 +17,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from builder.gate.system.nvidia import NODES
+
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
 #: No GPU. The gate's messages then say that the gate hides the GPUs; "" is the choice of a user.
 _NONE = "-1"
-#: The devices of NVIDIA's driver, of its driver for WSL, and of Jetson.
-_DEVICES = tuple(map(Path, ("/dev/nvidiactl", "/dev/dxg", "/dev/nvhost-gpu", "/dev/nvgpu")))
+#: Device files of a GPU: those of the usual driver, and those of Jetson.
+_DEVICES = (*NODES, Path("/dev/nvhost-gpu"), Path("/dev/nvgpu"))
 
 
 def may_have_gpu() -> bool:

@@ -16,6 +16,9 @@ from pathlib import Path
 _QUERY = ("index", "uuid", "name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
 _SECONDS = 20.0
 
+#: Device files that the driver creates: on Linux, and under WSL.
+NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
+
 #: Exit status of compute-sanitizer when it found an error; torch and Python do not use this number.
 FOUND = 86
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")

@@ -12,15 +12,12 @@ from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
 
-#: Device files that the driver creates: on Linux, and under WSL.
-_NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-
 _KERNEL = Path("/proc/driver/nvidia/version")
 
 
 def gpu_here() -> bool:
     """Whether this machine has a GPU with its driver loaded."""
-    return any(node.exists() for node in _NODES)
+    return any(node.exists() for node in nvidia.NODES)
 
 
 def driver_version() -> str:

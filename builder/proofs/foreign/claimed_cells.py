@@ -237,9 +237,12 @@ def uses_torch(facts: WheelFacts) -> bool:
 
 def links_torch(library: Library) -> bool:
     """Whether a library links torch or calls a function of torch."""
-    return any(_TORCH_LIBRARY.fullmatch(name) for name in library.needed) or any(
-        is_torch_cxx(symbol) or symbol in shims() for symbol in library.undefined
-    )
+    return needs_torch(library) or any(is_torch_cxx(symbol) or symbol in shims() for symbol in library.undefined)
+
+
+def needs_torch(library: Library) -> bool:
+    """Whether a library names a library of torch that it needs (DT_NEEDED)."""
+    return any(_TORCH_LIBRARY.fullmatch(name) for name in library.needed)
 
 
 def foreign_claim(facts: WheelFacts, cells: Sequence[Cell], *, cuda_required: bool = False) -> WheelClaim:

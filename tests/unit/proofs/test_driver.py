@@ -45,7 +45,7 @@ def test_version_from_nvidia_smi_else_from_the_kernel_module(monkeypatch: pytest
 
 
 def test_gpu_exists_when_the_driver_created_a_device_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(driver, "_NODES", (tmp_path / "nvidiactl",))
+    monkeypatch.setattr(nvidia, "NODES", (tmp_path / "nvidiactl",))
     assert not driver.gpu_here()
     (tmp_path / "nvidiactl").touch()
     assert driver.gpu_here()

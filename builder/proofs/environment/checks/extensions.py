@@ -13,7 +13,7 @@ from builder.proofs.environment.facts import Gpu, TorchInstall
 from builder.proofs.environment.finding import Finding, Level
 from builder.proofs.environment.fit import fitting_torch
 from builder.proofs.environment.installed import Extension, torch_extensions
-from builder.proofs.foreign.claimed_cells import links_torch
+from builder.proofs.foreign.claimed_cells import links_torch, needs_torch
 from builder.proofs.static.claim import join_names
 from builder.proofs.static.linkage import check_linkage
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
@@ -24,7 +24,6 @@ from builder.wheelfile.compatibility import runs_on
 _OURS = re.compile(
     r"lib(?:torch|c10|cuda|cudart|cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)\w*\.so"
 )
-_TORCH_LIBRARY = re.compile(r"lib(?:torch|c10)\w*\.so")
 _CUDA_LIBRARY = re.compile(r"lib(?:torch_cuda|c10_cuda|cudart|cublas|cudnn)\w*\.so")
 
 
@@ -115,8 +114,8 @@ def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extensio
 
 def _in_libraries_of_torch(extension: Extension, path: str, symbols: Sequence[str], table: SymbolTable) -> bool:
     """Whether torch has all these symbols, and the library names no library of torch that it needs."""
-    needed = next(one.needed for one in extension.facts.libraries if one.path == path)
-    if not symbols or any(_TORCH_LIBRARY.match(name) for name in needed):
+    library = next(one for one in extension.facts.libraries if one.path == path)
+    if not symbols or needs_torch(library):
         return False
     return all(any(symbol in one.defined for one in table.libraries.values()) for symbol in symbols)
 
