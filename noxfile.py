@@ -1,6 +1,7 @@
 """The everyday commands: `nox` runs lint and unit, `nox -s all` runs every test, `nox -s lock` renews the lock.
 
-`nox -s newest` and `nox -s lowest` build with other versions than those of the lock.
+`nox -s newest` and `nox -s lowest` build with other versions than those of the lock, `nox -s pythons` tests with other
+Pythons.
 """
 
 from __future__ import annotations
@@ -38,6 +39,13 @@ def unit(session: nox.Session) -> None:
     """Run the unit tests and print their coverage of `builder`. Arguments after `--` go to pytest."""
     install(session)
     session.run("pytest", "tests/unit", "-n", "auto", "--cov", "--cov-report=term:skip-covered", *session.posargs)
+
+
+@nox.session(python=["3.12", "3.13"])
+def pythons(session: nox.Session) -> None:
+    """Run the README's tests with the other supported Pythons; `.ci/run` runs them with the oldest."""
+    install(session)
+    session.run("pytest", "-n", "2", *session.posargs, env={"CI": "true"})
 
 
 @nox.session(name="all")

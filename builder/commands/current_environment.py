@@ -52,8 +52,10 @@ def installed_version(site_packages: Path, is_it: Callable[[str], bool]) -> str:
     """The version of the installed distribution whose name `is_it` accepts, or empty."""
     from importlib.metadata import distributions  # noqa: PLC0415 - takes long
 
+    from builder.wheelfile.installed import distribution_name  # noqa: PLC0415 - takes long
+
     found = distributions(path=[str(site_packages)])
-    return next((d.version for d in found if is_it(d.name)), "")
+    return next((each.version for each in found if is_it(distribution_name(each))), "")
 
 
 def torch_here() -> Torch:

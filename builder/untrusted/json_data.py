@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,6 +16,9 @@ T = TypeVar("T")
 MAX_JSON = 32 * 2**20
 #: The same for what this program itself wrote into the store; a report of many builds is large.
 MAX_OWN_JSON = 256 * 2**20
+#: Levels of lists and objects in one text. Python's own limit differs by version, and can be above what `json.dumps`
+#: with an indentation can write.
+MAX_JSON_DEPTH = 200
 #: What reading plain data of an unexpected shape raises. RecursionError: deep nesting.
 _WRONG_SHAPE = (
     ArithmeticError,
@@ -45,6 +49,7 @@ def parse_json(data: bytes | str, parse: Callable[[Any], T], *, limit: int = MAX
         plain = json.loads(text)
         if "\\ud" in text.lower():
             json.dumps(plain, ensure_ascii=False).encode()
+        _check_depth(plain)
     except _WRONG_SHAPE as error:
         raise JsonError(_reason(error)) from error
     return parse_plain(plain, parse)
@@ -62,6 +67,17 @@ def read_json(path: Path, parse: Callable[[Any], T], *, limit: int = MAX_JSON) -
     """Return `parse` of a JSON file. Raises JsonError as `parse_json`, and OSError."""
     with path.open("rb") as stream:
         return parse_json(stream.read(limit + 1), parse, limit=limit)
+
+
+def _check_depth(plain: object) -> None:
+    """Raise RecursionError for plain data with more levels than MAX_JSON_DEPTH."""
+    level = [plain] if isinstance(plain, dict | list) else []
+    for _ in range(MAX_JSON_DEPTH):
+        values = chain.from_iterable(each.values() if isinstance(each, dict) else each for each in level)
+        level = [value for value in values if isinstance(value, dict | list)]
+        if not level:
+            return
+    raise RecursionError
 
 
 def _reason(error: Exception) -> str:

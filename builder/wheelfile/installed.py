@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -18,6 +19,18 @@ from builder.wheelfile.archive import DamagedWheelError, WheelContents
 
 #: Files that installers add to `.dist-info`; they may list them in RECORD.
 _ADDED = {"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "RECORD"}
+
+
+def distribution_name(distribution: Distribution) -> str:
+    """The name of an installed project; empty if its metadata is damaged, as an interrupted installation leaves it.
+
+    `Distribution.name` of such a project is None, or raises KeyError in newer Pythons.
+    """
+    try:
+        metadata = distribution.metadata
+        return metadata["Name"] if "Name" in metadata else ""  # noqa: SIM401 - its type has no `get` before 3.12
+    except (ImportError, OSError, TypeError, ValueError):  # no METADATA, other bytes than UTF-8
+        return ""
 
 
 class InstalledWheel(WheelContents):

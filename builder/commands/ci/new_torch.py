@@ -35,12 +35,17 @@ def new_torches(matrix: Path) -> list[NewTorch]:
 
 
 def _unknown_to(compat: Compat) -> list[NewTorch]:
-    """The newest release of the package index, if it is newer than every release that buildfarm knows."""
+    """The newest release of the package index, if it is newer than every release that buildfarm knows.
+
+    uv leaves out wheels for Pythons older than the one that it resolves for, so the oldest Python that finds a release
+    decides, and not the Python that runs buildfarm.
+    """
     known = compat.torches[-1]
-    try:
-        files = locate(f"torch>{known}", "wheel", "--universal")
-    except UsageError:  # the index has no newer release
-        return []
+    untried = [python for python in compat.torch(known).pythons[known] if not python.free_threaded]
+    files: list[Location] = []
+    while untried and not files:
+        with suppress(UsageError):  # the index has no newer release, or none for so old a Python
+            files = locate(f"torch>{known}", "wheel", "--universal", "--python-version", str(untried.pop(0)))
     names = [parsed for file in files if (parsed := _parsed(file))]
     if not names:
         return []

@@ -31,6 +31,7 @@ from builder.proofs.environment.facts import (
 )
 from builder.proofs.environment.probe import PROBE
 from builder.untrusted.json_data import JsonError, parse_json
+from builder.wheelfile.installed import distribution_name
 from builder.wheels.build_scripts.cuda_packages import torch_cuda
 from builder.wheels.toolchain.cuda_toolkit import nvcc_version
 
@@ -130,12 +131,10 @@ def _packages(path: Iterable[Path]) -> Iterator[Package]:
 def _package(found: Distribution, folder: Path) -> Package | None:
     """One distribution; None if its metadata is damaged, as an interrupted installation leaves it."""
     try:
-        metadata = found.metadata
-        name, version = metadata["Name"], metadata["Version"]
+        name, metadata = distribution_name(found), found.metadata
+        version = metadata["Version"] if "Version" in metadata else ""  # noqa: SIM401 - its type has no `get` before 3.12
         Version(version)
-    # No METADATA, other bytes than UTF-8, no version. Once the package importlib_metadata is imported, as Dask does, it
-    # answers in place of the standard library, and raises KeyError for a missing key.
-    except (KeyError, OSError, TypeError, ValueError):
+    except (OSError, TypeError, ValueError):  # no METADATA, other bytes than UTF-8, not a version
         return None
     if not name:
         return None

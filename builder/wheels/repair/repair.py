@@ -33,6 +33,7 @@ from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import Elf, read_elf
 from builder.wheelfile.facts import installed_path
+from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
 
 NO_LIBRARY = "the wheel contains no library: the build did not compile the extension"
@@ -53,7 +54,7 @@ def provided_libraries(site_packages: Path, requires: Sequence[str] = ()) -> fro
     (installed from a source tree) does not name its requirements; then all of `nvidia/` counts.
     """
     here: dict[str, Distribution] = {
-        canonicalize_name(found.metadata["Name"] or ""): found for found in distributions(path=[str(site_packages)])
+        canonicalize_name(distribution_name(found)): found for found in distributions(path=[str(site_packages)])
     }
     files = [path.relative_to(site_packages).as_posix() for path in site_packages.glob("torch/lib/*.so*")]
     if "torch" in here:

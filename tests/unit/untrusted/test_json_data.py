@@ -27,12 +27,24 @@ from tests.unit.wheels.make_record import build_record
         b"\xff\xfe",
         b"[" * 200_000,
         b'{"a":' * 5000 + b"1" + b"}" * 5000,
+        b"[" * 201 + b"]" * 201,
         b"9" * 5000,
         b'"\\ud800"',
         b"[1] " * 20,
         b"[" + b"1," * 2**19 + b"1]",
     ],
-    ids=["empty", "cut", "no UTF-8", "deep", "deep objects", "digits", "surrogate", "two values", "large"],
+    ids=[
+        "empty",
+        "cut",
+        "no UTF-8",
+        "deep",
+        "deep objects",
+        "one level too deep",
+        "digits",
+        "surrogate",
+        "two values",
+        "large",
+    ],
 )
 def test_what_is_no_json_is_one_error(data: bytes) -> None:
     with pytest.raises(JsonError):

@@ -94,7 +94,7 @@ def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
     data = path.read_bytes()
     start = data.index(b"PK\x01\x02")  # the first entry of the list of files: its name becomes its extra field
     path.write_bytes(data[: start + 28] + b"\0\0\x01\0" + data[start + 32 :])
-    with pytest.raises(DamagedWheelError, match="cannot be read"):
+    with pytest.raises(DamagedWheelError, match=r"cannot be read|empty name"):  # Python 3.13 opens it
         WheelFile(path)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -38,10 +38,16 @@ def matrix(tmp_path: Path) -> Path:
     return tmp_path / "project" / "matrix.yaml"
 
 
-def add_torch(index: PackageIndex, version: str) -> None:
-    for python in ("cp311-cp311", "cp312-cp312", "cp313-cp313", "cp313-cp313t"):
+PYTHONS = ("cp311-cp311", "cp312-cp312", "cp313-cp313", "cp313-cp313t")
+
+
+def add_torch(
+    index: PackageIndex, version: str, pythons: Sequence[str] = PYTHONS, *, requires_python: str = ""
+) -> None:
+    for python in pythons:
         for platform in ("manylinux_2_28_x86_64", "win_amd64"):
-            pure_wheel(index.root / "default", "torch", version, tag=f"{python}-{platform}")
+            tag = f"{python}-{platform}"
+            pure_wheel(index.root / "default", "torch", version, tag=tag, requires_python=requires_python)
 
 
 def new_torch(matrix: Path, *options: str) -> str:
@@ -78,6 +84,12 @@ def test_a_release_of_the_index_that_buildfarm_does_not_know(index: PackageIndex
     assert json.loads(new_torch(matrix, "--json")) == {
         "releases": [{"torch": "2.99.1", "known": False, "builds": None, "cells": None}]
     }
+
+
+def test_a_release_that_needs_a_newer_python(index: PackageIndex, matrix: Path) -> None:
+    newer = ("cp313-cp313", "cp314-cp314", "cp316-cp316")
+    add_torch(index, "2.99.0", newer, requires_python=">=3.13")
+    assert "python: [3.13, 3.14, 3.16]" in new_torch(matrix)
 
 
 def test_an_index_that_does_not_answer_is_an_error(matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
