@@ -1,1 +1,1 @@
-"""One package for each command, with the steps of the command in order."""
+"""One module for each command, with its options, its steps and its text."""

@@ -60,7 +60,7 @@ def plan(options: PlanOptions) -> None:
     """Print the builds, the cells that each build serves, and why the other cells are skipped. Builds nothing."""
     github, as_json = options.github, options.as_json
     if options.new_torch:
-        from builder.commands.ci.new_torch import (  # noqa: PLC0415
+        from builder.commands.new_torch import (  # noqa: PLC0415
             new_torch_json,
             new_torch_text,
             new_torches,

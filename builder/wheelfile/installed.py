@@ -6,9 +6,8 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from importlib.metadata import Distribution
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
@@ -16,6 +15,9 @@ from packaging.utils import canonicalize_name
 from builder.errors import Code
 from builder.wheelfile import limits
 from builder.wheelfile.archive import DamagedWheelError, WheelContents
+
+if TYPE_CHECKING:
+    from importlib.metadata import Distribution  # takes long
 
 #: Files that installers add to `.dist-info`; they may list them in RECORD.
 _ADDED = {"INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "RECORD"}

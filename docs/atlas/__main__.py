@@ -17,7 +17,7 @@ import yaml
 from filelock import FileLock
 
 from builder.commands.folders import open_store
-from builder.commands.verify.inventories import shelf_of
+from builder.commands.inventories import shelf_of
 from builder.errors import BuildfarmError, MissingToolError, UsageError
 from builder.gate.system.sizes import size_text
 from builder.log import print_error, print_line

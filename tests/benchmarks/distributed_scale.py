@@ -37,8 +37,7 @@ import psutil
 
 from builder.commands.distributed.client.placement import Uses, first_builds, need_of_build, need_of_proof
 from builder.commands.distributed.client.transfer import fetch_log
-from builder.commands.distributed.cluster.cluster import Cluster
-from builder.commands.distributed.cluster.window import Need
+from builder.commands.distributed.cluster import Cluster, Need
 from builder.commands.distributed.protocol import BUILDS, MEMORY, PROOF_MEMORY, PROOFS, Answer, BuildTask, ProofTask
 from builder.store import Store
 from tests.benchmarks.simulated_farm import PROOF_FIGURES, Job, facts_of, figure, jobs, parcel, seconds_of, sleep_for

@@ -8,7 +8,7 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.verify.verify import verify_json, verify_markdown, verify_sarif, verify_text
+from builder.commands.verify import verify_json, verify_markdown, verify_sarif, verify_text
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection

@@ -333,7 +333,7 @@ def test_an_interrupted_inventory_add_says_what_is_kept(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("builder.__main__.kill_all", lambda: None)
-    monkeypatch.setattr("builder.commands.verify.inventories.add_inventories", interrupted)
+    monkeypatch.setattr("builder.commands.inventories.add_inventories", interrupted)
     code, out, err = call("inventory", "add", "--all", "--store", tmp_path)
     assert (code, out) == (130, "")
     said = " ".join(err.split())

@@ -106,7 +106,7 @@ def remote_options(
             )
         return None
     require_dask()
-    from builder.commands.distributed.security import check_address  # noqa: PLC0415 - imports Dask
+    from builder.commands.distributed.connection import check_address  # noqa: PLC0415 - imports Dask
 
     check_address(scheduler, plain_tcp=plain_tcp, option="--scheduler")
     return RemoteOptions(scheduler, models, plain_tcp, worker_timeout)

@@ -32,7 +32,7 @@ from builder.commands.folders import new_index, open_store
 from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
 from builder.commands.index.publish import RequireOption, ToOption, publish_data, publish_text, publish_wheel
 from builder.commands.index.verification import Verification
-from builder.commands.smoke.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
+from builder.commands.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
 from builder.errors import Exit, UsageError
 from builder.log import print_warning, set_verbosity
 from builder.matrix.axes import Cell, Platform, Python

@@ -16,7 +16,7 @@ from builder.cli.output import print_data
 from builder.commands.building.published_builds import PublishedBuilds
 from builder.commands.folders import new_index, open_store, read_dist
 from builder.commands.index.verification import Verification
-from builder.commands.smoke.failed_builds import unpublished_builds
+from builder.commands.smoke_targets import unpublished_builds
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
 from builder.hashing import sha256_of
 from builder.log import print_error

@@ -22,8 +22,8 @@ from builder.commands.building.build import BuildOptions, build_text, dry_run, h
 from builder.commands.building.executor_choice import choose_executor
 from builder.commands.folders import open_store
 from builder.commands.index.publish import publish_wheels
-from builder.commands.smoke.failed_builds import failed_build
-from builder.commands.smoke.smoke import SmokeOptions, run_smoke
+from builder.commands.smoke import SmokeOptions, run_smoke
+from builder.commands.smoke_targets import failed_build
 from builder.commands.store import history_text
 from builder.errors import (
     BuildError,

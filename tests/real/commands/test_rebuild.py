@@ -16,11 +16,18 @@ import pytest
 from typer.testing import CliRunner
 
 from builder.cli.app import app
+from builder.commands import rebuild
 from builder.commands.building.build import run_build
 from builder.commands.building.executor_choice import choose_executor
-from builder.commands.rebuild import rebuild
-from builder.commands.rebuild.rebuild import RebuildOptions, rebuild_json, rebuild_text, run_rebuild
-from builder.commands.rebuild.rebuild_checks import check_toolchain, recorded_recipe, with_recorded_parts
+from builder.commands.rebuild import (
+    RebuildOptions,
+    check_toolchain,
+    rebuild_json,
+    rebuild_text,
+    recorded_recipe,
+    run_rebuild,
+    with_recorded_parts,
+)
 from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource

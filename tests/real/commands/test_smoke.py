@@ -333,7 +333,7 @@ def test_here_needs_no_store_and_no_network(
         interpreters.append(interpreter)
         return answer()
 
-    monkeypatch.setattr("builder.commands.smoke.smoke_here.run_gate", run_gate)
+    monkeypatch.setattr("builder.commands.smoke_here.run_gate", run_gate)
     done = workspace.smoke("--here")
     assert done.exit_code == Exit.OK, done.output
     assert interpreters == [environment / "bin" / "python"]
@@ -348,7 +348,7 @@ def test_here_reports_a_torch_that_does_not_import(
     (site / "ops-1.0.dist-info").mkdir()
     (site / "ops-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: ops\nVersion: 1.0\n")
     failure = Outcome("ops", "", "", FAILED, "importing torch ends the process with exit status 1")
-    monkeypatch.setattr("builder.commands.smoke.smoke_here.run_gate", lambda *_, **__: Answer({}, [], [failure]))
+    monkeypatch.setattr("builder.commands.smoke_here.run_gate", lambda *_, **__: Answer({}, [], [failure]))
     error = error_of(workspace.smoke("--here"))
     assert error.exit_code == Exit.TOOL_MISSING
     assert "torch cannot be imported in this environment: importing torch ends" in str(error)

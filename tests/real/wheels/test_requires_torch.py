@@ -10,7 +10,7 @@ import pytest
 
 from builder import log
 from builder.commands.building.build import run_build
-from builder.commands.rebuild.rebuild import RebuildOptions, run_rebuild
+from builder.commands.rebuild import RebuildOptions, run_rebuild
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import read_facts
 from builder.wheelfile.record_file import record_fault

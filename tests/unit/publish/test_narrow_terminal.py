@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.building.build import build_text
-from builder.commands.smoke.smoke import smoke_text
+from builder.commands.smoke import smoke_text
 from builder.matrix.axes import AbiClass, Arch, Cell, Platform
 from builder.matrix.plan import Build, Plan
 from builder.proof import Check, Proof, Verdict

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Set
 from contextlib import suppress
 from pathlib import Path
 
-from builder.commands.distributed.cluster.window import Need
+from builder.commands.distributed.cluster import Need
 from builder.commands.distributed.protocol import (
     BUILDS,
     MEMORY,

@@ -15,7 +15,7 @@ from uuid import uuid4
 from builder.commands.distributed.client.placement import Uses, first_builds, need_of_build
 from builder.commands.distributed.client.prove import ProofPlan, open_cells, prove_cells
 from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
-from builder.commands.distributed.cluster.cluster import Cluster
+from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import keep_locks, locks_in, named, pack
 from builder.commands.distributed.protocol import (

@@ -7,15 +7,14 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from builder.commands.distributed.client.models import merge_models, on_models, usable
-from builder.commands.distributed.client.prove import compute_with_wheel
+from builder.commands.distributed.client.prove import compute_with_wheel, merge_models, on_models, usable
 from builder.commands.distributed.client.run import run_jobs
 from builder.commands.distributed.client.transfer import fetch_log
-from builder.commands.distributed.cluster.cluster import Cluster
+from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import locks_in, named, pack
 from builder.commands.distributed.protocol import NO_BUILD, Answer, Settings, SmokeTask, WheelFile
-from builder.commands.smoke.smoke_targets import SmokeTarget
+from builder.commands.smoke_targets import SmokeTarget
 from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of
 from builder.images.registry.lock import lock_path

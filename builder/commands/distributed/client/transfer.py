@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from pathlib import Path
 
-from builder.commands.distributed.cluster.cluster import Cluster
+from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import Answer, WheelFile
 from builder.commands.distributed.worker.service import CHUNK, place_of, read_file, write_file
 

@@ -32,7 +32,7 @@ from builder.commands.distributed.protocol import (
     WheelRef,
 )
 from builder.commands.folders import open_store
-from builder.commands.smoke.cells import cell_environments
+from builder.commands.smoke_targets import cell_environments
 from builder.errors import BuildfarmError, Code
 from builder.gate.system.nvidia import smi
 from builder.gate.system.sizes import size_text

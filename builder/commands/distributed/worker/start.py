@@ -16,8 +16,15 @@ from urllib.parse import urlsplit
 from distributed import Nanny
 from distributed.security import Security
 
-from builder.commands.distributed.reach import RefusedError, UnreachableError, quiet_dask, reach
-from builder.commands.distributed.security import check_address, is_loopback, security_for
+from builder.commands.distributed.connection import (
+    RefusedError,
+    UnreachableError,
+    check_address,
+    is_loopback,
+    quiet_dask,
+    reach,
+    security_for,
+)
 from builder.commands.distributed.worker.facts import lines, measure
 from builder.commands.distributed.worker.service import Service
 from builder.commands.distributed.worker_command import WorkerOptions

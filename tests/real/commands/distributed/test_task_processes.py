@@ -10,9 +10,9 @@ from typing import cast
 import pytest
 
 from builder.commands.distributed.protocol import Answer
-from builder.commands.distributed.worker import task_processes
+from builder.commands.distributed.worker import service
 from builder.commands.distributed.worker.child import Work
-from builder.commands.distributed.worker.task_processes import TaskProcesses
+from builder.commands.distributed.worker.service import TaskProcesses
 from tests.conftest import PATIENCE, wait_until
 
 #: Stands for the program that runs a task: it notes its start, waits while a file exists, and answers. Another file
@@ -78,7 +78,7 @@ def test_a_task_is_ended_also_when_its_process_has_not_started_yet(tmp_path: Pat
 
 
 def test_a_task_that_is_wanted_again_while_it_ends_runs_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task_processes, "SECONDS_TO_END", PATIENCE)
+    monkeypatch.setattr(service, "SECONDS_TO_END", PATIENCE)
     (tmp_path / "hold").touch()
     (tmp_path / "ending").touch()
     run = Run(tmp_path)

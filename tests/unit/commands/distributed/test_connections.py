@@ -9,11 +9,10 @@ from pathlib import Path
 import dask
 import pytest
 
-from builder.commands.distributed import reach
-from builder.commands.distributed.cluster.deaths import Deaths
+from builder.commands.distributed import connection
+from builder.commands.distributed.cluster import Deaths
+from builder.commands.distributed.connection import connect, security_for
 from builder.commands.distributed.options import remote_options
-from builder.commands.distributed.reach import connect
-from builder.commands.distributed.security import security_for
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from tests.refused import refused
 
@@ -34,7 +33,7 @@ def test_nothing_listens() -> None:
 
 
 def test_a_program_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reach, "CONNECT_SECONDS", 1.0)
+    monkeypatch.setattr(connection, "CONNECT_SECONDS", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         error = fails(f"tcp://127.0.0.1:{server.getsockname()[1]}")
     assert error.sentence == "the scheduler does not answer within 1 s"

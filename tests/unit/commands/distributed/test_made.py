@@ -9,8 +9,7 @@ from typing import cast
 
 from distributed import Scheduler, Worker, get_worker
 
-from builder.commands.distributed.cluster.cluster import Cluster
-from builder.commands.distributed.cluster.window import Need
+from builder.commands.distributed.cluster import Cluster, Need
 from builder.commands.distributed.protocol import BUILDS, MANY, Answer, BuildTask, WheelRef, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service

@@ -16,7 +16,7 @@ from builder.commands.distributed.client.placement import (
     need_of_build,
     need_of_proof,
 )
-from builder.commands.distributed.cluster.no_worker import missing
+from builder.commands.distributed.cluster import missing
 from builder.commands.distributed.options import gpu_models
 from builder.commands.distributed.protocol import (
     BUILDS,

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.distributed.client.models import merge_models, usable
-from builder.commands.distributed.client.prove import open_cells
+from builder.commands.distributed.client.prove import merge_models, open_cells, usable
 from builder.matrix.axes import AbiClass, Arch
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.cell_run import not_run_in_cell

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from builder.commands.distributed.cluster.window import Need, Window
+from builder.commands.distributed.cluster import Need, Window
 from builder.commands.distributed.protocol import BUILDS, PROOFS
 
 
@@ -51,7 +51,7 @@ def build(priority: float = 0, **more: float) -> Need:
 @pytest.fixture(autouse=True)
 def _twice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twice as many tasks as can run."""
-    monkeypatch.setattr("builder.commands.distributed.cluster.window.AHEAD", 2)
+    monkeypatch.setattr("builder.commands.distributed.cluster.AHEAD", 2)
 
 
 def test_twice_as_many_as_can_run_then_the_highest_priority_first() -> None:

@@ -3,34 +3,245 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any, cast
 
 from distributed import Client, Future
 from distributed.client import FutureCancelledError
 from distributed.scheduler import KilledWorker
 
-from builder.commands.distributed.cluster.deaths import DEATHS, Deaths
-from builder.commands.distributed.cluster.no_worker import DEADLY, missing, nobody, other_version
-from builder.commands.distributed.cluster.window import Need, Window
+from builder.commands.distributed.connection import CONNECT_SECONDS, UnreachableError, connect, quiet_dask, security_for
 from builder.commands.distributed.protocol import (
+    BUILDS,
     MANY,
+    PLUGIN,
+    PROOFS,
     TOPIC,
     Answer,
     BuildTask,
+    Failure,
     Task,
     WheelRef,
     version_resource,
     version_text,
 )
-from builder.commands.distributed.reach import CONNECT_SECONDS, UnreachableError, connect, quiet_dask
-from builder.commands.distributed.security import security_for
 from builder.commands.distributed.worker.service import find_finished, keep, run_task
+from builder.errors import Code
 from builder.hashing import digest_of
 from builder.log import print_line, print_warning
+from builder.matrix.compat import and_list
+
+# Which tasks end the worker that runs them.
+#
+# Dask blames a death on every task that was assigned to the worker, also on those that only waited there. Here a death
+# counts for the tasks that had started and not ended. When it could be one of several, the task runs again with no
+# other beside it.
+
+#: How often a worker may end while it runs a task.
+DEATHS = 3
+
+
+class Deaths:
+    """How often workers ended while they ran each task: a run of a task that has no end counts as a death."""
+
+    def __init__(self) -> None:
+        self._open: defaultdict[str, set[str]] = defaultdict(set)  # by the key of a task: runs without an end
+
+    def started(self, key: str, run: str) -> int:
+        """Note that a worker starts to run a task; return how often workers ended while they ran it before."""
+        self._open[key].add(run)
+        return len(self._open[key]) - 1
+
+    def ended(self, key: str, run: str) -> None:
+        """Note that a worker ran a task to its end, or was told to stop it."""
+        self._open[key].discard(run)
+
+    def of(self, key: str) -> int:
+        """How often workers ended while they ran a task; it does not run now."""
+        return len(self._open[key])
+
+    def clear(self) -> None:
+        """Forget every run, because the scheduler ended and workers stopped their tasks."""
+        self._open.clear()
+
+
+# How many tasks a client gives to Dask at the same time.
+#
+# Dask sends each task with resources to a worker at once, and looks at all those that wait there again and again to
+# balance the workers: the time of a look grows with the tasks times the workers. So a client submits AHEAD times as
+# many tasks as the workers can run, and the next one when one ends.
+
+#: Tasks that are submitted for each one that can run. Of 1, 1.5, 4 and any number, 4 had the shortest makespan:
+#: `python -m tests.benchmarks.distributed_scale`. Dask sends some tasks to a worker that is busy, and moves them later.
+AHEAD = 4
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a task needs of a worker."""
+
+    #: Dask resources, the amount of each.
+    resources: Mapping[str, float] = field(default_factory=dict)
+    #: The task with the highest starts first.
+    priority: float = 0
+    #: What to say of a worker that offers too little of a resource, by the resource's name.
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    #: Whether to wait for a worker that can run the task, if there is none now.
+    waits: bool = True
+
+
+@dataclass
+class _Line:
+    """The tasks that need the same resources."""
+
+    #: How many may be submitted at the same time; 0: any number.
+    limit: int = 0
+    #: How many are.
+    submitted: int = 0
+    #: The others, the highest priority first.
+    waiting: list[tuple[float, int, asyncio.Future[None]]] = field(default_factory=list)
+
+    def admit(self) -> None:
+        """Let waiting tasks be submitted, as far as the limit allows."""
+        while self.waiting and (not self.limit or self.submitted < self.limit):
+            _, _, turn = heapq.heappop(self.waiting)
+            if not turn.done():  # not given up
+                turn.set_result(None)
+                self.submitted += 1
+
+
+class Window:
+    """Admits tasks by priority, so many of each kind of need as the workers can run, times AHEAD."""
+
+    def __init__(self) -> None:
+        self._lines: dict[frozenset[str], _Line] = {}
+        self._workers: Mapping[str, Mapping[str, Any]] = {}
+        self._number = count()
+
+    def look(self, workers: Mapping[str, Mapping[str, Any]]) -> None:
+        """Take the workers that there are now, by address; each has its `resources`."""
+        self._workers = workers
+        for names, line in self._lines.items():
+            line.limit = self._limit(names)
+            line.admit()
+
+    @asynccontextmanager
+    async def place(self, need: Need) -> AsyncIterator[None]:
+        """Wait until a task may be submitted; it ends with the block. A task that no worker can run may be at once."""
+        names = frozenset(need.resources)
+        line = self._lines.get(names)
+        if line is None:
+            line = self._lines[names] = _Line(self._limit(names))
+        turn = asyncio.get_running_loop().create_future()
+        heapq.heappush(line.waiting, (-need.priority, next(self._number), turn))
+        line.admit()
+        try:
+            await turn
+            yield
+        finally:
+            if turn.done() and not turn.cancelled():
+                line.submitted -= 1
+            line.admit()
+
+    def _limit(self, names: frozenset[str]) -> int:
+        """How many tasks with these resources may be submitted: by the builds or proofs of the workers that can.
+
+        Tasks that wait and need more resources, such as Docker, keep their places on the workers that have these, if
+        there are other places.
+        """
+        special = [other for other, line in self._lines.items() if names < other and line.waiting]
+        able = [worker["resources"] for worker in self._workers.values() if _has(worker["resources"], names)]
+        kinds = names & {BUILDS, PROOFS}
+        places = sum(offer.get(kind, 0) for offer in able for kind in kinds)
+        free = sum(max(0, offer.get(kind, 0) - _kept(offer, special, names)) for offer in able for kind in kinds)
+        return AHEAD * int(free or places)
+
+
+def _has(offer: Mapping[str, float], names: frozenset[str]) -> bool:
+    return all(offer.get(name) for name in names)
+
+
+def _kept(offer: Mapping[str, float], special: Sequence[frozenset[str]], names: frozenset[str]) -> float:
+    """How many of the special tasks a worker can run at the same time, by what they need more than `names`."""
+    return sum(min(offer[name] for name in other - names) for other in special if _has(offer, other))
+
+
+# What to say when no worker can run a task.
+
+#: How many workers a message names of those that lack the same.
+_NAMES = 3
+#: The answer for a task that ends its workers.
+DEADLY = Answer(
+    failure=Failure(
+        "BuildfarmError",
+        f"{DEATHS} workers ended while they ran it, the last of them without another task",
+        Code.WORKER_STOPPED,
+        hints=("see whether it ends processes that are not its own, or uses up the memory of the machine",),
+    )
+)
+
+
+def missing(task: Task, need: Need, workers: Mapping[str, Mapping[str, Any]], foreign: Sequence[str]) -> Answer:
+    """The answer that says what each worker lacks for a task.
+
+    `workers` are those of the same version, and `foreign` is what is to say about the others.
+    """
+    hints = ["start a worker that can with `buildfarm worker`; `--worker-timeout` says how long to wait for one"]
+    lacks: dict[str, list[str]] = {}
+    kinds = need.resources.keys() & {BUILDS, PROOFS}
+    for worker in workers.values():
+        if not kinds <= worker["resources"].keys():
+            continue  # the other Dask worker of the same machine
+        names = [name for name, amount in need.resources.items() if worker["resources"].get(name, 0) < amount]
+        reasons = [need.reasons.get(name, f"too little of {name}") for name in names]
+        lacks.setdefault(" and ".join(reasons), []).append(worker[PLUGIN]["name"])
+    sentence = f"no worker can run {_name(task)}: {'; '.join(_have(names, reason) for reason, names in lacks.items())}"
+    if not lacks:
+        sentence = f"no worker with buildfarm {version_text()} is connected to the scheduler"
+        if foreign:
+            sentence += f": {'; '.join(foreign)}"
+            hints = ["install the same version of buildfarm here and on the workers"]
+    return Answer(failure=Failure("MissingToolError", sentence, Code.NO_WORKER, hints=tuple(hints)))
+
+
+def other_version(worker: Mapping[str, Any]) -> str:
+    """What is to say about a worker of another version, or without buildfarm."""
+    facts = worker.get(PLUGIN)
+    name = facts["name"] if facts else worker["name"]
+    return f"the worker {name} has {'buildfarm ' + facts['version'] if facts else 'no buildfarm'}"
+
+
+def _have(names: Sequence[str], lack: str) -> str:
+    """`w1 has LACK`, `w1, w2 and 5 others have LACK`."""
+    shown, more = sorted(names)[:_NAMES], len(names) - _NAMES
+    if more > 0:
+        shown.append("1 other" if more == 1 else f"{more} others")
+    return f"{and_list(shown)} {'has' if len(names) == 1 else 'have'} {lack}"
+
+
+def nobody(task: Task, tried: Mapping[str, Answer]) -> Answer:
+    """The last answer, with the reasons of all workers that failed."""
+    last = list(tried.values())[-1]
+    failure = cast("Failure", last.failure)
+    sentences = {str(answer.failure.error()) for answer in tried.values() if answer.failure}
+    if len(sentences) > 1:
+        each = "; ".join(f"{a.machine}: {a.failure.error()}" for a in tried.values() if a.failure)
+        return replace(last, failure=replace(failure, sentence=f"no worker could run {_name(task)}: {each}", where=""))
+    return last
+
+
+def _name(task: Task) -> str:
+    """A task in an error, which is printed once for all the builds, or cells, that it stops."""
+    if isinstance(task, BuildTask):
+        return "this build"
+    return f"checks for {task.gpu}" if task.gpu else "these checks"
+
 
 #: Seconds between two looks at the workers.
 LOOK_SECONDS = 2.0

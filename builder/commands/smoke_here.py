@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 from builder.commands.current_environment import CurrentEnvironment, current_environment, installed_version
-from builder.commands.smoke.smoke_targets import selected_recipes
+from builder.commands.smoke_targets import selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.outcome import FAILED, Answer
 from builder.log import print_line

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from packaging.utils import canonicalize_name
@@ -44,10 +45,8 @@ from builder.commands.distributed.options import (
 )
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
-from builder.commands.smoke.cells import cell_environments
-from builder.commands.smoke.smoke_here import smoke_here
-from builder.commands.smoke.smoke_results import Results, outcome_of
-from builder.commands.smoke.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
+from builder.commands.smoke_here import smoke_here
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder, cell_environments, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Answer, Outcome
@@ -60,19 +59,102 @@ from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict
+from builder.proofs.cells.acceptance import judge, unused_accepts
 from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
+from builder.proofs.cells.prover import cell_basis
 from builder.proofs.verify.clash import Together, clashes_together, together
+from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.report import smoke_report_json
 from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import fits, output_width, to_text
+from builder.publish.unchanged import write_if_changed
 from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store, write_atomic
 from builder.timeline.recorder import Recorder
 from builder.wheelfile.facts import open_wheel, read_facts
+
+if TYPE_CHECKING:
+    from builder.commands.index.verification import Verification
+
+# What one `buildfarm smoke` has found so far; each result is saved at once.
+
+#: Checks of a file that ask about other cells than those of `smoke`.
+_NOT_FOR_CELLS = (Check.WINDOW, Check.GPUS, Check.LINKAGE)
+
+
+class Results:
+    """The results of one run; their proofs go into the store, and into the file beside a wheel that `build` wrote."""
+
+    def __init__(self, store: Store, recorder: Recorder, targets: Sequence[SmokeTarget]) -> None:
+        """Raises UsageError for an unusable file of proofs beside a wheel."""
+        self._store = store
+        self._recorder = recorder
+        self._beside = {target.wheel: proofs_beside(target.wheel, target.sha256) for target in targets}
+        self._files: dict[str, tuple[Proof, ...]] = {}
+        #: the proofs of each wheel from this run and from earlier ones, by its file name
+        self.known: dict[str, list[Proof]] = {}
+        self.all: list[SmokeResult] = []
+
+    def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
+        """Judge and save the proofs of a wheel in a cell."""
+        basis = cell_basis(target.recipe)
+        proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
+        self._store.save_proofs(proofs)
+        result = SmokeResult(target.wheel.name, cell, proofs, answer, self._about_file(target))
+        self._recorder.name_cells(result.subject, proofs)
+        self.all.append(result)
+        beside = self._beside[target.wheel]
+        known = self.known[result.subject] = merged(
+            beside or self._store.proofs(target.sha256), result.file_proofs, proofs
+        )
+        if beside:
+            self._beside[target.wheel] = known
+            write_if_changed(proofs_path(target.wheel), proofs_json(known))
+        return result
+
+    @cached_property
+    def _verification(self) -> Verification:
+        from builder.commands.index.verification import Verification  # noqa: PLC0415 - auditwheel loads slowly
+
+        return Verification(self._store)
+
+    def _about_file(self, target: SmokeTarget) -> tuple[Proof, ...]:
+        """The checks of the wheel file, as `publish` makes them: those that `build` made do not run again."""
+        if target.sha256 not in self._files:
+            known = self._beside[target.wheel] or self._store.proofs(target.sha256)
+            known = [proof for proof in known if proof.cell is None]
+            found = self._verification.added(target.wheel, known, recipe=target.recipe)
+            self._files[target.sha256] = tuple(
+                _of_cells(proof)
+                for proof in found
+                if proof.cell is None and (proof.verdict is Verdict.FAILED or proof.check not in _NOT_FOR_CELLS)
+            )
+        return self._files[target.sha256]
+
+    def warn_of_unused_accepts(self, target: SmokeTarget, result: SmokeResult) -> None:
+        """Print the acceptances of the recipe that no proof of a cell needed."""
+        for sentence in unused_accepts(target.recipe, result.proofs):
+            print_warning(f"{target.recipe.name} in {result.cell}: {sentence}")
+
+
+def _of_cells(proof: Proof) -> Proof:
+    """The check `tags`, if what fails is the promise of the tag about other systems than those of the cells."""
+    promise = proof.evidence.get("file") == proof.evidence.get("wheel")
+    if proof.check is not Check.TAGS or proof.verdict is not Verdict.FAILED or not promise:
+        return proof
+    reason = f"`smoke` tests no other system than that of the cell: {proof.reason}"
+    return replace(proof, verdict=Verdict.NOT_RUN, reason=reason, evidence={**proof.evidence, "remark": True})
+
+
+def outcome_of(result: SmokeResult) -> str:
+    """The end of a cell in the lines of the progress."""
+    failed = sum(proof.verdict is Verdict.FAILED for proof in result.all_proofs)
+    return f"{failed} failed" if failed else "tested"
+
 
 EXAMPLES = examples(
     "buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12",

@@ -1,0 +1,424 @@
+"""`buildfarm cases`: draft the cases of extensions that have been built, in a cell of each wheel."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+from builder.cli.options import (
+    ExecutorName,
+    JsonOption,
+    MatrixOption,
+    NoPullOption,
+    NoPythonDownloadsOption,
+    SelectOptions,
+    StoreOption,
+    examples,
+)
+from builder.cli.output import print_data
+from builder.commands.folders import open_store
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder, cell_environments, selected_recipes
+from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
+from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft, shortened
+from builder.log import print_line
+from builder.matrix.axes import Cell
+from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
+from builder.matrix.load import load_matrix, load_recipes
+from builder.proofs.cells.cell_environment import CellEnvironments
+from builder.result import CasesResult
+from builder.store import Store, work_name, write_atomic
+from builder.wheelfile.compatibility import is_compatible
+
+# The text of a drafted cases.py.
+
+_WIDTH = 118
+
+_INTRODUCTION = '''\
+"""Draft of the cases of {name}, written by `buildfarm cases` in {cell}.
+
+buildfarm guessed the inputs of each op and called the op with them.
+{exceptions}
+No result was compared with anything. The checks `values`, `gradients` and `edges` need a reference: without one, they
+are "not run" for a case. Write a function for each GAP below. It gets the same arguments as the op, and computes the
+result in plain PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op
+writes to.
+Add more inputs: other sizes, dtypes and options.
+"""
+'''
+_IMPORTS = """\
+from __future__ import annotations
+
+import torch
+
+from builder.gate import Case
+"""
+_UNTRACED = '''\
+def untraced(reason: str) -> dict[str, str]:
+    """Return the value of `not_claimed` that turns off these five checks, for an op that torch cannot trace."""
+    return dict.fromkeys(("opcheck", "fake", "devices", "export", "compile"), reason)
+'''
+
+
+def cases_text(name: str, cell: str, drafts: Drafts) -> str:
+    """Return a whole cases.py."""
+    cases = [draft for draft in drafts.drafts if is_case(draft)]
+    results = []
+    if any(draft.state != CUDA_ONLY for draft in cases):
+        results.append("The call succeeded for each op that has a CPU kernel and is not in NOT_CLAIMED.")
+    if any(draft.state == CUDA_ONLY for draft in cases):
+        results.append("Ops without a CPU kernel were not called: check their inputs.")
+    exceptions = "\n".join(results or ["No call succeeded."])
+    parts = [_INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions), _IMPORTS]
+    if any(draft.untraced for draft in cases):
+        parts.append(f"\n{_UNTRACED}")
+    parts += [f"\n{part}" if at == 0 else part for at, part in enumerate(_lists(drafts, cases))]
+    return "\n".join(parts)
+
+
+def missing_text(drafts: Drafts) -> str:
+    """Return what an existing cases.py lacks: functions and items to copy into it."""
+    cases = [draft for draft in drafts.drafts if is_case(draft)]
+    parts = [_UNTRACED] if any(draft.untraced for draft in cases) else []
+    if cases:
+        parts.append("CASES += [\n" + "\n".join(map(_cases, cases)) + "\n]\n")
+    if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
+        parts.append("NOT_CLAIMED |= {\n" + "".join(_not_claimed(left)) + "}\n")
+    return "\n".join(parts)
+
+
+def is_case(draft: OpDraft) -> bool:
+    """Whether the draft becomes a case; the other ops go to NOT_CLAIMED."""
+    named = any(one.keyword and "make." in one.source for one in draft.arguments)
+    return draft.state in (CALLED, CUDA_ONLY) and not named
+
+
+def _comment(draft: OpDraft) -> list[str]:
+    text = [draft.signature]
+    if draft.state == CUDA_ONLY:
+        guessed = "the inputs and `mutates` are guesses" if draft.mutates else "the inputs are a guess"
+        text.append(f"not called: {draft.reason}; {guessed}")
+    elif draft.results:
+        text.append(f"returned {', '.join(draft.results)}")
+    if draft.remark:
+        text.append(shortened(draft.remark, 300))
+    if draft.empty_error:
+        text.append(f"no case with an empty tensor: with one, the op raises {draft.empty_error}")
+    return [
+        line
+        for part in text
+        for line in textwrap.wrap(
+            " ".join(part.split()),
+            _WIDTH,
+            initial_indent="        # ",
+            subsequent_indent="        #     ",
+            break_long_words=False,
+        )
+    ]
+
+
+def _lists(drafts: Drafts, cases: Sequence[OpDraft]) -> Iterator[str]:
+    yield "CASES = [\n" + "".join(f"{_cases(draft)}\n" for draft in cases) + "]\n"
+    if drafts.public:
+        listed = ", ".join(f'"{name}"' for name in drafts.public)
+        yield f"#: Modules in which every public function needs a case.\nPUBLIC = [{listed}]\n"
+    if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
+        yield (
+            "#: Ops without a case, and why. Their check `ops` is not run.\nNOT_CLAIMED = {\n"
+            + "".join(_not_claimed(left))
+            + "}\n"
+        )
+
+
+def _cases(draft: OpDraft) -> str:
+    """Return a case for typical inputs and, if the op accepts one, a case with an empty tensor."""
+    if draft.written:
+        gap = f"the new value{'s' * (len(draft.written) > 1)} of {', '.join(draft.written)} in plain PyTorch"
+    else:
+        gap = "the same result in plain PyTorch"
+    typical = _case(draft, "draft", _comment(draft), gap)
+    if not draft.empty:
+        return typical
+    empty = replace(draft, arguments=draft.empty)
+    gap = "the function of the case above, if it accepts empty tensors"
+    return typical + "\n" + _case(empty, "empty", [], gap, '        edge="empty",')
+
+
+def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: str) -> str:
+    lines = [f'        op="{draft.op}",', *comment, f'        name="{name}",', *_inputs(draft), *more]
+    named = [one for one in draft.arguments if one.keyword]
+    if named:
+        lines.append("        kwargs={" + ", ".join(f'"{one.name}": {one.source}' for one in named) + "},")
+    lines.append(f"        reference=None,  # GAP: {gap}")
+    if draft.state == CUDA_ONLY or draft.device == "cuda":
+        lines.append('        devices=["cuda"],')
+    if draft.contiguous_only:
+        lines.append("        contiguous_only=True,")
+    if draft.mutates:
+        lines.append(f"        mutates={list(draft.mutates)},")
+    if draft.untraced:
+        lines.append(f"        not_claimed=untraced({_quoted(draft.untraced, 300)}),")
+    return "    Case(\n" + "\n".join(lines) + "\n    ),"
+
+
+def _not_claimed(left: Sequence[OpDraft]) -> Iterator[str]:
+    for draft in left:
+        reason = draft.reason or "a keyword-only argument is a tensor, which a case cannot pass"
+        yield f'    "{draft.op}": {_quoted(reason, 400)},\n'
+
+
+def _quoted(text: str, most: int) -> str:
+    """Return a Python string of at most `most` characters; a long one in several lines."""
+    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    plain = shortened(plain, most)
+    if len(plain) <= 90:
+        return _literal(plain)
+    parts = textwrap.wrap(plain, 100, break_on_hyphens=False, drop_whitespace=False)
+    return "(\n" + "".join(f"        {_literal(part)}\n" for part in parts) + "    )"
+
+
+def _literal(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _inputs(draft: OpDraft) -> list[str]:
+    values = [one.source for one in draft.arguments if not one.keyword]
+    taken = "make" if any("make." in value for value in values) else "_"
+    comma = "," * (len(values) == 1)
+    line = f"        inputs=lambda {taken}: ({', '.join(values)}{comma}),"
+    if len(line) <= _WIDTH:
+        return [line]
+    return [f"        inputs=lambda {taken}: (", *(f"            {value}," for value in values), "        ),"]
+
+
+# What `buildfarm cases` prints: how many ops were called, which were not and why, and what to do next.
+
+
+def summary_text(results: Sequence[CasesResult]) -> str:
+    """A paragraph for each extension; for a recipe that has cases, the text to add to its cases.py."""
+    return "\n".join(f"{_summary(result)}{_stale(result)}" for result in results)
+
+
+def summary_json(results: Sequence[CasesResult]) -> str:
+    """Every draft, for programs."""
+    data = [
+        {
+            "extension": result.extension,
+            "wheel": result.wheel,
+            "cell": str(result.cell),
+            "file": str(result.file) if result.file else None,
+            **result.drafts.to_json(),
+        }
+        for result in results
+    ]
+    return json.dumps(data, indent=1) + "\n"
+
+
+def _summary(result: CasesResult) -> str:
+    drafts = result.drafts.drafts
+    name, covered = result.extension, len(result.drafts.covered)
+    if not drafts and covered:
+        return f"{name}: cases.py names every op and function that was found; there is nothing to draft\n"
+    if not drafts:
+        return (
+            f"{name}: no op and no function with a tensor argument was found in {result.cell}\n"
+            "  hint: under `imports` in extension.yaml, list every module that loads a shared library\n"
+        )
+    called = [draft for draft in drafts if draft.state == CALLED]
+    without = " without a case" if covered else ""
+    was = "was" if len(drafts) == 1 else "were"
+    lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} {was} called successfully in {result.cell}"]
+    lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
+    if result.file:
+        move = (
+            ""
+            if result.file.absolute() == result.cases.absolute()
+            else f" move the text of this file to {result.cases},"
+        )
+        lines += [
+            f"wrote {result.file}",
+            f"next: replace each GAP in this file by a reference,{move} then run your `buildfarm build`"
+            " command again: it tests the wheel with the cases and does not compile",
+        ]
+    else:
+        lines += [
+            "cases.py was not changed; add these lines to cases.py, then run your `buildfarm build` command again:",
+            "",
+            result.text,
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _stale(result: CasesResult) -> str:
+    """What to change in the cases of ops that got a CPU kernel later."""
+    return "".join(
+        f'{result.extension}: in cases.py, remove `devices=["cuda"]` from the cases of {op}: the op has a CPU kernel\n'
+        for op in result.drafts.stale
+    )
+
+
+def _why_not(draft: OpDraft) -> str:
+    kind = "not called (CUDA only)" if draft.state == CUDA_ONLY else "not called"
+    return f"{kind}: {draft.op}: {draft.reason}"
+
+
+def _ops(count: int) -> str:
+    return "1 op or function" if count == 1 else f"{count} ops and functions"
+
+
+EXAMPLES = examples(
+    "buildfarm cases --ext NAME",
+    "buildfarm cases --ext NAME --torch 2.11 --python 3.12 --out draft.py",
+    "buildfarm cases --ext NAME --torch 2.2 --cuda 12.1 --executor docker",
+)
+
+
+CasesExecutorOption = Annotated[
+    ExecutorName,
+    typer.Option(
+        "--executor",
+        help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
+    ),
+]
+CasesDistOption = Annotated[
+    Path,
+    typer.Option(
+        "--dist", metavar="DIR", help="Folder with wheels. The newest wheel in the store and in this folder is used."
+    ),
+]
+CasesOutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CasesOptions(SelectOptions):
+    """The options of `buildfarm cases`."""
+
+    matrix: MatrixOption = MATRIX
+    executor: CasesExecutorOption = ExecutorName.AUTO
+    no_pull: NoPullOption = False
+    no_python_downloads: NoPythonDownloadsOption = False
+    out: CasesOutOption = None
+    dist: CasesDistOption = Path("dist")
+    store: StoreOption = None
+    as_json: JsonOption = False
+
+
+def cases(options: CasesOptions) -> None:
+    """Draft the cases.py of a built extension: find its ops, and try inputs until each op accepts a call."""
+    results = list(run_cases(options))
+    print_data(summary_json(results) if options.as_json else summary_text(results))
+
+
+def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
+    """Draft the cases of each selected extension; write cases.py where there is none.
+
+    Raises UsageError for a wrong selection or an existing `out`, NothingSelectedError when an extension has no wheel,
+    MissingToolError when no cell of a wheel is available, BuildfarmError when the wheel cannot be imported.
+    """
+    matrix = load_matrix(options.matrix)
+    recipes = selected_recipes(load_recipes(matrix), options.select)
+    if options.out and len(recipes) != 1:
+        raise UsageError(
+            "name exactly one extension with --ext NAME: the file holds the cases of one extension",
+            Code.OPTION_MISSING,
+            where="--out",
+        )
+    if options.out and options.out.exists():
+        raise UsageError(
+            "the file exists; `buildfarm cases` does not overwrite files", Code.FILE_EXISTS, where=str(options.out)
+        )
+    store = open_store(options.store)
+    store.clear_abandoned()
+    downloads, pull = not options.no_python_downloads, not options.no_pull
+    cells = cache(partial(cell_environments, matrix=matrix, store=store, python_downloads=downloads, pull=pull))
+    finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")
+    for recipe in recipes:
+        target = _target(recipe, finder, store, options.dist)
+        cell, drafts = _drafted(target, cells, options.executor, store)
+        if drafts.error:
+            raise BuildfarmError(f"no cases can be drafted: {drafts.error}", Code.GATE_STOPPED, where=recipe.name)
+        yield _written(recipe, target, cell, drafts, options.out)
+
+
+def _target(recipe: Recipe, finder: TargetFinder, store: Store, dist: Path) -> SmokeTarget:
+    """The newest wheel of the extension that fits the selection, from the store or `dist`."""
+    names: list[str] = []
+    if isinstance(recipe.source, WheelSource):
+        names = [f"{recipe.source.project}=={recipe.source.version}"]
+    else:
+        found = [*store.root.glob("builds/*/*.whl"), *dist.glob("*.whl")]
+        own = [wheel for wheel in found if _is_wheel_of(wheel, recipe)]
+        names = [str(wheel) for wheel in sorted(own, key=lambda wheel: wheel.stat().st_mtime, reverse=True)]
+    if not names:
+        raise NothingSelectedError(
+            "the extension has no wheel yet, and a draft needs a wheel",
+            Code.NO_WHEEL,
+            where=recipe.name,
+            hints=[f"run `buildfarm build --ext {recipe.name}` first; a wheel with failed checks is enough"],
+        )
+    return finder.find(names, dist)[0]
+
+
+def _is_wheel_of(wheel: Path, recipe: Recipe) -> bool:
+    try:
+        name, version, *_ = parse_wheel_filename(wheel.name)
+    except InvalidWheelFilename:
+        return False
+    return recipe.makes(name) and recipe.is_version(version)
+
+
+def _drafted(
+    target: SmokeTarget, cells: Callable[[str], CellEnvironments], wanted: str, store: Store
+) -> tuple[Cell, Drafts]:
+    """Draft in the newest cell that this machine provides; `cells` creates the cells of an executor."""
+    problem = MissingToolError("no cell of this wheel is available", Code.NO_CELL_HERE, where=target.wheel.name)
+    for cell in sorted(target.cells, reverse=True):
+        executor = wanted
+        if wanted == "auto":
+            executor = "local" if is_compatible(target.wheel.name, cell.python) else "docker"
+        where = ", in a container" if executor == "docker" else ""
+        print_line(f"{target.wheel.name} in {cell}{where}: trying inputs for each op")
+        name = f"cases-{work_name(target.sha256)}-{cell}"
+        log = store.log(f"cases-{target.wheel.name}-{cell}")
+        try:
+            with (
+                store.work(name) as folder,
+                cells(executor).open(cell, folder, owner=store.owner(name), log=log) as environment,
+            ):
+                environment.install(target.wheel)
+                drafts = environment.draft_cases(target.recipe)
+        except MissingToolError as error:
+            problem = error
+            continue
+        if isinstance(drafts, str):
+            raise BuildfarmError(drafts, Code.GATE_STOPPED, where=target.wheel.name)
+        return cell, drafts
+    raise problem
+
+
+def _written(recipe: Recipe, target: SmokeTarget, cell: Cell, drafts: Drafts, out: Path | None) -> CasesResult:
+    """Write the drafts to a new file; where the recipe has cases, return the text of what they lack instead."""
+    name, wheel, cases = recipe.name, target.wheel.name, recipe.folder / CASES
+    if recipe.cases and not out:
+        return CasesResult(name, wheel, cell, drafts, None, missing_text(drafts) if drafts.drafts else "", cases)
+    file = out or cases
+    text = missing_text(drafts) if recipe.cases else cases_text(name, str(cell), drafts)
+    try:
+        write_atomic(file.absolute(), text.encode())
+    except OSError as error:
+        raise UsageError(f"cannot write this file: {error.strerror}", Code.PATH_NOT_USABLE, where=str(file)) from None
+    return CasesResult(name, wheel, cell, drafts, file, "", cases)

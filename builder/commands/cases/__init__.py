@@ -1,1 +1,0 @@
-"""`buildfarm cases`: drafts a cases.py from a finished wheel."""

@@ -1,1 +1,0 @@
-"""`buildfarm ci`: writes the workflows of a project for GitHub Actions."""

@@ -1,1 +1,0 @@
-"""`buildfarm rebuild`: builds a wheel again and compares it."""

@@ -1,1 +1,0 @@
-"""`buildfarm smoke`: finds the wheels and the cells, and runs the checks."""
