@@ -20,7 +20,7 @@ from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.proofs.inventory.inventory import (
+from builder.proofs.inventory import (
     Inventory,
     Release,
     Shelf,

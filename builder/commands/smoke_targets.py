@@ -22,9 +22,8 @@ from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSo
 from builder.matrix.load import did_you_mean
 from builder.matrix.plan import served_cells
 from builder.proof import Verdict
-from builder.proofs.cells.cell_environment import CellEnvironments
-from builder.proofs.cells.local import LocalEnvironments
-from builder.proofs.foreign.claimed_cells import CellClaims
+from builder.proofs.cells.cell_environment import CellEnvironments, LocalEnvironments
+from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import stray_names
 from builder.store import Store
 from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text, texts

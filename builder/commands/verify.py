@@ -34,7 +34,7 @@ from builder.log import print_warning, set_verbosity
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat
 from builder.proof import Proof, Verdict
-from builder.proofs.inventory.inventory import shelf_of
+from builder.proofs.inventory import shelf_of
 from builder.proofs.verify.clash import Neighbour, Together, files_of
 from builder.proofs.verify.gpus import Gpu, gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict, with_clashes

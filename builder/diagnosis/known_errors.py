@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.matrix.axes import Cuda, Torch
-from builder.matrix.facts.text_yaml import read_text_yaml
+from builder.matrix.compat_table import read_text_yaml
 
 _FILE = Path(__file__).with_name("known_errors.yaml")
 

@@ -160,7 +160,7 @@ def sentence(error: BaseException, limit: int = 300) -> str:
 def _plain(error: BaseException) -> str:
     """Return the message; torch's messages about forks and hidden GPUs name what the gate does, and not the cause."""
     text = str(error)
-    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"  # by gpu_visibility
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES") == "-1"  # by hide_gpus
     forked = "Cannot re-initialize CUDA in forked subprocess" in text
     if not forked and not (hidden and "No CUDA GPUs are available" in text):
         return text

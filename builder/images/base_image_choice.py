@@ -12,8 +12,8 @@ from builder.errors import Code, UsageError
 from builder.images.specs import NVIDIA_REPOSITORY, TOOLS_PYTHON, BuildImage, PythonSource, RuntimeImage
 from builder.matrix.axes import Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat
+from builder.matrix.compat_table import Distribution
 from builder.matrix.config import ImageRule, Matrix
-from builder.matrix.facts.image_table import Distribution
 from builder.matrix.plan import Build
 
 

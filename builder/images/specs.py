@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from builder.matrix.axes import Cell, Cuda, Platform, Python
-from builder.matrix.facts.image_table import Distribution
+from builder.matrix.compat_table import Distribution
 
 #: The Python of buildfarm's tools, the same in every image so that images share the layers.
 TOOLS_PYTHON = Python(3, 12)

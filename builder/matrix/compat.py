@@ -11,8 +11,15 @@ from typing import NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
-from builder.matrix.facts.compat_table import Table, ToolkitFacts, TorchFacts, VariantFacts, read_table
-from builder.matrix.facts.image_table import ImageFacts, ImageTable
+from builder.matrix.compat_table import (
+    ImageFacts,
+    ImageTable,
+    Table,
+    ToolkitFacts,
+    TorchFacts,
+    VariantFacts,
+    read_table,
+)
 
 __all__ = ["Compat", "ImageFacts", "ToolkitFacts", "TorchFacts", "VariantFacts", "WhyNot", "and_list"]
 

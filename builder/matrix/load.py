@@ -32,10 +32,9 @@ from builder.matrix.config import (
     Variant,
     WheelSource,
 )
-from builder.matrix.config_errors import key_path, validate
 from builder.matrix.models import AcceptModel, MatrixModel, RecipeModel, SourceModel
 from builder.matrix.plan import Plan, make_plan
-from builder.matrix.yaml_document import Document, Key, read_document
+from builder.matrix.yaml_document import Document, Key, key_path, read_document, validate
 
 #: Keys that `recipe_of` converts. The others are in a Recipe as extension.yaml has them.
 _CONVERTED = {"name", "version", "source", "patches", "abi", "archs", "accepts", "variants", "max_size"}

@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.matrix.axes import Arch
 from builder.proof import Check, Verdict
-from builder.proofs.foreign.claimed_cells import provided_by_torch
+from builder.proofs.claimed_cells import provided_by_torch
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.verify.judge import WheelVerdict

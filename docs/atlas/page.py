@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from builder.matrix.compat import Compat, and_list
-from builder.proofs.foreign.claimed_cells import range_text
+from builder.proofs.claimed_cells import range_text
 from docs.atlas.entry import GPUS
 from docs.atlas.facts import FACTS, Atlas
 from docs.atlas.reading import PYTHON

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
-from builder.proofs.inventory.inventory import Inventory, Shelf
+from builder.proofs.inventory import Inventory, Shelf
 from builder.proofs.verify.judge import Judge
 from builder.wheelfile.facts import open_wheel, read_facts
 

@@ -12,7 +12,7 @@ from builder.commands.verify import verify_json, verify_markdown, verify_sarif, 
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
-from builder.proofs.inventory.inventory import Inventory, Shelf, inventory_of_wheel
+from builder.proofs.inventory import Inventory, Shelf, inventory_of_wheel
 from builder.proofs.verify.clash import Neighbour
 from builder.proofs.verify.gpus import known_gpus
 from builder.proofs.verify.judge import Judge

@@ -27,7 +27,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def package(copy: Path) -> Path:
     """A small part of the copy, unchanged."""
-    for name in ("proofs/cells", "proofs/foreign"):
+    for name in ("proofs/cells", "proofs/verify"):
         shutil.rmtree(copy / name)
         shutil.copytree(PACKAGE / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     return copy
@@ -39,8 +39,8 @@ def package(copy: Path) -> Path:
         ("commands/distributed/parcel.py", "PROTOCOL"),
         ("gate/checks/values.py", "OPS"),
         ("matrix/config.py", "PROTOCOL"),
-        ("proofs/cells/local.py", "LINKAGE CELL OPS"),
-        ("proofs/foreign/claimed_cells.py", "VERIFY"),
+        ("proofs/cells/prover.py", "LINKAGE CELL OPS"),
+        ("proofs/claimed_cells.py", "VERIFY"),
         ("proofs/static/shims.yaml", "STATIC LINKAGE"),
         ("publish/index/pages.py", ""),
         ("records/record.py", "BUILD PROTOCOL"),
@@ -91,9 +91,9 @@ def check(wheel):
 )
 def test_comments_docstrings_and_layout_do_not_count(new: str, package: Path, *, counts: bool) -> None:
     assert new != PROOF
-    (package / "proofs/foreign/new.py").write_text(PROOF)
+    (package / "proofs/verify/new.py").write_text(PROOF)
     before = code_hash("VERIFY_FORMAT", package)
-    (package / "proofs/foreign/new.py").write_text(new)
+    (package / "proofs/verify/new.py").write_text(new)
     assert (code_hash("VERIFY_FORMAT", package) != before) is counts
 
 
@@ -114,7 +114,7 @@ def test_new_files_count_and_bytecode_does_not(package: Path) -> None:
 
 def test_a_line_is_renewed_with_a_reason_or_a_raised_number(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = FILE.read_text()
-    (package / "proofs/foreign/new.py").write_text(PROOF)
+    (package / "proofs/verify/new.py").write_text(PROOF)
     assert renewed(text, "", package)[1] == ["VERIFY_FORMAT"]
     equal, refused = renewed(text, "a new sentence", package)
     assert refused == changed(equal, package) == []

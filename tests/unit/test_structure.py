@@ -23,7 +23,7 @@ ORDER = [
     "builder.storage",
     "builder.proofs.verify",
     "builder.proofs.environment",
-    "builder.proofs.foreign",
+    "builder.proofs.claimed_cells",
     "builder.proofs.inventory",
     "builder.proofs.cells",
     "builder.proofs.static",

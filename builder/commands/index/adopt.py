@@ -43,7 +43,7 @@ from builder.matrix.selection import selected
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import Subject, WheelProver
-from builder.proofs.foreign.claimed_cells import claimed_cells, foreign_claim, provided_by_torch, uses_torch
+from builder.proofs.claimed_cells import claimed_cells, foreign_claim, provided_by_torch, uses_torch
 from builder.publish.index.levels import Level, levels_of
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import folder_of, open_objects, url_of

@@ -14,8 +14,8 @@ from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.acceptance import judge
-from builder.proofs.foreign.claimed_cells import uses_torch
-from builder.proofs.inventory.inventory import Shelf, shelf_of
+from builder.proofs.claimed_cells import uses_torch
+from builder.proofs.inventory import Shelf, shelf_of
 from builder.proofs.verify.judge import Judge
 from builder.publish.index.levels import OF_VERIFY
 from builder.store import Store

@@ -22,7 +22,7 @@ from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import signal_name
-from builder.gate.system.gpu_visibility import hide_gpus, may_have_gpu
+from builder.gate.system.nvidia import hide_gpus, may_have_gpu
 
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0

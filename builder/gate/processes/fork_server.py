@@ -42,7 +42,7 @@ from builder.gate.imports.libraries import installed_libraries
 from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.system import malloc_checks, rlimits
-from builder.gate.system.gpu_visibility import hidden_gpus, may_have_gpu
+from builder.gate.system.nvidia import hidden_gpus, may_have_gpu
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
 PRELOAD = (

@@ -26,7 +26,7 @@ from builder.gate.imports.registration import no_kernel
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
-from builder.gate.system.gpu_visibility import hide_gpus, may_have_gpu
+from builder.gate.system.nvidia import hide_gpus, may_have_gpu
 from builder.gate.system.sizes import size_text
 
 #: The folder of the packed gate, with cases.py.

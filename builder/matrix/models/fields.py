@@ -1,7 +1,7 @@
 """The values that keys of matrix.yaml and extension.yaml may have: how each is parsed and what editors accept.
 
 The annotated types at the end are the fields of `builder.matrix.models`. A value that cannot be parsed raises
-ValueError with one sentence, which `builder.matrix.config_errors` turns into an error at the key.
+ValueError with one sentence, which `builder.matrix.yaml_document` turns into an error at the key.
 """
 
 from __future__ import annotations

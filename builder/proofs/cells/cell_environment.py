@@ -1,18 +1,24 @@
-"""The protocol of a cell's environment: what a proof needs of it, on this machine or in a container."""
+"""The environment of a cell: what a proof needs of it, and the environments on this machine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
+from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe
-from builder.proofs.cells.import_check import ImportOutcome
-from builder.proofs.static.symbol_table import SymbolTable
+from builder.proofs.cells.import_check import ImportOutcome, try_import
+from builder.proofs.cells.op_gate import GateOptions, run_drafts, run_gate
+from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
+from builder.resources import measure_resources
+from builder.wheels.toolchain.bytecode import add_bytecode
+from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments
 
 
 class CellEnvironment(Protocol):
@@ -62,3 +68,71 @@ class CellEnvironments(Protocol):
         provide the cell.
         """
         ...
+
+
+# Environments of cells on this machine: created by uv, with this machine's Pythons.
+
+
+class LocalEnvironments:
+    """`CellEnvironments` on this machine."""
+
+    def __init__(self, environments: Environments) -> None:
+        self._environments = environments
+
+    @contextmanager
+    def open(
+        self, cell: Cell, folder: Path, *, owner: str, log: Path, cases: bool = True
+    ) -> Iterator[LocalEnvironment]:
+        """Create a virtual environment in `folder` with uv."""
+        interpreter = self._environments.interpreter(cell.python)
+        packages = Compat.load().cell_requirements(cell.torch, cell.cuda)
+        index = self._environments.torch_index(cell.torch, cell.cuda)
+        environment = Environment(folder / "env", cell.python, ())
+        self._environments.create(environment.folder, interpreter, packages, index=index, log=log, owner=owner)
+        add_bytecode(
+            self._environments.store,
+            environment.interpreter,
+            environment.site_packages,
+            CELL_MODULES if cases else CELL_MODULES[:1],
+            log=log,
+            owner=owner,
+        )
+        yield LocalEnvironment(self._environments, environment, packages, tuple(index), folder, owner, log)
+
+
+@dataclass(frozen=True)
+class LocalEnvironment:
+    """`CellEnvironment` on this machine."""
+
+    _environments: Environments
+    _environment: Environment
+    _packages: tuple[str, ...]
+    _index: tuple[str, ...]
+    _folder: Path
+    _owner: str
+    _log: Path
+
+    def symbols(self) -> SymbolTable:
+        """Read from the environment's files."""
+        return collect_symbols(self._environment.site_packages)
+
+    def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:
+        """Install with uv."""
+        wanted = [*self._packages, str(wheel), *companions]
+        folder = self._environment.folder
+        self._environments.install(folder, wanted, index=self._index, log=self._log, owner=self._owner)
+
+    def try_import(self, modules: Sequence[str]) -> ImportOutcome:
+        """Import in a process of the environment's Python."""
+        return try_import(self._environment.interpreter, modules, owner=self._owner, log=self._log)
+
+    def run_gate(self, recipe: Recipe) -> Answer | str:
+        """Run the gate with the environment's Python."""
+        return run_gate(self._environment.interpreter, recipe, self._folder / "gate", **self._gate())
+
+    def draft_cases(self, recipe: Recipe) -> Drafts | str:
+        """Draft with the environment's Python."""
+        return run_drafts(self._environment.interpreter, recipe, self._folder / "drafts", **self._gate())
+
+    def _gate(self) -> GateOptions:
+        return {"jobs": measure_resources().cores, "log": self._log, "owner": self._owner}

@@ -26,7 +26,7 @@ from builder.gate.outcome import (
     verdict_of,
 )
 from builder.gate.pack import REFERENCES, pack
-from builder.gate.processes.limits import IMPORT_SECONDS
+from builder.gate.processes.running_task import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
 from builder.gate.system.confinement import confined
 from builder.gate.system.sizes import size_text

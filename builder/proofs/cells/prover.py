@@ -190,8 +190,8 @@ class WheelProver:
         self, subject: Subject, cell: Cell, missing: set[Check], log: Path, stage: Callable[[str], None]
     ) -> CellRun:
         """Run the missing checks in one cell; linkage alone needs no import and no gate."""
+        from builder.proofs.cells.cell_environment import LocalEnvironments  # noqa: PLC0415
         from builder.proofs.cells.cell_run import CellRunner, not_run_in_cell  # noqa: PLC0415
-        from builder.proofs.cells.local import LocalEnvironments  # noqa: PLC0415
 
         sha256 = subject.facts.sha256
         cells: CellEnvironments

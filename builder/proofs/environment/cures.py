@@ -1,4 +1,7 @@
-"""The commands that mend an environment; compat.yaml decides which versions they name."""
+"""A finding: what is wrong in an environment, why, and the commands that mend it.
+
+compat.yaml decides which versions the commands name.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,52 @@ import shlex
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
 
 from builder.matrix.axes import Arch, Cuda, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.environment.facts import Environment, Package, TorchInstall
 from builder.wheels.toolchain.uv import uv_command
+
+# A finding: what is wrong in an environment, why, and the commands that mend it.
+
+
+class Level(StrEnum):
+    """A fault breaks programs and makes the exit code 1; a note does not."""
+
+    FAULT = "fault"
+    NOTE = "note"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One finding."""
+
+    #: Identifier for programs, such as `companion-of-another-torch`.
+    code: str
+    #: Fault or note.
+    level: Level
+    #: What is wrong, one sentence.
+    what: str
+    #: What users see, and the cause.
+    why: str
+    #: Commands that mend it, to run in this order; empty if no command can.
+    cure: tuple[str, ...] = ()
+    #: What else a person can do; may be empty.
+    advice: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data."""
+        return {
+            "code": self.code,
+            "level": str(self.level),
+            "what": self.what,
+            "why": self.why,
+            "cure": list(self.cure),
+            "advice": self.advice,
+        }
 
 
 @dataclass(frozen=True)

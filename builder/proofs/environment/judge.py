@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from builder.proofs.environment.checks.companions import check_companions
 from builder.proofs.environment.checks.extensions import check_extensions
-from builder.proofs.environment.checks.gpus import check_gpus
+from builder.proofs.environment.checks.gpus import check_gpus, check_nvidia
 from builder.proofs.environment.checks.library_path import check_library_path
-from builder.proofs.environment.checks.nvidia import check_nvidia
 from builder.proofs.environment.checks.tools import check_tools
-from builder.proofs.environment.checks.torches import check_torch
-from builder.proofs.environment.cures import Cures
-from builder.proofs.environment.finding import Finding, Level
+from builder.proofs.environment.checks.torches import check_companions, check_torch
+from builder.proofs.environment.cures import Cures, Finding, Level
 from builder.tested_versions import TESTED, untested
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof
-from builder.proofs.static.abi3 import check_abi3
 from builder.proofs.static.claim import WheelClaim, not_run
 from builder.proofs.static.contents import check_contents, check_grafted, check_payload, check_size
 from builder.proofs.static.device_code import check_device_code
 from builder.proofs.static.linkage import check_linkage_in
 from builder.proofs.static.metadata import check_metadata
-from builder.proofs.static.stable_abi import check_stable
+from builder.proofs.static.stable_abi import check_abi3, check_stable
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.proofs.static.tags import check_modules, check_tags
 from builder.wheelfile.facts import WheelFacts

@@ -10,8 +10,8 @@ from builder.matrix.axes import AbiClass, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
-from builder.proofs.foreign.claimed_cells import CellClaims, abi_class, range_text
-from builder.proofs.inventory.inventory import Release, Shelf
+from builder.proofs.claimed_cells import CellClaims, abi_class, range_text
+from builder.proofs.inventory import Release, Shelf
 from builder.proofs.static.claim import make_proof, not_run
 from builder.proofs.static.linkage import link_one
 from builder.proofs.static.symbol_table import SymbolTable

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.errors import Code, UsageError
 from builder.proof import Check, Proof, Verdict, proofs_of
-from builder.proofs.foreign.claimed_cells import CellClaims, foreign_claim, provided_by_torch
+from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
 from builder.publish.index.entry import Entry
 from builder.publish.index.levels import levels

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.proofs.static.abi3 import check_abi3
+from builder.proofs.static.stable_abi import check_abi3
 from builder.wheelfile.facts import read_facts
 from tests.fixtures.compiled import compiled
 from tests.unit.proofs.make import claim, make_wheel

@@ -238,7 +238,7 @@ def test_proven_cell_stays_proven_when_a_further_cell_becomes_available(
 
     monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", find)
     # The site-packages of 3.99 are not where this Python has them; this test does not check linkage.
-    monkeypatch.setattr("builder.proofs.cells.local.collect_symbols", lambda _: None)
+    monkeypatch.setattr("builder.proofs.cells.cell_environment.collect_symbols", lambda _: None)
     after = prove(HERE, NO_PYTHON)
     assert after[NO_PYTHON, Check.IMPORT].verdict is Verdict.PASSED
     for check in (Check.LINKAGE, Check.IMPORT, Check.GPU_VALUES):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.proofs.inventory.inventory import Shelf
+from builder.proofs.inventory import Shelf
 from tests.conftest import lacking
 from tests.real.verify.made_up_torch import fill, stub_libraries
 

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from builder.matrix.axes import Cuda, Torch
-from builder.proofs.inventory.inventory import Inventory, Release, Shelf
+from builder.proofs.inventory import Inventory, Release, Shelf
 from builder.proofs.static.symbol_table import ProvidedLibrary, SymbolNames, SymbolTable
 
 #: Symbols of libtorch_cpu in every release; those that only some have.

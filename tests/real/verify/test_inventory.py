@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 
 from builder.cli.app import app
 from builder.errors import Exit, UsageError
-from builder.proofs.inventory.inventory import Shelf
+from builder.proofs.inventory import Shelf
 from builder.store import Store
 from tests.real.verify.made_up_torch import CUDA_CALLS, inventory
 from tests.unit.loopback import PackageIndex, only, pure_wheel, served, serving

@@ -11,12 +11,10 @@ import pytest
 
 from builder.matrix.axes import Arch, Cuda, Platform, Python
 from builder.matrix.compat import Compat
-from builder.proofs.environment.checks.companions import check_companions
-from builder.proofs.environment.checks.gpus import check_gpus
-from builder.proofs.environment.checks.nvidia import check_nvidia
+from builder.proofs.environment.checks.gpus import check_gpus, check_nvidia
 from builder.proofs.environment.checks.tools import check_tools
-from builder.proofs.environment.checks.torches import check_torch
-from builder.proofs.environment.cures import Cures
+from builder.proofs.environment.checks.torches import check_companions, check_torch
+from builder.proofs.environment.cures import Cures, Finding, Level
 from builder.proofs.environment.facts import (
     Environment,
     Gpu,
@@ -26,7 +24,6 @@ from builder.proofs.environment.facts import (
     Tools,
     TorchInstall,
 )
-from builder.proofs.environment.finding import Finding, Level
 from builder.proofs.environment.fit import fitting_torch
 from builder.proofs.environment.judge import check_tested_versions
 from builder.tested_versions import TESTED

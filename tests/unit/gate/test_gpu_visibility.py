@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from builder.gate.system.gpu_visibility import hidden_gpus, hide_gpus, may_have_gpu
+from builder.gate.system.nvidia import hidden_gpus, hide_gpus, may_have_gpu
 
 VARIABLE = "CUDA_VISIBLE_DEVICES"
 

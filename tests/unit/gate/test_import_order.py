@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from builder.gate.checks.import_order import _judged
+from builder.gate.checks.import_order import Run, _judged, allowed_order, orders_of, repeats
 from builder.gate.imports.launcher import Launcher
-from builder.gate.imports.order import Run, allowed_order, orders_of, repeats
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from tests.conftest import PATIENCE
 

@@ -8,7 +8,7 @@ import pytest
 
 from builder.gate.check_table import CHECKS, TASK_CHECKS
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
-from builder.gate.processes.task_queue import TaskQueue
+from builder.gate.processes.scheduler import TaskQueue
 from builder.gate.processes.verdicts import compare_bits
 from builder.gate.tasks import CaseFacts, Task, plan
 

@@ -10,7 +10,7 @@ import yaml
 
 from builder.matrix.axes import Cuda, Platform, Python
 from builder.matrix.compat import _FILE, Compat
-from builder.matrix.facts.image_table import ImageFacts, read_images
+from builder.matrix.compat_table import ImageFacts, read_images
 
 IMAGES = Compat.load().images
 X86 = Platform.LINUX_X86_64

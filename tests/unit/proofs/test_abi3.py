@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from builder.matrix.axes import AbiClass
-from builder.proofs.static.abi3 import check_abi3
+from builder.proofs.static.stable_abi import check_abi3
 from tests.unit.proofs.make import claim, library, wheel_facts
 
 

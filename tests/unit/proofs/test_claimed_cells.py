@@ -10,7 +10,7 @@ from builder.commands.index.adopt import foreign_subject
 from builder.matrix.axes import AbiClass, Cell, Platform
 from builder.matrix.compat import Compat
 from builder.proof import Verdict
-from builder.proofs.foreign.claimed_cells import (
+from builder.proofs.claimed_cells import (
     CellClaims,
     abi_class,
     claimed_cells,

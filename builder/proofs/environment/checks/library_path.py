@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from builder.errors import UsageError
-from builder.proofs.environment.cures import Cures
+from builder.proofs.environment.cures import Cures, Finding, Level
 from builder.proofs.environment.facts import TorchInstall
-from builder.proofs.environment.finding import Finding, Level
 from builder.wheelfile.elf import Elf, read_elf
 
 _VARIABLE = "LD_LIBRARY_PATH"

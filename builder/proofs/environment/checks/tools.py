@@ -8,9 +8,8 @@ from pathlib import Path
 
 from builder.errors import UsageError
 from builder.matrix.axes import Cuda
-from builder.proofs.environment.cures import Cures
+from builder.proofs.environment.cures import Cures, Finding, Level
 from builder.proofs.environment.facts import TorchInstall
-from builder.proofs.environment.finding import Finding, Level
 from builder.wheels.toolchain.cuda_toolkit import USUAL_HOMES, nvcc_version
 
 

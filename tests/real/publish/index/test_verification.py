@@ -15,7 +15,7 @@ from builder.gate.acceptance import Accept
 from builder.hashing import sha256_of
 from builder.matrix.config import AcceptRule
 from builder.proof import Proof, Verdict
-from builder.proofs.inventory.inventory import Shelf
+from builder.proofs.inventory import Shelf
 from builder.publish.index.levels import OF_VERIFY, Level
 from builder.publish.index.new_wheel import proofs_beside, proofs_path
 from builder.publish.index.objects import Folder

@@ -1,0 +1,309 @@
+"""Parse compat.yaml: facts about torch series, CUDA toolkits, images and GPUs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+
+# Reads the YAML files of facts that belong to buildfarm.
+
+_LOADER = getattr(yaml, "CBaseLoader", yaml.BaseLoader)  # keeps scalars as text: 2.10 is not 2.1
+
+
+def read_text_yaml(path: Path) -> Any:  # noqa: ANN401 - the caller knows the keys
+    """The contents as text, lists and dicts. Raises yaml.YAMLError for a mistake in the file, which is a bug."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)  # noqa: S506  # a Base loader makes no objects
+
+
+# Parse the image facts of compat.yaml: NVIDIA's tags, pypa's Pythons, and Linux distributions.
+
+#: NVIDIA builds `devel` on `runtime` on `base`, and the cuDNN images on these: a `devel` tag implies the others.
+_DEVEL_TAG = re.compile(r"(\d+\.\d+\.\d+)-(?:cudnn\d*-)?devel-(\w+)")
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """Tags of NVIDIA's CUDA images of one CUDA."""
+
+    #: The newest patch version with images.
+    version: str
+    #: Ubuntu releases with a `cudnn-devel` image.
+    ubuntu: tuple[str, ...]
+    #: Complete tags that existed when the facts were read; not a complete list.
+    rhel_like: tuple[str, ...]
+
+    def systems(self) -> dict[str, str]:
+        """Return each distribution, as in tags, with the newest CUDA patch version that has a `devel` image on it."""
+        found = {f"ubuntu{release}": self.version for release in self.ubuntu}
+        for version, system in _devel_tags(self.rhel_like):
+            found[system] = max(version, found.get(system, version), key=_order)
+        return found
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A Linux distribution of base images."""
+
+    #: Its name in NVIDIA's tags: `rockylinux8`, `ubuntu22.04`.
+    name: str
+    #: Texts in an image's name that identify it.
+    names: tuple[str, ...]
+    #: Its package manager, `apt` or `dnf`.
+    packages: str
+    #: Version of its C library, such as `2.28`.
+    glibc: str
+    #: Major of its package `gcc`.
+    default_gcc: int
+    #: Majors of gcc in its packages, sorted.
+    gcc: tuple[int, ...]
+
+    def newest_gcc(self, oldest: int, newest: int) -> int | None:
+        """Return the newest gcc major from `oldest` to `newest`, both included, or None."""
+        return max((gcc for gcc in self.gcc if oldest <= gcc <= newest), default=None)
+
+
+@dataclass(frozen=True)
+class ManylinuxTag:
+    """An old tag of a manylinux image, which is never deleted, with its Pythons."""
+
+    image: str
+    tag: str
+    pythons: tuple[Python, ...]
+
+
+@dataclass(frozen=True)
+class ImageTable:
+    """The image facts that do not depend on a CUDA toolkit."""
+
+    #: The oldest glibc first.
+    distributions: tuple[Distribution, ...]
+    #: Pypa's old tags.
+    frozen: tuple[ManylinuxTag, ...]
+    #: Registry and path of pypa's images.
+    registry: str
+    #: current_tag, current_pythons: the newest tag of pypa's images, and the Pythons in it.
+    current_tag: str
+    current_pythons: tuple[Python, ...]
+    #: cuda_registry, cuda_image, cudas: registry, name and CUDA versions of NVIDIA's manylinux images.
+    cuda_registry: str
+    cuda_image: str
+    cudas: tuple[Cuda, ...]
+
+    def distribution_of(self, image: str) -> Distribution | None:
+        """Return the distribution named in an image name such as `nvidia/cuda:12.1.1-devel-rockylinux8`, or None."""
+        name = image.lower()
+        return next((d for d in self.distributions if any(word in name for word in d.names)), None)
+
+    def pythons_image(self, python: Python, platform: Platform, image: str = "manylinux_2_28") -> str | None:
+        """Return pypa's image with a Python: the current tag, else the newest old tag that has it, else None."""
+        name = f"{self.registry}/{image}_{platform.removeprefix('linux_')}"
+        if python in self.current_pythons:
+            return f"{name}:{self.current_tag}"
+        tags = [row.tag for row in self.frozen if row.image == image and python in row.pythons]
+        return f"{name}:{max(tags)}" if tags else None
+
+    def cuda_manylinux(self, cuda: Cuda, platform: Platform) -> str | None:
+        """Return NVIDIA's manylinux image with that toolkit, or None. Its tag `latest` moves."""
+        if cuda not in self.cudas:
+            return None
+        machine = platform.removeprefix("linux_")
+        return f"{self.cuda_registry}/{self.cuda_image}_{machine}_cuda{cuda.major}_{cuda.minor}:latest"
+
+
+def read_images(raw: dict[str, Any]) -> ImageTable:
+    """Return the image facts of compat.yaml. A mistake in the file raises KeyError or ValueError."""
+    manylinux, nvidia = raw["manylinux"], raw["manylinux_cuda"]
+    distributions = (_distribution(name, row) for name, row in raw["distributions"]["rows"].items())
+    return ImageTable(
+        distributions=tuple(sorted(distributions, key=lambda d: (_order(d.glibc), d.name))),
+        frozen=tuple(
+            ManylinuxTag(
+                image=row["image"],
+                tag=row["tag"],
+                pythons=tuple(map(Python.parse, row["python"])),
+            )
+            for row in manylinux["frozen"]["rows"]
+        ),
+        registry=manylinux["registry"],
+        current_tag=manylinux["current"]["tag"],
+        current_pythons=tuple(map(Python.parse, manylinux["current"]["python"])),
+        cuda_registry=nvidia["registry"],
+        cuda_image=nvidia["image"],
+        cudas=tuple(map(Cuda.parse, nvidia["cuda"])),
+    )
+
+
+def _distribution(name: str, row: dict[str, Any]) -> Distribution:
+    if row["packages"] not in ("apt", "dnf"):
+        raise ValueError(f"distributions.{name}.packages: {row['packages']!r} is neither apt nor dnf")
+    gcc = tuple(sorted(map(int, row["gcc"])))
+    if int(row["default_gcc"]) not in gcc:
+        raise ValueError(f"distributions.{name}: `default_gcc` must be one of the versions listed in `gcc`")
+    return Distribution(name, tuple(row["names"]), row["packages"], row["glibc"], int(row["default_gcc"]), gcc)
+
+
+def _devel_tags(tags: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    for tag in tags:
+        if found := _DEVEL_TAG.fullmatch(tag):
+            yield found[1], found[2]
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+@dataclass(frozen=True)
+class VariantFacts:
+    """One CUDA variant of a torch series."""
+
+    #: The CUDA of the variant.
+    cuda: Cuda
+    #: torch's official architectures by platform, sorted; a platform without an entry has no known wheel.
+    archs: dict[Platform, tuple[Arch, ...]]
+
+
+@dataclass(frozen=True)
+class TorchFacts:
+    """A torch series such as 2.11."""
+
+    #: Major and minor, `2.11`.
+    series: str
+    #: Its patch releases, oldest first.
+    releases: tuple[Torch, ...]
+    #: The CUDA variants it was built for.
+    variants: dict[Cuda, VariantFacts]
+    #: Variants that only a third party names; the plan never uses them.
+    unlisted: tuple[Cuda, ...]
+    #: The variant on the package index.
+    default: Cuda
+    #: Pythons with wheels for each release, sorted.
+    pythons: dict[Torch, tuple[Python, ...]]
+    #: The exact `cuda-toolkit` that the default wheel pins, or empty.
+    toolkit_pin: str
+    #: The oldest gcc major for the oldest C++ standard that an extension may be compiled with.
+    gcc_min: int
+    #: The newest gcc major that compiles its headers, if that is older than the toolkit's; else None.
+    gcc_max: int | None
+
+    @property
+    def newest(self) -> Torch:
+        """The newest patch release."""
+        return self.releases[-1]
+
+
+@dataclass(frozen=True)
+class ToolkitFacts:
+    """One CUDA toolkit."""
+
+    #: Major and minor.
+    cuda: Cuda
+    #: Every architecture that its nvcc accepts, with suffixes, without PTX.
+    archs: frozenset[Arch]
+    #: Newest major of gcc that nvcc accepts; None: unknown.
+    gcc_max: int | None
+    #: The oldest Linux driver that runs its programs if they hold machine code for the GPU.
+    driver_floor: str
+    #: Version of the PTX language that its nvcc writes.
+    ptx: str
+    #: The first Linux driver that knows this CUDA, and so compiles its PTX; empty: unknown.
+    driver: str
+    #: NVIDIA's images.
+    images: ImageFacts
+
+
+@dataclass(frozen=True)
+class Table:
+    """All facts of compat.yaml."""
+
+    first_packaged_toolkit: Cuda
+    torch: dict[str, TorchFacts]
+    toolkits: dict[Cuda, ToolkitFacts]
+    gcc_checks: dict[tuple[str, Cuda], int]
+    arch_suffixes: frozenset[str]
+    images: ImageTable
+    gpus: dict[tuple[int, int], tuple[str, ...]]
+    companions: dict[str, dict[Torch, str]]
+
+
+def read_table(path: Path) -> Table:
+    """Read compat.yaml. A mistake in the file is a bug and raises KeyError, ValueError or yaml.YAMLError."""
+    raw = read_text_yaml(path)
+    gcc_min = {s: int(row["gcc_min"]) for s, row in raw["cxx_standards"].items()}
+    floors = raw["driver_floors"]["rows"]
+    return Table(
+        first_packaged_toolkit=Cuda.parse(raw["first_packaged_toolkit"]["value"]),
+        torch={s: _torch(s, row, gcc_min) for s, row in raw["torch"].items()},
+        toolkits={c.cuda: c for c in (_toolkit(k, row, floors) for k, row in raw["toolkits"].items())},
+        gcc_checks={
+            (series, Cuda.parse(cuda)): int(limit)
+            for row in raw["torch_gcc_checks"]["rows"]
+            for series in row["torch"]
+            for cuda, limit in row["gcc_max"].items()
+        },
+        arch_suffixes=frozenset(["", *raw["torch_arch_suffixes"]["value"]]),
+        images=read_images(raw),
+        gpus={_capability(arch): tuple(names) for arch, names in raw["gpus"]["rows"].items()},
+        companions={
+            name: {Torch.parse(torch): version for torch, version in row.items()}
+            for name, row in raw["companions"]["rows"].items()
+        },
+    )
+
+
+def _capability(text: str) -> tuple[int, int]:
+    arch = Arch.parse(text)
+    return arch.major, arch.minor
+
+
+def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFacts:
+    releases = tuple(map(Torch.parse, row["releases"]))
+    pythons = sorted(map(Python.parse, row["python"]))
+    ended = {release: set(map(Python.parse, gone)) for release, gone in row.get("python_ended", {}).items()}
+    variants = [_variant(name, facts) for name, facts in row["variants"].items()]
+    return TorchFacts(
+        series=series,
+        releases=releases,
+        variants={v.cuda: v for v in variants},
+        unlisted=tuple(map(Cuda.parse, row.get("unlisted", []))),
+        default=Cuda.parse(row["default"]),
+        pythons={r: tuple(p for p in pythons if p not in ended.get(str(r), ())) for r in releases},
+        toolkit_pin=row.get("toolkit_pin", ""),
+        gcc_min=gcc_min[row["cxx_standard"]],
+        gcc_max=int(row["gcc_max"]) if "gcc_max" in row else None,
+    )
+
+
+def _variant(name: str, facts: dict[str, Any]) -> VariantFacts:
+    return VariantFacts(
+        cuda=Cuda.parse(name),
+        archs={
+            platform: tuple(sorted(map(Arch.parse, facts[platform.removeprefix("linux_")])))
+            for platform in Platform
+            if platform.removeprefix("linux_") in facts
+        },
+    )
+
+
+def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitFacts:
+    cuda = Cuda.parse(name)
+    images = row["images"]
+    return ToolkitFacts(
+        cuda=cuda,
+        archs=frozenset(map(Arch.parse, row["archs"])),
+        gcc_max=None if row["gcc_max"]["value"] == "null" else int(row["gcc_max"]["value"]),
+        driver_floor=floors[str(cuda.major)],
+        ptx=row["ptx"],
+        driver=row.get("driver", ""),
+        images=ImageFacts(
+            version=images["version"],
+            ubuntu=tuple(images["ubuntu"]),
+            rhel_like=tuple(images["rhel_like"]),
+        ),
+    )

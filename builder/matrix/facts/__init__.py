@@ -1,1 +1,0 @@
-"""The contents of compat.yaml as frozen dataclasses."""

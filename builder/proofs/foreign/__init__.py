@@ -1,1 +1,0 @@
-"""Wheels that others built: the cells that such a wheel claims, and what is checked."""
