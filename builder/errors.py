@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from pathlib import Path
 
-from builder.untrusted.masking import mask_credentials
+from builder.masking import mask_credentials
 
 
 class Exit(IntEnum):

@@ -10,8 +10,8 @@ from rich.markup import escape
 from rich.segment import Segment
 
 from builder.errors import BuildError, BuildfarmError, Code, UsageError
-from builder.untrusted.masking import mask_credentials
-from builder.untrusted.plain_text import visible
+from builder.masking import mask_credentials
+from builder.untrusted import visible
 
 
 class PlainConsole(Console):

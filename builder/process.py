@@ -26,7 +26,7 @@ from typing import IO
 from builder.gate.system import process_tree
 from builder.gate.system.process_tree import kill_tree
 from builder.gate.system.rlimits import become_subreaper
-from builder.untrusted.masking import SECRET_PARAMETERS, mask_credentials, mask_log
+from builder.masking import SECRET_PARAMETERS, mask_credentials, mask_log
 
 #: Environment variable of every program that `run` starts. Its value is the owner, by which the next run finds orphans.
 OWNER_VARIABLE = "BUILDFARM_OWNER"

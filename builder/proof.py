@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from builder.check import Check
 from builder.matrix.axes import Cell
-from builder.untrusted.json_data import text
+from builder.untrusted import text
 
 __all__ = ["Check", "Proof", "Verdict", "now", "proofs_of"]
 

@@ -14,7 +14,7 @@ from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Answer
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build
 from builder.proof import Proof, Verdict
-from builder.records.toolchain import Toolchain
+from builder.records import Toolchain
 from builder.store import StoredBuild
 from builder.wheelfile.diff import Difference
 

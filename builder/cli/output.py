@@ -7,8 +7,8 @@ import sys
 
 import typer
 
-from builder.untrusted.masking import mask_credentials
-from builder.untrusted.plain_text import visible, visible_with_colours
+from builder.masking import mask_credentials
+from builder.untrusted import visible, visible_with_colours
 
 _printed: list[bool] = []
 

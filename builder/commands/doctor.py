@@ -19,6 +19,7 @@ from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
 from builder.log import print_line
+from builder.masking import mask_credentials
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.models.fields import StrictModel
@@ -30,7 +31,6 @@ from builder.proofs.environment.read import read_environment
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.terminal import to_text
 from builder.store import write_atomic
-from builder.untrusted.masking import mask_credentials
 
 EXAMPLES = examples(
     "buildfarm doctor",

@@ -35,8 +35,7 @@ from builder.matrix.load import load_matrix, load_recipes, recipe_of
 from builder.matrix.yaml_document import Document
 from builder.progress.display import Progress
 from builder.publish.provenance import recorded_format
-from builder.records.record import RecipeSettings, Record, read_record
-from builder.records.toolchain import Part, Toolchain
+from builder.records import Part, RecipeSettings, Record, Toolchain, read_record
 from builder.result import RebuildResult
 from builder.store import Store, write_atomic
 from builder.wheelfile.diff import differences

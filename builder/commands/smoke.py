@@ -67,14 +67,14 @@ from builder.proofs.cells.prover import cell_basis
 from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
+from builder.publish.provenance import write_if_changed
 from builder.publish.report import smoke_report_json
 from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import fits, output_width, to_text
-from builder.publish.unchanged import write_if_changed
 from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store, write_atomic
-from builder.timeline.recorder import Recorder
+from builder.timeline import Recorder
 from builder.wheelfile.facts import open_wheel, read_facts
 
 if TYPE_CHECKING:

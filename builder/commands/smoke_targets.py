@@ -26,7 +26,7 @@ from builder.proofs.cells.cell_environment import CellEnvironments, LocalEnviron
 from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import stray_names
 from builder.store import Store
-from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text, texts
+from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
 from builder.wheels.sources.official_wheel import download_wheel, exact_version, fetch_wheel

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from builder.untrusted.plain_text import visible, without_escapes
+from builder.untrusted import visible, without_escapes
 
 #: Characters of the sentence.
 LONGEST = 300

@@ -23,8 +23,8 @@ from docker.types import DeviceRequest, Mount
 from builder.errors import Code, MissingToolError
 from builder.images.engine_errors import SDK_ERRORS, reason, translate_sdk_errors
 from builder.images.network import shell_settings
+from builder.masking import mask_credentials, mask_log
 from builder.process import raise_if_interrupted
-from builder.untrusted.masking import mask_credentials, mask_log
 
 #: Label of every container that buildfarm starts for a job. Its value is the job's owner (`Store.owner`), so a later
 #: run can remove the containers of a killed run and leave those of other stores alone.

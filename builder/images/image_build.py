@@ -15,7 +15,7 @@ from builder.images.network import ca_bundle, ca_variables, index_variables, she
 from builder.images.specs import BuildImage, RuntimeImage
 from builder.process import kill_orphans
 from builder.store import Store, write_atomic
-from builder.untrusted.json_data import JsonError, read_json
+from builder.untrusted import JsonError, read_json
 
 #: Prints the versions of the tools in a build image, and its PATH; one `name=value` in each line.
 _VERSIONS_SCRIPT = """\

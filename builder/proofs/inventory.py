@@ -21,7 +21,7 @@ from builder.log import print_warning
 from builder.matrix.axes import Cuda, Torch
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.store import Store, write_atomic
-from builder.untrusted.json_data import JsonError, parse_json
+from builder.untrusted import JsonError, parse_json
 from builder.wheelfile import limits
 from builder.wheelfile.archive import DAMAGE, WheelFile
 from builder.wheelfile.elf import Elf, read_elf

@@ -18,9 +18,8 @@ from builder.matrix.axes import AbiClass
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof
 from builder.publish.index.new_wheel import proofs_json, proofs_path
-from builder.publish.provenance import statement_path, write_statement
+from builder.publish.provenance import statement_path, write_if_changed, write_statement
 from builder.publish.report import report_json
-from builder.publish.unchanged import write_if_changed
 from builder.result import BuildResult
 from builder.store import StoredBuild, remove_temporary_files
 

@@ -15,11 +15,18 @@ from builder import __version__
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
-from builder.publish.unchanged import write_if_changed
-from builder.records.record import Record
-from builder.records.toolchain import Part
-from builder.store import StoredBuild
-from builder.untrusted.json_data import JsonError, read_json
+from builder.records import Part, Record
+from builder.store import StoredBuild, write_atomic
+from builder.untrusted import JsonError, read_json
+
+# Files that are written only when their content changes, so that a second run leaves `dist/` as it is.
+
+
+def write_if_changed(path: Path, data: bytes) -> None:
+    """Replace a file atomically, unless it has this content already."""
+    if not path.is_file() or path.read_bytes() != data:
+        write_atomic(path, data)
+
 
 #: The statement of `x.whl` is `x.whl.intoto.json`; tools take `.jsonl` for a bundle of signed statements.
 SUFFIX = ".intoto.json"

@@ -11,8 +11,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidSdistFilename, parse_sdist_filename
 
 from builder.errors import Code, UsageError
+from builder.masking import mask_credentials
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, Source
-from builder.untrusted.masking import mask_credentials
 from builder.wheels.sources.git import resolve_revision
 from builder.wheels.sources.index import download
 from builder.wheels.sources.prepare import locate_sdist, prepare_source, project_folder

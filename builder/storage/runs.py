@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -15,10 +17,10 @@ from typing import Any
 from uuid import uuid4
 
 from builder.errors import Code, UsageError
+from builder.masking import mask_credentials
 from builder.store import Store, write_atomic
-from builder.timeline.timeline import Timeline
-from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json, text
-from builder.untrusted.masking import mask_credentials
+from builder.timeline import Timeline
+from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text
 
 
 @dataclass(frozen=True)
@@ -152,3 +154,26 @@ def find_run(found: Sequence[Run], name: str) -> Run:
         problem = "several runs have an id that begins with this text" if matches else "no run has this id"
         raise UsageError(problem, Code.NO_RUN, where=name, hints=["`buildfarm store history` lists the runs"])
     return matches[0]
+
+
+# Which stored build is the answer to a task of `build --scheduler`: notes in the store's folder `remote/`.
+
+
+class FinishedTasks:
+    """The notes of one store. Client and workers keep them, each in its own store."""
+
+    def __init__(self, store: Path) -> None:
+        """`store` is the store's folder."""
+        self.folder = store / "remote"
+
+    def remember(self, task: str, build: str) -> None:
+        """Note the digest of the build that a task made; both are digests."""
+        write_atomic(self.folder / f"{task}.json", json.dumps({"digest": build}).encode())
+
+    def build_of(self, task: str) -> str | None:
+        """The digest of the build that a task made, or None."""
+        path = self.folder / f"{task}.json"
+        with suppress(OSError, JsonError):
+            os.utime(path)  # `store prune` deletes what was not used
+            return read_json(path, lambda data: text(data["digest"]))
+        return None

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from builder.process import raise_if_interrupted
 from builder.resources import WORK_BYTES
-from builder.untrusted.folders import remove_tree
+from builder.untrusted import remove_tree
 
 #: On disk, where /tmp is often in memory, and present on every Linux (FHS 3.0, 5.15).
 ROOT = Path("/var/tmp")  # noqa: S108 - see `_open`

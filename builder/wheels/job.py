@@ -12,8 +12,7 @@ from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, Recipe
 from builder.matrix.plan import Build
-from builder.records.build_record import CacheStatistics
-from builder.records.toolchain import Toolchain
+from builder.records import CacheStatistics, Toolchain
 
 #: The stage of a build that another process makes too, with this store or another one.
 WAITS = "waiting for another buildfarm process that makes the same wheel"

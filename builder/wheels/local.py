@@ -21,7 +21,7 @@ from builder.matrix.axes import AbiClass, Cuda, Python
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
-from builder.records.toolchain import Toolchain
+from builder.records import Toolchain
 from builder.wheels.build_dir import fixed_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
@@ -36,10 +36,10 @@ from builder.wheels.sccache.configure import (
     find_sccache,
     read_statistics,
     sccache_version,
+    shared_variables,
     with_reuse,
 )
 from builder.wheels.sccache.launchers.environment import CacheSettings
-from builder.wheels.sccache.shared import shared_variables
 from builder.wheels.scripts import PACKAGE, script_command
 from builder.wheels.toolchain.cuda_toolkit import HostCompiler, find_host_compiler, find_toolkit
 from builder.wheels.toolchain.environments import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from builder.matrix.axes import Arch
 from builder.wheels.job import CompileJob
-from builder.wheels.sccache.shared import is_remote
+from builder.wheels.sccache.configure import is_remote
 
 #: 1980-01-01, the oldest date that a zip can hold, so that no file contains a build time.
 EPOCH = "315532800"

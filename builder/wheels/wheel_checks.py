@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
 from builder.errors import BuildError, Code
 from builder.matrix.config import RECIPE, Recipe, name_pattern, version_pattern
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
 from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.job import CompileJob

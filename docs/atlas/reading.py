@@ -18,10 +18,9 @@ from pathlib import Path
 from builder.errors import UsageError
 from builder.matrix.axes import Python
 from builder.store import remove_temporary_files, write_atomic
-from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, facts_from_json, facts_to_json, open_wheel, read_facts
-from builder.wheelfile.record_file import record_fault
 from builder.wheels.sources.index import Location, locate
 from builder.wheels.sources.official_wheel import download_wheel
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from builder.publish.runs.timeline_picture import picture
-from builder.timeline.timeline import Timeline
+from builder.publish.runs.page import picture
+from builder.timeline import Timeline
 
 
 def timeline_picture(recording: Path) -> str:

@@ -39,7 +39,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import Recipe, Selection, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.matrix.plan import Build, make_plan
-from builder.records.build_record import BuildRecord
+from builder.records import BuildRecord
 from tests.unit.wheels.make_record import TOOLCHAIN, build_record, record
 
 GIB = 2**30

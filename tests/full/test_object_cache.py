@@ -15,7 +15,7 @@ import pytest
 
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.plan import Build
-from builder.records.build_record import CacheStatistics
+from builder.records import CacheStatistics
 from builder.store import Store
 from builder.wheels.build_scripts.cuda_packages import link_toolkit
 from builder.wheels.build_scripts.job_file import write_job

@@ -17,7 +17,7 @@ from builder.__main__ import run_command
 from builder.errors import BuildfarmError
 from builder.proofs.static.file_checks import static_proofs
 from builder.publish.index.new_wheel import new_wheel
-from builder.records.record import read_record
+from builder.records import read_record
 from builder.wheelfile.diff import differences
 from builder.wheelfile.facts import read_facts
 from builder.wheels.sources.archive import unpack

@@ -35,8 +35,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 #: Runs `buildfarm serve` with time limits that no test reaches.
 PATIENT = """
-from builder.publish.server import protocol, run
-protocol.HEADER_SECONDS = protocol.STALL_SECONDS = run._GRACE = run._IDLE_SECONDS = 600
+from builder.publish.server import run
+run.HEADER_SECONDS = run.STALL_SECONDS = run._GRACE = run._IDLE_SECONDS = 600
 from builder.__main__ import main
 main()
 """

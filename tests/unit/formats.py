@@ -22,7 +22,7 @@ _CELL = ("proofs/cells", "wheels/toolchain")
 _STATIC = ("proofs/static", "wheelfile")
 #: Number → the folders and files of `builder/` that can change the output.
 GROUPS: dict[str, tuple[str, ...]] = {
-    "BUILD_FORMAT": ("records", "wheelfile", "wheels"),
+    "BUILD_FORMAT": ("records.py", "wheelfile", "wheels"),
     "FACTS_FORMAT": ("wheelfile",),
     "STATIC_FORMAT": _STATIC,
     "LINKAGE_FORMAT": (*_STATIC, *_CELL),
@@ -30,14 +30,14 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "OPS_FORMAT": (*_CELL, "gate"),
     "VERIFY_FORMAT": ("proofs/claimed_cells.py", "proofs/inventory.py", "proofs/verify"),  # with those of STATIC_FORMAT
     "PROTOCOL": (
-        *("commands/distributed", "records", "gate/outcome.py", "proof.py"),
+        *("commands/distributed", "records.py", "gate/outcome.py", "proof.py"),
         *("matrix/axes.py", "matrix/config.py", "matrix/plan.py"),
     ),
 }
 #: Folders that can change no output.
 NOT_COVERED = {
     *("cli", "commands", "diagnosis", "images", "matrix", "progress", "proofs/environment", "publish", "recipes"),
-    *("storage", "timeline", "untrusted"),
+    "storage",
 }
 #: A line of the file: number, value, hash, reason. Markers of a merge conflict are none.
 _LINE = re.compile(r"^(\w+) (\d+) ([0-9a-f]{16}) (.+)$", re.MULTILINE)

@@ -43,7 +43,7 @@ def package(copy: Path) -> Path:
         ("proofs/claimed_cells.py", "VERIFY"),
         ("proofs/static/shims.yaml", "STATIC LINKAGE"),
         ("publish/index/pages.py", ""),
-        ("records/record.py", "BUILD PROTOCOL"),
+        ("records.py", "BUILD PROTOCOL"),
         ("wheelfile/elf.py", "BUILD FACTS STATIC LINKAGE"),
         ("wheels/local.py", "BUILD"),
         ("wheels/sccache/launchers/launch.sh", "BUILD"),

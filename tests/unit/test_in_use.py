@@ -7,13 +7,13 @@ import sys
 import threading
 from pathlib import Path
 
-from builder.in_use import InUse
+from builder.store import InUse
 from tests.conftest import PATIENCE
 
 HOLD = """
 import sys
 from pathlib import Path
-from builder.in_use import InUse
+from builder.store import InUse
 marks = InUse(Path(sys.argv[1]))
 marks.mark("one")
 print("marked", flush=True)

@@ -87,7 +87,7 @@ from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
 from builder.tested_versions import installed_versions, untested
-from builder.timeline.timeline import Timeline
+from builder.timeline import Timeline
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.job import Executor
 from builder.wheels.toolchain.environments import Environments

@@ -23,18 +23,22 @@ from builder.process import Interrupted, kill_all, raise_if_interrupted
 from builder.progress.display import Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
-from builder.records.toolchain import Toolchain
+from builder.records import Toolchain
 from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name, write_atomic
-from builder.timeline.recorder import Recorder
-from builder.timeline.timeline import Timeline
-from builder.untrusted.json_data import JsonError, read_json
-from builder.wheels.build_digest import build_digest
+from builder.timeline import Recorder, Timeline
+from builder.untrusted import JsonError, read_json
 from builder.wheels.job import WAITS, CompileJob, Executor
-from builder.wheels.make import make_wheel
+from builder.wheels.make import build_digest, make_wheel
 from builder.wheels.sccache.configure import find_sccache
-from builder.wheels.sources.cibuildwheel_table import ignored_settings
-from builder.wheels.sources.prepare import PreparedSource, changed_files, prepare_source, project_folder, source_digest
+from builder.wheels.sources.prepare import (
+    PreparedSource,
+    changed_files,
+    ignored_settings,
+    prepare_source,
+    project_folder,
+    source_digest,
+)
 
 #: File names to print; the others are a number.
 _MOST = 3

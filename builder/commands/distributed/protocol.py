@@ -16,7 +16,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
-from builder.records.build_record import BuildRecord
+from builder.records import BuildRecord
 from builder.store import StoredBuild
 
 #: The formats that client and worker must have in common besides the protocol.

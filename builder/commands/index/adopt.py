@@ -50,8 +50,8 @@ from builder.publish.index.objects import folder_of, open_objects, url_of
 from builder.publish.index.repository import Repository
 from builder.result import AdoptResult, PublishOutcome, PublishResult
 from builder.store import Store
+from builder.wheelfile.archive import record_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
-from builder.wheelfile.record_file import record_fault
 from builder.wheels.toolchain.environments import Environments
 
 EXAMPLES = examples(

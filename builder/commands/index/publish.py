@@ -30,7 +30,7 @@ from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
 from builder.publish.index.objects import folder_of, open_objects, url_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, paths_of
-from builder.publish.people.project_plan import ProjectPlan, project_plans
+from builder.publish.people.coverage import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
 from builder.store import Store

@@ -19,8 +19,8 @@ from builder.proofs.inventory import Shelf, shelf_of
 from builder.proofs.verify.judge import Judge
 from builder.publish.index.levels import OF_VERIFY
 from builder.store import Store
+from builder.wheelfile.archive import record_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
-from builder.wheelfile.record_file import record_fault
 
 _GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
 #: Checks of wheels that do not use torch, such as dependencies.

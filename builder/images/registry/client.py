@@ -14,7 +14,7 @@ from builder.errors import Code, MissingToolError
 from builder.images.network import ca_bundle
 from builder.images.registry.reference import Reference
 from builder.matrix.axes import Platform
-from builder.untrusted.json_data import parse_json
+from builder.untrusted import parse_json
 
 #: Timeout of one request to a registry, seconds.
 TIMEOUT = 20

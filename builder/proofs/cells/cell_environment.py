@@ -17,8 +17,7 @@ from builder.proofs.cells.import_check import ImportOutcome, try_import
 from builder.proofs.cells.op_gate import GateOptions, run_drafts, run_gate
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
-from builder.wheels.toolchain.bytecode import add_bytecode
-from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments
+from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments, add_bytecode
 
 
 class CellEnvironment(Protocol):

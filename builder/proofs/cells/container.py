@@ -65,7 +65,7 @@ from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.resources import measure_resources
 from builder.store import Store
-from builder.untrusted.json_data import parse_json
+from builder.untrusted import parse_json
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
 

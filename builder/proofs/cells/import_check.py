@@ -16,7 +16,7 @@ from builder.gate.system.confinement import confined
 from builder.gate.system.exit_status import signal_name
 from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
 from builder.proof import Verdict
-from builder.untrusted.json_data import JsonError, parse_json
+from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.driver import is_driver_library
 
 #: Time limit. A normal import of torch takes seconds.

@@ -36,7 +36,7 @@ from builder.matrix.config import Recipe
 from builder.process import WHEEL_LIMITS, kill_orphans, run, wheel_variables
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.static.claim import join_names
-from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, parse_json
+from builder.untrusted import MAX_OWN_JSON, JsonError, parse_json
 
 T = TypeVar("T")
 

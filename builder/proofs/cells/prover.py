@@ -22,9 +22,9 @@ from builder.proofs.cells.acceptance import judge
 from builder.proofs.cells.driver import gpu_here
 from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis
 from builder.proofs.static.claim import WheelClaim
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.store import Store, StoredBuild, write_atomic
-from builder.untrusted.json_data import MAX_OWN_JSON, JsonError, read_json
+from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, facts_from_json, facts_to_json, read_facts
 from builder.wheels.job import required_torch, torch_floor

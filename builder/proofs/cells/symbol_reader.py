@@ -7,10 +7,9 @@ from pathlib import Path
 
 import elftools
 
-from builder import errors
+from builder import errors, masking
 from builder.images.container import CONTAINER_DIR
 from builder.proofs.static import symbol_table
-from builder.untrusted import masking
 from builder.wheelfile import elf, fatbin, limits
 
 #: Reads the symbols of torch's libraries inside of the container, so that gigabytes need not be copied out.

@@ -29,7 +29,7 @@ from builder.proofs.environment.facts import (
     Tools,
     TorchInstall,
 )
-from builder.untrusted.json_data import JsonError, parse_json
+from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.installed import distribution_name
 from builder.wheels.build_scripts.cuda_packages import torch_cuda
 from builder.wheels.toolchain.cuda_toolkit import nvcc_version

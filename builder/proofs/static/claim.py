@@ -9,7 +9,7 @@ from typing import Any
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Torch
 from builder.matrix.config import Variant
 from builder.proof import Check, Proof, Verdict, now
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.wheelfile.facts import WheelFacts
 
 

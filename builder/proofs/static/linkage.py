@@ -20,7 +20,7 @@ from builder.proofs.static.symbol_table import SymbolNames, SymbolTable
 from builder.proofs.static.system_symbols import STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import for_cell, variants
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 

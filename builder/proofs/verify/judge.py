@@ -31,11 +31,10 @@ from builder.proofs.static.variants import newest_with_gpu_code, variants
 from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of, together
 from builder.proofs.verify.gpus import Gpu, check_gpus
 from builder.proofs.verify.torch_window import Linker
-from builder.wheelfile.archive import WheelContents
+from builder.wheelfile.archive import WheelContents, record_fault
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import Library, WheelFacts
-from builder.wheelfile.record_file import record_fault
 
 # What makes the dynamic loader refuse a library, or load a library of a stranger.
 

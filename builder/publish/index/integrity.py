@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from builder.errors import UsageError
 from builder.publish.index.entry import Entry
 from builder.publish.index.repository import ALL, Repository, paths_of
-from builder.publish.people.people_pages import FOLDER
-from builder.publish.people.site import PLANS, read_plan
-from builder.untrusted.json_data import JsonError, parse_json, text
+from builder.publish.people.people_pages import FOLDER, PLANS, read_plan
+from builder.untrusted import JsonError, parse_json, text
 
 #: Seconds after which a file without a record belongs to no running upload.
 _ABANDONED = 24 * 3600

@@ -14,13 +14,12 @@ from builder.check import Check
 from builder.errors import Code, UsageError
 from builder.proof import Proof, proofs_of
 from builder.publish.gpu_models import proven_on
-from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
 from builder.publish.index.levels import levels
 from builder.publish.index.repository import NewWheel, file_path
-from builder.publish.index.wheel_entry import iso_time, read_entry
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_path
-from builder.untrusted.json_data import JsonError, read_json, texts
+from builder.untrusted import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
 
 #: The proofs of `x.whl` are in `x.whl.proofs.json`.

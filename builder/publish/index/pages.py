@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from builder.publish.index.entry import Entry
-from builder.untrusted.json_data import parse_json
+from builder.untrusted import parse_json
 
 #: PEP 629: the version of the repository API. 1.4 adds the status of a project (PEP 792).
 API_VERSION = "1.4"

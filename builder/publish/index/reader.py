@@ -14,7 +14,7 @@ from builder.publish.index.entry import Entry
 from builder.publish.index.objects import folder_of
 from builder.publish.index.pages import entries_of, link
 from builder.publish.index.repository import ALL
-from builder.untrusted.json_data import JsonError
+from builder.untrusted import JsonError
 
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
 _SECONDS = 60

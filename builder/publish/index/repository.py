@@ -30,10 +30,9 @@ from builder.errors import BuildfarmError, Code, UsageError
 from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
-from builder.publish.people.people_pages import FOLDER
-from builder.publish.people.project_plan import ProjectPlan
-from builder.publish.people.site import PLANS, read, read_plan, write_changed, write_home, write_project
-from builder.untrusted.json_data import JsonError, parse_json, texts
+from builder.publish.people.coverage import ProjectPlan
+from builder.publish.people.people_pages import FOLDER, PLANS, read, read_plan, write_changed, write_home, write_project
+from builder.untrusted import JsonError, parse_json, texts
 
 #: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
 ALL, WITHOUT_CUDA = "simple", "cpu"

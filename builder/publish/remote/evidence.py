@@ -16,9 +16,9 @@ from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.index.objects import Objects
 from builder.publish.provenance import statement_path
 from builder.publish.remote.fields import MAX_EVIDENCE
-from builder.untrusted.json_data import JsonError, parse_json, read_json
+from builder.untrusted import JsonError, parse_json, read_json
+from builder.wheelfile.archive import record_fault
 from builder.wheelfile.facts import facts_of, open_wheel
-from builder.wheelfile.record_file import record_fault
 
 
 def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:

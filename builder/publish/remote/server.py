@@ -26,7 +26,7 @@ from builder.publish.index.repository import ALL, ConflictError, NewWheel, refus
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.remote.evidence import nothing_new
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH
-from builder.untrusted.json_data import MAX_JSON, JsonError, parse_json
+from builder.untrusted import MAX_JSON, JsonError, parse_json
 
 #: Seconds before each new attempt, if the server does not answer or is busy.
 _PAUSES = (1.0, 3.0, 10.0, 30.0)

@@ -12,15 +12,15 @@ from builder.gate.system.sizes import size_text
 from builder.log import print_warning
 from builder.proof import Verdict
 from builder.publish.people.coverage import Field
-from builder.publish.people.templates import LABELS
+from builder.publish.people.people_pages import LABELS
 from builder.publish.proof_lines import failed_lines, not_run_lines
-from builder.publish.runs.excerpt import Excerpt
-from builder.publish.runs.plain import plain
 from builder.publish.runs.view import (
     BuildView,
+    Excerpt,
     Report,
     RunView,
     grids,
+    plain,
     report_of,
     results_text,
     seconds_text,

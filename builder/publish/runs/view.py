@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter, deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +21,104 @@ from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
 from builder.publish.people.coverage import Field, Grid, grid_of
 from builder.publish.proof_lines import counts
-from builder.publish.runs.excerpt import Excerpt, read_excerpt
 from builder.storage.runs import Run
-from builder.timeline.timeline import Timeline, Use
-from builder.untrusted.json_data import JsonError, parse_plain
+from builder.timeline import Timeline, Use
+from builder.untrusted import JsonError, parse_plain, without_escapes
+
+# Text from logs, wheels and the command line without anything that a terminal or a browser would obey.
+
+#: Control characters, and those that change the direction of text or cannot be encoded.
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufffe\uffff]"
+)
+#: Characters of one line that are shown.
+LONGEST_LINE = 400
+
+
+def plain(text: str, longest: int = LONGEST_LINE) -> str:
+    """Lines without escape sequences; other control characters are shown as U+FFFD, and long lines are cut.
+
+    Of a line that a program wrote over with carriage returns, the last state is kept.
+    """
+    return "\n".join(_line(line, longest) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def _line(line: str, longest: int) -> str:
+    written = without_escapes(line).rstrip("\r").rpartition("\r")[2]
+    safe = _UNSAFE.sub("\ufffd", written)
+    return safe if len(safe) <= longest else f"{safe[:longest]} … ({len(safe) - longest} more characters)"
+
+
+# The parts of a log that show why a build failed: the first error with the lines around it, and the end.
+
+#: How many lines are shown before and after the first error, and of the end of the log.
+BEFORE, AFTER, TAIL = 2, 12, 25
+#: Bytes of one line that are read.
+_LINE_BYTES = 4000
+_ERROR = re.compile(r"(?i)(?:^|\W)(?:error|fatal|failed|exception|undefined reference to)\b")
+#: What `FirstError` appends to a line of the log.
+_APPENDED = re.compile(r"…?(?: \(\d+ errors in all\))?$")
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """Parts of a log, as safe text."""
+
+    #: Path of the complete log.
+    log: str
+    #: Number of the first line of `error`; lines count from 1.
+    first: int
+    #: The first error and the lines around it; empty if the log names none.
+    error: tuple[str, ...]
+    #: Index of the first error in `error`.
+    here: int
+    #: Number of the first line of `tail`.
+    tail_first: int
+    #: The last lines.
+    tail: tuple[str, ...]
+
+
+def read_excerpt(log: Path, sentence: str) -> Excerpt | None:
+    """The excerpt of a log, or None if the log cannot be read.
+
+    `sentence` is the error that buildfarm reported; without one, the excerpt has no first error.
+    """
+    with suppress(OSError):
+        found = _error_line(log, sentence) if sentence else 0
+        first = max(found - BEFORE, 1)
+        error: tuple[str, ...] = ()
+        tail: deque[str] = deque(maxlen=TAIL)
+        count = 0
+        for count, line in enumerate(_lines(log), start=1):  # noqa: B007 - the number of lines
+            tail.append(line)
+        if found:
+            error = tuple(plain(line) for line in islice(_lines(log), first - 1, found + AFTER))
+        return Excerpt(str(log), first, error, found - first, count - len(tail) + 1, tuple(map(plain, tail)))
+    return None
+
+
+def _error_line(log: Path, sentence: str) -> int:
+    """Number of the line that the reported error comes from, else of the first line that names an error, else 0."""
+    wanted = _APPENDED.sub("", sentence)
+    named = 0
+    for number, line in enumerate(_lines(log), start=1):
+        text = line.strip()
+        if len(text) > 8 and not text.startswith("+ "):
+            # The sentence has the path in the source where the log has an absolute path, and it may be cut at its end.
+            if text in wanted or (len(wanted) > 8 and wanted in text):
+                return number
+            if not named and _ERROR.search(text):
+                named = number
+    return named
+
+
+def _lines(log: Path) -> Iterator[str]:
+    with log.open("rb") as stream:
+        while line := stream.readline(_LINE_BYTES):
+            while not line.endswith(b"\n") and (rest := stream.readline(1 << 20)):  # skip the end of a long line
+                line += b"\n" if rest.endswith(b"\n") else b""
+            yield line.decode(errors="replace").rstrip("\n")
+
 
 #: The results of a build, in the order in which they are shown.
 FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (

@@ -16,9 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from builder.publish.index.levels import Level
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.remote.fields import UPLOAD_PATH
-from builder.publish.server.access_log import AccessLog, Metrics
 from builder.publish.server.pages import Pages
-from builder.publish.server.replies import refusal
+from builder.publish.server.replies import AccessLog, Metrics, refusal
 from builder.publish.server.tokens import Tokens
 from builder.publish.server.uploads import Uploads
 from builder.store import Store

@@ -21,7 +21,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, UsageError
 from builder.publish.index.objects import Folder
-from builder.untrusted.json_data import JsonError, parse_json, texts
+from builder.untrusted import JsonError, parse_json, texts
 
 FOLDER = ".tokens"
 #: Programs that search texts for leaked secrets know a token by its prefix.

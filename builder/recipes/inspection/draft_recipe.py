@@ -19,11 +19,16 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import GitSource, PathSource, SdistSource
 from builder.proofs.static.common_names import is_common_module, is_common_namespace, owner_of
 from builder.recipes.fetch import PinnedSource
-from builder.recipes.inspection.build_settings import add_build_settings
+from builder.recipes.inspection.build_settings import (
+    PackageFacts,
+    add_build_settings,
+    project_of,
+    provides,
+    read_packages,
+)
 from builder.recipes.inspection.findings import Draft, Entry
 from builder.recipes.inspection.metadata import Metadata, read_metadata
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
-from builder.recipes.inspection.package_imports import PackageFacts, project_of, provides, read_packages
 
 _NO_VERSION = "0.0.0"
 #: What a build with setuptools may need that compiles nothing; arguments of `setup()` that may compile something.

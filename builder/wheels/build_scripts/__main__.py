@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))  # the folder that holds `builder`
 
-from builder.wheels.build_scripts import finish, identity, install, prepare
+from builder.wheels.build_scripts import finish, identity, install
 from builder.wheels.build_scripts.job_file import read_cache, read_paths
 from builder.wheels.sccache.launchers import server
 
@@ -27,7 +27,7 @@ def main(job: str, command: str, *arguments: str) -> int:
         return server.run_behind_cache(read_cache(file), arguments)
     try:
         if command == "before-build":
-            prepare.prepare(read_paths(file), read_cache(file))
+            install.prepare(read_paths(file), read_cache(file))
         elif command == "check-identity":
             return identity.ask(*arguments)
         elif command == "install-packages":

@@ -1,7 +1,8 @@
-"""Before a build in a container, in a container of its own: root installs the locked packages of the build.
+"""Before a build in a container: its packages, its environment, and the compilers behind the cache.
 
-The volume is mounted read-only where code of a source runs, so builds share environments and cannot change them. An
-environment that no build has used for a month is deleted.
+In a container of its own, root installs the locked packages of the build. The volume is mounted read-only where code of
+a source runs, so builds share environments and cannot change them. An environment that no build has used for a month is
+deleted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.job_file import BuildPaths
-from builder.wheels.build_scripts.prepare import replace_by_link
+from builder.wheels.sccache.launchers import server
 from builder.wheels.sccache.launchers.environment import CacheSettings
 
 #: How long an environment that no build uses is kept, seconds.
@@ -116,3 +117,23 @@ def _lock(path: Path, *, wait: bool) -> int | None:
             os.close(descriptor)
             return None
         os.close(descriptor)
+
+
+# Before a build in a container: its environment, which `install.py` made, and the compilers behind the cache.
+
+
+def prepare(paths: BuildPaths, cache: CacheSettings) -> None:
+    """Link the build's environment and start the compiler cache; raises CalledProcessError, or SystemExit 1."""
+    if not paths.complete.exists():
+        sys.exit("error: the volume of packages was deleted while the build started")
+    replace_by_link(paths)
+    server.start(cache)
+
+
+def replace_by_link(paths: BuildPaths) -> None:
+    """Let the Python that cibuildwheel uses be the one of the build's environment; raises OSError."""
+    if paths.prefix.is_symlink():
+        paths.prefix.unlink()
+    else:
+        shutil.rmtree(paths.prefix)
+    paths.prefix.symlink_to(paths.environment)

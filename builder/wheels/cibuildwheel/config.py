@@ -6,12 +6,16 @@ import csv
 import io
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from builder.errors import MissingToolError
 from builder.hashing import digest_of
 from builder.images.container import CONTAINER_DIR, OWNER_LABEL, PROCESSES, USER, ContainerSpec
+from builder.images.engine import Engine
 from builder.images.image_build import ImageContents
 from builder.images.network import CA_BUNDLE, FIRST_INDEX, ca_variables, copy_ca_bundle, index_variables
 from builder.images.specs import python_prefix
@@ -19,7 +23,6 @@ from builder.resources import measure_resources
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheels.build_scripts.finish import DRIVER_LIBRARIES as DRIVER_LIBRARIES_FILE
 from builder.wheels.build_scripts.job_file import BuildPaths, write_job
-from builder.wheels.cibuildwheel.root_directory import ENTRY_POINT, write_entry_point
 from builder.wheels.job import JOB_FILE, CompileJob, config_setting_options
 from builder.wheels.sccache.configure import as_set, cache_variables, with_reuse
 from builder.wheels.sccache.launchers.environment import CacheSettings
@@ -27,6 +30,62 @@ from builder.wheels.scripts import copy_scripts, script_command
 from builder.wheels.toolchain.recorded_packages import wheels_only
 from builder.wheels.variables import build_variables, merge_variables
 from builder.wheels.wheel_checks import identity_question
+
+# Lets cibuildwheel copy its own files to any path below `/` of a container whose user is not root.
+#
+# cibuildwheel copies files such as `/constraints.txt` and `/cibuildwheel-ca-bundle.pem` (since 4.3.4) as the user of
+# the container. That user cannot create files in `/`, and an image cannot change that: an engine makes the root
+# directory of each container anew, for root and with mode 755 (seen with Docker Engine 20.10).
+#
+# So the first program of the container waits until buildfarm has made `/` writable. buildfarm does that as root,
+# through the engine, before anything else runs in the container. The sticky bit keeps `/usr` and the other directories
+# of root.
+
+#: The first program of a container, in the directory that `write_entry_point` gets.
+ENTRY_POINT = "wait-for-root-directory"
+
+#: After 300 s the container goes on: cibuildwheel then reports which file it could not write.
+_SCRIPT = """\
+#!/bin/sh
+tries=0
+while [ ! -w / ] && [ "$tries" -lt 3000 ]; do
+    sleep 0.1
+    tries=$((tries + 1))
+done
+exec "$@"
+"""
+
+#: Interval between two looks for the container, seconds.
+_POLL_INTERVAL = 0.1
+
+
+def write_entry_point(mounted: Path) -> None:
+    """Write the first program of a container into the directory that is mounted into it."""
+    path = mounted / ENTRY_POINT
+    path.write_text(_SCRIPT)
+    path.chmod(0o755)
+
+
+@contextmanager
+def writable_root_directory(engine: Engine, owner: str) -> Iterator[None]:
+    """Make `/` writable in the container of `owner` that starts while the body runs."""
+    ended = threading.Event()
+
+    def follow() -> None:
+        while not ended.wait(_POLL_INTERVAL):
+            # An engine that does not answer is also an error of the body, which reports it.
+            with suppress(MissingToolError):
+                if engine.make_root_directory_writable(owner):
+                    return
+
+    follower = threading.Thread(target=follow, name="root directory", daemon=True)
+    follower.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        follower.join()
+
 
 #: Engine volumes with uv's cache and the compiler cache. Containers do not use the host's caches: files that the
 #: container's user writes there would not belong to the host's user, and it cannot hard-link files of other users.

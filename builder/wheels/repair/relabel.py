@@ -25,9 +25,8 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
-from builder.untrusted.json_data import JsonError, parse_json
-from builder.wheelfile.archive import WheelFile
-from builder.wheelfile.record_file import record_fault
+from builder.untrusted import JsonError, parse_json
+from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.torch_range import narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold

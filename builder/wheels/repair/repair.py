@@ -26,8 +26,7 @@ from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, UsageError
 from builder.process import run
-from builder.records.record import Record
-from builder.records.toolchain import Part, Toolchain
+from builder.records import Part, Record, Toolchain
 from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.driver import DRIVER_LIBRARIES

@@ -28,8 +28,7 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from builder.matrix.config import GitSource, SdistSource
-from builder.records.record import Record
-from builder.records.toolchain import PROGRAMS, Part
+from builder.records import PROGRAMS, Part, Record
 from builder.wheelfile.elf import Elf
 
 #: File name inside `.dist-info/sboms`. auditwheel adds its own SBOM of grafted libraries there.

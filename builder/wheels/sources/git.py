@@ -15,8 +15,8 @@ from filelock import FileLock
 
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildfarmError, Code, MissingToolError, UsageError
+from builder.masking import mask_credentials
 from builder.matrix.config import GitSource
-from builder.untrusted.masking import mask_credentials
 
 #: A credential helper of git: gives user and password for the host of the source alone; a submodule may be elsewhere.
 _HELPER = """!f() {

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.untrusted.masking import mask_credentials
+from builder.masking import mask_credentials
 from builder.wheels.toolchain.uv import cause_of, compile_captured, has_no_solution, index_setting, uv_variables
 
 _ATTEMPTS = 3

@@ -13,8 +13,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.hashing import sha256_of
+from builder.masking import mask_credentials
 from builder.matrix.axes import Python
-from builder.untrusted.masking import mask_credentials
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.limits import MAX_NAME
 from builder.wheels.sources.index import Location, download, locate

@@ -9,7 +9,7 @@ import urllib.request
 from typing import IO, Any, cast
 
 from builder.errors import Code, MissingToolError
-from builder.untrusted.masking import mask_credentials
+from builder.masking import mask_credentials
 from builder.wheels.sources.index import TIMEOUT, request_for
 
 _ATTEMPTS = 3

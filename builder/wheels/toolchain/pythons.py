@@ -1,18 +1,28 @@
-"""The Pythons of this machine: path, exact version, and whether their headers are installed."""
+"""The Pythons of this machine: path, exact version, and whether their headers are installed; uv downloads others."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
+from builder.build_log import log_size, text_since
+from builder.diagnosis.known_errors import reports
+from builder.errors import Code, MissingToolError
+from builder.log import print_line
+from builder.masking import mask_credentials
 from builder.matrix.axes import Python
-from builder.wheels.toolchain.uv import find_uv
+from builder.process import run
+from builder.store import Store
+from builder.wheels.toolchain.uv import find_uv, uv_command, uv_variables
 
 _PROBE = (
     "import os, platform, sysconfig\n"
@@ -85,3 +95,126 @@ def _probe(path: Path, python: Python) -> Interpreter | None:
 def header_hint(python: Python) -> str:
     """How to install the headers of a Python of the system."""
     return f"`apt-get install python{python.major}.{python.minor}-dev` (or your system's package)"
+
+
+# Pythons that this machine lacks: uv downloads them, unless downloads are forbidden.
+
+#: uv's own setting; `automatic` is its default.
+SETTING = "UV_PYTHON_DOWNLOADS"
+
+_URL = re.compile(r"Failed to download `([^`]+)`")
+_CAUSE = re.compile(r"^\s*cause: (.+)$", re.MULTILINE)
+#: uv breaks long lines at the width of the terminal.
+_LINE_BREAK = re.compile(r"\n +(?=\S)(?!cause:)")
+
+
+class Pythons:
+    """The Pythons of this machine; uv downloads the others into its own folder, where every uv of the user finds them.
+
+    A download that failed is not tried again by the same object.
+    """
+
+    def __init__(self, store: Store, *, downloads: bool = True) -> None:
+        """`downloads` is whether uv may download Pythons; the variable UV_PYTHON_DOWNLOADS can forbid it too."""
+        self._store = store
+        self._forbidden = "" if downloads else "--no-python-downloads"
+        if (setting := os.environ.get(SETTING, "automatic")) != "automatic":
+            self._forbidden = self._forbidden or f"{SETTING}={setting}"
+        self._failures: dict[Python, MissingToolError] = {}
+        self._unreachable = ""  # why the server of Pythons did not answer: the same for every version
+        self._lock = threading.Lock()
+
+    def obtain(self, python: Python, *, headers: bool = False) -> Interpreter:
+        """An interpreter of this version, downloaded if necessary; with `headers`, one that has Python.h.
+
+        Raises MissingToolError when there is none and none can be downloaded.
+        """
+        with self._lock:
+            found = find_python(python)
+            if found and (found.headers or not headers):
+                return found
+            if python in self._failures:
+                raise self._failures[python]
+            try:
+                return self._download(python, found)
+            except MissingToolError as error:
+                if found:
+                    error.hints = (header_hint(python), *error.hints)
+                self._failures[python] = error
+                raise
+
+    def _download(self, python: Python, found: Interpreter | None) -> Interpreter:
+        """Download an interpreter; `found` is the one of this machine, which has no headers."""
+        missing = f"no Python {python} on this machine"
+        if found:
+            missing = f"{found.path} (Python {python}) has no headers (Python.h), which the build needs"
+        if self._forbidden:
+            raise MissingToolError(
+                f"{missing}, and downloads of Pythons are forbidden ({self._forbidden})",
+                Code.PYTHON_MISSING,
+                hints=[
+                    f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
+                    f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
+                    *_ways_out(python),
+                ],
+            )
+        if self._unreachable:
+            raise self._failure(python, missing, self._unreachable)
+        print_line(f"{missing}: uv downloads a Python with headers (`--no-python-downloads` forbids this)")
+        log = self._store.log("pythons")
+        start = log_size(log)
+        variables = {name: value for name, value in uv_variables().items() if name != SETTING}
+        variables.setdefault("UV_HTTP_RETRIES", "1")  # the default of uv, 3, takes 9 seconds without a network
+        argv = [str(find_uv()), "python", "install", "--no-bin", str(python)]
+        status = run(argv, log=log, owner=self._store.owner("pythons"), env=variables)
+        output = _LINE_BREAK.sub(" ", text_since(log, start))
+        if status != 0:
+            if reports("unreachable", output) or reports("fetch-failed", output):
+                self._unreachable = output
+            raise self._failure(python, missing, output)
+        find_python.cache_clear()
+        if (made := find_python(python)) and (made.headers or not found):
+            return made
+        raise MissingToolError(
+            f"{missing}, and the Python that uv downloaded does not run here",
+            Code.PYTHON_MISSING,
+            where=str(log),
+            hints=_ways_out(python),
+        )
+
+    @staticmethod
+    def _failure(python: Python, missing: str, output: str) -> MissingToolError:
+        """Why uv downloaded nothing, read from its output."""
+        if "No download found" in output:
+            update = shlex.join([str(find_uv()), "pip", "install", "--python", sys.executable, "--upgrade", "uv"])
+            return MissingToolError(
+                f"{missing}, and uv {version('uv')} offers no Python {python} for download",
+                Code.PYTHON_MISSING,
+                hints=[f"if this Python is newer than uv, update uv with `{update}`", *_ways_out(python)],
+            )
+        if "downloads are not allowed" in output:
+            return MissingToolError(
+                f"{missing}, and the configuration of uv forbids downloads of Pythons",
+                Code.PYTHON_MISSING,
+                hints=_ways_out(python),
+            )
+        url, causes = _URL.search(output), _CAUSE.findall(output)
+        source = f" from {mask_credentials(url[1]).rpartition('/')[0]}" if url else ""
+        reason = f": {causes[-1].strip()}" if causes else ""
+        return MissingToolError(
+            f"{missing}, and uv cannot download a Python with headers{source}{reason}",
+            Code.PYTHON_MISSING,
+            hints=[
+                "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
+                " (https:// or file://)",
+                *_ways_out(python),
+            ],
+        )
+
+
+def _ways_out(python: Python) -> list[str]:
+    """Hints that do not depend on why there was no download."""
+    return [
+        f"install Python {python} in a different way (a package of your system, pyenv): buildfarm finds it on PATH",
+        "select the cells of a different Python with `--python X.Y`",
+    ]

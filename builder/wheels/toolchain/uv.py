@@ -18,8 +18,8 @@ from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
 from builder.images.network import prepend_index
+from builder.masking import mask_credentials
 from builder.process import run
-from builder.untrusted.masking import mask_credentials
 
 #: Variables that name the default package index, in uv's order of precedence; pip's counts when uv's are not set.
 INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")

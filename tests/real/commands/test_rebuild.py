@@ -32,8 +32,7 @@ from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
 from builder.publish.provenance import statement_path
-from builder.records.record import read_record
-from builder.records.toolchain import Toolchain
+from builder.records import Toolchain, read_record
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.make import make_wheel

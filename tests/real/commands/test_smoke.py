@@ -206,7 +206,7 @@ def test_two_wheels_with_one_name_are_two_suites(workspace: Workspace, monkeypat
 def test_not_run_does_not_replace_an_earlier_verdict(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = workspace.wheel()
     assert workspace.smoke(wheel, "--python", str(PYTHON)).exit_code == Exit.OK
-    monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", lambda _: None)
+    monkeypatch.setattr("builder.wheels.toolchain.pythons.find_python", lambda _: None)
     done = workspace.smoke(wheel, "--python", str(PYTHON), "--json")
     (one,) = json.loads(done.stdout)
     assert {proof["verdict"] for proof in one["proofs"] if proof["cell"]} == {"not run"}

@@ -236,7 +236,7 @@ def test_proven_cell_stays_proven_when_a_further_cell_becomes_available(
     def find(python: Python) -> Interpreter | None:
         return find_python(PYTHON) if python == NO_PYTHON.python else find_python(python)
 
-    monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", find)
+    monkeypatch.setattr("builder.wheels.toolchain.pythons.find_python", find)
     # The site-packages of 3.99 are not where this Python has them; this test does not check linkage.
     monkeypatch.setattr("builder.proofs.cells.cell_environment.collect_symbols", lambda _: None)
     after = prove(HERE, NO_PYTHON)

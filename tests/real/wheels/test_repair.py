@@ -24,7 +24,7 @@ from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildError
 from builder.matrix.axes import Cuda
-from builder.records.record import read_record
+from builder.records import read_record
 from builder.wheelfile.elf import read_elf
 from builder.wheels.repair import relabel
 from builder.wheels.repair.relabel import Label, relabel_metadata, relabelled_version

@@ -11,9 +11,8 @@ import pytest
 from builder import log
 from builder.commands.building.build import run_build
 from builder.commands.rebuild import RebuildOptions, run_rebuild
-from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.facts import read_facts
-from builder.wheelfile.record_file import record_fault
 from builder.wheels.toolchain.uv import find_uv
 from tests.fixtures.small_project import SmallProject, small_project
 from tests.unit.loopback import PYTHON

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from builder.progress.file_count import FileCount
+from builder.progress.display import FileCount
 
 #: torch runs `ninja -v`.
 NINJA = [

@@ -10,8 +10,8 @@ from rich.console import Console
 from builder.progress import display
 from builder.progress.display import Progress
 from builder.progress.stages import StageTime
-from builder.publish.runs.timeline_picture import by_machine
-from builder.timeline.timeline import Timeline
+from builder.publish.runs.page import by_machine
+from builder.timeline import Timeline
 from tests.unit.fake_clock import FakeClock
 
 NAME, MACHINE = "ops-1.0-cpython-torch2.11.0-cu130-cp312", "gpu-node-0123.rack-7.very-long-machine-name.lab.example"

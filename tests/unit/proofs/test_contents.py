@@ -8,7 +8,7 @@ import pytest
 
 from builder.proof import Check, Verdict
 from builder.proofs.static.contents import check_contents, check_grafted, check_payload
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.wheelfile.facts import Library, read_facts
 from tests.unit.proofs.make import PROVIDED, claim, gpu_library, library, make_wheel, wheel_facts
 

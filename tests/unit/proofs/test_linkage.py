@@ -10,7 +10,7 @@ import pytest
 from builder.matrix.config import Variant
 from builder.proof import Check
 from builder.proofs.static.linkage import check_linkage, check_linkage_in
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.wheelfile.facts import Library
 from tests.unit.proofs.make import (
     CELL,

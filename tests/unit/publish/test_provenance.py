@@ -12,7 +12,7 @@ import pytest
 
 from builder.matrix.config import GitSource, SdistSource
 from builder.publish.provenance import make_statement, recorded_format, statement_path, write_statement
-from builder.records.record import Record
+from builder.records import Record
 from builder.store import StoredBuild
 from tests.unit.wheels import make_record
 

@@ -19,8 +19,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.op_gate import outcome_evidence, summary
 from builder.publish.dist import publish_wheels
 from builder.publish.report import build_junit, report_json
-from builder.records.build_record import CacheStatistics
-from builder.records.toolchain import Toolchain
+from builder.records import CacheStatistics, Toolchain
 from builder.result import BuildResult
 from builder.store import StoredBuild
 from builder.wheels.toolchain.uv import uv_command

@@ -12,12 +12,11 @@ from pathlib import Path
 import pytest
 
 from builder import process
+from builder import timeline as module
 from builder.matrix.axes import Cell
 from builder.progress.stages import StageTime
 from builder.proof import Check, Proof, Verdict
-from builder.timeline import recorder as module
-from builder.timeline.recorder import Recorder
-from builder.timeline.timeline import Sample, Timeline, Use, thinned
+from builder.timeline import Recorder, Sample, Timeline, Use, thinned
 from tests.conftest import PATIENCE, owned, wait_until
 
 #: Starts a program without environment variables. It allocates 64 MiB, uses 1.5 s of processor time, and waits. At the

@@ -12,10 +12,10 @@ import pytest
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict, proofs_of
 from builder.publish.index.entry import Entry
-from builder.publish.people.project_plan import ProjectPlan
-from builder.records.build_record import BuildRecord
+from builder.publish.people.coverage import ProjectPlan
+from builder.records import BuildRecord
 from builder.storage.runs import Run
-from builder.untrusted.json_data import JsonError, parse_json, read_json, text, texts
+from builder.untrusted import JsonError, parse_json, read_json, text, texts
 from tests.unit.wheels.make_record import build_record
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import Code, UsageError
 from builder.log import print_line
-from builder.untrusted.masking import mask_credentials, mask_log
+from builder.masking import mask_credentials, mask_log
 
 SECRETS = {
     "password": ("git clone https://me:hunter2secret@host/x.git", "git clone https://***@host/x.git"),

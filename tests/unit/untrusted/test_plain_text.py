@@ -13,7 +13,7 @@ from builder import log
 from builder.__main__ import run_command
 from builder.errors import Code, Exit, UsageError
 from builder.log import PlainConsole, print_error, print_line, print_warning
-from builder.untrusted.plain_text import visible, visible_with_colours
+from builder.untrusted import visible, visible_with_colours
 
 #: A title, a cursor movement, a colour, a backspace, an 8-bit control sequence, a change of direction.
 HOSTILE = "\x1b]0;title\x07a\x1b[2Jb\x1b[31mc\bd\x9b31me\u202ef\r"

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.wheelfile.archive import WheelFile
-from builder.wheelfile.record_file import record_fault
+from builder.wheelfile.archive import WheelFile, record_fault
 from tests.unit.loopback import pure_wheel
 
 INFO = "ops-1.0.dist-info"

@@ -10,10 +10,7 @@ from typing import Any
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import Source
 from builder.matrix.plan import Build
-from builder.records.build_record import BuildRecord, CacheStatistics
-from builder.records.cuda_sources import CudaSources
-from builder.records.record import Record
-from builder.records.toolchain import Toolchain
+from builder.records import BuildRecord, CacheStatistics, CudaSources, Record, Toolchain
 from tests.unit.matrix import make
 
 BUILD = Build(

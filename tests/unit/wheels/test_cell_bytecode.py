@@ -10,9 +10,8 @@ import pytest
 
 from builder.matrix.axes import Python
 from builder.store import Store
-from builder.wheels.toolchain import bytecode
-from builder.wheels.toolchain.bytecode import add_bytecode
-from builder.wheels.toolchain.environments import Environment, Environments
+from builder.wheels.toolchain import environments
+from builder.wheels.toolchain.environments import Environment, Environments, add_bytecode
 from builder.wheels.toolchain.pythons import Interpreter
 from tests.unit.loopback import pure_wheel
 
@@ -47,7 +46,7 @@ def test_a_second_cell_takes_the_bytecode_of_the_first(tmp_path: Path, monkeypat
     (kept,) = (store.root / "envs").glob("bytecode-*")
     assert {path.name.partition(".")[0] for path in kept.rglob("*.pyc")} == {"__init__", "part"}
 
-    monkeypatch.setattr(bytecode, "import_once", lambda *_, **__: pytest.fail("imported again"))
+    monkeypatch.setattr(environments, "import_once", lambda *_, **__: pytest.fail("imported again"))
     (tmp_path / "b").mkdir()
     second = cell(store, tmp_path / "b")
     assert uses(second) == {"__init__.py", "part.py"}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.wheels.sources.cibuildwheel_table import ignored_settings
+from builder.wheels.sources.prepare import ignored_settings
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, To
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, PathSource, Recipe
 from builder.matrix.plan import Build
-from builder.records.toolchain import Part, Toolchain
+from builder.records import Part, Toolchain
 from builder.store import Store
 from builder.wheels.build_scripts.job_file import read_cache, read_paths
 from builder.wheels.cibuildwheel.config import (
@@ -32,9 +32,8 @@ from builder.wheels.cibuildwheel.config import (
     install_spec,
     write_inputs,
 )
-from builder.wheels.cibuildwheel.executor import DockerExecutor
+from builder.wheels.cibuildwheel.executor import DockerExecutor, PackageResolver
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
-from builder.wheels.cibuildwheel.packages import PackageResolver
 from builder.wheels.job import CompileJob, config_setting_options
 from builder.wheels.toolchain.environments import Environments
 from tests.refused import refused
@@ -148,7 +147,7 @@ def test_cibuildwheel_reads_the_written_configuration(job: CompileJob) -> None:
     assert (mounted / "requirements.txt").read_text().split() == ["numpy==2.4.6", "torch==2.11.0"]
     inputs = container_inputs(job, CONTAINER, [])
     assert (read_paths(mounted / "job.json"), read_cache(mounted / "job.json")) == (inputs.paths, inputs.cache)
-    assert (mounted / "builder/wheels/build_scripts/prepare.py").is_file()
+    assert (mounted / "builder/wheels/build_scripts/install.py").is_file()
     assert (mounted / "builder/wheels/sccache/launchers/launch.sh").is_file()
     script = "/opt/buildfarm/bin/python -I -S -B /buildfarm/job/builder/wheels/build_scripts /buildfarm/job/job.json"
     prepare, _, check = options.before_build.partition(" && ")  # type: ignore[attr-defined]

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from builder.errors import MissingToolError
+from builder.masking import mask_credentials
 from builder.matrix.config import GitSource
-from builder.untrusted.masking import mask_credentials
 from builder.wheels.sources.git import checkout, resolve_revision
 
 SECRET = "s3cr:t/x"

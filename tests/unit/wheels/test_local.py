@@ -15,7 +15,7 @@ from builder.errors import BuildError, Code, Exit
 from builder.matrix.axes import AbiClass, Cell, Cuda, Python, Torch
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
-from builder.records.toolchain import Part, Toolchain
+from builder.records import Part, Toolchain
 from builder.store import Store
 from builder.wheels import local
 from builder.wheels.build_scripts.job_file import read_cache
@@ -391,7 +391,7 @@ def test_the_first_python_that_is_here_is_taken(
         return Interpreter(Path(f"/python{python}"), f"{python}.1", headers=here[str(python)])
 
     monkeypatch.setattr(local, "find_python", find)
-    monkeypatch.setattr("builder.wheels.toolchain.python_downloads.find_python", find)
+    monkeypatch.setattr("builder.wheels.toolchain.pythons.find_python", find)
     pythons = tuple(map(Python.parse, ["3.10"] if abi is AbiClass.CPYTHON else ["3.10", "3.11", "3.12"]))
     build = replace(BUILD, abi=abi, pythons=pythons)
     problems = executor.problems([build], {"ops": make.recipe("ops")})

@@ -15,7 +15,7 @@ import pytest
 from builder.errors import BuildError, BuildfarmError, MissingToolError
 from builder.matrix.axes import AbiClass, Arch, Cell, Python
 from builder.matrix.plan import Build
-from builder.records.toolchain import Toolchain
+from builder.records import Toolchain
 from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.cibuildwheel import log as log_module
 from builder.wheels.job import CompileJob

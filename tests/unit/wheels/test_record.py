@@ -13,9 +13,7 @@ import pytest
 from builder.errors import UsageError
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import GitSource, SdistSource
-from builder.records.build_record import BuildRecord, CacheStatistics
-from builder.records.record import RecipeSettings, Record, read_record
-from builder.records.toolchain import Toolchain
+from builder.records import BuildRecord, CacheStatistics, RecipeSettings, Record, Toolchain, read_record
 from tests.unit.wheels import make_record
 
 INSIDE = "ops-1.0.dist-info/buildfarm.json"

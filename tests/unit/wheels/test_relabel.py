@@ -11,9 +11,8 @@ from typer.testing import CliRunner, Result
 from builder.cli.app import app
 from builder.errors import UsageError
 from builder.hashing import sha256_of
-from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.facts import read_facts
-from builder.wheelfile.record_file import record_fault
 from tests.fixtures.handmade_wheels import w0
 
 TAG = "cp312-cp312-linux_x86_64"

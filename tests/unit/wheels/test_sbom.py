@@ -12,7 +12,7 @@ import pytest
 
 from builder.matrix.axes import Cuda
 from builder.matrix.config import GitSource, SdistSource
-from builder.records.record import Record
+from builder.records import Record
 from builder.wheelfile.elf import Elf
 from builder.wheels.repair.sbom import Linked, make_sbom
 from tests.unit.wheels import make_record

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from builder.wheels.sccache.launchers.remote import redis_problem, without_secrets
-from builder.wheels.sccache.shared import shared_variables
+from builder.wheels.sccache.configure import shared_variables
+from builder.wheels.sccache.launchers.server import redis_problem, without_secrets
 from builder.wheels.variables import shell_variables
 
 

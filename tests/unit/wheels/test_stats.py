@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.records.build_record import CacheStatistics
+from builder.records import CacheStatistics
 from builder.wheels.sccache.configure import read_statistics, unsafe_source
 
 #: From `sccache --show-stats --stats-format=json` of sccache 0.16.0, shortened: one CUDA file for two architectures,

@@ -11,7 +11,7 @@ import pytest
 from builder.errors import BuildError
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.config import name_pattern
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.job import CompileJob

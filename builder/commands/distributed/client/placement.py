@@ -24,7 +24,7 @@ from builder.gate.system.sizes import size_text
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import Store, write_atomic
-from builder.untrusted.json_data import JsonError, read_json
+from builder.untrusted import JsonError, read_json
 
 #: Seconds that are assumed of a build nobody has seen.
 UNKNOWN_SECONDS = 60.0

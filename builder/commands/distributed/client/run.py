@@ -37,10 +37,9 @@ from builder.progress.display import Progress
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.prover import WheelProver
 from builder.result import BuildResult
-from builder.storage.finished_tasks import FinishedTasks
+from builder.storage.runs import FinishedTasks
 from builder.store import Store, StoredBuild, work_name
-from builder.timeline.recorder import Recorder
-from builder.timeline.timeline import Timeline
+from builder.timeline import Recorder, Timeline
 from builder.wheels.sources.prepare import source_digest
 
 #: What a client does with workers: from the connection to the jobs that run together.

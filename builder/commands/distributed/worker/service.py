@@ -35,7 +35,7 @@ from builder.commands.distributed.worker.child import Work, killed_by
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.hashing import sha256_of
 from builder.resources import measure_resources
-from builder.storage.finished_tasks import FinishedTasks
+from builder.storage.runs import FinishedTasks
 from builder.store import RUN, Store
 
 if TYPE_CHECKING:

@@ -2,17 +2,210 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
+import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
 
-from builder.wheels.sccache.launchers.environment import CacheSettings
-from builder.wheels.sccache.launchers.layout import lay_out
-from builder.wheels.sccache.launchers.remote import redis_problem, without_secrets
-from builder.wheels.sccache.launchers.self_test import SelfTestError, cache_problem
+from builder.wheels.sccache.launchers.environment import CacheSettings, Layout
+
+# Lays out the folder of a build's launchers; `Layout` describes it.
+
+_LAUNCHER = Path(__file__).with_name("launch.sh")
+
+#: sccache preprocesses a .cu file for a key, and stores nothing under that key: it stores the results of nvcc's steps,
+#: each under a key of its own. So the answer to that call is a random token, which no key ever matches. Any other call
+#: goes to nvcc.
+_SERVER_NVCC = """\
+#!/bin/sh
+case " $* " in
+    *" -E -Xcompiler=-P ") read -r new < /proc/sys/kernel/random/uuid && echo "$new" ;;
+    *) exec "{toolkit}/bin/nvcc" "$@" ;;
+esac
+"""
+
+
+def lay_out(settings: CacheSettings) -> None:
+    """Delete the folder and make it again; raises OSError."""
+    layout = settings.layout
+    shutil.rmtree(layout.root, ignore_errors=True)
+    for folder in (layout.launch, layout.compilers, layout.cuda / "bin"):
+        folder.mkdir(parents=True)
+    _link_compilers(settings)
+    # After the real compilers were looked up, because the launchers are first on PATH.
+    for compiler in layout.compilers.iterdir():
+        _copy_launcher(layout.launch / compiler.name)
+    if os.access(settings.toolkit / "bin" / "nvcc", os.X_OK):
+        _lay_out_toolkit(layout, settings.toolkit)
+    layout.site.symlink_to(os.path.realpath(settings.site))
+
+
+def _link_compilers(settings: CacheSettings) -> None:
+    pairs = [
+        ("gcc", settings.cc),
+        ("cc", settings.cc),
+        ("g++", settings.cxx),
+        ("c++", settings.cxx),
+        # A recipe may name a CC or CXX of its own.
+        (settings.recipe_cc, settings.recipe_cc),
+        (settings.recipe_cxx, settings.recipe_cxx),
+        (settings.cc, settings.cc),
+        (settings.cxx, settings.cxx),
+    ]
+    for name, program in pairs:
+        if real := shutil.which(program):
+            link = settings.layout.compilers / Path(name).name
+            link.unlink(missing_ok=True)
+            link.symlink_to(real)
+
+
+def _lay_out_toolkit(layout: Layout, toolkit: Path) -> None:
+    """Links into the toolkit. Compilers read every header through them, so each link leads to the final path."""
+    layout.toolkit.symlink_to(os.path.realpath(toolkit))
+    for folder in ("", "bin"):
+        for entry in (layout.toolkit / folder).iterdir():
+            link = layout.cuda / folder / entry.name
+            if not entry.name.startswith(".") and not link.exists():
+                link.symlink_to(os.path.realpath(entry))
+    nvcc = layout.cuda / "bin" / "nvcc"
+    nvcc.unlink()
+    _copy_launcher(nvcc)
+    layout.server_nvcc.parent.mkdir()
+    layout.server_nvcc.write_text(_SERVER_NVCC.format(toolkit=layout.toolkit), encoding="utf-8")
+    layout.server_nvcc.chmod(0o755)
+
+
+def _copy_launcher(target: Path) -> None:
+    shutil.copyfile(_LAUNCHER, target)
+    target.chmod(0o755)
+
+
+# Whether a Redis can be the shared compiler cache. sccache itself waits ten seconds and does not say what is wrong.
+
+#: Seconds until a Redis that does not answer is given up.
+_SECONDS = 5.0
+
+#: Variables with a secret.
+_SECRET = re.compile(r".*(?:PASSWORD|TOKEN|SECRET|ACCESS_KEY|CONNECTION_STRING).*")
+
+
+def redis_problem(variables: Mapping[str, str]) -> str:
+    """Why the Redis of these variables cannot be used, as a clause; empty if it answers, or if they name none."""
+    endpoint = variables.get("SCCACHE_REDIS_ENDPOINT", "")
+    try:
+        url = urlsplit(endpoint if "://" in endpoint else f"redis://{endpoint}")
+        host, port = url.hostname, url.port or 6379
+    except ValueError:
+        return "the value of SCCACHE_REDIS_ENDPOINT is no URL"
+    if not endpoint or not host or url.scheme not in {"redis", "rediss", "tcp"}:
+        return ""
+    login = [variables.get(f"SCCACHE_REDIS_{name}", "") for name in ("USERNAME", "PASSWORD")]
+    try:
+        with socket.create_connection((host, port), _SECONDS) as plain:
+            verify = url.fragment != "insecure"
+            with _secured(plain, host, verify=verify) if url.scheme == "rediss" else plain as connection:
+                answer = _ask(connection, [word for word in login if word])
+    except OSError as error:
+        return f"Redis at {host}:{port} does not answer ({error})"
+    if answer.startswith("-WRONGPASS"):
+        return f"Redis at {host}:{port} refuses the user name or the password"
+    if answer.startswith("-NOAUTH"):
+        return f"Redis at {host}:{port} needs a password, and SCCACHE_REDIS_PASSWORD is not set"
+    return "" if answer.startswith("+") else f"Redis at {host}:{port} refuses: {answer.lstrip('-')}"
+
+
+def without_secrets(text: str, variables: Mapping[str, str]) -> str:
+    """A text without the values of those variables that hold a secret."""
+    for name, value in variables.items():
+        if value and _SECRET.fullmatch(name):
+            text = text.replace(value, "***")
+    return text
+
+
+def _secured(plain: socket.socket, host: str, *, verify: bool) -> ssl.SSLSocket:
+    context = ssl.create_default_context()
+    if not verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context.wrap_socket(plain, server_hostname=host)
+
+
+def _ask(connection: socket.socket, login: list[str]) -> str:
+    """The first line of the answer to AUTH with a user and a password, or to PING without them."""
+    words = [word.encode() for word in (["AUTH", *login] if login else ["PING"])]
+    lengths = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+    connection.sendall(b"*%d\r\n%s" % (len(words), lengths))
+    with connection.makefile("rb") as stream:
+        line = stream.readline(4096)
+    if not line:
+        raise ConnectionError("it closed the connection")
+    return line.decode(errors="replace").strip()
+
+
+# Whether the compiler cache tells apart two sources that differ only in code for the host.
+#
+# A cache whose key is the text for the GPU returns the old object (sccache before 0.10, ccache 4.11). The test runs
+# once for each sccache, compiler, nvcc and cache; its result is kept beside the cache.
+
+STALE = "the compiler cache returned an old object for a changed source"
+
+#: The name of the compiled source, without its suffix.
+SOURCE_NAME = "buildfarm-check"
+
+_SOURCE = """\
+#ifndef __CUDA_ARCH__
+extern "C" const char *buildfarm_check() {{ return "buildfarm answers {answer}"; }}
+#endif
+"""
+
+
+class SelfTestError(Exception):
+    """The self-test did not compile; the message is the last line that the compiler printed."""
+
+
+def cache_problem(settings: CacheSettings) -> str:
+    """Why the cache must not be used, or empty; raises OSError or SelfTestError when the test cannot run."""
+    result_file = _result_file(settings)
+    if not result_file.exists():
+        result_file.parent.mkdir(parents=True, exist_ok=True)
+        scratch = result_file.with_name(f"{result_file.name}.{os.getpid()}")
+        scratch.write_text("sound\n" if _tells_apart(settings) else "stale\n", encoding="utf-8")
+        scratch.replace(result_file)
+    return "" if result_file.read_text(encoding="utf-8").strip() == "sound" else STALE
+
+
+def _result_file(settings: CacheSettings) -> Path:
+    """Beside the objects and not among them: the server takes each file there for an object."""
+    programs: list[str | Path] = [settings.sccache, settings.host_compiler]
+    if settings.layout.toolkit.exists():
+        programs.append(settings.layout.toolkit / "bin" / "nvcc")
+    versions = [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
+    name = hashlib.sha256(b"\0".join(versions)).hexdigest()[:32]
+    return settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked") / name
+
+
+def _tells_apart(settings: CacheSettings) -> bool:
+    folder = settings.layout.self_test
+    folder.mkdir(parents=True, exist_ok=True)
+    has_nvcc = settings.layout.toolkit.exists()
+    compiler = settings.layout.cuda / "bin" / "nvcc" if has_nvcc else settings.host_launcher
+    source = folder / f"{SOURCE_NAME}.{'cu' if has_nvcc else 'cpp'}"
+    for answer in ("first", "second"):
+        source.write_text(_SOURCE.format(answer=answer), encoding="utf-8")
+        argv: list[str | Path] = [compiler, "-c", source, "-o", folder / f"{answer}.o"]
+        done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+        if done.returncode != 0:
+            raise SelfTestError(done.stdout.decode(errors="replace").strip().rpartition("\n")[2])
+    return b"buildfarm answers second" in (folder / "second.o").read_bytes()
 
 
 def run_behind_cache(settings: CacheSettings, argv: Sequence[str]) -> int:

@@ -18,7 +18,7 @@ from builder.publish.index.levels import Level
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
-from builder.publish.server import upload_form, uploads
+from builder.publish.server import uploads
 from builder.publish.server.uploads import UploadFolder, remove_leftovers
 from builder.wheelfile import limits
 from tests.conftest import PATIENCE
@@ -223,7 +223,7 @@ def test_the_same_bytes_under_two_names(client: Client, tmp_path: Path) -> None:
 
 
 def test_forms_with_too_many_fields(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_form, "_MOST_PARTS", 8)
+    monkeypatch.setattr(uploads, "_MOST_PARTS", 8)
     auth = client.token()
     wheel = pure_wheel(tmp_path, "my_ext", "1.0")
     refused = client.upload(wheel, auth, {"classifiers": "x"})
@@ -239,7 +239,7 @@ def test_large_files(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "larger than 100000 bytes" in refused.text
     refused = client.upload(wheel, auth, {"comment": "x" * 2**24})
     assert refused.status_code == 413  # from the Content-Length
-    monkeypatch.setattr(upload_form, "_FORM_SIZE", 100)
+    monkeypatch.setattr(uploads, "_FORM_SIZE", 100)
     assert client.upload(pure_wheel(tmp_path, "small", "1.0"), auth, {"comment": "x" * 10**5}).status_code == 413
     assert nothing_published(client)
 

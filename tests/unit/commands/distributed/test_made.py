@@ -13,7 +13,7 @@ from builder.commands.distributed.cluster import Cluster, Need
 from builder.commands.distributed.protocol import BUILDS, MANY, Answer, BuildTask, WheelRef, version_resource
 from builder.commands.distributed.worker.facts import WorkerFacts
 from builder.commands.distributed.worker.service import Service
-from builder.storage.finished_tasks import FinishedTasks
+from builder.storage.runs import FinishedTasks
 from builder.store import Store, work_name
 from tests.unit.commands.distributed.made_up import BUILD_TASK
 from tests.unit.wheels.make_record import build_record

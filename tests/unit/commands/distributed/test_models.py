@@ -16,7 +16,7 @@ from builder.proofs.cells.prover import Subject, cell_basis
 from builder.proofs.static.claim import WheelClaim
 from builder.publish.gpu_models import models_of, proven_on
 from builder.publish.proof_lines import gpu_lines, not_run_lines
-from builder.records.cuda_sources import CudaSources
+from builder.records import CudaSources
 from builder.wheelfile.facts import read_facts
 from tests.unit import loopback
 from tests.unit.commands.distributed.made_up import CELL, RECIPE, SHA, on, proofs

@@ -8,7 +8,7 @@ from typing import Any
 
 from builder.progress.stages import StageTime
 from builder.storage.runs import Run
-from builder.timeline.timeline import Sample, Timeline, Use
+from builder.timeline import Sample, Timeline, Use
 
 CELL, OTHER = "torch2.11.0-cu130-cp311", "torch2.11.0-cu130-cp312"
 #: What a log or a wheel may contain to break out of the page, of Markdown or of a terminal.

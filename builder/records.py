@@ -1,21 +1,157 @@
-"""How a wheel was made, as `.dist-info/buildfarm.json` inside it: enough to rebuild it, without paths and times."""
+"""Records of builds: the toolchain, the record inside the wheel, and what the store keeps beside a wheel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.hashing import sha256_of
+from builder.masking import mask_credentials
 from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.matrix.plan import Build
-from builder.records.toolchain import Toolchain
-from builder.untrusted.json_data import JsonError, parse_json, text
-from builder.untrusted.masking import mask_credentials
+from builder.untrusted import JsonError, parse_json, text, texts
 from builder.wheelfile.archive import WheelFile
+
+# What a build did with the CUDA files of its source, so that a wheel without GPU code can be explained.
+
+
+@dataclass(frozen=True)
+class CudaSources:
+    """The CUDA files of a source."""
+
+    #: How many there are.
+    files: int
+    #: The files that no compiler command of the build's log names, and that no other file includes.
+    never_compiled: tuple[str, ...] = ()
+    #: The file that calls torch.cuda.is_available() during the build, such as `setup.py`; or empty.
+    asks_for_gpu: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; `from_json` reads it."""
+        return {"files": self.files, "never_compiled": list(self.never_compiled), "asks_for_gpu": self.asks_for_gpu}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CudaSources:
+        """Read what `to_json` wrote; raises KeyError, ValueError or TypeError for anything else."""
+        return cls(int(data["files"]), tuple(map(str, data["never_compiled"])), str(data["asks_for_gpu"]))
+
+
+# The exact identity of what compiles a wheel, typed here and plain data in records.
+
+
+class Part(StrEnum):
+    """A part of a toolchain: the value is its key in records and its name in messages.
+
+    The name in lower case is the field of `Toolchain` that holds it.
+    """
+
+    AUDITWHEEL = "auditwheel"
+    BASE = "base"
+    BASE_DIGEST = "base digest"
+    BASE_ID = "base id"
+    CXX = "c++"
+    CC = "cc"
+    CIBUILDWHEEL = "cibuildwheel"
+    CYCLONEDX = "cyclonedx-python-lib"
+    IMAGE = "image"
+    NVCC = "nvcc"
+    PACKAGES = "packages"
+    PATCHELF = "patchelf"
+    PYTHON_VERSION = "python"
+    SCCACHE = "sccache"
+    SCRIPTS = "scripts"
+    REQUESTED_CUDA = "stands in for"  # the key in the records of earlier wheels
+    UV = "uv"
+    ZLIB = "zlib"
+
+
+#: Parts that are programs or libraries with a version; an SBOM lists them as such.
+PROGRAMS = frozenset(
+    {
+        Part.AUDITWHEEL, Part.CXX, Part.CIBUILDWHEEL, Part.CYCLONEDX, Part.NVCC, Part.PATCHELF,
+        Part.PYTHON_VERSION, Part.SCCACHE, Part.UV, Part.ZLIB,
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Toolchain:
+    """The exact identity of what compiles; part of the build's digest. None: this toolchain has no such part."""
+
+    #: `local` or `docker`.
+    executor: str
+    #: The Python the build runs under.
+    python: Python
+    #: The exact requirements of the build's environment, `torch==2.11.0`.
+    packages: tuple[str, ...] = ()
+    #: The exact version of that Python, `3.12.1`.
+    python_version: str | None = None
+    #: Name and version of the C++ compiler, `g++ 12.2.0`.
+    cxx: str | None = None
+    #: File name of the C compiler.
+    cc: str | None = None
+    #: Version of nvcc, `13.0.88`; empty where none is known.
+    nvcc: str | None = None
+    #: The requested CUDA, when nvcc has a different minor version.
+    requested_cuda: Cuda | None = None
+    #: uv, cibuildwheel: version of the front end that ran the build.
+    uv: str | None = None
+    cibuildwheel: str | None = None
+    #: auditwheel, cyclonedx, patchelf, zlib: versions of what repairs the wheel.
+    auditwheel: str | None = None
+    cyclonedx: str | None = None
+    patchelf: str | None = None
+    zlib: str | None = None
+    #: Version of the local compiler cache; images bring their own.
+    sccache: str | None = None
+    #: Only in records of an early buildfarm: digest of its scripts around the compilers.
+    scripts: str | None = None
+    #: Tag of the build image.
+    image: str | None = None
+    #: Name of its base image.
+    base: str | None = None
+    #: The engine's id of the base image.
+    base_id: str | None = None
+    #: Digest of the base image's manifest in its registry, when the base is pinned.
+    base_digest: str | None = None
+
+    def parts(self) -> dict[Part, str]:
+        """Every part that this toolchain has, as text, sorted by key."""
+        found: dict[Part, str] = {}
+        for part in sorted(Part):
+            match getattr(self, part.name.lower()):
+                case None:
+                    continue
+                case tuple() as packages:
+                    found[part] = " ".join(packages)
+                case Cuda() as cuda:
+                    found[part] = f"CUDA {cuda}"
+                case text:
+                    found[part] = text
+        return found
+
+    @classmethod
+    def from_parts(cls, executor: str, python: Python, parts: Mapping[str, str]) -> Toolchain:
+        """Read what `parts` wrote; raises ValueError for an unknown part, BuildfarmError for a malformed version."""
+        values = {Part(key): str(text) for key, text in parts.items()}
+        packages = values.pop(Part.PACKAGES, "").split()
+        requested_cuda = values.pop(Part.REQUESTED_CUDA, None)
+        return cls(
+            executor=executor,
+            python=python,
+            packages=tuple(packages),
+            requested_cuda=Cuda.parse(requested_cuda.removeprefix("CUDA ")) if requested_cuda else None,
+            **{part.name.lower(): text for part, text in values.items()},
+        )
+
+
+# How a wheel was made, as `.dist-info/buildfarm.json` inside it: enough to rebuild it, without paths and times.
 
 #: File name inside `.dist-info`.
 FILE = "buildfarm.json"
@@ -252,3 +388,93 @@ def read_record(wheel: Path) -> Record:
                 where=str(wheel),
                 hints=["run the version of buildfarm that built the wheel"],
             ) from error
+
+
+# What the store keeps beside a wheel: the record inside the wheel, and how its build went on this machine.
+
+
+@dataclass(frozen=True)
+class BuildRecord:
+    """One finished build."""
+
+    #: As in the wheel itself.
+    record: Record
+    #: File names of the shared libraries that torch, its CUDA packages and the driver bring.
+    provided: frozenset[str]
+    #: Number of parallel compilers.
+    jobs: int
+    #: None without a compiler cache.
+    objects: CacheStatistics | None
+    cuda: CudaSources
+    #: BUILD_FORMAT of the buildfarm that built the wheel; 0: it had none.
+    format: int
+    #: UTC.
+    started: datetime
+    #: Wall time.
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data; `from_json` reads it."""
+        return self.record.to_json() | {
+            "provided": sorted(self.provided),
+            "jobs": self.jobs,
+            "objects": self.objects.to_json() if self.objects else None,
+            "cuda_sources": self.cuda.to_json(),
+            "build_format": self.format,
+            "started": self.started.isoformat(timespec="seconds"),
+            "seconds": self.seconds,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> BuildRecord:
+        """Read what `to_json` wrote; raises KeyError, ValueError, TypeError or BuildfarmError on anything else."""
+        return cls(
+            record=Record.from_json(data),
+            provided=frozenset(texts(data["provided"])),
+            jobs=int(data["jobs"]),
+            objects=CacheStatistics.from_json(data["objects"]) if data["objects"] else None,
+            cuda=CudaSources.from_json(data["cuda_sources"]),
+            format=int(data.get("build_format", 0)),
+            started=datetime.fromisoformat(data["started"]),
+            seconds=float(data["seconds"]),
+        )
+
+
+@dataclass(frozen=True)
+class CacheStatistics:
+    """What the compiler cache did for one build.
+
+    sccache counts steps: the compile of a C++ file is one step; that of a CUDA file has one step for each program that
+    nvcc calls.
+    """
+
+    reused: int = 0
+    compiled: int = 0
+    #: Why sccache did not try to cache a call of a compiler, and the number of these calls.
+    not_cached: Mapping[str, int] = field(default_factory=dict)
+    #: Why the cache was not used at all, or empty.
+    refused: str = ""
+    #: Why it is unknown what the cache did, or empty.
+    unreadable: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain data, for the store's record and report.json."""
+        reasons = {"not_cached": dict(self.not_cached), "refused": self.refused, "unreadable": self.unreadable}
+        return {"reused": self.reused, "compiled": self.compiled} | {n: value for n, value in reasons.items() if value}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CacheStatistics:
+        """Read what `to_json` wrote; raises KeyError or ValueError on anything else."""
+        not_cached = {str(reason): int(count) for reason, count in data.get("not_cached", {}).items()}
+        reasons = (data.get("refused", ""), data.get("unreadable", ""))
+        return cls(int(data["reused"]), int(data["compiled"]), not_cached, *reasons)
+
+    def sentence(self) -> str:
+        """One line for a person: how much was reused."""
+        if self.refused:
+            return f"compiler cache not used: {self.refused}"
+        if self.unreadable:
+            return f"compiler cache: cannot tell how many steps were reused: {self.unreadable}"
+        parts = [f"{self.reused} of {self.reused + self.compiled} steps reused"]
+        parts += [f"{count} not cached ({reason})" for reason, count in sorted(self.not_cached.items())]
+        return f"compiler cache: {'; '.join(parts)}"

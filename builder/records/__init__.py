@@ -1,1 +1,0 @@
-"""Records of builds: the toolchain, the record inside the wheel, and the statistics that the store keeps."""

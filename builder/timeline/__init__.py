@@ -1,1 +1,0 @@
-"""The timeline of a run: its stages, and the cores and the memory that its programs use."""
