@@ -118,11 +118,7 @@ def _report(errors: Sequence[BuildfarmError]) -> None:
 def _print_json(errors: Sequence[BuildfarmError]) -> None:
     """With --json, print errors to stdout, unless the command has already printed its data."""
     if "--json" in sys.argv[1:] and not data_printed():
-        entries = [
-            {"code": error.code, "error": error.sentence, "where": error.where, "hints": list(error.hints)}
-            for error in errors
-        ]
-        print_data(json.dumps({"errors": entries}, indent=1) + "\n")
+        print_data(json.dumps({"errors": [error.to_json() for error in errors]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

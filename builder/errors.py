@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from pathlib import Path
+from typing import Any
 
 from builder.masking import mask_credentials
 
@@ -317,6 +318,10 @@ class BuildfarmError(Exception):
 
     def __str__(self) -> str:
         return f"{self.where}: {self.sentence}" if self.where else self.sentence
+
+    def to_json(self) -> dict[str, Any]:
+        """The error as `--json` prints it."""
+        return {"code": self.code, "error": self.sentence, "where": self.where, "hints": list(self.hints)}
 
 
 class UsageError(BuildfarmError):

@@ -24,7 +24,7 @@ from builder.cli.options import (
     examples,
 )
 from builder.cli.output import print_data
-from builder.commands.folders import open_store
+from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, cell_environments, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft, shortened
@@ -312,7 +312,7 @@ class CasesOptions(SelectOptions):
     no_pull: NoPullOption = False
     no_python_downloads: NoPythonDownloadsOption = False
     out: CasesOutOption = None
-    dist: CasesDistOption = Path("dist")
+    dist: CasesDistOption = DIST
     store: StoreOption = None
     as_json: JsonOption = False
 

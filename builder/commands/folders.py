@@ -27,7 +27,7 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
     """
     hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
     if must_exist and root and not root.expanduser().is_dir():
-        raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=f"--store {root}")
+        raise _no_folder(root, f"--store {root}")
     root = (root or default_store()).expanduser().absolute()
     if must_exist and root.is_dir() and any(root.iterdir()) and not (root / MARK).is_file():
         raise UsageError(
@@ -54,8 +54,14 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
 def read_dist(dist: Path) -> list[Path]:
     """The wheels of a folder `--dist`; raises UsageError if the user gave a folder that does not exist."""
     if dist != DIST and not dist.is_dir():
-        raise UsageError("there is no such folder", Code.NO_SUCH_FILE, where=f"--dist {dist}")
+        raise _no_folder(dist, f"--dist {dist}")
     return sorted(dist.glob("*.whl"))
+
+
+def _no_folder(path: Path, where: str) -> UsageError:
+    if path.expanduser().exists():
+        return UsageError("this is a file, not a folder", Code.PATH_NOT_USABLE, where=where)
+    return UsageError("there is no such folder", Code.NO_SUCH_FILE, where=where)
 
 
 def check_dist(dist: Path) -> None:

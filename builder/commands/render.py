@@ -12,7 +12,7 @@ import typer
 
 from builder.cli.options import JsonOption, MatrixOption, SelectOptions, examples
 from builder.cli.output import print_data
-from builder.errors import Exit
+from builder.errors import BuildfarmError, Exit
 from builder.images.dockerfiles import Dockerfile, dockerfiles, unpinned, write_dockerfiles
 from builder.images.registry.lock import lock_path, read_lock, refresh_lock
 from builder.images.registry.reference import read_mirrors
@@ -53,7 +53,11 @@ def render(options: RenderOptions) -> None:
     write_dockerfiles(options.out, files)
     for problem in problems:
         print_error(problem)
-    text = render_json(options.out, files) if options.as_json else render_text(options.out, files, pinned=options.lock)
+    text = (
+        render_json(options.out, files, problems)
+        if options.as_json
+        else render_text(options.out, files, pinned=options.lock)
+    )
     print_data(text)
     raise typer.Exit(int(max((problem.exit_code for problem in problems), default=Exit.OK)))
 
@@ -78,8 +82,8 @@ def render_text(folder: Path, files: Sequence[Dockerfile], *, pinned: bool) -> s
     return "\n".join(lines) + "\n"
 
 
-def render_json(folder: Path, files: Sequence[Dockerfile]) -> str:
-    """Each image with its Dockerfile, its tag, its base images, and the builds and cells that use it."""
+def render_json(folder: Path, files: Sequence[Dockerfile], problems: Sequence[BuildfarmError]) -> str:
+    """Each image with its Dockerfile, tag and base images, its builds and cells; the errors of registries."""
     images = [
         {
             "name": file.name,
@@ -93,7 +97,9 @@ def render_json(folder: Path, files: Sequence[Dockerfile]) -> str:
         }
         for file in files
     ]
-    return json.dumps({"schema": _SCHEMA, "images": images, "unpinned": list(unpinned(files))}, indent=1) + "\n"
+    errors = [problem.to_json() for problem in problems]
+    data = {"schema": _SCHEMA, "images": images, "unpinned": list(unpinned(files)), "errors": errors}
+    return json.dumps(data, indent=1) + "\n"
 
 
 def _base_image(file: Dockerfile) -> str:

@@ -44,7 +44,7 @@ from builder.commands.distributed.options import (
     WorkerTimeoutOption,
 )
 from builder.commands.distributed.protocol import Settings
-from builder.commands.folders import open_store
+from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, cell_environments, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
@@ -223,7 +223,7 @@ class SmokeOptions(UsesWorkers, SelectOptions):
     prove_on: ProveOnOption = None
     plain_tcp: PlainTcpOption = False
     worker_timeout: WorkerTimeoutOption = PATIENCE
-    dist: SmokeDistOption = Path("dist")
+    dist: SmokeDistOption = DIST
     store: StoreOption = None
     junit: JunitOption = None
     summary: SummaryOption = None

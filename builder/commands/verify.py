@@ -30,7 +30,7 @@ from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import Code, Exit, UsageError
 from builder.gate.system.sizes import size_text
-from builder.log import print_warning, set_verbosity
+from builder.log import print_error, print_warning, set_verbosity
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat
 from builder.proof import Proof, Verdict
@@ -132,6 +132,17 @@ MarkdownOption = Annotated[
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: Sentences of a reason to print.
 _MOST = 4
+#: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
+_UNREADABLE = {Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED, Code.WHEEL_NAME_INVALID}
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A file that is no readable wheel."""
+
+    name: str
+    origin: str
+    error: UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,11 +170,15 @@ def verify(options: VerifyOptions) -> None:
     Without --torch and --cuda, the wheel is linked with every inventory of its CUDA major version.
     """
     set_verbosity(quiet=options.quiet, verbose=False)
-    verdicts = run_verify(options, open_store(options.store))
-    for file, text in _reports(verdicts, options.sarif, options.markdown):
+    verdicts, unreadable = run_verify(options, open_store(options.store))
+    for file, text in _reports(verdicts, unreadable, options):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(file, text.encode())
-    print_data(verify_json(verdicts) if options.as_json else verify_text(verdicts))
+    print_data(verify_json(verdicts, unreadable) if options.as_json else verify_text(verdicts))
+    for one in unreadable:
+        print_error(one.error)
+    if unreadable:
+        raise typer.Exit(int(Exit.USAGE))
     raise typer.Exit(int(Exit.FAILED if any(one.failed for one in verdicts) else Exit.OK))
 
 
@@ -176,19 +191,21 @@ def _bytes(size: str) -> int:
     return parse_size(size)
 
 
-def _reports(verdicts: Sequence[WheelVerdict], sarif: Path | None, markdown: Path | None) -> Iterator[tuple[Path, str]]:
-    """The files to write, and their text; the modules of other formats are not imported."""
-    if sarif:
-        yield sarif, verify_sarif(verdicts)
-    if markdown:
-        yield markdown, verify_markdown(verdicts)
+def _reports(
+    verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable], options: VerifyOptions
+) -> Iterator[tuple[Path, str]]:
+    """The files to write, and their text."""
+    if options.sarif:
+        yield options.sarif, verify_sarif(verdicts, unreadable)
+    if options.markdown:
+        yield options.markdown, verify_markdown(verdicts, unreadable)
 
 
-def run_verify(options: VerifyOptions, store: Store) -> list[WheelVerdict]:
-    """Judge each wheel. Nothing in a wheel is executed.
+def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], list[Unreadable]]:
+    """Judge each wheel; return the verdicts, and the files that are no readable wheels.
 
-    Raises UsageError for an argument that names no wheel, for a file that is no readable wheel, and for the selection;
-    MissingToolError when a download fails.
+    Nothing in a wheel is executed. Raises UsageError for an argument that names no wheel, for the only file if it is no
+    readable wheel, and for the selection; MissingToolError when a download fails.
     """
     compat = Compat.load()
     pythons = [compat.resolve_python(text) for text in options.select.python]
@@ -210,12 +227,22 @@ def run_verify(options: VerifyOptions, store: Store) -> list[WheelVerdict]:
     several = len({one.project for one in found}) > 1
     verdicts: list[WheelVerdict] = []
     shared: list[Together] = []
+    unreadable: list[Unreadable] = []
     for one in found:
-        with one.opened() as (wheel, facts):
-            verdicts.append(judge.judge(wheel, facts, one.origin))
-            if several:
-                shared.append(judge.together(wheel, facts))
-    return [with_clashes(one, own, shared) for one, own in zip(verdicts, shared, strict=True)] if several else verdicts
+        try:
+            with one.opened() as (wheel, facts):
+                verdict = judge.judge(wheel, facts, one.origin)
+                together = judge.together(wheel, facts) if several else None
+        except UsageError as error:
+            if len(found) == 1 or error.code not in _UNREADABLE:
+                raise
+            unreadable.append(Unreadable(one.path.name, one.origin, error))
+            continue
+        verdicts.append(verdict)
+        shared += [together] if together else []
+    if several:
+        verdicts = [with_clashes(one, own, shared) for one, own in zip(verdicts, shared, strict=True)]
+    return verdicts, unreadable
 
 
 @dataclass(frozen=True)
@@ -266,39 +293,42 @@ def _installed(text: str) -> Path | None:
     )
 
 
-def verify_sarif(verdicts: Sequence[WheelVerdict]) -> str:
-    """A result for each failed check (`error`), each remark (`note`) and each check that did not run (`note`)."""
+def verify_sarif(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:
+    """A result for each failed check (`error`), each remark (`note`) and each check that did not run (`note`).
+
+    A file that is no readable wheel is an `error`.
+    """
     results = [result for one in verdicts for proof in one.proofs for result in _results(one, proof)]
     used = {result["ruleId"] for result in results}
     rules = [{"id": str(check), "shortDescription": {"text": check.meaning}} for check in Check if str(check) in used]
+    results += [_result(str(one.error.code), one.name, "error", one.error.sentence) for one in unreadable]
+    codes = sorted({str(one.error.code) for one in unreadable})
+    rules += [{"id": code, "shortDescription": {"text": "The file is no readable wheel."}} for code in codes]
     driver = {"name": "buildfarm verify", "version": builder.__version__, "rules": rules}
     run = {"tool": {"driver": driver}, "results": results}
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 
 
 def _results(verdict: WheelVerdict, proof: Proof) -> Iterator[dict[str, Any]]:
+    found = []
     if proof.verdict is Verdict.FAILED:
-        yield _result(verdict, proof, "error", f"{place(proof)}{proof.reason}")
+        found.append(("error", f"{place(proof)}{proof.reason}"))
     elif proof.verdict is Verdict.NOT_RUN:
-        yield _result(verdict, proof, "note", f"not run: {place(proof)}{proof.reason}")
-    for remark in remarks(proof):
-        yield _result(verdict, proof, "note", remark)
+        found.append(("note", f"not run: {place(proof)}{proof.reason}"))
+    for level, text in [*found, *(("note", remark) for remark in remarks(proof))]:
+        result = _result(str(proof.check), verdict.facts.filename, level, text)
+        yield result | {"partialFingerprints": {"wheel": verdict.facts.sha256}}
 
 
-def _result(verdict: WheelVerdict, proof: Proof, level: str, text: str) -> dict[str, Any]:
-    location = {"physicalLocation": {"artifactLocation": {"uri": verdict.facts.filename}}}
-    return {
-        "ruleId": str(proof.check),
-        "level": level,
-        "message": {"text": text},
-        "locations": [location],
-        "partialFingerprints": {"wheel": verdict.facts.sha256},
-    }
+def _result(rule: str, file: str, level: str, text: str) -> dict[str, Any]:
+    location = {"physicalLocation": {"artifactLocation": {"uri": file}}}
+    return {"ruleId": rule, "level": level, "message": {"text": text}, "locations": [location]}
 
 
-def verify_markdown(verdicts: Sequence[WheelVerdict]) -> str:
-    """For each wheel a heading and a table of verdicts and remarks."""
-    return "\n".join("\n".join(_lines(one)) + "\n" for one in verdicts)
+def verify_markdown(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:
+    """For each wheel a heading and a table of verdicts and remarks; for each other file a heading and the error."""
+    others = [f"### {_cell(one.name)}\n\n**FAILED**: {_cell(one.error.sentence)}\n" for one in unreadable]
+    return "\n".join([*("\n".join(_lines(one)) + "\n" for one in verdicts), *others])
 
 
 def _lines(verdict: WheelVerdict) -> Iterator[str]:
@@ -354,9 +384,9 @@ def place(proof: Proof) -> str:
     return f"{proof.cell}: " if proof.cell else ""
 
 
-def verify_json(verdicts: Sequence[WheelVerdict]) -> str:
-    """Everything about each wheel."""
-    data = [
+def verify_json(verdicts: Sequence[WheelVerdict], unreadable: Sequence[Unreadable] = ()) -> str:
+    """Everything about each wheel, and the error of each file that is no readable wheel."""
+    data: list[dict[str, Any]] = [
         {
             "wheel": one.facts.filename,
             "sha256": one.facts.sha256,
@@ -365,5 +395,9 @@ def verify_json(verdicts: Sequence[WheelVerdict]) -> str:
             "proofs": [proof.to_json() for proof in one.proofs],
         }
         for one in verdicts
+    ]
+    data += [
+        {"wheel": one.name, "origin": one.origin, "failed": True, "proofs": [], "error": one.error.to_json()}
+        for one in unreadable
     ]
     return json.dumps(data, indent=1) + "\n"

@@ -17,6 +17,7 @@ from typing import Any
 from uuid import uuid4
 
 from builder.errors import Code, UsageError
+from builder.log import print_warning
 from builder.masking import mask_credentials
 from builder.store import Store, write_atomic
 from builder.timeline import Timeline
@@ -137,13 +138,15 @@ def _quoted(path: Path) -> str:
 
 
 def runs(store: Store) -> list[Run]:
-    """All runs that the store knows, the newest first."""
+    """All runs that the store knows, the newest first; warns of records that cannot be read."""
     found = []
-    for path in (store.root / "runs").glob("*/run.json"):
+    for path in sorted((store.root / "runs").glob("*/run.json")):
         try:
             found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
-        except (OSError, JsonError):  # deleted meanwhile, or of a different version
+        except FileNotFoundError:  # deleted meanwhile
             continue
+        except (OSError, JsonError):
+            print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
 
 

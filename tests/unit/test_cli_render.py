@@ -109,7 +109,11 @@ def test_an_image_without_a_digest_is_an_error_and_the_others_are_pinned(call: C
             MATRIX + f'images: [{{cells: "*", image: "{missing}", pythons: "{pythons}"}}]\n'
         )
         code, out, err = call("--lock")
-    assert code == 4
+        with_json = call("--lock", "--json")
+    assert code == with_json[0] == 4
+    assert [(one["code"], one["where"]) for one in json.loads(with_json[1])["errors"]] == [
+        ("registry-refused", missing)
+    ]
     assert f"error[registry-refused]: {missing}: the registry {registry.address} has no such image" in err
     assert f"base images without a digest (1):\n  {missing}\n" in out, "no advice to run the command that has just run"
     assert list(read_lock(tmp_path / "buildfarm.lock")) == [pythons]

@@ -14,7 +14,7 @@ from packaging.version import Version
 from builder.cli.options import DistOption, JsonOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.commands.building.published_builds import PublishedBuilds
-from builder.commands.folders import new_index, open_store, read_dist
+from builder.commands.folders import DIST, new_index, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import unpublished_builds
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
@@ -98,7 +98,7 @@ def publish(
     to: PublishToOption,
     wheels: WheelsArgument = None,
     require: RequireOption = "cpu",
-    dist: DistOption = Path("dist"),
+    dist: DistOption = DIST,
     matrix: MatrixOption = None,
     store: StoreOption = None,
     as_json: JsonOption = False,

@@ -42,3 +42,28 @@ def test_text_of_a_stranger_is_no_markup(stubs: Path, store: Path, tmp_path: Pat
     text = out.read_text()
     assert "\\<script\\>\\|\\[x\\](http" in text
     assert "<script>" not in text
+
+
+def test_a_damaged_wheel_does_not_stop_the_others(stubs: Path, store: Path, tmp_path: Path) -> None:
+    good = Wheel().write(tmp_path, stubs)
+    damaged = tmp_path / "damaged-1.0-py3-none-any.whl"
+    damaged.write_bytes(b"no zip")
+    sarif, markdown = tmp_path / "verify.sarif", tmp_path / "verify.md"
+    options = ["--store", str(store), "--sarif", str(sarif), "--markdown", str(markdown)]
+    done = CliRunner().invoke(app, ["verify", str(damaged), str(good), *options])
+    assert done.exit_code == Exit.USAGE, done.output
+    assert f"{good.name}  " in done.stdout
+    assert "damaged-1.0-py3-none-any.whl: this wheel cannot be read" in " ".join(done.stderr.split())
+    results = json.loads(sarif.read_text())["runs"][0]["results"]
+    assert "wheel-damaged" in {result["ruleId"] for result in results if result["level"] == "error"}
+    assert "### damaged-1.0-py3-none-any.whl\n\n**FAILED**: this wheel cannot be read" in markdown.read_text()
+
+    done = CliRunner().invoke(app, ["verify", str(damaged), str(good), "--store", str(store), "--json"])
+    judged, unreadable = json.loads(done.stdout)
+    assert judged["wheel"] == good.name
+    assert judged["failed"] is False
+    assert (unreadable["wheel"], unreadable["failed"], unreadable["error"]["code"]) == (
+        damaged.name,
+        True,
+        "wheel-damaged",
+    )

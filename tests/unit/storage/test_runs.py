@@ -22,7 +22,9 @@ REPORT = {
 }
 
 
-def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_of_each_run_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     store = Store(tmp_path)
     assert history_text(runs(store), as_json=False) == "No run is recorded in this store.\n"
     monkeypatch.setattr("sys.argv", ["buildfarm", "build", "--ext", "https://me:secret@host/x"])
@@ -31,6 +33,7 @@ def test_the_report_of_each_run_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "runs" / "20261120").mkdir()
     (tmp_path / "runs" / "20261120" / "run.json").write_text("{}")
     found = runs(store)
+    assert "20261120/run.json is damaged or of a different version" in "".join(capsys.readouterr().err.split("\n"))
     assert [run.id[:15] for run in found] == ["20261122-093000", "20261121-093000"]
     line = history_text(found, as_json=False).splitlines()[2]
     assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
