@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.errors import DISK_HINT, BuildfarmError, Code, UsageError
+from builder.gate.amounts import size_text
 from builder.gate.system.nvidia import smi
-from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Arch
 
 #: Bytes for an environment with torch and a CUDA toolkit (measured: 4.8 GB for torch 2.11 with CUDA 13.0).

@@ -18,6 +18,7 @@ from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.errors import Code, Exit, UsageError
+from builder.gate.amounts import counted
 from builder.log import print_line
 from builder.masking import mask_credentials
 from builder.matrix.compat import Compat
@@ -155,7 +156,7 @@ def doctor_text(environment: Environment, findings: Sequence[Finding]) -> str:
     faults = sum(finding.level is Level.FAULT for finding in findings)
     notes = len(findings) - faults
     total = "no fault" if not faults else "1 fault" if faults == 1 else f"{faults} faults"
-    lines += ["", total + (f", {notes} note{'s' if notes > 1 else ''}" if notes else "")]
+    lines += ["", total + (f", {counted(notes, 'note')}" if notes else "")]
     return to_text(*map(mask_credentials, lines))
 
 

@@ -15,7 +15,7 @@ from builder.cli.options import CudaOption, JsonOption, QuietOption, StoreOption
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, MissingToolError, UsageError
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.axes import Cuda, Torch
 from builder.matrix.compat import Compat

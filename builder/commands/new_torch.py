@@ -10,6 +10,7 @@ from pathlib import Path
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.errors import NothingSelectedError, UsageError
+from builder.gate.amounts import counted
 from builder.matrix.axes import Python, Torch
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
@@ -106,8 +107,8 @@ def new_torch_json(found: list[NewTorch]) -> str:
 
 def _known(new: NewTorch) -> str:
     return (
-        f"matrix.yaml does not have torch {new.torch}, which adds {_count(new.builds or 0, 'build')} for"
-        f" {_count(new.cells, 'cell')}. To build them, add {new.torch.series} to the list `torch` in"
+        f"matrix.yaml does not have torch {new.torch}, which adds {counted(new.builds or 0, 'build')} for"
+        f" {counted(new.cells, 'cell')}. To build them, add {new.torch.series} to the list `torch` in"
         " matrix.yaml."
     )
 
@@ -123,7 +124,3 @@ def _unknown(new: NewTorch) -> str:
         " release: install a newer buildfarm. In a checkout of buildfarm, add the facts to"
         f" builder/matrix/compat.yaml:\n\n```yaml\n{row}\n```"
     )
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -28,6 +28,7 @@ from builder.commands.building.preflight import preflight
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.formats import BUILD_FORMAT
+from builder.gate.amounts import counted
 from builder.hashing import sha256_of
 from builder.log import print_line, print_warning, set_verbosity
 from builder.matrix.config import MATRIX, GitSource, Matrix, Recipe, SdistSource
@@ -348,7 +349,7 @@ def rebuild_text(result: RebuildResult) -> str:
         return f"equal, sha256 {result.sha256}\n"
     count = len(result.differences)
     lines = [
-        f"not equal: {count} difference{'s' * (count != 1)}",
+        f"not equal: {counted(count, 'difference')}",
         f"  {result.sha256}  {result.wheel}",
         f"  {result.rebuilt_sha256}  rebuilt",
         *(f"  {difference}" for difference in result.differences),

@@ -13,7 +13,7 @@ from rich.table import Table
 from builder.cli.options import JsonOption, StoreOption, examples
 from builder.cli.output import print_data
 from builder.commands.folders import open_store
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import counted, size_text
 from builder.log import print_line
 from builder.publish.terminal import fits, to_text
 from builder.storage.prune import Item, Pruned, folder_sizes
@@ -96,7 +96,7 @@ def pruned_text(pruned: Pruned, *, dry_run: bool, as_json: bool) -> str:
         return json.dumps(data, indent=1) + "\n"
     lines = [f"{_name(item)}  {size_text(item.size)}" for item in pruned.deleted]
     lines += [f"kept, because it is in use: {_name(item)}" for item in pruned.in_use]
-    count, size = f"{len(pruned.deleted)} item{'s' * (len(pruned.deleted) != 1)}", size_text(freed)
+    count, size = counted(len(pruned.deleted), "item"), size_text(freed)
     lines.append(f"{count} would be deleted, which frees {size}." if dry_run else f"{count} deleted, {size} freed.")
     return "".join(f"{line}\n" for line in lines)
 

@@ -29,7 +29,7 @@ from builder.commands.current_environment import current_environment
 from builder.commands.folders import open_store
 from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import Code, Exit, UsageError
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.log import print_error, print_warning, set_verbosity
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from types import MappingProxyType
 
+from builder.gate.amounts import counted
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome
 from builder.gate.tasks import CaseFacts
 
@@ -43,7 +44,7 @@ def case_coverage(
         count = named.count(op)
         reason = not_claimed.get(op) or not_claimed.get(without_overload(op))
         if count:
-            outcomes.append(Outcome("ops", op, "", PASSED, f"{count} case{'s' if count > 1 else ''}"))
+            outcomes.append(Outcome("ops", op, "", PASSED, counted(count, "case")))
         elif reason:
             outcomes.append(Outcome("ops", op, "", NOT_RUN, f"not claimed: {reason}"))
         else:  # a public module that cannot be imported is no mistake in cases.py

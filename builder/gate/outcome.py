@@ -10,6 +10,8 @@ from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from builder.gate.amounts import counted
+
 PASSED, FAILED, NOT_RUN, ACCEPTED, REMARK = "passed", "failed", "not run", "accepted", "remark"
 VERDICTS = (PASSED, FAILED, NOT_RUN, ACCEPTED)
 
@@ -127,5 +129,5 @@ def count_text(verdicts: Iterable[str]) -> str:
     found = Counter(verdicts)
     shown = [f"{found[verdict]} {verdict}" for verdict in (PASSED, FAILED, NOT_RUN)]
     shown += [f"{found[ACCEPTED]} {ACCEPTED}"] if found[ACCEPTED] else []
-    shown += [f"{found[REMARK]} remark{'s' * (found[REMARK] > 1)}"] if found[REMARK] else []
+    shown += [counted(found[REMARK], "remark")] if found[REMARK] else []
     return ", ".join(shown)

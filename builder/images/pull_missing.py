@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from rich.filesize import decimal
 
 from builder.errors import MissingToolError
+from builder.gate.amounts import counted
 from builder.images.engine import Engine
 from builder.images.registry.client import find_size
 from builder.images.registry.pull import UnreachableRegistryError
@@ -52,4 +53,4 @@ def _announcement(engine: Engine, bases: Sequence[str], sizes: Mapping[str, int 
     found = [source for base in bases if (source := engine.mirrors.locate(base)) != base]
     mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
     mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
-    return f"pulling {len(bases)} base image{'s' * (len(bases) > 1)}{total}: {names}{mirror}"
+    return f"pulling {counted(len(bases), 'base image')}{total}: {names}{mirror}"

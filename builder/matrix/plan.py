@@ -13,6 +13,7 @@ from itertools import product
 from packaging.specifiers import SpecifierSet
 
 from builder.errors import Code, NothingSelectedError
+from builder.gate.amounts import counted
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Arch, Cell, Cuda, Platform, Python, Torch
 from builder.matrix.compat import Compat, WhyNot
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
@@ -282,7 +283,7 @@ def no_cell_left(matrix: Matrix, plan: Plan) -> NothingSelectedError:
     """
     said = sorted(summarise_skips(plan), key=lambda s: 0 if s.first.extension else 1 if s.code == "excluded" else 2)
     reasons = [
-        (f"{s.first.extension}: " if s.first.extension else "") + f"{s.reason} ({s.count} cell{'s' * (s.count > 1)})"
+        (f"{s.first.extension}: " if s.first.extension else "") + f"{s.reason} ({counted(s.count, 'cell')})"
         for s in said[:3]
     ]
     return NothingSelectedError(

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 
+from builder.gate.amounts import counted
 from builder.matrix.axes import Cell
 from builder.matrix.plan import Build, Plan, summarise_skips
 
@@ -17,8 +18,8 @@ def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
     """
     builds, cells, skips = len(plan.builds), _cells(plan.builds), len(plan.skips)
     lines = [
-        f"{builds} build{'s serve' if builds != 1 else ' serves'} {cells} cell{'s' * (cells != 1)};"
-        f" {skips} cell{'s are' if skips != 1 else ' is'} skipped."
+        f"{counted(builds, 'build')} {'serves' if builds == 1 else 'serve'} {counted(cells, 'cell')};"
+        f" {counted(skips, 'cell')} {'is' if skips == 1 else 'are'} skipped."
     ]
     for build in plan.builds:
         lines.append("")

@@ -6,8 +6,8 @@ import re
 from collections.abc import Hashable, Mapping, Sequence
 
 from builder.errors import BuildError, BuildfarmError
+from builder.gate.amounts import size_text
 from builder.gate.outcome import REMARK, Outcome, count_text
-from builder.gate.system.sizes import size_text
 from builder.matrix.axes import Arch
 from builder.proof import Check, Proof, Verdict
 from builder.publish.gpu_models import KEY, models_of, proven_on

@@ -19,7 +19,7 @@ from filelock import FileLock
 from builder.commands.folders import open_store
 from builder.commands.inventories import shelf_of
 from builder.errors import BuildfarmError, MissingToolError, UsageError
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.log import print_error, print_line
 from builder.matrix.config import Selection
 from builder.proofs.verify.judge import Judge

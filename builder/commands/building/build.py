@@ -57,7 +57,7 @@ from builder.commands.distributed.options import (
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import DIST, check_dist, open_store
 from builder.errors import BuildfarmError, Exit
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
 from builder.matrix.axes import Arch, Cell
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe

@@ -34,6 +34,7 @@ from builder.commands.index.publish import RequireOption, ToOption, publish_data
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import empty_recipe, recipe_for, selected_recipes, with_imports
 from builder.errors import Exit, UsageError
+from builder.gate.amounts import counted
 from builder.log import print_warning, set_verbosity
 from builder.matrix.axes import Cell, Platform, Python
 from builder.matrix.compat import Compat, and_list
@@ -290,7 +291,7 @@ def _notes(result: AdoptResult) -> Iterator[str]:
     for reason, cells in reasons.items():
         yield f"not run in {_first(cells)}: {reason}"
     if result.left_out:
-        yield f"the options leave out {result.left_out} more {'cell' if result.left_out == 1 else 'cells'} of the wheel"
+        yield f"the options leave out {counted(result.left_out, 'more cell')} of the wheel"
     for sentence in result.others:
         yield f"not for {sentence}"
 

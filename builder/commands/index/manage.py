@@ -16,6 +16,7 @@ from packaging.version import Version
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.errors import Code, Exit, UsageError
+from builder.gate.amounts import counted
 from builder.log import print_warning
 from builder.publish.index.entry import Entry
 from builder.publish.index.integrity import IndexCheck, abandoned_files, check_index
@@ -198,5 +199,5 @@ def _check_text(result: IndexCheck, index: str) -> str:
             f" `buildfarm index prune {index}` deletes them after a day"
         )
     counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
-    lines.append("checked: " + ", ".join(f"{count} {noun}{'s' * (count != 1)}" for count, noun in counts))
+    lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))
     return "\n".join(lines) + "\n"

@@ -18,6 +18,7 @@ from builder.commands.folders import DIST, new_index, open_store, read_dist
 from builder.commands.index.verification import Verification
 from builder.commands.smoke_targets import unpublished_builds
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError, raise_problems
+from builder.gate.amounts import counted
 from builder.hashing import sha256_of
 from builder.log import print_error
 from builder.matrix.axes import Cell
@@ -340,4 +341,4 @@ def _levels(result: PublishResult) -> str:
     """`3 cells: cpu; 1 cell: static`, the highest level first."""
     count = Counter(result.cells.values())
     shown = [level for level in reversed(Level) if count[level]]
-    return "; ".join(f"{count[level]} cell{'s' * (count[level] > 1)}: {level}" for level in shown)
+    return "; ".join(f"{counted(count[level], 'cell')}: {level}" for level in shown)

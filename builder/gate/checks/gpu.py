@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
 from builder.gate.checks.guard_pages import mutable
 from builder.gate.checks.values import compare, one_dtype
@@ -119,7 +120,7 @@ def values(context: Context, case: Case) -> list[Outcome]:
                 "nothing to compare with: the case has no reference or invariant, and the op has no CPU kernel",
             )
         ]
-    figure = f"{len(case.dtypes)} dtype{'s' if len(case.dtypes) > 1 else ''}"
+    figure = counted(len(case.dtypes), "dtype")
     worst = f", max error {max(errors.values()):.2g}" if errors else ""
     return [context.passed("gpu-values", case, figure + worst, errors=errors)]
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.gradcheck import GradcheckError
 
+from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
 from builder.gate.checks.values import compare
@@ -40,7 +41,7 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
             failure = _against_reference(context, case, dtype)
             if failure:
                 return [context.failed("gradients", case, f"{name}: {failure}")]
-        figures += [f"{len(floating)} dtype{'s' if len(floating) > 1 else ''}"] if floating else []
+        figures += [counted(len(floating), "dtype")] if floating else []
     if case.gradcheck and context.device == "cpu":
         context.step("gradcheck in float64")
         failure = _gradcheck(context, case)

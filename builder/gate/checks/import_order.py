@@ -28,6 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from builder.gate.amounts import counted
 from builder.gate.imports.launcher import Launcher
 from builder.gate.imports.registration import registered_twice
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
@@ -347,7 +348,7 @@ def _judged(
         **({"same imports as": repeated} if repeated else {}),
     }
     if not bad:
-        figure = f"{len(runs)} order{'s' * (len(runs) != 1)}"
+        figure = counted(len(runs), "order")
         details = []
         if spec.needs_first:
             figure += f" in which {', '.join(spec.needs_first)} precedes the extension (`needs_first`)"

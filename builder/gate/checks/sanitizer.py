@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.gpu import execute
 from builder.gate.context import Context
@@ -56,7 +57,7 @@ def _outcome(context: Context, case: Case, status: int, text: str) -> Outcome:
     report = nvidia.read_sanitizer(text)
     if report.errors:
         first = report.findings[0] if report.findings else "see the evidence"
-        reason = f"compute-sanitizer finds {report.errors} error{'s' if report.errors > 1 else ''}: {first}"
+        reason = f"compute-sanitizer finds {counted(report.errors, 'error')}: {first}"
         return context.failed("gpu-sanitizer", case, reason, report=text[-20000:])
     if report.errors is None:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), f"status {status}")

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.guard_pages import Canaries, digest, mutable
 from builder.gate.context import SIXTEEN_BITS, Context, flatten, iter_tensors, widened
@@ -74,7 +75,7 @@ def check_each_dtype(check: str, context: Context, case: Case, one: OneDtype) ->
             context.not_run(check, case, "nothing to compare with: the case has neither a reference nor an invariant")
         ]
     worst = max(errors.values(), default=0.0)
-    figure = f"{len(case.dtypes)} dtype{'s' if len(case.dtypes) > 1 else ''}"
+    figure = counted(len(case.dtypes), "dtype")
     return [context.passed(check, case, f"{figure}, max error {worst:.2g}" if errors else figure, errors=errors)]
 
 

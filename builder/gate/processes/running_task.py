@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from builder.gate.amounts import size_text
 from builder.gate.outcome import Spec
 from builder.gate.processes.journal import JOURNAL, LOG, STACK, Record, new_key, read
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.system import crash, rlimits
 from builder.gate.system.exit_status import ProcessExit, tail
 from builder.gate.system.process_tree import listed_descendants
-from builder.gate.system.sizes import size_text
 from builder.gate.tasks import SEND, Step, Task
 
 #: Bytes of output after which a task is killed, so that its log cannot fill the disk.

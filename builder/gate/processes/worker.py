@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from builder.gate.amounts import size_text
 from builder.gate.case import Case
 from builder.gate.context import CaseError, Context, sentence
 from builder.gate.imports.cases_fault import is_mistake, line_of
@@ -27,7 +28,6 @@ from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome, Spec
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
 from builder.gate.system.nvidia import hide_gpus, may_have_gpu
-from builder.gate.system.sizes import size_text
 
 #: The folder of the packed gate, with cases.py.
 _ROOT = Path(__file__).parents[3]

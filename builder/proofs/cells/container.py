@@ -18,10 +18,10 @@ from types import MappingProxyType
 
 from builder.build_log import log_size
 from builder.errors import BuildError, Code, MissingToolError, UsageError
+from builder.gate.amounts import size_text
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import NOT_RUN, Answer
 from builder.gate.pack import pack
-from builder.gate.system.sizes import size_text
 from builder.images.base_image_choice import ImageChooser
 from builder.images.container import (
     CONTAINER_DIR,

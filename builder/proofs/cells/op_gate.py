@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
 from builder.formats import CELL_FORMAT, OPS_FORMAT
+from builder.gate.amounts import counted, size_text
 from builder.gate.check_table import CHECKS
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import (
@@ -29,7 +30,6 @@ from builder.gate.pack import REFERENCES, pack
 from builder.gate.processes.running_task import IMPORT_SECONDS
 from builder.gate.run import NOTHING_FAILED, SOMETHING_FAILED
 from builder.gate.system.confinement import confined
-from builder.gate.system.sizes import size_text
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
@@ -283,7 +283,7 @@ def _passed_figure(outcomes: Sequence[Outcome]) -> str:
     count = len({outcome.op for outcome in outcomes if outcome.op})
     if not count:  # the check "loaded", whose cases are libraries
         return join_names([outcome.case for outcome in outcomes])
-    ops = f"{count} op{'s' * (count != 1)}"
+    ops = counted(count, "op")
     return f"{len(outcomes)} cases of {ops}" if any(outcome.case for outcome in outcomes) else ops
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import counted, size_text
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof, why_no_cuda
@@ -112,7 +112,7 @@ def check_contents(facts: WheelFacts) -> Proof:
             "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
             " installs them into lib"
         )
-    return make_proof(facts, Check.CONTENTS, [], good=f"{len(facts.files)} files", remarks=remarks)
+    return make_proof(facts, Check.CONTENTS, [], good=counted(len(facts.files), "file"), remarks=remarks)
 
 
 def stray_names(facts: WheelFacts) -> list[str]:

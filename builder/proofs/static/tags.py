@@ -18,6 +18,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
+from builder.gate.amounts import counted
 from builder.matrix.axes import Cell, Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
@@ -117,7 +118,7 @@ def check_modules(facts: WheelFacts) -> Proof:
             errors.append(
                 f"{text}: build the module with `py_limited_api=True` in its Extension, or tag the wheel for one Python"
             )
-    return make_proof(facts, Check.MODULES, errors, good=f"{len(modules)} modules", remarks=remarks)
+    return make_proof(facts, Check.MODULES, errors, good=counted(len(modules), "module"), remarks=remarks)
 
 
 def _claims(facts: WheelFacts, python: Python) -> bool:

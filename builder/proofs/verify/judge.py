@@ -10,7 +10,7 @@ from functools import cached_property
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import counted, size_text
 from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
@@ -282,7 +282,7 @@ class Judge:
         return together(wheel, facts, cells)
 
     def _proofs(self, wheel: WheelContents, facts: WheelFacts, fault: str) -> Iterator[Proof]:
-        yield make_proof(facts, Check.RECORD, [fault] if fault else [], good=f"{len(facts.files)} files")
+        yield make_proof(facts, Check.RECORD, [fault] if fault else [], good=counted(len(facts.files), "file"))
         linker = Linker(facts, self.shelf, self.select)
         outside = Outside(wheel, facts, provided_by_torch(facts) | linker.libraries)
         provided = outside.provided.union(outside.others, outside.optional)

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.matrix.axes import Cell, Python
 from builder.matrix.plan import Build, Plan
 from builder.publish.index.entry import Entry, FarmFacts

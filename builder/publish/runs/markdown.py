@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from pathlib import Path
 
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.log import print_warning
 from builder.proof import Verdict
 from builder.publish.people.coverage import Field

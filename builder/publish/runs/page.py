@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.progress.display import clock
 from builder.progress.stages import StageTime
 from builder.proof import Proof, Verdict

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from builder.errors import BuildfarmError, Code, UsageError
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import counted, size_text
 from builder.matrix.axes import Cell
 from builder.progress.display import clock
 from builder.proof import Proof, Verdict
@@ -369,7 +369,7 @@ def title_of(report: Report) -> str:
         words = report.runs[0].command.split()
         return f"{' '.join(words[:2])}: {results_text(report.runs[0])}"
     builds = len(report.builds)
-    return f"{len(report.runs)} runs of buildfarm, {builds} build{'s' * (builds != 1)}"
+    return f"{len(report.runs)} runs of buildfarm, {counted(builds, 'build')}"
 
 
 def results_text(run: RunView) -> str:

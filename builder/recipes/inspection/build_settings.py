@@ -15,6 +15,7 @@ from packaging.utils import canonicalize_name
 
 from builder.diagnosis.known_errors import knowledge
 from builder.diagnosis.setup_script import SetupFacts
+from builder.gate.amounts import counted
 from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
 from builder.recipes.inspection.metadata import Metadata, PackagePlaces
@@ -180,7 +181,7 @@ def add_build_settings(draft: Draft, script: SetupFacts, native: NativeFacts, st
 
 def _add_cuda(draft: Draft, script: SetupFacts, native: NativeFacts) -> None:
     count = len(native.cuda_files) + len(native.foreign_cuda_files)
-    files = f"{count} CUDA file{'s' * (count != 1)} (.cu)"
+    files = f"{counted(count, 'CUDA file')} (.cu)"
     if count == 0:
         draft.add("cuda", "optional", "no CUDA file (.cu)", "a wheel without GPU code is accepted")
     elif not any(name.startswith(_RUN_TIME_COMPILERS) for name in native.includes):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from builder.gate.amounts import size_text
 from builder.gate.system.mapped import mapped_files
-from builder.gate.system.sizes import size_text
 
 
 @pytest.mark.parametrize(

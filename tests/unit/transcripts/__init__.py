@@ -83,7 +83,7 @@ def run(call: Call) -> Call:
             subprocess.run(["/bin/sh", "-c", line], cwd=project, check=True)
         files = sorted(project.rglob("*"))
         with _alone(root), contextlib.chdir(project):
-            code, printed = _call(shlex.split(call.command)[1:])
+            code, printed = call_in_process(shlex.split(call.command)[1:])
         if code == Exit.USAGE:
             assert sorted(project.rglob("*")) == files, f"{call.command}: a call with exit code 2 has written files"
     for place, name in {str(project): "PROJECT", str(root): "ROOT", sys.prefix: "ENVIRONMENT"}.items():
@@ -92,7 +92,8 @@ def run(call: Call) -> Call:
     return Call(call.before, call.command, f"{lines}[{code}]\n")
 
 
-def _call(arguments: list[str]) -> tuple[int, str]:
+def call_in_process(arguments: list[str]) -> tuple[int, str]:
+    """Run buildfarm in this process; return the exit code and what it printed."""
     out, err, before = io.StringIO(), io.StringIO(), sys.argv
     sys.argv = ["buildfarm", *arguments]
     output._printed.clear()

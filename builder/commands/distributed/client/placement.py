@@ -20,7 +20,7 @@ from builder.commands.distributed.protocol import (
     SmokeTask,
 )
 from builder.commands.distributed.worker.facts import compile_resource
-from builder.gate.system.sizes import size_text
+from builder.gate.amounts import size_text
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.store import Store, write_atomic

@@ -34,8 +34,8 @@ from builder.commands.distributed.protocol import (
 from builder.commands.folders import open_store
 from builder.commands.smoke_targets import cell_environments
 from builder.errors import BuildfarmError, Code
+from builder.gate.amounts import size_text
 from builder.gate.system.nvidia import smi
-from builder.gate.system.sizes import size_text
 from builder.log import set_verbosity
 from builder.matrix.config import Matrix
 from builder.process import handle_signals, kill_all

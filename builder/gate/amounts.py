@@ -1,4 +1,4 @@
-"""Amounts of bytes as text."""
+"""Amounts as text: bytes, and numbers with their noun."""
 
 from __future__ import annotations
 
@@ -9,3 +9,8 @@ def size_text(size: float) -> str:
         if size >= factor:
             return f"{size / factor:.{digits}f} {unit}"
     return f"{size:.0f} bytes"
+
+
+def counted(number: int, noun: str) -> str:
+    """A number with its noun: `1 case`, `2 cases`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
