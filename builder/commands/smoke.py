@@ -102,12 +102,17 @@ class Results:
     def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
         """Judge and save the proofs of a wheel in a cell."""
         basis = cell_basis(target.recipe)
-        proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
+        proofs = judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe)
         self._store.save_proofs(proofs)
-        result = SmokeResult(target.wheel.name, cell, proofs, answer, self._about_file(target))
-        self._recorder.name_cells(result.subject, proofs)
-        self.all.append(result)
         beside = self._beside[target.wheel]
+        linked = [  # by `build`; `smoke` does not read the symbols of torch
+            proof
+            for proof in beside or self._store.proofs(target.sha256)
+            if (proof.cell, proof.check, proof.basis) == (cell, Check.LINKAGE, basis[Check.LINKAGE]) and proof.has_run
+        ]
+        result = SmokeResult(target.wheel.name, cell, (*linked, *proofs), answer, self._about_file(target))
+        self._recorder.name_cells(result.subject, result.proofs)
+        self.all.append(result)
         known = self.known[result.subject] = merged(
             beside or self._store.proofs(target.sha256), result.file_proofs, proofs
         )

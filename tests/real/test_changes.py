@@ -20,6 +20,7 @@ from builder.proof import Check, Verdict
 from builder.result import BuildResult
 from builder.wheels import make
 from tests.fixtures.small_project import SmallProject, small_project
+from tests.unit.canned_gate import can_gate
 from tests.unit.loopback import pure_wheel
 
 pytestmark = pytest.mark.usefixtures("headers")
@@ -135,6 +136,30 @@ def test_a_build_of_another_format_is_made_again(project: SmallProject, monkeypa
         assert not once(project).reused
         assert once(project).reused
     assert once(project).reused, "the store keeps both"
+
+
+def test_checks_that_an_older_buildfarm_did_not_make_run_without_the_others(
+    project: SmallProject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = project.store / "proofs" / f"{once(project).proofs[0].wheel}.json"
+    kept = [proof for proof in json.loads(record.read_text()) if proof["check"] not in ("record", "loader")]
+    record.write_text(json.dumps(kept))
+    interpreters = can_gate(monkeypatch)
+    made = {proof.check: proof.verdict for proof in once(project).proofs}
+    assert made[Check.RECORD] is made[Check.LOADER] is Verdict.PASSED
+    assert interpreters == [], "the op gate ran again"
+
+
+def test_a_library_with_an_executable_stack_is_refused(project: SmallProject) -> None:
+    source = project.root / "tiny" / "src" / "tiny" / "_C.c"
+    text = source.read_text()
+    source.write_text(f'{text}__asm__(".section .note.GNU-stack,\\"x\\",@progbits");\n')
+    try:
+        result = once(project)
+    finally:
+        source.write_text(text)
+    assert failed(result) == {Check.LOADER}
+    assert result.refused
 
 
 def test_a_stored_build_without_a_format_can_be_read(project: SmallProject) -> None:

@@ -28,7 +28,12 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "LINKAGE_FORMAT": (*_STATIC, *_CELL),
     "CELL_FORMAT": _CELL,
     "OPS_FORMAT": (*_CELL, "gate"),
-    "VERIFY_FORMAT": ("proofs/claimed_cells.py", "proofs/inventory.py", "proofs/verify"),  # with those of STATIC_FORMAT
+    "VERIFY_FORMAT": (
+        "proofs/any_wheel.py",
+        "proofs/claimed_cells.py",
+        "proofs/inventory.py",
+        "proofs/verify",
+    ),  # with those of STATIC_FORMAT
     "PROTOCOL": (
         *("commands/distributed", "records.py", "gate/outcome.py", "proof.py"),
         *("matrix/axes.py", "matrix/config.py", "matrix/plan.py"),

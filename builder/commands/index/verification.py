@@ -14,6 +14,7 @@ from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.acceptance import judge
+from builder.proofs.cells.prover import OF_ANY_WHEEL, any_wheel_basis
 from builder.proofs.claimed_cells import uses_torch
 from builder.proofs.inventory import Shelf, shelf_of
 from builder.proofs.verify.judge import Judge
@@ -24,7 +25,7 @@ from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 
 _GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
 #: Checks of wheels that do not use torch, such as dependencies.
-_OF_ANY_WHEEL = (Check.RECORD, Check.METADATA, Check.MODULES, Check.CONTENTS)
+_WITHOUT_TORCH = (Check.RECORD, Check.METADATA, Check.MODULES, Check.CONTENTS)
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,9 @@ class Verification:
         known = [self._shelf.path(release).name for release in self._shelf.releases]
         return digest_of([STATIC_FORMAT, VERIFY_FORMAT, known, repr(self.select)])[:16]
 
+    def _basis_of(self, check: Check) -> str:
+        return any_wheel_basis() if check in OF_ANY_WHEEL else self.basis
+
     def added(
         self,
         wheel: Path,
@@ -65,18 +69,18 @@ class Verification:
         its name. Raises UsageError for a damaged wheel.
         """
         sha256 = facts.sha256 if facts else sha256_of(wheel)
-        stored = [one for one in self.store.proofs(sha256) if one.basis == self.basis]
+        stored = [one for one in self.store.proofs(sha256) if one.basis == self._basis_of(one.check)]
         kept = _overruled(proofs, stored)
         known = {one.check for one in kept if self._is_decided(one)}
         if not known.issuperset(OF_VERIFY):
             facts = facts or read_facts(wheel)
             made = list(self._made(wheel, facts, known, fault, linked=any(map(_links, proofs))))
-            made = [replace(one, basis=self.basis) for one in made]
+            made = [replace(one, basis=self._basis_of(one.check)) for one in made]
             self.store.save_proofs(made)
             kept = _overruled(kept, made)
         name = wheel.name.partition("-")[0]
         recipe = recipe or recipe_for(name, self.recipes, Selection()) or empty_recipe(name)
-        mine = [one for one in kept if one.verdict is Verdict.FAILED and one.basis == self.basis]
+        mine = [one for one in kept if one.verdict is Verdict.FAILED and one.basis == self._basis_of(one.check)]
         return _overruled(kept, judge(mine, recipe))
 
     def _is_decided(self, proof: Proof) -> bool:
@@ -84,7 +88,7 @@ class Verification:
         if proof.cell is not None:
             return False
         if proof.check in OF_VERIFY:
-            return proof.basis == self.basis or proof.verdict is Verdict.ACCEPTED
+            return proof.basis == self._basis_of(proof.check) or proof.verdict is Verdict.ACCEPTED
         return proof.has_run
 
     def _made(
@@ -96,7 +100,7 @@ class Verification:
             made = Judge(self._shelf, self.select).judge_read(archive, facts, fault or "", "").proofs
         wanted = set(OF_VERIFY)
         if not facts.libraries or not uses_torch(facts):
-            wanted = set(_OF_ANY_WHEEL)
+            wanted = set(_WITHOUT_TORCH)
         elif wanted.issuperset(known):
             wanted = set(Check) - {Check.GPUS, Check.LINKAGE}
         for one in made:

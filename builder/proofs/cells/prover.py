@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from builder.errors import Code, MissingToolError
-from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT
+from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of
 from builder.matrix.axes import AbiClass, Arch, Cell
 from builder.matrix.compat import Compat
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 #: Checks that need the environment of a cell.
 CELL_CHECKS = (Check.LINKAGE, Check.IMPORT, *GATE_CHECKS)
 
+#: Checks of the file that depend on nothing but the file.
+OF_ANY_WHEEL = (Check.RECORD, Check.LOADER)
 #: Packages whose tables decide static checks: policies of manylinux platforms, and Python's stable ABI.
 _TABLES = ("auditwheel", "abi3info")
 
@@ -112,9 +114,10 @@ class WheelProver:
         recipe = subject.recipe
         sha256 = subject.facts.sha256
         about_file, about_cell = _file_basis(subject.claim, subject.provided), cell_basis(recipe)
+        about_any = dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis())
 
         def basis(cell: Cell | None, check: Check) -> str:
-            return about_file if cell is None else about_cell[check]
+            return about_any.get(check, about_file) if cell is None else about_cell[check]
 
         known = {(p.cell, p.check): p for p in self._store.proofs(sha256) if p.basis == basis(p.cell, p.check)}
         wanted: list[tuple[Cell | None, Check]] = [(None, check) for check in _file_checks(subject.claim.abi)]
@@ -169,6 +172,7 @@ class WheelProver:
     ) -> list[Proof]:
         """Run the checks of every cell that is not decided, or take those of other machines; then the static checks."""
         # Imported here because auditwheel and abi3info load slowly, and a wheel that is proven does not need them.
+        from builder.proofs.any_wheel import any_wheel_proofs  # noqa: PLC0415
         from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415
 
         symbols: dict[Cell, SymbolTable] = {}
@@ -184,6 +188,8 @@ class WheelProver:
         static = static_proofs(subject.facts, subject.claim, subject.provided, symbols, gpus=_gpus(subject.claim.archs))
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
+        if not all(self._decided(known.get((None, check)), subject.facts) for check in OF_ANY_WHEEL):
+            made += any_wheel_proofs(subject.path, subject.facts)
         return made
 
     def _run(
@@ -235,6 +241,11 @@ def cell_basis(recipe: Recipe) -> dict[Check, str]:
     return {Check.LINKAGE: linkage, Check.IMPORT: imports, **dict.fromkeys(GATE_CHECKS, ops)}
 
 
+def any_wheel_basis() -> str:
+    """Digest of what the checks of OF_ANY_WHEEL depend on besides the file."""
+    return digest_of([STATIC_FORMAT, VERIFY_FORMAT])[:16]
+
+
 def _file_basis(claim: WheelClaim, provided: frozenset[str]) -> str:
     """Digest of what the checks of the file depend on besides the file."""
     return digest_of([STATIC_FORMAT, repr(claim), sorted(provided), *_table_versions()])[:16]
@@ -276,9 +287,11 @@ def _file_checks(abi: AbiClass) -> Sequence[Check]:
         Check.TAGS,
         Check.MODULES,
         Check.METADATA,
+        Check.RECORD,
         Check.GRAFTED,
         Check.CONTENTS,
         Check.DEVICE_CODE,
+        Check.LOADER,
     ]
     if abi is not AbiClass.CPYTHON:
         checks.append(Check.ABI3)

@@ -10,12 +10,11 @@ from functools import cached_property
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.gate.amounts import counted, size_text
-from builder.matrix.compat import Compat, and_list
+from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
+from builder.proofs.any_wheel import check_loader, check_record
 from builder.proofs.claimed_cells import (
-    CellClaims,
     ClaimedCells,
     claimed_cells,
     foreign_claim,
@@ -27,7 +26,7 @@ from builder.proofs.static.claim import join_names, make_proof, not_run
 from builder.proofs.static.file_checks import static_proofs
 from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
-from builder.proofs.static.variants import newest_with_gpu_code, variants
+from builder.proofs.static.variants import newest_with_gpu_code
 from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of, together
 from builder.proofs.verify.gpus import Gpu, check_gpus
 from builder.proofs.verify.torch_window import Linker
@@ -35,64 +34,6 @@ from builder.wheelfile.archive import WheelContents, record_fault
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import Library, WheelFacts
-
-# What makes the dynamic loader refuse a library, or load a library of a stranger.
-
-#: Folders that every user may write to.
-_SHARED = re.compile(r"/(?:tmp|var/tmp|dev/shm)(?:/|$)")
-#: Debug information that is worth a remark, in bytes.
-_MUCH_DEBUG = 5 * 2**20
-
-
-def check_loader(facts: WheelFacts) -> Proof:
-    """No library needs an executable stack, text relocations or two CUDA runtimes, or searches folders of others."""
-    errors = [error for library in facts.libraries for error in _errors(library)]
-    runtimes = min((sorted(CellClaims(one).runtimes) for one in variants(facts)), key=len)
-    if len(runtimes) > 1:
-        errors.append(
-            f"the libraries need the runtimes of CUDA {and_list(runtimes)}: two runtimes in one process, and torch has"
-            " one of them; build all libraries with one toolkit"
-        )
-    remarks = [*_stray_folders(facts), *(remark for library in facts.libraries for remark in _remarks(library))]
-    return make_proof(facts, Check.LOADER, errors, good="nothing unusual", remarks=remarks)
-
-
-def _errors(library: Library) -> Iterator[str]:
-    if library.execstack:
-        yield (
-            f"{library.path} needs an executable stack, so glibc 2.41 and newer refuse it: add"
-            " `.section .note.GNU-stack` to the assembler sources, or link with -z noexecstack"
-        )
-    if library.textrel:
-        yield f"{library.path} has text relocations, which hardened systems refuse: compile every source with -fPIC"
-    if relative := [folder for folder in library.search if not folder.startswith(("/", "$ORIGIN", "${ORIGIN}"))]:
-        shown = join_names(relative)
-        yield f"{library.path} searches the current folder for libraries (RPATH {shown}): anyone may put one there"
-    if shared := [folder for folder in library.search if _SHARED.match(folder)]:
-        yield (
-            f"{library.path} searches folders for libraries that every user may write to (RPATH {join_names(shared)}):"
-            " remove them with `patchelf --set-rpath`, or run `auditwheel repair`"
-        )
-
-
-def _stray_folders(facts: WheelFacts) -> Iterator[str]:
-    folders = {
-        library.path: [folder for folder in library.search if folder.startswith("/") and not _SHARED.match(folder)]
-        for library in facts.libraries
-    }
-    if users := [path for path, found in folders.items() if found]:
-        found = list(dict.fromkeys(folder for path in users for folder in folders[path]))
-        yield (
-            f"{join_names(users)} also {'search' if len(users) > 1 else 'searches'} {join_names(found)} for libraries,"
-            " a folder of the build machine"
-        )
-
-
-def _remarks(library: Library) -> Iterator[str]:
-    if library.debug > _MUCH_DEBUG:
-        size = size_text(library.debug)
-        yield f"{library.path} contains {size} of debug information: `strip --strip-debug` removes it"
-
 
 # Libraries that a wheel needs and that neither the wheel, torch nor a manylinux system has, but that may be absent.
 
@@ -282,7 +223,7 @@ class Judge:
         return together(wheel, facts, cells)
 
     def _proofs(self, wheel: WheelContents, facts: WheelFacts, fault: str) -> Iterator[Proof]:
-        yield make_proof(facts, Check.RECORD, [fault] if fault else [], good=counted(len(facts.files), "file"))
+        yield check_record(facts, fault)
         linker = Linker(facts, self.shelf, self.select)
         outside = Outside(wheel, facts, provided_by_torch(facts) | linker.libraries)
         provided = outside.provided.union(outside.others, outside.optional)

@@ -1,0 +1,83 @@
+"""The checks of a file that depend on nothing but the file: RECORD, and what the dynamic loader refuses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from builder.gate.amounts import counted, size_text
+from builder.matrix.compat import and_list
+from builder.proof import Check, Proof
+from builder.proofs.claimed_cells import CellClaims
+from builder.proofs.static.claim import join_names, make_proof
+from builder.proofs.static.variants import variants
+from builder.wheelfile.archive import record_fault
+from builder.wheelfile.facts import Library, WheelFacts, open_wheel
+
+
+def any_wheel_proofs(path: Path, facts: WheelFacts) -> list[Proof]:
+    """Run the checks; reads every byte of the wheel. Raises UsageError if it is damaged."""
+    with open_wheel(path) as wheel:
+        return [check_record(facts, record_fault(wheel)), check_loader(facts)]
+
+
+def check_record(facts: WheelFacts, fault: str) -> Proof:
+    """RECORD lists every file with its hash; `fault` is what `record_fault` said."""
+    return make_proof(facts, Check.RECORD, [fault] if fault else [], good=counted(len(facts.files), "file"))
+
+
+#: Folders that every user may write to.
+_SHARED = re.compile(r"/(?:tmp|var/tmp|dev/shm)(?:/|$)")
+#: Debug information that is worth a remark, in bytes.
+_MUCH_DEBUG = 5 * 2**20
+
+
+def check_loader(facts: WheelFacts) -> Proof:
+    """No library needs an executable stack, text relocations or two CUDA runtimes, or searches folders of others."""
+    errors = [error for library in facts.libraries for error in _errors(library)]
+    runtimes = min((sorted(CellClaims(one).runtimes) for one in variants(facts)), key=len)
+    if len(runtimes) > 1:
+        errors.append(
+            f"the libraries need the runtimes of CUDA {and_list(runtimes)}: two runtimes in one process, and torch has"
+            " one of them; build all libraries with one toolkit"
+        )
+    remarks = [*_stray_folders(facts), *(remark for library in facts.libraries for remark in _remarks(library))]
+    return make_proof(facts, Check.LOADER, errors, good="nothing unusual", remarks=remarks)
+
+
+def _errors(library: Library) -> Iterator[str]:
+    if library.execstack:
+        yield (
+            f"{library.path} needs an executable stack, so glibc 2.41 and newer refuse it: add"
+            " `.section .note.GNU-stack` to the assembler sources, or link with -z noexecstack"
+        )
+    if library.textrel:
+        yield f"{library.path} has text relocations, which hardened systems refuse: compile every source with -fPIC"
+    if relative := [folder for folder in library.search if not folder.startswith(("/", "$ORIGIN", "${ORIGIN}"))]:
+        shown = join_names(relative)
+        yield f"{library.path} searches the current folder for libraries (RPATH {shown}): anyone may put one there"
+    if shared := [folder for folder in library.search if _SHARED.match(folder)]:
+        yield (
+            f"{library.path} searches folders for libraries that every user may write to (RPATH {join_names(shared)}):"
+            " remove them with `patchelf --set-rpath`, or run `auditwheel repair`"
+        )
+
+
+def _stray_folders(facts: WheelFacts) -> Iterator[str]:
+    folders = {
+        library.path: [folder for folder in library.search if folder.startswith("/") and not _SHARED.match(folder)]
+        for library in facts.libraries
+    }
+    if users := [path for path, found in folders.items() if found]:
+        found = list(dict.fromkeys(folder for path in users for folder in folders[path]))
+        yield (
+            f"{join_names(users)} also {'search' if len(users) > 1 else 'searches'} {join_names(found)} for libraries,"
+            " a folder of the build machine"
+        )
+
+
+def _remarks(library: Library) -> Iterator[str]:
+    if library.debug > _MUCH_DEBUG:
+        size = size_text(library.debug)
+        yield f"{library.path} contains {size} of debug information: `strip --strip-debug` removes it"
