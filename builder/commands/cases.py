@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated
@@ -24,10 +23,11 @@ from builder.cli.options import (
     examples,
 )
 from builder.cli.output import print_data
+from builder.commands.cases_text import cases_text, missing_text
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, cell_environments, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
-from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft, shortened
+from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft
 from builder.log import print_line
 from builder.matrix.axes import Cell
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
@@ -36,167 +36,6 @@ from builder.proofs.cells.cell_environment import CellEnvironments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
-
-# The text of a drafted cases.py.
-
-_WIDTH = 118
-
-_INTRODUCTION = '''\
-"""Draft of the cases of {name}, written by `buildfarm cases` in {cell}.
-
-buildfarm guessed the inputs of each op and called the op with them.
-{exceptions}
-No result was compared with anything. The checks `values`, `gradients` and `edges` need a reference: without one, they
-are "not run" for a case. Write a function for each GAP below. It gets the same arguments as the op, and computes the
-result in plain PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op
-writes to.
-Add more inputs: other sizes, dtypes and options.
-"""
-'''
-_IMPORTS = """\
-from __future__ import annotations
-
-import torch
-
-from builder.gate import Case
-"""
-_UNTRACED = '''\
-def untraced(reason: str) -> dict[str, str]:
-    """Return the value of `not_claimed` that turns off these five checks, for an op that torch cannot trace."""
-    return dict.fromkeys(("opcheck", "fake", "devices", "export", "compile"), reason)
-'''
-
-
-def cases_text(name: str, cell: str, drafts: Drafts) -> str:
-    """Return a whole cases.py."""
-    cases = [draft for draft in drafts.drafts if is_case(draft)]
-    results = []
-    if any(draft.state != CUDA_ONLY for draft in cases):
-        results.append("The call succeeded for each op that has a CPU kernel and is not in NOT_CLAIMED.")
-    if any(draft.state == CUDA_ONLY for draft in cases):
-        results.append("Ops without a CPU kernel were not called: check their inputs.")
-    exceptions = "\n".join(results or ["No call succeeded."])
-    parts = [_INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions), _IMPORTS]
-    if any(draft.untraced for draft in cases):
-        parts.append(f"\n{_UNTRACED}")
-    parts += [f"\n{part}" if at == 0 else part for at, part in enumerate(_lists(drafts, cases))]
-    return "\n".join(parts)
-
-
-def missing_text(drafts: Drafts) -> str:
-    """Return what an existing cases.py lacks: functions and items to copy into it."""
-    cases = [draft for draft in drafts.drafts if is_case(draft)]
-    parts = [_UNTRACED] if any(draft.untraced for draft in cases) else []
-    if cases:
-        parts.append("CASES += [\n" + "\n".join(map(_cases, cases)) + "\n]\n")
-    if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
-        parts.append("NOT_CLAIMED |= {\n" + "".join(_not_claimed(left)) + "}\n")
-    return "\n".join(parts)
-
-
-def is_case(draft: OpDraft) -> bool:
-    """Whether the draft becomes a case; the other ops go to NOT_CLAIMED."""
-    named = any(one.keyword and "make." in one.source for one in draft.arguments)
-    return draft.state in (CALLED, CUDA_ONLY) and not named
-
-
-def _comment(draft: OpDraft) -> list[str]:
-    text = [draft.signature]
-    if draft.state == CUDA_ONLY:
-        guessed = "the inputs and `mutates` are guesses" if draft.mutates else "the inputs are a guess"
-        text.append(f"not called: {draft.reason}; {guessed}")
-    elif draft.results:
-        text.append(f"returned {', '.join(draft.results)}")
-    if draft.remark:
-        text.append(shortened(draft.remark, 300))
-    if draft.empty_error:
-        text.append(f"no case with an empty tensor: with one, the op raises {draft.empty_error}")
-    return [
-        line
-        for part in text
-        for line in textwrap.wrap(
-            " ".join(part.split()),
-            _WIDTH,
-            initial_indent="        # ",
-            subsequent_indent="        #     ",
-            break_long_words=False,
-        )
-    ]
-
-
-def _lists(drafts: Drafts, cases: Sequence[OpDraft]) -> Iterator[str]:
-    yield "CASES = [\n" + "".join(f"{_cases(draft)}\n" for draft in cases) + "]\n"
-    if drafts.public:
-        listed = ", ".join(f'"{name}"' for name in drafts.public)
-        yield f"#: Modules in which every public function needs a case.\nPUBLIC = [{listed}]\n"
-    if left := [draft for draft in drafts.drafts if draft.required and not is_case(draft)]:
-        yield (
-            "#: Ops without a case, and why. Their check `ops` is not run.\nNOT_CLAIMED = {\n"
-            + "".join(_not_claimed(left))
-            + "}\n"
-        )
-
-
-def _cases(draft: OpDraft) -> str:
-    """Return a case for typical inputs and, if the op accepts one, a case with an empty tensor."""
-    if draft.written:
-        gap = f"the new value{'s' * (len(draft.written) > 1)} of {', '.join(draft.written)} in plain PyTorch"
-    else:
-        gap = "the same result in plain PyTorch"
-    typical = _case(draft, "draft", _comment(draft), gap)
-    if not draft.empty:
-        return typical
-    empty = replace(draft, arguments=draft.empty)
-    gap = "the function of the case above, if it accepts empty tensors"
-    return typical + "\n" + _case(empty, "empty", [], gap, '        edge="empty",')
-
-
-def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: str) -> str:
-    lines = [f'        op="{draft.op}",', *comment, f'        name="{name}",', *_inputs(draft), *more]
-    named = [one for one in draft.arguments if one.keyword]
-    if named:
-        lines.append("        kwargs={" + ", ".join(f'"{one.name}": {one.source}' for one in named) + "},")
-    lines.append(f"        reference=None,  # GAP: {gap}")
-    if draft.state == CUDA_ONLY or draft.device == "cuda":
-        lines.append('        devices=["cuda"],')
-    if draft.contiguous_only:
-        lines.append("        contiguous_only=True,")
-    if draft.mutates:
-        lines.append(f"        mutates={list(draft.mutates)},")
-    if draft.untraced:
-        lines.append(f"        not_claimed=untraced({_quoted(draft.untraced, 300)}),")
-    return "    Case(\n" + "\n".join(lines) + "\n    ),"
-
-
-def _not_claimed(left: Sequence[OpDraft]) -> Iterator[str]:
-    for draft in left:
-        reason = draft.reason or "a keyword-only argument is a tensor, which a case cannot pass"
-        yield f'    "{draft.op}": {_quoted(reason, 400)},\n'
-
-
-def _quoted(text: str, most: int) -> str:
-    """Return a Python string of at most `most` characters; a long one in several lines."""
-    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    plain = shortened(plain, most)
-    if len(plain) <= 90:
-        return _literal(plain)
-    parts = textwrap.wrap(plain, 100, break_on_hyphens=False, drop_whitespace=False)
-    return "(\n" + "".join(f"        {_literal(part)}\n" for part in parts) + "    )"
-
-
-def _literal(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _inputs(draft: OpDraft) -> list[str]:
-    values = [one.source for one in draft.arguments if not one.keyword]
-    taken = "make" if any("make." in value for value in values) else "_"
-    comma = "," * (len(values) == 1)
-    line = f"        inputs=lambda {taken}: ({', '.join(values)}{comma}),"
-    if len(line) <= _WIDTH:
-        return [line]
-    return [f"        inputs=lambda {taken}: (", *(f"            {value}," for value in values), "        ),"]
-
 
 # What `buildfarm cases` prints: how many ops were called, which were not and why, and what to do next.
 

@@ -10,11 +10,8 @@ from pathlib import Path
 from builder.build_log import log_size, text_since
 from builder.diagnosis.setup_script import read_setup_script
 from builder.formats import BUILD_FORMAT
-from builder.hashing import digest_of
 from builder.log import print_warning
-from builder.matrix.config import Recipe
-from builder.matrix.plan import Build
-from builder.records import BuildRecord, RecipeSettings, Record, Toolchain
+from builder.records import BuildRecord, Record
 from builder.wheels.failures import no_library_hints
 from builder.wheels.job import CompileJob, Executor, required_torch
 from builder.wheels.repair.repair import repair
@@ -26,29 +23,6 @@ from builder.wheels.wheel_checks import (
     unused_excludes,
     without_compiled,
 )
-
-# The digest of a build: the name of its wheel in the store. A build with another digest is compiled again.
-
-
-def build_digest(build: Build, recipe: Recipe, toolchain: Toolchain, source: str) -> str:
-    """The build's name in the store: a hash of every input that can change the wheel.
-
-    The cells that the build serves are not an input: a later plan may add cells to the same wheel.
-    """
-    settings = RecipeSettings.of(recipe).to_json()
-    settings.pop("requires_torch", None)  # `torch_window` is what it results in
-    return digest_of(
-        {
-            "name": str(build),
-            "archs": [str(arch) for arch in build.archs],
-            "local_version": build.local_version,
-            "source": source,
-            **settings,
-            "torch_window": required_torch(build, recipe),
-            "toolchain": [toolchain.executor, str(toolchain.python), toolchain.parts()],
-            "format": BUILD_FORMAT,
-        }
-    )
 
 
 def make_wheel(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from builder.publish.runs.page import picture
+from builder.publish.runs.timeline_picture import picture
 from builder.timeline import Timeline
 
 

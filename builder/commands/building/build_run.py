@@ -28,8 +28,9 @@ from builder.result import BuildResult
 from builder.store import Store, StoredBuild, work_name, write_atomic
 from builder.timeline import Recorder, Timeline
 from builder.untrusted import JsonError, read_json
+from builder.wheels.build_digest import build_digest
 from builder.wheels.job import WAITS, CompileJob, Executor
-from builder.wheels.make import build_digest, make_wheel
+from builder.wheels.make import make_wheel
 from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.prepare import (
     PreparedSource,

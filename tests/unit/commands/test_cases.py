@@ -10,7 +10,8 @@ import pytest
 
 from builder.cli.options import ExecutorName
 from builder.commands import cases
-from builder.commands.cases import CasesOptions, cases_text, missing_text, run_cases, summary_text
+from builder.commands.cases import CasesOptions, run_cases, summary_text
+from builder.commands.cases_text import cases_text, missing_text
 from builder.errors import Code, MissingToolError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.matrix.axes import Cell

@@ -10,7 +10,7 @@ from rich.console import Console
 from builder.progress import display
 from builder.progress.display import Progress
 from builder.progress.stages import StageTime
-from builder.publish.runs.page import by_machine
+from builder.publish.runs.timeline_picture import by_machine
 from builder.timeline import Timeline
 from tests.unit.fake_clock import FakeClock
 
