@@ -18,7 +18,7 @@ LINKAGE_FORMAT = 2
 CELL_FORMAT = 1
 #: Verdicts of the op gate.
 OPS_FORMAT = 3
-#: Verdicts of the checks of `buildfarm verify` before a wheel is published.
+#: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
 VERIFY_FORMAT = 2
 #: What client and workers send each other.
-PROTOCOL = 4
+PROTOCOL = 5

@@ -25,14 +25,14 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.cases_text import cases_text, missing_text
 from builder.commands.folders import DIST, open_store
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder, cell_environments, selected_recipes
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft
 from builder.log import print_line
 from builder.matrix.axes import Cell
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
-from builder.proofs.cells.cell_environment import CellEnvironments
+from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible

@@ -27,7 +27,7 @@ def open_store(root: Path | None, *, run: bool = True, must_exist: bool = False)
     """
     hint = "name a different folder with `--store DIR` or BUILDFARM_STORE"
     if must_exist and root and not root.expanduser().is_dir():
-        raise _no_folder(root, f"--store {root}")
+        raise _no_folder(root.expanduser(), f"--store {root}")
     root = (root or default_store()).expanduser().absolute()
     if must_exist and root.is_dir() and any(root.iterdir()) and not (root / MARK).is_file():
         raise UsageError(
@@ -59,7 +59,7 @@ def read_dist(dist: Path) -> list[Path]:
 
 
 def _no_folder(path: Path, where: str) -> UsageError:
-    if path.expanduser().exists():
+    if path.exists():
         return UsageError("this is a file, not a folder", Code.PATH_NOT_USABLE, where=where)
     return UsageError("there is no such folder", Code.NO_SUCH_FILE, where=where)
 
@@ -91,15 +91,19 @@ def check_output(folder: Path, option: str) -> None:
 
 @contextmanager
 def new_index(folder: Path | None) -> Iterator[None]:
-    """As `check_output` for the folder of an index; afterwards delete the folder if nothing was written to it.
-
-    None: the index is in a bucket, which needs no folder.
-    """
+    """As `new_folder` for the folder of an index. None: the index is in a bucket, which needs no folder."""
     if folder is None:
         yield
         return
+    with new_folder(folder, "--to"):
+        yield
+
+
+@contextmanager
+def new_folder(folder: Path, option: str) -> Iterator[None]:
+    """As `check_output`; afterwards delete the folder if it is new and nothing was written to it."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    check_output(folder, "--to")
+    check_output(folder, option)
     try:
         yield
     finally:

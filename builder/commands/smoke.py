@@ -46,7 +46,7 @@ from builder.commands.distributed.options import (
 from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_here import smoke_here
-from builder.commands.smoke_targets import SmokeTarget, TargetFinder, cell_environments, selected_recipes
+from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Answer, Outcome
@@ -60,7 +60,7 @@ from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import judge, unused_accepts
-from builder.proofs.cells.cell_environment import CellEnvironments
+from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
@@ -102,16 +102,20 @@ class Results:
     def add(self, target: SmokeTarget, cell: Cell, found: Sequence[Proof], answer: Answer | None) -> SmokeResult:
         """Judge and save the proofs of a wheel in a cell."""
         basis = cell_basis(target.recipe)
-        proofs = judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe)
+        proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
         self._store.save_proofs(proofs)
         beside = self._beside[target.wheel]
-        linked = [  # by `build`; `smoke` does not read the symbols of torch
+        linkage = [
             proof
             for proof in beside or self._store.proofs(target.sha256)
             if (proof.cell, proof.check, proof.basis) == (cell, Check.LINKAGE, basis[Check.LINKAGE]) and proof.has_run
         ]
-        result = SmokeResult(target.wheel.name, cell, (*linked, *proofs), answer, self._about_file(target))
-        self._recorder.name_cells(result.subject, result.proofs)
+        if any(proof.check is Check.LINKAGE for proof in proofs):
+            linkage = []
+        result = SmokeResult(
+            target.wheel.name, cell, proofs, answer, self._about_file(target), tuple(judge(linkage, target.recipe))
+        )
+        self._recorder.name_cells(result.subject, (*result.linkage, *proofs))
         self.all.append(result)
         known = self.known[result.subject] = merged(
             beside or self._store.proofs(target.sha256), result.file_proofs, proofs

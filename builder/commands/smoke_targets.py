@@ -22,15 +22,12 @@ from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSo
 from builder.matrix.load import did_you_mean
 from builder.matrix.plan import served_cells
 from builder.proof import Verdict
-from builder.proofs.cells.cell_environment import CellEnvironments, LocalEnvironments
 from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.contents import stray_names
-from builder.store import Store
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
 from builder.wheels.sources.official_wheel import download_wheel, exact_version, fetch_wheel
-from builder.wheels.toolchain.environments import Environments
 
 # Why `dist/` lacks a wheel: what the last `buildfarm build` wrote into report.json about its failed builds.
 
@@ -90,25 +87,6 @@ def _reason(entry: Mapping[str, Any]) -> str:
         if proof["verdict"] == Verdict.FAILED:
             return f"{proof['check']}: {proof['reason']}"
     return str(entry["error"]).removeprefix(f"{entry['build']}: ")
-
-
-# Where `smoke` tests wheels.
-
-
-def cell_environments(
-    executor: str, matrix: Matrix, store: Store, *, python_downloads: bool, pull: bool
-) -> CellEnvironments:
-    """Where the cells run: in uv environments on this machine or in containers.
-
-    Raises MissingToolError when containers are wanted and there is no container engine.
-    """
-    environments = Environments(store, matrix.torch_index, python_downloads=python_downloads)
-    if executor == "local":
-        return LocalEnvironments(environments)
-    # The Docker SDK loads slowly, and a local run does not need it.
-    from builder.proofs.cells.container import container_environments  # noqa: PLC0415
-
-    return container_environments(matrix, store, environments, pull=pull)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import quote
 
 import typer
 from packaging.utils import canonicalize_name, is_normalized_name
@@ -133,7 +134,7 @@ _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: Sentences of a reason to print.
 _MOST = 4
 #: What is wrong with a file that is no readable wheel; the other wheels of the command line are judged.
-_UNREADABLE = {Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED, Code.WHEEL_NAME_INVALID}
+_UNREADABLE = {Code.LIBRARY_DAMAGED, Code.WHEEL_DAMAGED, Code.WHEEL_MISLABELLED, Code.WHEEL_NAME_INVALID}
 
 
 @dataclass(frozen=True)
@@ -173,7 +174,7 @@ def verify(options: VerifyOptions) -> None:
     verdicts, unreadable = run_verify(options, open_store(options.store))
     for file, text in _reports(verdicts, unreadable, options):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(file, text.encode())
+        write_atomic(file, text.encode(errors="replace"))
     print_data(verify_json(verdicts, unreadable) if options.as_json else verify_text(verdicts))
     for one in unreadable:
         print_error(one.error)
@@ -204,8 +205,8 @@ def _reports(
 def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict], list[Unreadable]]:
     """Judge each wheel; return the verdicts, and the files that are no readable wheels.
 
-    Nothing in a wheel is executed. Raises UsageError for an argument that names no wheel, for the only file if it is no
-    readable wheel, and for the selection; MissingToolError when a download fails.
+    Nothing in a wheel is executed. Raises UsageError for an argument that names no wheel, and for the selection;
+    MissingToolError when a download fails.
     """
     compat = Compat.load()
     pythons = [compat.resolve_python(text) for text in options.select.python]
@@ -234,7 +235,7 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
                 verdict = judge.judge(wheel, facts, one.origin)
                 together = judge.together(wheel, facts) if several else None
         except UsageError as error:
-            if len(found) == 1 or error.code not in _UNREADABLE:
+            if error.code not in _UNREADABLE:
                 raise
             unreadable.append(Unreadable(one.path.name, one.origin, error))
             continue
@@ -321,7 +322,7 @@ def _results(verdict: WheelVerdict, proof: Proof) -> Iterator[dict[str, Any]]:
 
 
 def _result(rule: str, file: str, level: str, text: str) -> dict[str, Any]:
-    location = {"physicalLocation": {"artifactLocation": {"uri": file}}}
+    location = {"physicalLocation": {"artifactLocation": {"uri": quote(file, safe="+", errors="replace")}}}
     return {"ruleId": rule, "level": level, "message": {"text": text}, "locations": [location]}
 
 

@@ -145,7 +145,9 @@ def runs(store: Store) -> list[Run]:
             found.append(read_json(path, Run.from_json, limit=MAX_OWN_JSON))
         except FileNotFoundError:  # deleted meanwhile
             continue
-        except (OSError, JsonError):
+        except OSError as error:
+            print_warning(f"{path} cannot be read: {error.strerror}; this run is left out")
+        except JsonError:
             print_warning(f"{path} is damaged or of a different version of buildfarm; this run is left out")
     return sorted(found, key=lambda run: (run.started, run.id), reverse=True)
 

@@ -184,7 +184,7 @@ class WheelFacts:
     files: tuple[str, ...]
     #: WHEEL says that the files are for the folder of pure Python packages (`Root-Is-Purelib: true`).
     purelib: bool = False
-    #: What the CUDA sources in the wheel include and the wheel does not contain; see `builder.wheelfile.facts`.
+    #: What the CUDA sources in the wheel include and the wheel does not contain; see `missing_headers`.
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     def installed(self) -> list[str]:

@@ -55,7 +55,7 @@ from builder.commands.distributed.options import (
     WorkerTimeoutOption,
 )
 from builder.commands.distributed.protocol import Settings
-from builder.commands.folders import DIST, check_dist, open_store
+from builder.commands.folders import DIST, check_dist, new_folder, open_store
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
@@ -212,8 +212,9 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = _read_plan(options)
     matrix = override_base_image(matrix, options.image)
+    with new_folder(options.dist, "--dist"):
+        store = open_store(options.store)
     check_dist(options.dist)
-    store = open_store(options.store)
     store.clear_abandoned()
     clear_abandoned()
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)

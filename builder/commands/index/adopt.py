@@ -177,7 +177,7 @@ class _Adopter:
                 "the options leave out every cell that the wheel claims" if left_out else "the wheel claims no cell"
             )
             return replace(_refused(wheel, reason), others=claimed.others, left_out=left_out)
-        subject = foreign_subject(wheel.path, facts, cells, self._recipe(facts))
+        subject = replace(foreign_subject(wheel.path, facts, cells, self._recipe(facts)), fault=fault)
         proofs = self.prover.prove_wheel(
             subject,
             log=self.store.log(f"adopt-{wheel.path.name}"),

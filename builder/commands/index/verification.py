@@ -63,15 +63,15 @@ class Verification:
     ) -> list[Proof]:
         """The proofs of a wheel, and those of the checks of `verify` that are missing among them.
 
-        Those that `build` makes too are added only for a wheel that has none of them. A wheel without a library that
-        uses torch, such as a dependency, is judged by the checks that hold for any wheel. `fault` is the answer of
+        Other checks of `build` are added only for a wheel that has none of them. A wheel without a library that uses
+        torch, such as a dependency, is judged by the checks that hold for any wheel. `fault` is the answer of
         `record_fault`, or None if the wheel was not compared yet; `recipe` is that of the wheel, or None: the one of
         its name. Raises UsageError for a damaged wheel.
         """
         sha256 = facts.sha256 if facts else sha256_of(wheel)
         stored = [one for one in self.store.proofs(sha256) if one.basis == self._basis_of(one.check)]
         kept = _overruled(proofs, stored)
-        known = {one.check for one in kept if self._is_decided(one)}
+        known = {one.check for one in kept if self._is_decided(one, stored)}
         if not known.issuperset(OF_VERIFY):
             facts = facts or read_facts(wheel)
             made = list(self._made(wheel, facts, known, fault, linked=any(map(_links, proofs))))
@@ -83,12 +83,16 @@ class Verification:
         mine = [one for one in kept if one.verdict is Verdict.FAILED and one.basis == self._basis_of(one.check)]
         return _overruled(kept, judge(mine, recipe))
 
-    def _is_decided(self, proof: Proof) -> bool:
-        """Whether a check of the file need not run: a proof of `verify` holds for the same inventories."""
+    def _is_decided(self, proof: Proof, stored: Sequence[Proof]) -> bool:
+        """Whether a check of the file need not run: a proof of `verify` holds for the same inventories.
+
+        Everyone knows the basis of `record` and `loader`, so only the store's proofs of them count.
+        """
         if proof.cell is not None:
             return False
         if proof.check in OF_VERIFY:
-            return proof.basis == self._basis_of(proof.check) or proof.verdict is Verdict.ACCEPTED
+            mine = proof.basis == self._basis_of(proof.check) and (proof.check not in OF_ANY_WHEEL or proof in stored)
+            return mine or proof.verdict is Verdict.ACCEPTED
         return proof.has_run
 
     def _made(

@@ -32,7 +32,7 @@ from builder.gate.processes.spawn import (
 from builder.gate.system import rlimits
 from builder.gate.tasks import Task
 
-# The tasks that have not started: their order, which ones wait for another task, which ones are dropped. Pure.
+# The tasks that have not started: their order, which ones wait for another task, which ones are dropped.
 
 #: Quick checks that run before the others of a case: a case that hangs in one is not tried in the others.
 _FIRST = ("values", "edges")

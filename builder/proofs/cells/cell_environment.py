@@ -12,11 +12,12 @@ from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
-from builder.matrix.config import Recipe
+from builder.matrix.config import Matrix, Recipe
 from builder.proofs.cells.import_check import ImportOutcome, try_import
 from builder.proofs.cells.op_gate import GateOptions, run_drafts, run_gate
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
+from builder.store import Store
 from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments, add_bytecode
 
 
@@ -135,3 +136,19 @@ class LocalEnvironment:
 
     def _gate(self) -> GateOptions:
         return {"jobs": measure_resources().cores, "log": self._log, "owner": self._owner}
+
+
+def cell_environments(
+    executor: str, matrix: Matrix, store: Store, *, python_downloads: bool, pull: bool
+) -> CellEnvironments:
+    """Where the cells run: in uv environments on this machine or in containers.
+
+    Raises MissingToolError when containers are wanted and there is no container engine.
+    """
+    environments = Environments(store, matrix.torch_index, python_downloads=python_downloads)
+    if executor == "local":
+        return LocalEnvironments(environments)
+    # The Docker SDK loads slowly, and a local run does not need it.
+    from builder.proofs.cells.container import container_environments  # noqa: PLC0415
+
+    return container_environments(matrix, store, environments, pull=pull)

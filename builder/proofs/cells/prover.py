@@ -61,6 +61,8 @@ class Subject:
     provided: frozenset[str]
     #: Its cases are run.
     recipe: Recipe
+    #: What `record_fault` says of the wheel; None: the wheel was not compared with its RECORD yet.
+    fault: str | None = None
 
 
 class WheelProver:
@@ -189,7 +191,7 @@ class WheelProver:
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
         if not all(self._decided(known.get((None, check)), subject.facts) for check in OF_ANY_WHEEL):
-            made += any_wheel_proofs(subject.path, subject.facts)
+            made += any_wheel_proofs(subject.path, subject.facts, subject.fault)
         return made
 
     def _run(

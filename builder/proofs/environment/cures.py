@@ -1,7 +1,4 @@
-"""A finding: what is wrong in an environment, why, and the commands that mend it.
-
-compat.yaml decides which versions the commands name.
-"""
+"""What is wrong in an environment, why, and the commands that mend it; compat.yaml decides which versions they name."""
 
 from __future__ import annotations
 
@@ -18,8 +15,6 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.environment.facts import Environment, Package, TorchInstall
 from builder.wheels.toolchain.uv import uv_command
-
-# A finding: what is wrong in an environment, why, and the commands that mend it.
 
 
 class Level(StrEnum):

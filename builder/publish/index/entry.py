@@ -18,8 +18,6 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
-from builder.proofs.static.metadata import RELABEL
-from builder.wheelfile.archive import WheelFile
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
@@ -177,6 +175,9 @@ def read_entry(wheel: Path, path: str = "") -> tuple[Entry, bytes]:
     The upload time is the file's modification time. Raises UsageError for a file that does not exist or cannot be read,
     for a file name that differs from the METADATA, and for a name or a Requires-Python that is not valid.
     """
+    from builder.proofs.static.metadata import RELABEL  # noqa: PLC0415 - takes long
+    from builder.wheelfile.archive import WheelFile  # noqa: PLC0415 - takes long
+
     if not wheel.is_file():
         raise UsageError("there is no such wheel", Code.NO_SUCH_FILE, where=str(wheel))
     try:

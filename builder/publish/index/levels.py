@@ -21,7 +21,7 @@ class Level(StrEnum):
     VERIFY = "verify"
 
 
-#: The checks of the file that `buildfarm verify` makes and `build` does not. Not run, they are needed for VERIFY only.
+#: The checks of the file that `publish` makes as `buildfarm verify` does. Not run, they are needed for VERIFY only.
 OF_VERIFY = (Check.RECORD, Check.LOADER, Check.WINDOW)
 #: What must have passed or be accepted in a cell, for CPU and GPU beyond STATIC; no check may have failed.
 _NEEDED = {

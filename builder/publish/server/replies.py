@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from builder.publish.server.tokens import Token, Tokens
 
-#: A header that never leaves the server: `protocol.py` makes it the text of the status line, which twine prints.
+#: A header that never leaves the server: `run.py` makes it the text of the status line, which twine prints.
 REASON = "buildfarm-reason"
 _LONGEST_REASON = 300
 #: The name under which a request's token is kept for the access log.

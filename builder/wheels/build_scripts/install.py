@@ -119,7 +119,7 @@ def _lock(path: Path, *, wait: bool) -> int | None:
         os.close(descriptor)
 
 
-# Before a build in a container: its environment, which `install.py` made, and the compilers behind the cache.
+# Before a build in a container: its environment, which `install` made, and the compilers behind the cache.
 
 
 def prepare(paths: BuildPaths, cache: CacheSettings) -> None:

@@ -19,8 +19,10 @@ from builder.cli.app import app
 from builder.errors import BuildfarmError, Exit, MissingToolError, NothingSelectedError, UsageError
 from builder.gate.outcome import FAILED, Answer, Outcome
 from builder.hashing import sha256_of
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Python
+from builder.matrix.load import load_matrix, load_recipes
 from builder.proof import Proof, Verdict
+from builder.proofs.cells.prover import cell_basis
 from builder.publish.index.new_wheel import proofs_beside, proofs_json, proofs_path
 from builder.storage.runs import runs
 from builder.store import Store
@@ -172,6 +174,22 @@ def test_a_run_in_which_no_check_ran_is_an_error(workspace: Workspace) -> None:
     error = error_of(workspace.smoke(workspace.wheel(), "--python", "3.14"))
     assert isinstance(error, MissingToolError)
     assert "no check could run" in str(error)
+
+
+@pytest.mark.parametrize("python", [str(PYTHON), "3.14"])
+def test_the_linkage_check_of_build_is_shown_and_is_no_check_of_this_run(workspace: Workspace, python: str) -> None:
+    wheel = workspace.wheel()
+    (recipe,) = load_recipes(load_matrix(workspace.root / "matrix.yaml"))
+    cells = [Cell.parse(f"torch2.11.0-cu130-{Python.parse(each).tag}") for each in (str(PYTHON), "3.14")]
+    basis = cell_basis(recipe)[Check.LINKAGE]
+    linked = [Proof(sha256_of(wheel), cell, Check.LINKAGE, Verdict.PASSED, basis=basis) for cell in cells]
+    Store(workspace.store).save_proofs(linked)
+    done = workspace.smoke(wheel, "--python", python, "--json")
+    if python == "3.14":
+        assert isinstance(error_of(done), MissingToolError), "no check of this run could run"
+        return
+    (one,) = json.loads(done.stdout)
+    assert [proof["verdict"] for proof in one["proofs"] if proof["check"] == "linkage"] == ["passed"]
 
 
 def test_a_missing_container_engine_is_an_error_before_any_check(

@@ -23,6 +23,7 @@ from tests.unit.transcripts import Call, call_in_process, calls_of, forget_machi
 FOLDER = Path(__file__).parent
 #: What differs from run to run, and what stands for it.
 _MASKS = (
+    (r"\bPython \d+\.\d+\.\d+", "Python VERSION"),
     (r"\x1b\[[0-9;]*m", ""),
     (r"http://127\.0\.0\.1:\d+", "http://INDEX"),
     (r"\d{8}-\d{6}-[0-9a-f]{4}", "RUN"),

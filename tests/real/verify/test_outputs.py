@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 
 from typer.testing import CliRunner
@@ -67,3 +68,34 @@ def test_a_damaged_wheel_does_not_stop_the_others(stubs: Path, store: Path, tmp_
         True,
         "wheel-damaged",
     )
+
+
+def test_other_files_that_are_no_readable_wheels(stubs: Path, store: Path, tmp_path: Path) -> None:
+    good = Wheel().write(tmp_path, stubs)
+    (tmp_path / "broken").mkdir()
+    broken = Wheel().write(tmp_path / "broken", stubs)
+    with zipfile.ZipFile(broken) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(broken, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data[:100] if name.endswith(".so") else data)
+    odd = [good.rename(tmp_path / "my wheel (1).whl"), tmp_path / "b\udcff#1-1.0-py3-none-any.whl"]
+    odd[1].write_bytes(b"no zip")
+    good = Wheel().write(tmp_path, stubs)
+    sarif, markdown = tmp_path / "verify.sarif", tmp_path / "verify.md"
+    options = ["--store", str(store), "--sarif", str(sarif), "--markdown", str(markdown)]
+    done = CliRunner().invoke(app, ["verify", *map(str, (broken, *odd, good)), *options])
+    assert done.exit_code == Exit.USAGE, done.output
+    assert f"{good.name}  " in done.stdout
+    results = json.loads(sarif.read_text())["runs"][0]["results"]
+    failed = {
+        (result["ruleId"], result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"])
+        for result in results
+        if result["level"] == "error"
+    }
+    assert failed == {
+        ("library-damaged", broken.name),
+        ("wheel-name-invalid", "my%20wheel%20%281%29.whl"),
+        ("wheel-name-invalid", "b%3F%231-1.0-py3-none-any.whl"),
+    }
+    assert markdown.read_text().count("**FAILED**: ") == 3

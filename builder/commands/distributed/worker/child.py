@@ -32,7 +32,6 @@ from builder.commands.distributed.protocol import (
     WheelRef,
 )
 from builder.commands.folders import open_store
-from builder.commands.smoke_targets import cell_environments
 from builder.errors import BuildfarmError, Code
 from builder.gate.amounts import size_text
 from builder.gate.system.nvidia import smi
@@ -40,6 +39,7 @@ from builder.log import set_verbosity
 from builder.matrix.config import Matrix
 from builder.process import handle_signals, kill_all
 from builder.progress.display import Progress
+from builder.proofs.cells.cell_environment import cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.prover import WheelProver
 from builder.store import Store, StoredBuild

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Calls a compiler through sccache. layout.py copies this file, under the name of each compiler, into two folders that
+# Calls a compiler through sccache. server.py copies this file, under the name of each compiler, into two folders that
 # go first on PATH: launch/ (gcc, g++, ...) and cuda/bin/ (nvcc). cuda/ links to the real toolkit for everything else.
 # setuptools, ninja, make and CMake find `g++` and `nvcc` as they always do, without changed names or variables.
 #
@@ -288,7 +288,7 @@ elif [ "$wraps" = yes ]; then
 fi
 [ -n "$cached" ] || exec "$real" "$@"
 # sccache stores the results of nvcc's steps only, each under a key of its own, and none for the call itself; see
-# layout.py for the nvcc that the server gets.
+# server.py for the nvcc that the server gets.
 [ "$name" != nvcc ] || exec "${BUILDFARM_SCCACHE:-sccache}" "$home/whole/nvcc" "$@"
 if [ -n "$direct" ]; then
     # sccache's direct mode finds an object by the contents of the headers that were read last time, without

@@ -15,6 +15,7 @@ from builder.gate.acceptance import Accept
 from builder.hashing import sha256_of
 from builder.matrix.config import AcceptRule
 from builder.proof import Proof, Verdict
+from builder.proofs.cells.prover import OF_ANY_WHEEL, any_wheel_basis
 from builder.proofs.inventory import Shelf
 from builder.publish.index.levels import OF_VERIFY, Level
 from builder.publish.index.new_wheel import proofs_beside, proofs_path
@@ -88,6 +89,13 @@ def test_failure_refuses(wheel: Wheel, reason: str, level: Level, stubs: Path, s
     result = published(path, store, level)
     assert result.outcome is PublishOutcome.REFUSED
     assert [one for one in result.reasons if one.startswith(reason)], result.reasons
+
+
+def test_a_file_beside_the_wheel_does_not_turn_record_and_loader_off(stubs: Path, store: Store, tmp_path: Path) -> None:
+    wheel = Wheel(after=lambda members: members.update({"ops/__init__.py": b"import os"})).write(tmp_path, stubs)
+    forged = [Proof(sha256_of(wheel), None, check, Verdict.PASSED, basis=any_wheel_basis()) for check in OF_ANY_WHEEL]
+    made = {proof.check: proof.verdict for proof in Verification(store).added(wheel, [*proofs_of(wheel), *forged])}
+    assert made[Check.RECORD] is Verdict.FAILED
 
 
 @pytest.mark.parametrize("number", ["STATIC_FORMAT", "VERIFY_FORMAT"])
