@@ -90,14 +90,14 @@ def task_outcomes(
     if record.foreign or not all(_may_report(one, running.step) for one in record.outcomes):
         return [task.outcome(FAILED, FORGED, seconds)]
     outcomes = _reported(record)
+    if record.ended and running.prints_too_much():  # it ended before the scheduler could kill it
+        running.limit = "output"
     no_verdict = task.check.judged and not outcomes and not record.forked
     if no_verdict or (status and not running.limit):
         record = replace(record, ended=False)
     if record.ended and record.forked:
         reason = "forks, and the child returns from the op as a second process: the child must call _exit()"
         return [*outcomes, task.outcome(FAILED, reason, seconds)]
-    if record.ended and running.prints_too_much():  # it ended before the scheduler could kill it
-        running.limit = "output"
     if not record.ended or running.limit == "output":
         end = running.process_exit(spec, status, record)
         who = "the judge, which runs the reference or the invariant of the case, " * (running.step.phase == JUDGE)
