@@ -44,6 +44,7 @@ def masked(text: str, root: Path) -> str:
     python = f"{sys.version_info[0]}.{sys.version_info[1]}"
     for place, name in {str(root): "ROOT", sys.prefix: "ENVIRONMENT"}.items():
         text = text.replace(place, name)
+    text = re.sub(r"'(ENVIRONMENT/[\w./]+)'", r"\1", text)  # quoted, because the folder has a space in its name
     for pattern, name in _MASKS:
         text = re.sub(pattern, name, text)
     text = text.replace(python, "PYTHON").replace(f"cp{python.replace('.', '')}", "cpPYTHON")
