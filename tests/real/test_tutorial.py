@@ -48,7 +48,7 @@ def loosely(line: str) -> str:
     """A line without what differs between machines: spaces, numbers, sizes, times, folders."""
     line = re.sub(r"file://\S+?/(dist|index)\b", r"file:///.../\1", line)
     line = re.sub(r"--find-links /\S+?/dist\b", "--find-links /.../dist", line)
-    line = re.sub(r"--python /\S+", "--python PATH", line)
+    line = re.sub(r"--python ('[^']+'|/\S+)", "--python PATH", line)
     line = re.sub(r"manylinux_2_\d+|\d+(\.\d+)*( s| [KM]iB)?", "N", line)
     return " ".join(line.replace(" reused", " N").split())
 
