@@ -235,7 +235,11 @@ class SourceRecord:
 
 @dataclass(frozen=True)
 class RecipeSettings:
-    """The keys of a recipe, besides its source, that reach a build. A key that is listed here is in `build_digest`."""
+    """The keys of a recipe, besides its source, that the wheel's record keeps, and `build_digest` with it.
+
+    All but `cuda` can change the compile. `cuda` says whether a wheel without GPU code is accepted, which `verify` and
+    the index find out from the wheel alone.
+    """
 
     env: Mapping[str, str] = field(default_factory=dict)
     assume_cuda: bool = False
@@ -245,6 +249,7 @@ class RecipeSettings:
     requires_torch: str = "window"
     config_settings: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     wheel_exclude: tuple[str, ...] = ()
+    cuda: str = "required"
 
     @classmethod
     def of(cls, recipe: Recipe) -> RecipeSettings:

@@ -264,6 +264,8 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     store = open_store(options.store)
     store.clear_abandoned()
     clear_abandoned()
+    # `cuda` changes no compile, and the records of older versions do not have it.
+    recipe = replace(recipe, cuda=record.settings.cuda)
     check_source(record, recipe, store.root / "sources")
     _report_format(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)

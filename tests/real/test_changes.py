@@ -86,7 +86,7 @@ def test_a_wheel_that_fails_now_is_removed_from_dist(project: SmallProject, monk
     """The removal is printed also with --quiet."""
     before = wheels(project)
     assert len(before) == 3  # the wheel, its proofs and its statement
-    edit(project, "cuda: optional", "cuda: required")
+    edit(project, "imports: [tiny]", "imports: [aaaa]")
     monkeypatch.setattr(log, "verbosity", log.Verbosity(quiet=True))
     monkeypatch.setattr(console, "quiet", False)
     with console.capture() as output:

@@ -30,6 +30,8 @@ from builder.proofs.static.variants import newest_with_gpu_code
 from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of, together
 from builder.proofs.verify.gpus import Gpu, check_gpus
 from builder.proofs.verify.torch_window import Linker
+from builder.records import FILE
+from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelContents, record_fault
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.exports import read_exports
@@ -230,6 +232,8 @@ class Judge:
         claimed = claimed_cells(facts, Compat.load(), linker.platform)
         spare = frozenset(path for used in outside.optional.values() for path in used)
         claim = replace(foreign_claim(facts, claimed.cells), max_size=self.max_size, spare=spare)
+        if needs_no_gpu_code(wheel):
+            claim = replace(claim, cuda_required=False)
         # Every cell of the claim would repeat the same verdict on the file.
         for proof in static_proofs(facts, claim, provided, {}):
             if proof.check is Check.METADATA and not claimed.cells and uses_torch(facts):
@@ -248,6 +252,19 @@ class Judge:
             yield linker.window()
         else:
             yield not_run(facts, Check.LINKAGE, "no library of the wheel uses torch")
+
+
+def needs_no_gpu_code(wheel: WheelContents) -> bool:
+    """Whether the record of the wheel's build says that its recipe accepts a wheel without GPU code.
+
+    Every version that buildfarm writes names a CUDA, which does not promise GPU code then.
+    """
+    if f"{wheel.dist_info}/{FILE}" not in wheel.names:
+        return False
+    try:
+        return parse_json(wheel.read_dist_info(FILE), lambda record: bool(record["recipe"].get("cuda") == "optional"))
+    except JsonError:
+        return False
 
 
 def _driver_floor(linker: Linker) -> str:

@@ -32,7 +32,7 @@ from builder.errors import BuildfarmError, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource
 from builder.publish.provenance import statement_path
-from builder.records import Toolchain, read_record
+from builder.records import RecipeSettings, Toolchain, read_record
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.make import make_wheel
@@ -186,6 +186,28 @@ def test_records_of_an_early_buildfarm_make_the_same_wheel(built: Built, monkeyp
     early = replace(here, scripts="0123456789ab")
     check_toolchain(early, here)
     assert with_recorded_parts(here, early) == early
+
+
+def test_records_without_the_key_cuda_make_the_same_wheel(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Versions before December 2026 did not write the key."""
+    project = SmallProject(tmp_path, built.project.index)
+    project.recipe("early")
+    project.matrix("early")
+    write = RecipeSettings.to_json
+    with monkeypatch.context() as early:
+        early.setattr(
+            RecipeSettings,
+            "to_json",
+            lambda self: {key: value for key, value in write(self).items() if key != "cuda"},
+        )
+        run_build(project.options())
+    wheel = wheel_of(tmp_path / "dist")
+    assert read_record(wheel).settings.cuda == "required"
+    assert read_record(built.wheels["moody"]).settings.cuda == "optional"
+    again = run_rebuild(RebuildOptions(wheel, matrix=tmp_path / "matrix.yaml", store=project.store, jobs=1))
+    assert {each.member.rpartition("/")[2] for each in again.differences} == {"env.txt", "RECORD"}
 
 
 def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(

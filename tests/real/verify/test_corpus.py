@@ -84,3 +84,26 @@ def test_wheel_without_a_requirement_of_torch_fails_once(stubs: Path, store: Pat
     _, proofs = verify(with_op(torch="added", requires=(), version="1.0").write(tmp_path, stubs), store)
     assert [proof["check"] for proof in proofs if proof["verdict"] == "failed"] == ["metadata"]
     assert [proof["reason"] for proof in proofs if proof["check"] == "window"] == ["links with torch 2.12"]
+
+
+@pytest.mark.parametrize(
+    ("record", "failed"),
+    [
+        ('{"recipe": {"cuda": "optional"}}', []),
+        ('{"recipe": {}}', ["payload", "device-code"]),
+        ('{"recipe": "optional"}', ["payload", "device-code"]),
+        ("{", ["payload", "device-code"]),
+    ],
+)
+def test_the_record_of_the_build_says_whether_gpu_code_is_required(
+    record: str, failed: list[str], stubs: Path, store: Path, tmp_path: Path
+) -> None:
+    """The version names a CUDA in every wheel that buildfarm builds."""
+
+    def with_record(members: dict[str, bytes]) -> None:
+        members["ops-1.0+cu130.dist-info/buildfarm.json"] = record.encode()
+
+    wheel = with_lib(Lib(gpu=None), after=with_record)
+    _, proofs = verify(wheel.write(tmp_path, stubs), store)
+    without = [one["check"] for one in proofs if one["verdict"] == "failed" and one["check"] != "record"]
+    assert without == failed

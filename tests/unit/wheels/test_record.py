@@ -96,6 +96,7 @@ def test_every_setting_of_the_digest_is_in_the_record() -> None:
     used = replace(make_record.record().settings, override_architectures=True)
     assert used.to_json()["override_architectures"] is True, "in the record only where it is used"
     assert "requires_torch" not in used.to_json()
+    assert replace(used, cuda="optional").to_json()["cuda"] == "optional"
     source = replace(used, requires_torch="source")
     assert RecipeSettings.from_json(source.to_json()) == source
     assert RecipeSettings.from_json(used.to_json()) == used
