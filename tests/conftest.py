@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NoReturn
 import psutil
 import pytest
 
+from builder.errors import BuildfarmError, Code
 from builder.images.engine import Engine
 from builder.matrix.axes import Python
 from builder.process import OWNER_VARIABLE
@@ -40,6 +41,11 @@ def lacking(what: str) -> NoReturn:
     if IN_CI:
         pytest.fail(f"{what}; in CI nothing is skipped")
     pytest.skip(what)
+
+
+def coded(code: Code) -> Callable[[BaseException], bool]:
+    """For `check` of pytest.raises: whether an error has this code. The transcripts have the texts."""
+    return lambda error: isinstance(error, BuildfarmError) and error.code is code
 
 
 def needs_images(*images: str) -> None:

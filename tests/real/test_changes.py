@@ -13,12 +13,13 @@ import pytest
 from builder import log
 from builder.commands.building.build import run_build
 from builder.commands.folders import open_store
-from builder.errors import Exit, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.formats import BUILD_FORMAT
 from builder.log import console
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
 from builder.wheels import build_digest
+from tests.conftest import coded
 from tests.fixtures.small_project import SmallProject, small_project
 from tests.unit.canned_gate import can_gate
 from tests.unit.loopback import pure_wheel
@@ -202,7 +203,7 @@ def test_other_files_in_dist_stay_and_stop_no_run(project: SmallProject) -> None
 def test_an_impossible_dist_folder_is_reported_before_any_build(project: SmallProject, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     options = replace(project.options(), dist=tmp_path / "file" / "dist", store=tmp_path / "empty")
-    with pytest.raises(UsageError, match="cannot write wheels to this folder"):
+    with pytest.raises(UsageError, check=coded(Code.PATH_NOT_USABLE)):
         run_build(options)
     assert not (tmp_path / "empty").exists()
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.wheelfile.elf import read_elf
 from builder.wheelfile.facts import facts_from_json, facts_to_json, read_facts
+from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.unit.proofs.make import FORWARD, fat_binary, make_wheel
 
@@ -111,20 +112,20 @@ def test_other_elf_files_are_not_libraries(tmp_path: Path, where: int, value: in
 def test_damaged_library_is_an_error(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     complete = compiled(tmp_path, "int f() { return 1; }").read_bytes()
     wheel = make_wheel(tmp_path, {"ops/_C.so": damage(complete)})
-    with pytest.raises(UsageError, match="damaged") as caught:
+    with pytest.raises(UsageError, check=coded(Code.LIBRARY_DAMAGED)) as caught:
         read_facts(wheel)
     assert caught.value.where == f"{wheel.name}: ops/_C.so"
 
 
 def test_unknown_gpu_code_is_an_error(tmp_path: Path) -> None:
     library = with_gpu_code(tmp_path, b"\1" * 32)
-    with pytest.raises(UsageError, match="unknown layout"):
+    with pytest.raises(UsageError, check=coded(Code.LIBRARY_DAMAGED)):
         read_facts(make_wheel(tmp_path, {"ops/_C.so": library}))
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../outside.py", "ops/../../outside.py", "ops\\x.py"])
 def test_path_outside_of_the_wheel_is_an_error(tmp_path: Path, name: str) -> None:
-    with pytest.raises(UsageError, match="outside of the target folder"):
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         read_facts(make_wheel(tmp_path, {name: b""}))
 
 
@@ -154,7 +155,7 @@ def test_unreadable_file_is_an_error(tmp_path: Path, name: str, content: bytes |
 def test_truncated_wheel_is_an_error(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, {"ops/x.py": b"1" * 1000})
     wheel.write_bytes(wheel.read_bytes()[:-30])
-    with pytest.raises(UsageError, match="not a complete zip"):
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         read_facts(wheel)
 
 
@@ -164,7 +165,7 @@ def test_changed_byte_is_an_error(tmp_path: Path) -> None:
     data = bytearray(wheel.read_bytes())
     data[data.index(library.read_bytes()[1000:1100]) + 50] ^= 255
     wheel.write_bytes(data)
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         read_facts(wheel)
 
 

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.wheelfile.fatbin import read_device_code
+from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.unit.proofs.make import fat_binary
 
@@ -78,5 +79,5 @@ def test_library_without_gpu_code(tmp_path: Path) -> None:
     ],
 )
 def test_unknown_layout_is_an_error(tmp_path: Path, section: bytes) -> None:
-    with pytest.raises(UsageError, match="architectures cannot be read"):
+    with pytest.raises(UsageError, check=coded(Code.LIBRARY_DAMAGED)):
         read_device_code(with_gpu_code(tmp_path, section))

@@ -16,6 +16,7 @@ from builder.errors import Code, UsageError
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
 from builder.recipes.added import next_steps
+from tests.conftest import coded
 from tests.refused import refused
 from tests.unit import loopback
 
@@ -120,7 +121,7 @@ def test_folder_with_a_recipe_keeps_it(tmp_path: Path) -> None:
 def test_a_source_that_cannot_be_built_writes_nothing(tmp_path: Path) -> None:
     source = write_source(tmp_path / "mine")
     (source / "ops.cu").unlink()
-    with pytest.raises(UsageError, match="does not contain this file"):
+    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)):
         run_add(options(tmp_path, str(source)))
     assert not (tmp_path / "project").exists()
     assert not (source / "extension.yaml").exists()

@@ -16,6 +16,7 @@ from builder.errors import Code, MissingToolError, UsageError
 from builder.gate.draft.result import CALLED, CUDA_ONLY, NOT_CALLED, Argument, Drafts, OpDraft, shortened
 from builder.matrix.axes import Cell
 from builder.result import CasesResult
+from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import pure_wheel
 
@@ -155,6 +156,6 @@ def test_a_draft_needs_a_wheel_and_overwrites_nothing(tmp_path: Path) -> None:
         list(run_cases(options))
     kept = tmp_path / "kept.py"
     kept.write_text("mine")
-    with pytest.raises(UsageError, match="does not overwrite files"):
+    with pytest.raises(UsageError, check=coded(Code.FILE_EXISTS)):
         list(run_cases(CasesOptions(matrix=matrix, ext=[name], out=kept, store=tmp_path / "store")))
     assert kept.read_text() == "mine"

@@ -13,10 +13,10 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from builder.commands.init import InitOptions, run_init, started_text
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
-from tests.conftest import ROOT, run
+from tests.conftest import ROOT, coded, run
 
 CELL = InitOptions(torch=["2.11"], cuda=["13.0"], python=["3.12"])
 TUTORIAL = re.compile(r'^```\w+ title="extensions/axpby/([^"]+)"\n(.*?)^```$', re.M | re.S)
@@ -201,7 +201,7 @@ def test_several_written_tensors_are_a_question(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_function_for_an_op_says_what_to_write(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no function that can become an op") as caught:
+    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as caught:
         printed(tmp_path, WRITES.replace("void norm(", "static void norm("))
     assert caught.value.hints[0] == "norm: it is static; remove `static` to make it an op"
     assert "write a function that launches norm_kernel or other_kernel, such as" in caught.value.hints[1]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.dockerfiles import (
     MARK,
@@ -27,7 +27,7 @@ from builder.images.dockerfiles import (
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule, Selection
 from builder.matrix.load import read_plan
-from tests.conftest import ROOT
+from tests.conftest import ROOT, coded
 
 GOLDEN = Path(__file__).parent / "golden"
 DIGEST = "sha256:" + "ab" * 32
@@ -171,7 +171,7 @@ def test_other_rendered_files_are_deleted_and_all_else_stays(tmp_path: Path) -> 
 
 def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UsageError, match="cannot write Dockerfiles"):
+    with pytest.raises(UsageError, check=coded(Code.PATH_NOT_USABLE)):
         write_dockerfiles(tmp_path / "file", files_of("cu118"))
 
 

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import Exit, UsageError
+from builder.errors import Code, Exit, UsageError
 from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
 from builder.matrix.config import Exclude, ImageRule
 from builder.matrix.load import load_matrix, load_recipes
+from tests.conftest import coded
 from tests.unit.matrix.conftest import WriteMatrix, WriteRecipe
 
 FULL = """\
@@ -190,10 +191,10 @@ def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         load_matrix(tmp_path / "matrix.yaml")
     assert str(caught.value).startswith(f"{tmp_path / 'matrix.yaml'}: there is no such file; the command needs it")
-    with pytest.raises(UsageError, match="this is a folder, not a file"):
+    with pytest.raises(UsageError, check=coded(Code.PATH_NOT_USABLE)):
         load_matrix(tmp_path)
     (tmp_path / "latin.yaml").write_bytes(b"a: \xe9\n")
-    with pytest.raises(UsageError, match=r"this is not UTF-8 text \(byte 3\)"):
+    with pytest.raises(UsageError, match=r"\(byte 3\)"):
         load_matrix(tmp_path / "latin.yaml")
 
 

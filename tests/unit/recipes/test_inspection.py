@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.config import GitSource, PathSource
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
+from tests.conftest import coded
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
 SETUP = """\
@@ -358,7 +359,7 @@ def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
     with pytest.raises(UsageError, match=r"setup.py compiles ../csrc/bind.cpp, which is outside of the folder"):
         inspect(tree)
     (tree / "setup.py").rename(tree / "csrc" / "setup.py")
-    with pytest.raises(UsageError, match=r"no setup.py and no pyproject.toml") as raised:
+    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as raised:
         inspect(tree)
     assert raised.value.hints == (f"name the folder: `buildfarm add {tree / 'csrc'}`",)
 

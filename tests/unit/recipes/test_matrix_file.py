@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Python, Torch
 from builder.matrix.yaml_document import read_document
 from builder.recipes.matrix_file import NewAxes, add_extension, create_matrix
+from tests.conftest import coded
 
 HEAD = "# my versions\ntorch: [2.11]  # one\n"
 TAIL = "\n# the end\narchs: [9.0]\n"
@@ -46,7 +47,7 @@ def test_a_file_without_the_key_and_without_a_last_newline(tmp_path: Path) -> No
 def test_a_form_that_cannot_be_extended_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "matrix.yaml"
     path.write_text("python: &list [a]\nextensions: *list\n")
-    with pytest.raises(UsageError, match="cannot extend"):
+    with pytest.raises(UsageError, check=coded(Code.KEY_INVALID)):
         add_extension(path, "new")
     assert path.read_text() == "python: &list [a]\nextensions: *list\n"
     assert list(tmp_path.iterdir()) == [path]

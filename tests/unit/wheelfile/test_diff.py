@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.wheelfile.diff import differences
+from tests.conftest import coded
 
 NAME = "ops-1.0-cp312-cp312-linux_x86_64.whl"
 
@@ -55,5 +56,5 @@ def test_difference_of_the_archive(tmp_path: Path) -> None:
 
 def test_file_that_is_not_a_wheel(tmp_path: Path) -> None:
     (tmp_path / "no.whl").write_text("no")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         differences(wheel(tmp_path / "one", {"a": "1"}), tmp_path / "no.whl")

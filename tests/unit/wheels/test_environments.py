@@ -22,6 +22,7 @@ from builder.wheels.toolchain.environments import (
     toolkit_requirements,
 )
 from builder.wheels.toolchain.uv import UnsatisfiableError, index_setting, uv_variables
+from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex, pure_wheel
 
@@ -109,7 +110,7 @@ def test_an_environment_without_its_lock_record_takes_what_is_newest(
 def test_packages_are_asked_for_without_being_fetched(
     index: PackageIndex, environments: Environments, store: Store, log: Path
 ) -> None:
-    with pytest.raises(MissingToolError, match="one was not found"):
+    with pytest.raises(MissingToolError, check=coded(Code.PACKAGE_NOT_FOUND)):
         environments.check(PYTHON, ["one"], index=[])
     index.add("one", "1.0")
     environments.check(PYTHON, ["one"], index=[])
@@ -179,7 +180,7 @@ def test_what_the_index_lacks_is_said_in_a_sentence(
     requirement: str, words: str, index: PackageIndex, environments: Environments, log: Path
 ) -> None:
     index.add("one", "1.0")
-    with pytest.raises(MissingToolError, match="does not have a required package or version") as caught:
+    with pytest.raises(MissingToolError, check=coded(Code.PACKAGE_NOT_FOUND)) as caught:
         environments.ensure(PYTHON, [requirement], index=[], log=log)
     assert not isinstance(caught.value, UnsatisfiableError)
     assert words in caught.value.sentence

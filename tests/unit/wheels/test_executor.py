@@ -36,6 +36,7 @@ from builder.wheels.cibuildwheel.executor import DockerExecutor, PackageResolver
 from builder.wheels.cibuildwheel.log import LOG_VARIABLES
 from builder.wheels.job import CompileJob, config_setting_options
 from builder.wheels.toolchain.environments import Environments
+from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.images.fake_engine import FakeEngine, running_engine
 from tests.unit.matrix.make import matrix
@@ -485,7 +486,7 @@ def test_a_run_without_an_engine_is_a_missing_tool_error(
     fake.containers["left-over"] = {"buildfarm.build": job.owner}
     fake.containers["of another farm"] = {"buildfarm.build": "another/mark"}
     stages: list[str] = []
-    with pytest.raises(MissingToolError, match="docker is too old or is not working properly"):
+    with pytest.raises(MissingToolError, check=coded(Code.ENGINE_REFUSED)):
         executor.compile(job, stages.append)
     assert stages == ["environment"]
     assert set(fake.removed) == {"left-over", "probe"}

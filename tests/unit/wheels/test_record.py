@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.errors import UsageError
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Cuda, Python
 from builder.matrix.config import GitSource, SdistSource
 from builder.records import BuildRecord, CacheStatistics, RecipeSettings, Record, Toolchain, read_record
+from tests.conftest import coded
 from tests.unit.wheels import make_record
 
 INSIDE = "ops-1.0.dist-info/buildfarm.json"
@@ -81,7 +82,7 @@ def test_a_wheel_that_does_not_say_is_refused(tmp_path: Path, text: str | None) 
 def test_what_is_no_wheel_is_said(tmp_path: Path) -> None:
     file = tmp_path / "ops.whl"
     file.write_text("no zip")
-    with pytest.raises(UsageError, match="cannot be read"):
+    with pytest.raises(UsageError, check=coded(Code.WHEEL_DAMAGED)):
         read_record(file)
 
 
