@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -106,6 +107,11 @@ class Installers:
         self._pdm_bin = environment(self._folder / "pdm", "pdm[locked]") / "pdm"
         self._all |= {"Poetry": self._poetry, "PDM": self._pdm}
 
+    def add_pip(self, version: str, python: Path) -> None:
+        """Install a version of pip for a Python from the package index of this machine, as `pip VERSION`."""
+        own = environment(self._folder / f"pip-{version}", f"pip=={version}", python=python) / "python"
+        self._all[f"pip {version}"] = partial(self._pip, python=str(own))
+
     def pick(self, installer: str, indexes: Indexes, request: Request) -> str:
         """The version that the installer installs, or NOTHING."""
         folder = self._folder / f"project-{uuid4().hex[:8]}"
@@ -116,10 +122,10 @@ class Installers:
         shutil.rmtree(folder)
         return found[0] if found else NOTHING
 
-    def _pip(self, folder: Path, indexes: Indexes, request: Request) -> Path:
+    def _pip(self, folder: Path, indexes: Indexes, request: Request, python: str = sys.executable) -> Path:
         order = indexes.order or ("--index-url", indexes.farm)
         options = ["--no-deps", "--no-cache-dir", "--target", str(folder / "to"), *(["--pre"] if request.pre else [])]
-        self._run([sys.executable, "-m", "pip", "install", *options, *order, f"my_ext{request.specifier}"], folder)
+        self._run([python, "-m", "pip", "install", *options, *order, f"my_ext{request.specifier}"], folder)
         return folder
 
     def _uv(self, folder: Path, indexes: Indexes, request: Request) -> Path:

@@ -142,10 +142,10 @@ def server(argv: Sequence[str | Path], port: int) -> Iterator[int]:
         process.wait(20)
 
 
-def environment(folder: Path, *packages: str) -> Path:
+def environment(folder: Path, *packages: str, python: str | Path = sys.executable) -> Path:
     """Install packages into an environment; return the folder of its programs."""
     tool = uv.find_uv_bin()
-    subprocess.run([tool, "venv", "-q", "-p", sys.executable, str(folder)], check=True)
+    subprocess.run([tool, "venv", "-q", "-p", str(python), str(folder)], check=True)
     subprocess.run([tool, "pip", "install", "-q", "-p", str(folder), *packages], check=True)
     return folder / "bin"
 

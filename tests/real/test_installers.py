@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,17 @@ def test_pip_and_uv_never_leave_the_path_of_a_cuda_variant(tmp_path: Path) -> No
             assert installers.pick(name, Indexes(f"{farm}/simple/"), Request("==1.0")) == "1.0+cu92"  # sorted as text
         (explicit,) = [way for tool, _, way in two_indexes(f"{farm}/cu130/", public) if tool == "uv" and way.explicit]
         assert installers.pick("uv", explicit, Request()) == "1.0+cu130"
+
+
+@pytest.mark.parametrize("version", ["22.3.1", "23.0.1"])
+def test_pips_before_the_key_of_pep_714_install(version: str, tmp_path: Path, python_of: Callable[[str], Path]) -> None:
+    """They end with an exception at the JSON key `dist-info-metadata` (PEP 714). Python 3.10 brings pip 23.0.1."""
+    installers = Installers(tmp_path)
+    installers.add_pip(version, python_of("3.11"))  # neither runs in Python 3.12
+    with indexes(tmp_path) as (farm, _):
+        assert installers.pick(f"pip {version}", Indexes(f"{farm}/cu130/"), Request()) == "1.0+cu130"
+    pages = Indexes((tmp_path / "index" / "cu130").as_uri() + "/")
+    assert installers.pick(f"pip {version}", pages, Request()) == "1.0+cu130"
 
 
 def test_poetry_and_pdm_never_leave_the_path_of_a_cuda_variant(tmp_path: Path) -> None:

@@ -115,8 +115,8 @@ class Entry:
             "hashes": {"sha256": self.sha256},
             "size": self.size,
             "upload-time": self.uploaded,
+            # Not also `dist-info-metadata`, the first name of this key: pip 22.3 to 23.1 crash then (PEP 714).
             "core-metadata": {"sha256": self.metadata_sha256},
-            "dist-info-metadata": {"sha256": self.metadata_sha256},
             **({"requires-python": self.requires_python} if self.requires_python else {}),
             **({"yanked": self.yanked or True} if self.yanked is not None else {}),
             **({"provenance": self.provenance} if self.provenance else {}),

@@ -67,10 +67,10 @@ def link(path: str) -> str:
 def _project_html(project: str, entries: Sequence[Entry], status: Status) -> bytes:
     lines = []
     for entry in entries:
-        # PEP 714 renamed the attribute of PEP 658; older installers only know the first name.
+        # Not also `data-dist-info-metadata`, the first name: pip before 23.2 then refuses a wheel whose METADATA spells
+        # the project differently from the command line.
         attributes = {
             "href": f"{link(entry.path)}#sha256={entry.sha256}",
-            "data-dist-info-metadata": f"sha256={entry.metadata_sha256}",
             "data-core-metadata": f"sha256={entry.metadata_sha256}",
             "data-requires-python": entry.requires_python or None,
             "data-yanked": entry.yanked,
