@@ -92,7 +92,7 @@ _TABLE = (
         "edges",
         "edge",
         "Empty inputs and batches of one element give the expected results.",
-        "values:edges",
+        "values:values",
         edges="only",
         judged=True,
     ),

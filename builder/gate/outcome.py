@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -53,6 +54,11 @@ class Spec:
     def to_json(self) -> dict[str, Any]:
         """Return plain data for JSON."""
         return asdict(self)
+
+    @classmethod
+    def read(cls, root: Path) -> Spec:
+        """Read the spec.json of a packed gate. Raises OSError, ValueError or TypeError."""
+        return cls(**json.loads((root / "spec.json").read_text(encoding="utf-8")))
 
 
 @dataclass(frozen=True)

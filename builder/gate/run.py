@@ -37,7 +37,7 @@ def main(argv: Sequence[str]) -> int:
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs is {options.jobs}: the smallest value is 1")
     try:
-        spec = Spec(**json.loads((root / "spec.json").read_text(encoding="utf-8")))
+        spec = Spec.read(root)
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"cannot read spec.json of the gate: {error}")
     spec = replace(

@@ -46,7 +46,7 @@ def main(root: str, scheduler: int, text: str) -> None:
     `scheduler` is the pid of the scheduler. Does not return.
     """
     roles = [Role(**one) for one in json.loads(text)]
-    spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
+    spec = Spec.read(Path(root))
     if any(role.name == JUDGE for role in roles):
         rlimits.hide_memory()
     add_packages()

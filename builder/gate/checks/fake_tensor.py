@@ -24,7 +24,7 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from builder.gate.case import Case
-from builder.gate.context import Context, TensorPath, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
 
@@ -57,7 +57,7 @@ def fake(context: Context, case: Case) -> list[Outcome]:
     for dtype in case.dtypes:
         for layout, change in _layouts(case):
             args = map_tensors(context.arguments(case, dtype, grad=False), change)
-            name = str(dtype).replace("torch.", "") + layout
+            name = dtype_name(dtype) + layout
             context.step(f"fake, {name}")
             try:
                 with torch.no_grad():
@@ -65,17 +65,17 @@ def fake(context: Context, case: Case) -> list[Outcome]:
             except Exception as error:  # noqa: BLE001 (an op may raise anything)
                 if layout:
                     continue  # the check "layouts" reports it
-                return [context.failed("fake", case, f"with {name} the real op raises {sentence(error)}")]
+                return context.failed(case, f"with {name} the real op raises {sentence(error)}")
             try:
                 failure = _compare(context, case, args, real, context.device)
                 if failure is None and "cuda" in case.devices and context.device != "cuda":
                     failure = _compare(context, case, args, [{**one, "strides": None} for one in real], "cuda:0")
             except UnsupportedByTorchError as unsupported:
-                return [context.not_run("fake", case, str(unsupported))]
+                return context.not_run(case, str(unsupported))
             if failure is not None:
-                return [context.failed("fake", case, f"with {name}: {failure}", real=[_text(one) for one in real])]
+                return context.failed(case, f"with {name}: {failure}", real=[_text(one) for one in real])
             compared += 1
-    return [context.passed("fake", case, f"{compared} comparisons")]
+    return context.passed(case, f"{compared} comparisons")
 
 
 def devices(context: Context, case: Case) -> list[Outcome]:
@@ -94,13 +94,9 @@ def devices(context: Context, case: Case) -> list[Outcome]:
     try:
         _call(context, case, args, lambda _: "cuda:0")
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
-        return [
-            context.not_run(
-                "devices",
-                case,
-                f"the fake kernel also fails with all tensors on CUDA (see the check 'fake'): {sentence(error)}",
-            )
-        ]
+        return context.not_run(
+            case, f"the fake kernel also fails with all tensors on CUDA (see the check 'fake'): {sentence(error)}"
+        )
     answers: dict[str, str] = {}
     failures = []
     for path in movable:
@@ -108,12 +104,12 @@ def devices(context: Context, case: Case) -> list[Outcome]:
         try:
             failure, answers[str(path)] = _one_on_cpu(context, case, args, path)
         except UnsupportedByTorchError as unsupported:
-            return [context.not_run("devices", case, str(unsupported))]
+            return context.not_run(case, str(unsupported))
         failures += [failure] if failure else []
     if failures:
         cure = f": {_where_to_check(context, case)}" if any(one.startswith(_ACCEPTS) for one in failures) else ""
-        return [context.failed("devices", case, "; ".join(failures) + cure, answers=answers)]
-    return [context.passed("devices", case, f"{len(movable)} arguments", answers=answers)]
+        return context.failed(case, "; ".join(failures) + cure, answers=answers)
+    return context.passed(case, f"{len(movable)} arguments", answers=answers)
 
 
 def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorPath) -> tuple[str, str]:
@@ -260,7 +256,7 @@ def _described(tensor: Tensor) -> dict[str, Any]:
     """Return what a fake kernel must compute; sizes that depend on data stay symbols."""
     return {
         "shape": tuple(tensor.shape),
-        "dtype": str(tensor.dtype).replace("torch.", ""),
+        "dtype": dtype_name(tensor.dtype),
         "strides": tuple(tensor.stride()) if tensor.layout == torch.strided else (),
         "device": str(tensor.device),
     }

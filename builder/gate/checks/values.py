@@ -16,7 +16,7 @@ from torch import Tensor
 from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.guard_pages import Canaries, digest, mutable
-from builder.gate.context import SIXTEEN_BITS, Context, flatten, iter_tensors, widened
+from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 from builder.gate.transport import results
 
@@ -25,38 +25,24 @@ OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"
 
 
 def values(context: Context, case: Case) -> list[Outcome]:
-    """The check "values" in the process of the extension, for a case that the judge cannot judge."""
-    return check_each_dtype("values", context, case, one_dtype)
-
-
-def edges(context: Context, case: Case) -> list[Outcome]:
-    """The check "edges" in the process of the extension: "values" with an empty or single-element batch."""
-    return check_each_dtype("edges", context, case, one_dtype)
+    """The checks "values" and "edges" in the process of the extension, for a case that the judge cannot judge."""
+    return check_each_dtype(context, case, one_dtype)
 
 
 def send_values(context: Context, case: Case) -> list[Outcome]:
     """Call the op in every dtype and write the results for the judge; an outcome only if something is wrong."""
-    return _send("values", context, case)
-
-
-def send_edges(context: Context, case: Case) -> list[Outcome]:
-    """Call the op with an empty or single-element batch in every dtype; write the results for the judge."""
-    return _send("edges", context, case)
-
-
-def _send(check: str, context: Context, case: Case) -> list[Outcome]:
     sent: dict[str, results.Result] = {}
     for dtype in case.dtypes:
         context.step(dtype_name(dtype))
         result, written, failure, _ = call_op(context, case, dtype)
         if failure:
-            return [context.failed(check, case, f"{dtype_name(dtype)}: {failure}")]
+            return context.failed(case, f"{dtype_name(dtype)}: {failure}")
         sent[dtype_name(dtype)] = results.Result(result, frozenset(written))
     results.write(context.data, sent)
     return []
 
 
-def check_each_dtype(check: str, context: Context, case: Case, one: OneDtype) -> list[Outcome]:
+def check_each_dtype(context: Context, case: Case, one: OneDtype) -> list[Outcome]:
     """Return the outcome of a case whose dtypes `one` judges."""
     errors: dict[str, float] = {}
     for dtype in case.dtypes:
@@ -64,24 +50,17 @@ def check_each_dtype(check: str, context: Context, case: Case, one: OneDtype) ->
         context.step(name)
         failure = one(context, case, dtype, errors)
         if failure:
-            return [context.failed(check, case, f"{name}: {failure}", errors=errors)]
+            return context.failed(case, f"{name}: {failure}", errors=errors)
         if case.reference is not None and name not in errors:
             reason = (
                 "nothing to compare: neither the op nor the reference returns a tensor or a number; add an invariant"
             )
-            return [context.not_run(check, case, reason)]
+            return context.not_run(case, reason)
     if case.reference is None and case.invariant is None:
-        return [
-            context.not_run(check, case, "nothing to compare with: the case has neither a reference nor an invariant")
-        ]
+        return context.not_run(case, "nothing to compare with: the case has neither a reference nor an invariant")
     worst = max(errors.values(), default=0.0)
     figure = counted(len(case.dtypes), "dtype")
-    return [context.passed(check, case, f"{figure}, max error {worst:.2g}" if errors else figure, errors=errors)]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype: "float32"."""
-    return str(dtype).replace("torch.", "")
+    return context.passed(case, f"{figure}, max error {worst:.2g}" if errors else figure, errors=errors)
 
 
 def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:

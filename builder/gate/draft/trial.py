@@ -16,7 +16,7 @@ from torch import Tensor
 
 from builder.gate.case import Make
 from builder.gate.checks.guard_pages import GuardPages, digest
-from builder.gate.context import flatten, iter_tensors, map_tensors, resolve, sentence
+from builder.gate.context import dtype_name, flatten, iter_tensors, map_tensors, resolve, sentence
 from builder.gate.draft import guesses
 from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
@@ -168,7 +168,7 @@ class Caller:
         tensors = flatten(result)
         if any(one.numel() > 1 << 22 for one in tensors) or (tensors and not any(one.numel() for one in tensors)):
             raise ValueError("the result has no elements, or millions: the arguments are not typical")
-        shown = [f"{str(one.dtype).replace('torch.', '')} {tuple(one.shape)}" for one in tensors]
+        shown = [f"{dtype_name(one.dtype)} {tuple(one.shape)}" for one in tensors]
         return {"result": shown, "changed": sorted(changed), "type": type(result).__name__}
 
     def gradient(self, candidate: Sequence[Guess]) -> list[int]:

@@ -6,11 +6,11 @@ import gc
 import os
 from pathlib import Path
 
+from builder.gate.context import Context
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.judge.verdict import refuse_missing_ops
 from builder.gate.outcome import Spec
 from builder.gate.processes.fork_server import ForkServer, send_event
-from builder.gate.processes.worker import LoadedExtension
 from builder.gate.system import rlimits
 
 
@@ -23,5 +23,5 @@ def main(root: str, spec: Spec, commands: int, events: int) -> None:
     rlimits.survive_parent()
     cases = [[case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed)] for case in file.cases]
     send_event(events, event="ready", cases=cases, problem=file.problem)
-    ForkServer(LoadedExtension(spec, file.cases, (), heap_checks=False), commands, events).run()
+    ForkServer(Context(spec, file.cases), commands, events).run()
     os._exit(0)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from builder.gate.case import Case
-from builder.gate.checks.values import check_each_dtype, dtype_name, judge_result
-from builder.gate.context import Context
+from builder.gate.checks.values import check_each_dtype, judge_result
+from builder.gate.context import Context, dtype_name
 from builder.gate.imports.packages import NeedsExtensionError, needs_extension
 from builder.gate.outcome import Outcome
 from builder.gate.transport import results
@@ -18,22 +18,13 @@ INSIDE = "inside"
 
 
 def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
-    """Judge the check "values"; returns the fact INSIDE for a case that needs the extension or has side effects."""
-    return _judge("values", context, case)
-
-
-def edges(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
-    """Judge the check "edges"; returns the fact INSIDE for a case that needs the extension or has side effects."""
-    return _judge("edges", context, case)
-
-
-def _judge(check: str, context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
+    """Judge "values" or "edges"; returns the fact INSIDE for a case that needs the extension or has side effects."""
     if case.side_effects:
         return {INSIDE: True}
     try:
         sent = results.read(context.data, context.spec.memory)
     except results.UnreadableError as error:
-        return [context.failed(check, case, str(error))]
+        return context.failed(case, str(error))
 
     def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
         result = sent.get(dtype_name(dtype))
@@ -42,7 +33,7 @@ def _judge(check: str, context: Context, case: Case) -> list[Outcome] | dict[str
         return judge_result(context, case, dtype, result.value, result.written, errors)
 
     try:
-        return check_each_dtype(check, context, case, one_dtype)
+        return check_each_dtype(context, case, one_dtype)
     except Exception as error:
         if needs_extension(error):
             return {INSIDE: True}

@@ -36,6 +36,7 @@ from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
 from builder.gate.checks.dispatch import unused_cpu_kernels
+from builder.gate.context import Context
 from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
@@ -72,7 +73,7 @@ class ForkServer:
     """The loop: reads commands, forks and reaps children, writes events."""
 
     #: What the children inherit.
-    loaded: worker.LoadedExtension
+    loaded: Context
     #: File descriptor of the socket from which commands arrive.
     commands: int
     #: File descriptor of the event pipe.
@@ -180,7 +181,7 @@ def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
 
 def load(
     root: Path, spec: Spec, events: int, heap_checks: bool, wait_for_go: Callable[[], None] = lambda: None
-) -> tuple[worker.LoadedExtension, dict[str, Any]]:
+) -> tuple[Context, dict[str, Any]]:
     """Import everything and send an event before each import; return it, and the facts for the scheduler.
 
     `wait_for_go` returns when the extension may be imported.
@@ -220,7 +221,7 @@ def load(
     facts["not_claimed"] = dict(file.not_claimed)
     facts["cases_problem"], facts["mistake"] = file.problem, file.mistake
     facts["threads"] = rlimits.threads(os.getpid())
-    return worker.LoadedExtension(spec, file.cases, tuple(ops), heap_checks), facts
+    return Context(spec, file.cases, ops), facts
 
 
 def preload(spec: Spec, *, heap_checks: bool) -> None:

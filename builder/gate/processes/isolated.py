@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import signal
 import socket
@@ -24,7 +23,7 @@ def main(root: str, function: str, task_dir: str, key: str, launcher: str = "") 
     """
     rlimits.exit_with_parent(os.getppid())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
-    spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
+    spec = Spec.read(Path(root))
     journal = Journal(str(Path(task_dir, JOURNAL)), os.read(int(key), KEY_BYTES))
     os.close(int(key))
     module, _, name = function.partition(":")
