@@ -56,14 +56,9 @@ class Context:
     #: The file of results that this task writes, or that the judge reads; else an empty path.
     data: Path = Path()
 
-    def function(self, case: Case) -> Callable[..., Any]:
-        """Return the overload, overload packet or Python callable of the case. Raises CaseError if it is missing."""
-        found: Callable[..., Any] = resolve(case.op)
-        return found
-
     def overload(self, case: Case) -> Any | None:  # noqa: ANN401
         """Return the `torch._ops.OpOverload` of the case, or None for a Python callable."""
-        found = self.function(case)
+        found = resolve(case.op)
         if isinstance(found, torch._ops.OpOverloadPacket):
             overloads = found.overloads()
             return getattr(found, "default" if "default" in overloads else overloads[0])
@@ -89,7 +84,7 @@ class Context:
 
     def call(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
         """Call the op with these arguments and the keyword arguments of the case."""
-        return self.function(case)(*args, **case.kwargs)
+        return resolve(case.op)(*args, **case.kwargs)
 
     def expected(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
         """Return the result of the reference, which gets 16-bit floats as float32 to be more precise than the op."""

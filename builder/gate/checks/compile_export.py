@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from builder.gate.case import Case
+from builder.gate.checks.gradients import backward, differentiable, leaves
 from builder.gate.checks.values import compare
-from builder.gate.context import Context, flatten, iter_tensors, sentence
+from builder.gate.context import Context, flatten, iter_tensors, resolve, sentence
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.imports.registration import eager_gradient
 from builder.gate.outcome import Outcome, Spec
@@ -40,9 +41,9 @@ class CallModule(torch.nn.Module):  # type: ignore[misc]  # torch is not install
         return self.call(tensors)
 
 
-def tensor_function(context: Context, case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tensor]], Any]:
+def tensor_function(case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tensor]], Any]:
     """Return the case's call as a function of its tensors; all other arguments are constants, as in a model."""
-    function, kwargs = context.function(case), dict(case.kwargs)
+    function, kwargs = resolve(case.op), dict(case.kwargs)
     # The layout has strings instead of positions: under dynamic=True a position would become a symbol, and torch 2.2
     # and 2.6 cannot trace an assignment to a list item whose index is a symbol.
     layout = [_layout_of(arg) for arg in args]
@@ -118,7 +119,7 @@ def call_first(root: str, step: Callable[[str], object]) -> str:
             continue
         try:
             args = context.arguments(case, device="cpu", grad=False)
-            context.function(case)
+            resolve(case.op)
             step(case.op)
             context.call(case, args)
         except Exception:  # noqa: BLE001, S112 (CaseError among them; other checks report it)
@@ -242,7 +243,7 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
     tensors = [tensor for _, tensor in iter_tensors(args)]
     names = [str(path) for path, _ in iter_tensors(args)]
     dimensions = [{at: dimension for at, size in enumerate(tensor.shape) if size > 1} for tensor in tensors]
-    module = CallModule(tensor_function(context, case, args))
+    module = CallModule(tensor_function(case, args))
     try:
         dynamic = {} if dimension is None else {"dynamic_shapes": {"tensors": dimensions}}
         program = torch.export.export(module, (tensors,), **dynamic, **({} if _PROTOTYPE else {"strict": False}))
@@ -302,7 +303,7 @@ def _compiled(context: Context, case: Case) -> list[Outcome]:
         context.step(f"compile, {kind}")
         torch._dynamo.reset()
         args = context.arguments(case)
-        call = torch.compile(tensor_function(context, case, args), backend=_BACKEND, fullgraph=True, dynamic=dynamic)
+        call = torch.compile(tensor_function(case, args), backend=_BACKEND, fullgraph=True, dynamic=dynamic)
         for run in runs:
             try:
                 failure = _compiled_once(context, run, call)
@@ -350,12 +351,8 @@ def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor
 
 def _gradients(tensors: Sequence[Tensor], answer: Any) -> list[Tensor]:  # noqa: ANN401
     """Return the gradients of the sum of all results with respect to the tensors that require them."""
-    inputs = [tensor for tensor in tensors if tensor.requires_grad]
-    outputs = [tensor for tensor in flatten(answer) if tensor.requires_grad]
-    if not inputs or not outputs:
-        return []
-    found = torch.autograd.grad(outputs, inputs, [torch.ones_like(one) for one in outputs], allow_unused=True)
-    return [torch.zeros_like(one) if gradient is None else gradient for one, gradient in zip(inputs, found)]
+    inputs, outputs = leaves(tensors), differentiable(answer)
+    return backward(outputs, inputs, [torch.ones_like(one) for one in outputs]) if inputs and outputs else []
 
 
 def _different(context: Context, case: Case, answer: Any) -> str:  # noqa: ANN401

@@ -26,7 +26,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from builder.gate.case import Case
 from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
-from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
+from builder.gate.torch_limits import NO_GPU, UnsupportedByTorchError, raise_if_unsupported, release_of
 
 _RELEASE = release_of(torch.__version__)
 
@@ -41,10 +41,6 @@ _OF_DEVICES = re.compile(
 _UNSUPPORTED = getattr(fake_tensor, "UnsupportedOperatorException", NotImplementedError)
 #: torch 2.0 would call the real kernel if there is no fake kernel, and the comparison would always pass.
 _MODE = {"allow_fallback_kernels": False} if _UNSUPPORTED is NotImplementedError else {}
-#: Errors of a fake kernel that initialises CUDA.
-_NO_DRIVER = re.compile(
-    r"CUDA is called|NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA driver|cudaGetDevice", re.IGNORECASE
-)
 
 
 def fake(context: Context, case: Case) -> list[Outcome]:
@@ -247,7 +243,7 @@ def _raised(error: Exception, where: str, op: str, imports: Sequence[str]) -> st
             f"{where}the fake kernel reads data of a fake tensor ({message}): use only sizes, or "
             "torch.library.get_ctx().new_dynamic_size()"
         )
-    if _NO_DRIVER.search(message):
+    if NO_GPU.search(message):
         return f"{where}the fake kernel initialises CUDA; use only shapes: {message}"
     return f"{where}the fake kernel raises an exception: {message}"
 

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
+from builder.gate.checks.gradients import backward, differentiable, leaves
 from builder.gate.checks.guard_pages import mutable
-from builder.gate.checks.values import compare, one_dtype
+from builder.gate.checks.values import broken_invariant, compare, one_dtype
 from builder.gate.context import Context, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.system import nvidia
@@ -65,27 +66,18 @@ def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Seque
     results = flatten(context.call(case, args))
     if not results:
         results = flatten([args[position] for position in sorted(mutable(context, case)) if position < len(args)])
-    leaves = _gradient_inputs(case, args)
-    ends = [tensor for tensor in results if tensor.requires_grad]
-    if not leaves or not ends:
+    inputs = [] if "gradients" in case.not_claimed else leaves(args)
+    ends = differentiable(results)
+    if not inputs or not ends:
         return Results(results, [])
-    if cotangents is None:
-        cotangents = cotangents_of(results)
-    found = torch.autograd.grad(ends, leaves, list(cotangents), allow_unused=True)
-    gradients = [torch.zeros_like(leaf) if one is None else one for one, leaf in zip(found, leaves)]
+    gradients = backward(ends, inputs, cotangents_of(results) if cotangents is None else cotangents)
     return Results([tensor.detach() for tensor in results], gradients)
-
-
-def _gradient_inputs(case: Case, args: Sequence[Any]) -> list[Tensor]:
-    if "gradients" in case.not_claimed:
-        return []
-    return [tensor for _, tensor in iter_tensors(args) if tensor.requires_grad]
 
 
 def cotangents_of(results: Sequence[Tensor]) -> list[Tensor]:
     """Return an output gradient for each differentiable result: the same numbers on every device."""
-    ends = [tensor for tensor in results if tensor.requires_grad]
-    return [Make(str(end.device), end.dtype, seed=i + 1).randn(*end.shape) for i, end in enumerate(ends)]
+    ends = enumerate(differentiable(results), start=1)
+    return [Make(str(end.device), end.dtype, seed).randn(*end.shape) for seed, end in ends]
 
 
 def difference(case: Case, dtype: torch.dtype, have: Results, want: Results, other: str) -> str | None:
@@ -179,11 +171,7 @@ def _difference_or_invariant(
 ) -> str | None:
     if case.invariant is None:
         return difference(case, dtype, have, want, other)
-    try:
-        case.invariant(have.results[0] if len(have.results) == 1 else tuple(have.results), *args)
-    except AssertionError as error:
-        return f"the invariant does not hold: {' '.join(str(error).split()) or 'its assert in cases.py has no message'}"
-    return None
+    return broken_invariant(case.invariant, have.results[0] if len(have.results) == 1 else tuple(have.results), args)
 
 
 def graph(context: Context, case: Case) -> list[Outcome]:

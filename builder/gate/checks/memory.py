@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -29,13 +29,13 @@ def repeat(context: Context, case: Case) -> list[Outcome]:
         )
     torch.set_num_threads(_THREADS)
     context.step("first run")
-    first = _all_bits(context, case, plain_arguments)
+    first = _all_bits(context, case)
     context.step("second run")
-    second = _all_bits(context, case, plain_arguments)
+    second = _all_bits(context, case)
     # One call in between: a result that alternates between two values would be the same in every second run.
     context.call(case, context.arguments(case, grad=False))
     context.step("third run")
-    third = _all_bits(context, case, plain_arguments)
+    third = _all_bits(context, case)
     for name, one in first.items():
         if second[name] != one or third[name] != one:
             reason = (
@@ -73,43 +73,31 @@ def memory(context: Context, case: Case) -> list[Outcome]:
 
 def _run_between_guards(context: Context, case: Case, pages: GuardPages, fill: int, at_end: bool) -> dict[str, str]:
     """Return the bits of all results with fresh memory filled and every input directly beside a guard page."""
-
-    def arguments(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
-        return map_tensors(context.arguments(case, dtype), lambda _, tensor: pages.copy(tensor, at_end=at_end))
-
     malloc_checks.fill_with(fill)
-    found = _all_bits(context, case, arguments, f", with a guard page {'after' if at_end else 'before'} every input")
+    how = f", with a guard page {'after' if at_end else 'before'} every input"
+    found = _all_bits(context, case, how, lambda tensor: pages.copy(tensor, at_end=at_end))
     gc.collect()  # glibc checks memory when it is freed
     return found
 
 
-def plain_arguments(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Return the case's own arguments."""
-    return context.arguments(case, dtype)
-
-
-def _all_bits(context: Context, case: Case, arguments: Any, how: str = "") -> dict[str, str]:  # noqa: ANN401
-    """Return the bits of the results and of the gradients by dtype."""
+def _all_bits(
+    context: Context, case: Case, how: str = "", place: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> dict[str, str]:
+    """Return the bits of the results and of the gradients by dtype; `place` makes the inputs from those of the case."""
     found: dict[str, str] = {}
     for dtype in case.dtypes:
         name = dtype_name(dtype)
         context.step(f"{name}{how}")
-        args = arguments(context, case, dtype)
+        args = map_tensors(context.arguments(case, dtype), lambda _, tensor: place(tensor))
+        inputs = leaves(args)
         with torch.no_grad():
             result = context.call(case, detached(args))
         found[name] = bits(result)
         del result
-        if any(tensor.requires_grad for tensor in _tensors(args)) and "gradients" not in case.not_claimed:
+        if inputs and "gradients" not in case.not_claimed:
             context.step(f"{name}, backward{how}")
-            inputs = leaves(args)
             outputs = differentiable(context.call(case, args))
             if outputs:
                 found[f"{name} backward"] = bits(backward(outputs, inputs, seeds(outputs)))
             del outputs
-    return found
-
-
-def _tensors(args: Any) -> list[Tensor]:  # noqa: ANN401
-    found: list[Tensor] = []
-    map_tensors(args, lambda _, tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return found

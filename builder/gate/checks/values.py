@@ -67,7 +67,7 @@ def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str
     """Call the op and judge the result in one dtype, both in this process."""
     result, written, failure, args = call_op(context, case, dtype)
     if not failure and case.side_effects and case.invariant is not None:  # it looks at what these arguments name
-        return _invariant(case.invariant, result, args)
+        return broken_invariant(case.invariant, result, args)
     return failure or judge_result(context, case, dtype, result, written, errors)
 
 
@@ -98,7 +98,7 @@ def judge_result(
     A reference that returns nothing has its result in its arguments, as the op has.
     """
     if case.invariant is not None:
-        return _invariant(case.invariant, result, context.arguments(case, dtype, grad=False))
+        return broken_invariant(case.invariant, result, context.arguments(case, dtype, grad=False))
     if case.reference is None:
         return None
     theirs = widened(context.arguments(case, dtype, grad=False))
@@ -119,7 +119,8 @@ def _or_written(result: Any, args: Sequence[Any], written: Set[int]) -> Any:  # 
     return [args[position] for position in sorted(written) if position < len(args)] or result
 
 
-def _invariant(invariant: Callable[..., None], result: Any, args: Sequence[Any]) -> str | None:  # noqa: ANN401
+def broken_invariant(invariant: Callable[..., None], result: Any, args: Sequence[Any]) -> str | None:  # noqa: ANN401
+    """Return the message of the assert in cases.py that fails, as a sentence, or None."""
     try:
         invariant(result, *args)
     except AssertionError as error:

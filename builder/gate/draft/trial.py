@@ -22,7 +22,7 @@ from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import signal_name
-from builder.gate.system.nvidia import hide_gpus, may_have_gpu
+from builder.gate.system.nvidia import hide_gpus
 
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0
@@ -116,8 +116,7 @@ class TrialProcess:
             _silence()
             torch.set_num_threads(1)
             if self._device == "cpu":
-                if may_have_gpu():
-                    hide_gpus()
+                hide_gpus()
                 rlimits.limit_added_memory(MEMORY)
             _serve(self._op, self._parameters, self._device, commands, answers)
         finally:

@@ -44,6 +44,7 @@ from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.system import malloc_checks, rlimits
 from builder.gate.system.nvidia import hidden_gpus, may_have_gpu
+from builder.gate.system.process_tree import children, end_descendants
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
 PRELOAD = (
@@ -106,7 +107,7 @@ class ForkServer:
                 if self.commands in ready:
                     for command in self._read_commands():
                         if command is None:
-                            self._kill_all()
+                            end_descendants(_KILL_SECONDS)
                             return
                         self._execute(command)
 
@@ -162,15 +163,10 @@ class ForkServer:
 
     def _kill_orphans(self) -> None:
         """Kill processes that a task left outside its process group; as subreaper we are their parent now."""
-        for pid in rlimits.children():
+        for pid in children(os.getpid()):
             if pid not in self._children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-    def _kill_all(self) -> None:
-        for pid in self._children:
-            rlimits.kill_group(pid)
-        rlimits.kill_children(_KILL_SECONDS)
 
 
 def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
@@ -180,7 +176,7 @@ def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
 
 
 def load(
-    root: Path, spec: Spec, events: int, heap_checks: bool, wait_for_go: Callable[[], None] = lambda: None
+    root: Path, spec: Spec, events: int, heap_checks: bool, wait_for_go: Callable[[], None]
 ) -> tuple[Context, dict[str, Any]]:
     """Import everything and send an event before each import; return it, and the facts for the scheduler.
 

@@ -25,7 +25,7 @@ from builder.gate.processes.running_task import RunningTask, enforce, start
 from builder.gate.processes.server_pool import RESTARTS, ServerPool
 from builder.gate.processes.spawn import (
     ForkServerProcess,
-    IsolatedProcess,
+    ImportOrderProcess,
     interrupt_without,
     start_command,
 )
@@ -176,7 +176,7 @@ class Scheduler:
         self._queue = TaskQueue()
         self._looking_for_gpu = False  # the tasks are planned when this is answered
         self._running: dict[int, RunningTask] = {}
-        self._import_orders: IsolatedProcess | None = None
+        self._import_orders: ImportOrderProcess | None = None
         self._launcher: socket.socket | None = None
         self._where: dict[str, Any] = {}
         self._ops: list[str] = []
@@ -227,9 +227,7 @@ class Scheduler:
         """Let code of the extension run: the judge, if there is one, has read its own files."""
         self._pool.release()
         if self._selected("import-order"):
-            self._import_orders = IsolatedProcess(
-                self.root, "import_order:import_orders", self._new_task_dir(), self._launcher
-            )
+            self._import_orders = ImportOrderProcess(self.root, self._new_task_dir(), self._launcher)
 
     def _busy(self) -> bool:
         importing = self._pool.importing() or self._judging.importing()
@@ -291,7 +289,7 @@ class Scheduler:
     def _handle_ready(self, facts: dict[str, Any]) -> None:
         """Store what the plain fork server found, and look for GPUs next."""
         self._ops = facts["ops"]
-        self._cases = [tasks.CaseFacts.from_json(one) for one in facts["cases"]]
+        self._cases = [tasks.CaseFacts(**one) for one in facts["cases"]]
         self.outcomes += verdicts.imports_found(self.spec, self._ops, self._cases, facts)
         if different := self._judging.other_cases(self._cases):
             self.outcomes.append(Outcome("ops", "", "", FAILED, different))

@@ -45,6 +45,13 @@ crash.install_crash_handlers()
 from builder.gate.starter import main
 main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 """
+_START_IMPORT_ORDER = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from builder.gate.processes.import_order_process import main
+main(*sys.argv[1:])
+"""
+_PYTHON = (sys.executable, "-I", "-X", "faulthandler")
 
 
 def start_command(root: Path, roles: Sequence[Mapping[str, Any]], scheduler: int = 0) -> list[str]:
@@ -54,21 +61,7 @@ def start_command(root: Path, roles: Sequence[Mapping[str, Any]], scheduler: int
     packages when it starts.
     """
     words = [str(root), str(scheduler or os.getpid()), json.dumps(list(roles))]
-    return [*_python(), "-S", "-c", _START, *words]
-
-
-def isolated_command(root: Path, function: str, task_dir: Path, descriptors: Sequence[int]) -> list[str]:
-    """Return the command line that runs a function `(spec, root, launcher) -> outcomes` in a process without torch.
-
-    The descriptors are one with the key of the journal, and the socket of the launcher if there is one.
-    """
-    code = "import sys; sys.path.insert(0, sys.argv[1])\n"
-    code += "from builder.gate.processes.isolated import main; main(*sys.argv[1:])"
-    return [*_python(), "-c", code, str(root), function, str(task_dir), *map(str, descriptors)]
-
-
-def _python() -> list[str]:
-    return [sys.executable, "-I", "-X", "faulthandler"]
+    return [*_PYTHON, "-S", "-c", _START, *words]
 
 
 def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -181,16 +174,16 @@ class AdoptedProcess:
         return code
 
 
-class IsolatedProcess(Process):
-    """A process of `isolated_command`; `key` is that of its journal."""
+class ImportOrderProcess(Process):
+    """The process of the check "import-order", without torch; `key` is that of its journal."""
 
-    def __init__(self, root: Path, function: str, task_dir: Path, launcher: socket.socket | None = None) -> None:
-        """Start it; the function gets the socket of the launcher."""
+    def __init__(self, root: Path, task_dir: Path, launcher: socket.socket | None) -> None:
+        """Start it; it gets the socket of the launcher."""
         super().__init__(task_dir)
         self.key = new_key()
         descriptors = [pipe_with(self.key), *([launcher.detach()] if launcher else [])]
         try:
-            command = isolated_command(root, function, task_dir, descriptors)
+            command = [*_PYTHON, "-c", _START_IMPORT_ORDER, str(root), str(task_dir), *map(str, descriptors)]
             self._run(command, plain_environment(os.environ), descriptors)
         finally:
             for one in descriptors:

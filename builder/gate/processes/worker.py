@@ -27,7 +27,8 @@ from builder.gate.imports.registration import no_kernel
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
-from builder.gate.system.nvidia import hide_gpus, may_have_gpu
+from builder.gate.system.nvidia import hide_gpus
+from builder.gate.system.process_tree import children
 from builder.gate.torch_limits import traceback_text
 
 #: The folder of the packed gate, with cases.py.
@@ -105,7 +106,7 @@ def run_task(loaded: Context, request: TaskRequest, key: bytes) -> int:
     journal = Journal(str(Path(request.task_dir, JOURNAL)), key)
     gc.disable()  # a collection would touch, and so copy, every inherited page
     torch.set_num_threads(1)
-    if request.device == "cpu" and may_have_gpu():
+    if request.device == "cpu":
         hide_gpus()
     began, random_numbers = time.perf_counter(), torch.get_rng_state()
     if not request.cases:
@@ -161,7 +162,7 @@ def _wait_for_copies() -> None:
     """If the op has forked, give the copy of this process time to write to the journal."""
     own = Path("/proc/self/cmdline").read_bytes()
     deadline = time.monotonic() + _COPIES_SECONDS
-    for pid in rlimits.children():
+    for pid in children(os.getpid()):
         with contextlib.suppress(OSError):
             while Path(f"/proc/{pid}/cmdline").read_bytes() == own and time.monotonic() < deadline:
                 time.sleep(0.01)
