@@ -140,7 +140,7 @@ class _Starter:
     def _become_judge(self, role: Role) -> None:
         if self._error:
             raise self._error
-        from builder.gate.judge.start import main as judge  # noqa: PLC0415
+        from builder.gate.processes.judge_process import main as judge  # noqa: PLC0415
 
         judge(self._root, self._spec, role.commands, role.events)
 

@@ -92,7 +92,7 @@ class Step:
     def function(self) -> str:
         """Return the function as `module:function` in `builder.gate`."""
         module, _, name = self.task.check.function.partition(":")
-        return {SEND: f"checks.{module}:send_{name}", JUDGE: f"judge.verdict:{name}"}.get(
+        return {SEND: f"checks.{module}:send_{name}", JUDGE: f"processes.judge_process:{name}"}.get(
             self.phase, f"checks.{module}:{name}"
         )
 

@@ -1,6 +1,6 @@
 """The checks "values" and "edges": every dtype against the reference or invariant, and the inputs stay unchanged.
 
-The process of the extension calls the op and sends the results as data; the judge compares them (`builder.gate.judge`).
+The process of the extension calls the op and sends the results as data; the judge compares them (`judge_process`).
 Also the comparison of two results, which other checks use too.
 """
 
@@ -15,10 +15,10 @@ from torch import Tensor
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case
+from builder.gate.checks import results
 from builder.gate.checks.guard_pages import Canaries, digest, mutable
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
-from builder.gate.transport import results
 
 #: Judges one dtype: returns what is wrong or None, and adds the largest error to the dictionary.
 OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"]

@@ -196,7 +196,7 @@ class ForkServerProcess(Process):
     def __init__(self, role: str, task_dir: Path) -> None:
         """`role` is PLAIN, HEAP_CHECKS or JUDGE. It runs when `start_together` has been called."""
         super().__init__(task_dir)
-        self._role, self._awaits_fork = role, False
+        self.role, self._awaits_fork = role, False
         self._commands, self._commands_read = socket.socketpair()
         self._commands.settimeout(_SEND_SECONDS)  # a server that is stopped does not stop the scheduler
         self.events, self._events_write = os.pipe()
@@ -221,7 +221,7 @@ class ForkServerProcess(Process):
         roles: list[dict[str, Any]] = [{"name": LAUNCHER, "commands": launcher.fileno()}] if launcher else []
         for one in servers:
             ends = {"commands": one._commands_read.fileno(), "events": one._events_write}
-            roles.append({"name": one._role, **ends, "folder": str(one.task_dir)})
+            roles.append({"name": one.role, **ends, "folder": str(one.task_dir)})
         descriptors = [role[key] for role in roles for key in ("commands", "events") if key in role]
         try:
             self._run(command(roles), environment, descriptors)

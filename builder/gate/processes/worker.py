@@ -180,7 +180,7 @@ def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseEx
     text = str(error)
     if isinstance(error, CaseError):
         # The judge has not loaded the extension, so an exception there comes from cases.py alone.
-        mistake = request.function.startswith("judge.") or is_mistake(error.__cause__, _ROOT)
+        mistake = request.function.startswith("processes.") or is_mistake(error.__cause__, _ROOT)
         return _failed(request, case, text + line_of(error.__cause__, _ROOT), **(MISTAKE_IN_CASES if mistake else {}))
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         requested = _REQUESTED.search(text)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -152,9 +153,8 @@ def _public(text: str) -> str:
 def _version_files(tree: Path) -> Iterator[str]:
     """The texts of the files that may have the line `__version__ = "…"`."""
     names = ("setup.py", "version.py", "_version.py", "__version__.py", "__init__.py")
-    for path in (
-        path for name in names for base in (".", "*", "src/*") for path in sorted(tree.glob(f"{base}/{name}"))
-    ):
+    patterns = [f"{base}/{name}" for name in names for base in (".", "*", "src/*")]
+    for path in chain.from_iterable(sorted(tree.glob(pattern)) for pattern in patterns):
         if {"tests", "docs"}.isdisjoint(path.parts):
             with suppress(OSError, UnicodeDecodeError):
                 yield path.read_text("utf-8")
