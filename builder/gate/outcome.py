@@ -85,10 +85,14 @@ class Outcome:
     accepted: str = ""
 
     @property
+    def bare_reason(self) -> str:
+        """The reason without a leading op and case."""
+        return self.reason.removeprefix(f"{self.op} ({self.case}): ").removeprefix(f"{self.op}: ")
+
+    @property
     def cause(self) -> str:
         """The reason without op, case and step, which differ between outcomes that have the same cause."""
-        text = self.reason.removeprefix(f"{self.op} ({self.case}): ").removeprefix(f"{self.op}: ")
-        return text.partition(" (step: ")[0]
+        return self.bare_reason.partition(" (step: ")[0]
 
 
 @dataclass(frozen=True)

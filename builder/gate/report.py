@@ -209,15 +209,9 @@ def _listed(title: str, outcomes: Sequence[Outcome], width: int) -> list[str]:
         checks = ", ".join(dict.fromkeys(one.check for one in group))
         cases = _list([case for case in dict.fromkeys(one.case for one in group) if case])
         subject = f"{op} ({cases})" if op and cases else op or cases
-        text = ": ".join(part for part in (checks, subject, _reason(group[0])) if part)
+        text = ": ".join(part for part in (checks, subject, group[0].bare_reason or "no reason given") if part)
         lines += _wrapped(text + (f" (accepted: {accepted})" if accepted else ""), "  ", "      ", width)
     return lines
-
-
-def _reason(one: Outcome) -> str:
-    """Return the reason without a leading op and case name, which the entry already shows."""
-    reason = one.reason or "no reason given"
-    return reason.removeprefix(f"{one.op} ({one.case}): ").removeprefix(f"{one.op}: ")
 
 
 def _not_run(answer: Answer, width: int) -> list[str]:
