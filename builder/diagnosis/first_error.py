@@ -105,9 +105,7 @@ def first_error(output: Sequence[str], source: str, tree: Path | None = None) ->
     is now, if it can be read.
     """
     lines = [clean(line) for line in output]
-    for error in _found(lines, source, tree):
-        return error
-    return None
+    return next(_found(lines, source, tree), None)
 
 
 def last_words(output: Sequence[str]) -> str:

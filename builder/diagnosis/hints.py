@@ -8,14 +8,11 @@ from collections.abc import Iterator, Sequence, Set
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.first_error import FirstError
-from builder.diagnosis.known_errors import KnownError, Package, knowledge, plain_quotes
+from builder.diagnosis.known_errors import NO_HEADER, KnownError, Package, knowledge, plain_quotes
 from builder.matrix.axes import Cuda, Torch
 
 _NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
-_NO_HEADER = re.compile(
-    r"error: (?P<gcc>\S+): No such file or directory|'(?P<clang>\S+)' file not found"
-    r"|cannot open source file '(?P<nvcc>\S+)'"
-)
+_NO_HEADER = re.compile(NO_HEADER.replace("{headers}", r"\S+"))
 _NO_LIBRARY = re.compile(r"cannot find -l(\S+?):?(?:\s|$)|unable to find library -l(\S+)")
 _NO_CMAKE_PACKAGE = re.compile(r"configuration file provided by '([\w-]+)'|Could NOT find (\w+)")
 _NO_PROGRAM = re.compile(

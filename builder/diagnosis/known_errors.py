@@ -23,7 +23,7 @@ _UNKNOWN_NAME = (
     r" '(?:\w+::)*(?P<member>{names})'"
 )
 #: How they say that they do not find a header.
-_NO_HEADER = (
+NO_HEADER = (
     r"error: (?P<header>{headers}): No such file or directory|'(?P<clang>{headers})' file not found"
     r"|cannot open source file '(?P<nvcc>{headers})'"
 )
@@ -131,7 +131,7 @@ def _error(section: str, row: dict[str, Any]) -> KnownError:
     headers = row.get("headers", "")
     forms = [
         _UNKNOWN_NAME.replace("{names}", names) if names else "",
-        _NO_HEADER.replace("{headers}", headers) if headers else "",
+        NO_HEADER.replace("{headers}", headers) if headers else "",
         row.get("message", ""),
     ]
     readable = re.sub(r"\\(.)|\(\?:", r"\1", headers.split("|")[0]).replace(".*", "…").replace("w*", "…")

@@ -15,13 +15,9 @@ from pathlib import Path
 UNKNOWN = "*"
 #: Functions of torch.cuda that need a GPU to answer.
 _DEVICE_QUERIES = {
-    "current_device",
-    "device_count",
-    "get_device_capability",
-    "get_device_name",
-    "get_device_properties",
+    "current_device", "device_count", "get_device_capability", "get_device_name", "get_device_properties",
     "mem_get_info",
-}
+}  # fmt: skip
 _EXTENSIONS = {"CUDAExtension": True, "CppExtension": False, "SyclExtension": False, "Extension": False}
 _ARCH = re.compile(r"(?:compute|sm)_(\d{2,3}[af]?)\b")
 #: Values that turn something off: comparing with them does not tell which value turns it on.
@@ -35,15 +31,8 @@ _MOST_HELPERS = 30
 #: An option of the command line, such as `--cuda_ext` or `--blas=`; those of setuptools are not the source's own.
 _OPTION = re.compile(r"--[A-Za-z][\w-]*=?")
 _OPTIONS_OF_SETUPTOOLS = {
-    "--help",
-    "--version",
-    "--inplace",
-    "--dist-dir",
-    "--verbose",
-    "--quiet",
-    "--egg-base",
-    "--name",
-}
+    "--help", "--version", "--inplace", "--dist-dir", "--verbose", "--quiet", "--egg-base", "--name",
+}  # fmt: skip
 #: `pip install …` in a shell command, and its options that have a value.
 _PIP_INSTALL = re.compile(r"(?:^|[;&|]|\s-m)\s*pip3?\s+install\s+(?P<words>[^;&|]+)")
 #: An option that chooses the CPU of the machine that compiles.

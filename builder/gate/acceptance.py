@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from builder.gate.coverage import without_overload
 from builder.gate.outcome import ACCEPTED, FAILED, NOT_RUN, Outcome
 
 
@@ -31,7 +32,7 @@ class Accept:
 
     def matches(self, one: Outcome, cell: str) -> bool:
         """Whether the entry is about this outcome, apart from the import orders."""
-        names = (one.op, one.op.rpartition(".")[0] if "::" in one.op else "") if one.op else (one.case,)
+        names = (one.op, without_overload(one.op)) if one.op else (one.case,)
         return self.concerns(one.check, cell) and (not self.op or self.op in names)
 
     def covers(self, order: Sequence[str]) -> bool:

@@ -36,7 +36,7 @@ class Check:
     #: Tasks of a check with a higher cost start earlier, so that the run does not end with the slowest.
     cost: int = 0
     #: Whether the judge decides: `send_FUNCTION` calls the op and writes the results, and the function of the same name
-    #: in `builder.gate.judge.verdict` compares them. `function` itself runs if the judge cannot.
+    #: in `builder.gate.processes.judge_process` compares them. `function` itself runs if the judge cannot.
     judged: bool = False
     #: Whether one process may run several of its cases. Such a process can only pass a case. A case that does not pass
     #: there runs again alone. Results that depend on earlier calls fail "repeat", whose cases are always alone.
@@ -92,7 +92,7 @@ _TABLE = (
         "edges",
         "edge",
         "Empty inputs and batches of one element give the expected results.",
-        "values:edges",
+        "values:values",
         edges="only",
         judged=True,
     ),

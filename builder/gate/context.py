@@ -39,35 +39,26 @@ class TensorPath(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """One task, as a check sees it."""
+    """One task, as a check sees it. The fork server has one without a task, which every child inherits."""
 
     #: The spec of the run.
     spec: Spec
     #: Every case of cases.py, in its order.
     cases: Sequence[Case] = ()
-    #: "cpu" or "cuda": the default device of `arguments`.
-    device: str = "cpu"
-    #: Whether this process runs under glibc's heap checks.
-    heap_checks: bool = False
     #: The discovered ops, `namespace::name.overload` and dotted paths.
     ops: Sequence[str] = ()
+    #: The name of the check.
+    check: str = ""
+    #: "cpu" or "cuda": the default device of `arguments`.
+    device: str = "cpu"
     #: Records the step that begins now ("float16, argument 2 strided"); a crash is reported at this step.
     step: Callable[[str], None] = lambda _what: None
     #: The file of results that this task writes, or that the judge reads; else an empty path.
     data: Path = Path()
 
-    def dtype(self, case: Case) -> torch.dtype:
-        """Return the first dtype of the case, for checks that use only one."""
-        return case.dtypes[0]
-
-    def function(self, case: Case) -> Callable[..., Any]:
-        """Return the overload, overload packet or Python callable of the case. Raises CaseError if it is missing."""
-        found: Callable[..., Any] = resolve(case.op)
-        return found
-
     def overload(self, case: Case) -> Any | None:  # noqa: ANN401
         """Return the `torch._ops.OpOverload` of the case, or None for a Python callable."""
-        found = self.function(case)
+        found = resolve(case.op)
         if isinstance(found, torch._ops.OpOverloadPacket):
             overloads = found.overloads()
             return getattr(found, "default" if "default" in overloads else overloads[0])
@@ -78,11 +69,13 @@ class Context:
     ) -> tuple[Any, ...]:
         """Return new positional arguments, the same numbers for every call; without `grad` none requires a gradient.
 
+        The default of `dtype` is the first one of the case.
+
         Raises:
             CaseError: the inputs of the case raise an exception.
 
         """
-        make = Make(device or self.device, dtype or self.dtype(case))
+        make = Make(device or self.device, dtype or case.dtypes[0])
         try:
             made = tuple(case.inputs(make))
         except Exception as error:
@@ -91,7 +84,7 @@ class Context:
 
     def call(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
         """Call the op with these arguments and the keyword arguments of the case."""
-        return self.function(case)(*args, **case.kwargs)
+        return resolve(case.op)(*args, **case.kwargs)
 
     def expected(self, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
         """Return the result of the reference, which gets 16-bit floats as float32 to be more precise than the op."""
@@ -102,21 +95,17 @@ class Context:
         except Exception as error:
             raise CaseError(f"the reference of the case raises {sentence(error)}: correct cases.py") from error
 
-    def outcome(self, check: str, case: Case, verdict: str, reason: str = "", **evidence: Any) -> Outcome:  # noqa: ANN401
-        """Return an outcome of this case; evidence must be JSON data."""
-        return Outcome(check, case.op, case.name, verdict, reason, evidence=dict(evidence))
+    def passed(self, case: Case, figure: str = "", **evidence: Any) -> list[Outcome]:  # noqa: ANN401
+        """Return one passed outcome of the case; `figure` is a short number or "", evidence must be JSON data."""
+        return [Outcome(self.check, case.op, case.name, PASSED, figure, evidence=evidence)]
 
-    def passed(self, check: str, case: Case, figure: str = "", **evidence: Any) -> Outcome:  # noqa: ANN401
-        """Return a passed outcome; `figure` is a short number or ""."""
-        return self.outcome(check, case, PASSED, figure, **evidence)
+    def failed(self, case: Case, reason: str, **evidence: Any) -> list[Outcome]:  # noqa: ANN401
+        """Return one failed outcome of the case; `reason` is one sentence: what is wrong and what to do."""
+        return [Outcome(self.check, case.op, case.name, FAILED, reason, evidence=evidence)]
 
-    def failed(self, check: str, case: Case, reason: str, **evidence: Any) -> Outcome:  # noqa: ANN401
-        """Return a failed outcome; `reason` is one sentence: what is wrong and what to do."""
-        return self.outcome(check, case, FAILED, reason, **evidence)
-
-    def not_run(self, check: str, case: Case, reason: str, **evidence: Any) -> Outcome:  # noqa: ANN401
-        """Return an outcome without a result; `reason` says why."""
-        return self.outcome(check, case, NOT_RUN, reason, **evidence)
+    def not_run(self, case: Case, reason: str, **evidence: Any) -> list[Outcome]:  # noqa: ANN401
+        """Return one outcome of the case without a result; `reason` says why."""
+        return [Outcome(self.check, case.op, case.name, NOT_RUN, reason, evidence=evidence)]
 
 
 def resolve(name: str) -> Any:  # noqa: ANN401
@@ -170,6 +159,11 @@ def _plain(error: BaseException) -> str:
         if torch.cuda.device_count() == 0:
             return "CUDA is called, and this machine has no GPU that torch can use"
     return "an import of the extension or of cases.py initialized CUDA: do not call CUDA at import"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype: "float32"."""
+    return str(dtype).replace("torch.", "")
 
 
 def flatten(result: Any) -> list[Tensor]:  # noqa: ANN401

@@ -12,6 +12,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
@@ -21,61 +22,15 @@ import torch
 from builder.gate.context import sentence
 
 #: Namespaces of torch itself. torch registers some of them late, on an import inside a call.
-_TORCH_NAMESPACES = frozenset(
-    {
-        "aten",
-        "prim",
-        "prims",
-        "prepacked",
-        "quantized",
-        "_quantized",
-        "quantized_decomposed",
-        "onednn",
-        "mkldnn",
-        "mkl",
-        "xnnpack",
-        "sparse",
-        "nested",
-        "inductor",
-        "_inductor_test",
-        "debugprims",
-        "rngprims",
-        "higher_order",
-        "streams",
-        "c10d",
-        "c10d_functional",
-        "_c10d_functional",
-        "_c10d_functional_autograd",
-        "symm_mem",
-        "_dtensor",
-        "fsdp",
-        "profiler",
-        "static_runtime",
-        "torch_attn",
-        "metal",
-        "vulkan",
-        "vulkan_prepack",
-        "mtia",
-        "mkldnn_prepacked",
-        "cuda",
-        "_test",
-        "export",
-        "flex_lib",
-        "onnx",
-        "onnx_symbolic",
-        "bc",
-        "_export",
-        "_TorchScriptTesting",
-        "static",
-        "prepared",
-        "rng_prims",
-        "subclass_parametrization",
-        "torch",
-        "triton",
-        "dynamo",
-        "flash_attn_3_torch",
-    }
-)
+_TORCH_NAMESPACES = {
+    "aten", "prim", "prims", "prepacked", "quantized", "_quantized", "quantized_decomposed", "onednn", "mkldnn",
+    "mkl", "xnnpack", "sparse", "nested", "inductor", "_inductor_test", "debugprims", "rngprims", "higher_order",
+    "streams", "c10d", "c10d_functional", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor",
+    "fsdp", "profiler", "static_runtime", "torch_attn", "metal", "vulkan", "vulkan_prepack", "mtia",
+    "mkldnn_prepacked", "cuda", "_test", "export", "flex_lib", "onnx", "onnx_symbolic", "bc", "_export",
+    "_TorchScriptTesting", "static", "prepared", "rng_prims", "subclass_parametrization", "torch", "triton",
+    "dynamo", "flash_attn_3_torch",
+}  # fmt: skip
 
 
 def where() -> dict[str, Any]:
@@ -114,17 +69,17 @@ class RegistrationRecorder:
         create, execute, load = self._saved
 
         def create_module(loader: Any, spec: Any) -> Any:  # noqa: ANN401
-            with _Loading(self, loader.path):
+            with self._loading(loader.path):
                 return create(loader, spec)
 
         def exec_module(loader: Any, module: Any) -> Any:  # noqa: ANN401
-            with _Loading(self, loader.path):
+            with self._loading(loader.path):
                 done = execute(loader, module)
             self.modules[module.__name__] = loader.path
             return done
 
         def load_library(path: Any) -> Any:  # noqa: ANN401
-            with _Loading(self, str(path)):
+            with self._loading(str(path)):
                 return load(path)
 
         ExtensionFileLoader.create_module = create_module  # type: ignore[method-assign, assignment]
@@ -137,10 +92,18 @@ class RegistrationRecorder:
         ExtensionFileLoader.create_module = create  # type: ignore[method-assign]
         ExtensionFileLoader.exec_module = execute  # type: ignore[method-assign]
         del torch.ops.load_library  # the method of the class is visible again
-        self.note("")
+        self._note("")
 
-    def note(self, path: str) -> None:
-        """Record this library for every new op."""
+    @contextmanager
+    def _loading(self, path: str) -> Iterator[None]:
+        """Record this library for the ops that are new afterwards, and none for those that are new before."""
+        self._note("")
+        try:
+            yield
+        finally:
+            self._note(path)
+
+    def _note(self, path: str) -> None:
         for name in _op_names():
             if name not in self._known:
                 self._known.add(name)
@@ -159,17 +122,6 @@ class RegistrationRecorder:
         """Return the compiled modules of the extension, sorted."""
         mine = _Ownership(self.imports)
         return sorted(name for name, path in self.modules.items() if mine(path))
-
-
-class _Loading:
-    def __init__(self, recorder: RegistrationRecorder, path: str) -> None:
-        self._recorder, self._path = recorder, path
-
-    def __enter__(self) -> None:
-        self._recorder.note("")
-
-    def __exit__(self, *_: object) -> None:
-        self._recorder.note(self._path)
 
 
 class _Ownership:

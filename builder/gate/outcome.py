@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -54,6 +55,11 @@ class Spec:
         """Return plain data for JSON."""
         return asdict(self)
 
+    @classmethod
+    def read(cls, root: Path) -> Spec:
+        """Read the spec.json of a packed gate. Raises OSError, ValueError or TypeError."""
+        return cls(**json.loads((root / "spec.json").read_text(encoding="utf-8")))
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -79,10 +85,14 @@ class Outcome:
     accepted: str = ""
 
     @property
+    def bare_reason(self) -> str:
+        """The reason without a leading op and case."""
+        return self.reason.removeprefix(f"{self.op} ({self.case}): ").removeprefix(f"{self.op}: ")
+
+    @property
     def cause(self) -> str:
         """The reason without op, case and step, which differ between outcomes that have the same cause."""
-        text = self.reason.removeprefix(f"{self.op} ({self.case}): ").removeprefix(f"{self.op}: ")
-        return text.partition(" (step: ")[0]
+        return self.bare_reason.partition(" (step: ")[0]
 
 
 @dataclass(frozen=True)

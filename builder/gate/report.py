@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from builder.gate.check_table import CHECKS
+from builder.gate.coverage import without_overload
 from builder.gate.outcome import (
     ACCEPTED,
     FAILED,
@@ -47,7 +48,7 @@ def table(title: str, answer: Answer, width: int = 120) -> str:
         [title, *_where(answer.where)],
         *_grid(answer, width),
         _listed("REMARKS", [one for one in answer.outcomes if one.remark and one.verdict == NOT_RUN], width),
-        _failures(answer.outcomes, width),
+        _listed("FAILED", [one for one in answer.outcomes if one.verdict == FAILED], width),
         _listed("ACCEPTED", [one for one in answer.outcomes if one.verdict == ACCEPTED], width),
         _not_run(answer, width),
     ]
@@ -157,7 +158,7 @@ def _rows(answer: Answer) -> list[str]:
 
 def _row_of(op: str, named: Sequence[str]) -> str:
     """Return the row of a discovered op: if cases name it without its overload, the name without it."""
-    bare = op.rsplit(".", 1)[0] if "::" in op else op
+    bare = without_overload(op)
     return bare if op not in named and bare in named else op
 
 
@@ -194,45 +195,23 @@ def _cell(verdicts: Sequence[str]) -> str:
     return "part" if NOT_RUN in verdicts else "ok"
 
 
-def _failures(outcomes: Sequence[Outcome], width: int) -> list[str]:
-    """Return each failure once: checks and cases of one op with the same cause, such as a crash, share one entry."""
-    alike: dict[tuple[str, str, str], list[Outcome]] = {}
-    for one in outcomes:
-        if one.verdict == FAILED:
-            alike.setdefault(("" if one.op else one.check, one.op, one.cause), []).append(one)
-    if not alike:
-        return []
-    lines = ["FAILED"]
-    for (_, op, _), group in alike.items():
-        checks = ", ".join(dict.fromkeys(one.check for one in group))
-        named = [case for case in dict.fromkeys(one.case for one in group) if case]
-        subject = f"{op} ({_list(named)})" if op and named else op or _list(named)
-        text = ": ".join(part for part in (checks, subject, _reason(group[0])) if part)
-        lines += _wrapped(text, "  ", "      ", width)
-    return lines
-
-
 def _listed(title: str, outcomes: Sequence[Outcome], width: int) -> list[str]:
-    """Return each finding once, with its cases or libraries, and why it is accepted."""
+    """Return each finding once, with its cases or libraries, and why it is accepted.
+
+    Failures of one op with the same cause, such as a crash, share one entry for all checks.
+    """
     alike: dict[tuple[str, str, str, str], list[Outcome]] = {}
     for one in outcomes:
-        alike.setdefault((one.check, one.op, one.cause, one.accepted), []).append(one)
+        check = "" if one.op and one.verdict == FAILED else one.check
+        alike.setdefault((check, one.op, one.cause, one.accepted), []).append(one)
     lines = [title] if outcomes else []
-    for (check, op, _, accepted), group in alike.items():
+    for (_, op, _, accepted), group in alike.items():
+        checks = ", ".join(dict.fromkeys(one.check for one in group))
         cases = _list([case for case in dict.fromkeys(one.case for one in group) if case])
         subject = f"{op} ({cases})" if op and cases else op or cases
-        text = ": ".join(part for part in (check, subject, _reason(group[0])) if part)
+        text = ": ".join(part for part in (checks, subject, group[0].bare_reason or "no reason given") if part)
         lines += _wrapped(text + (f" (accepted: {accepted})" if accepted else ""), "  ", "      ", width)
     return lines
-
-
-def _reason(one: Outcome) -> str:
-    """Return the reason without a leading op and case name, which the entry already shows."""
-    reason = one.reason or "no reason given"
-    for subject in (f"{one.op} ({one.case}): ", f"{one.op}: "):
-        if reason.startswith(subject):
-            return reason[len(subject) :]
-    return reason
 
 
 def _not_run(answer: Answer, width: int) -> list[str]:

@@ -18,6 +18,7 @@ from builder.gate.outcome import FAILED, KEY_FILE, Answer, Spec, signature
 from builder.gate.processes.scheduler import Scheduler
 from builder.gate.processes.spawn import Interrupted, terminate_as_interrupt
 from builder.gate.system import rlimits
+from builder.gate.system.process_tree import end_descendants
 
 #: Exit statuses; 128 + signal number if interrupted.
 NOTHING_FAILED, SOMETHING_FAILED, USAGE = 0, 1, 2
@@ -37,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     if options.jobs is not None and options.jobs < 1:
         parser.error(f"--jobs is {options.jobs}: the smallest value is 1")
     try:
-        spec = Spec(**json.loads((root / "spec.json").read_text(encoding="utf-8")))
+        spec = Spec.read(root)
     except (OSError, ValueError, TypeError) as error:
         parser.error(f"cannot read spec.json of the gate: {error}")
     spec = replace(
@@ -55,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
         try:
             answer = Scheduler(root, spec, work_dir, parent=os.getppid() if key else 0).run()
         finally:
-            rlimits.kill_children(_KILL_SECONDS)  # such as processes that the import of a module has left behind
+            end_descendants(_KILL_SECONDS)  # such as processes that the import of a module has left behind
             shutil.rmtree(work_dir, ignore_errors=True)
     except Interrupted as stop:
         print("interrupted; no results were written", file=sys.stderr)  # noqa: T201

@@ -46,7 +46,7 @@ def main(root: str, scheduler: int, text: str) -> None:
     `scheduler` is the pid of the scheduler. Does not return.
     """
     roles = [Role(**one) for one in json.loads(text)]
-    spec = Spec(**json.loads(Path(root, "spec.json").read_text(encoding="utf-8")))
+    spec = Spec.read(Path(root))
     if any(role.name == JUDGE for role in roles):
         rlimits.hide_memory()
     add_packages()
@@ -140,7 +140,7 @@ class _Starter:
     def _become_judge(self, role: Role) -> None:
         if self._error:
             raise self._error
-        from builder.gate.judge.start import main as judge  # noqa: PLC0415
+        from builder.gate.processes.judge_process import main as judge  # noqa: PLC0415
 
         judge(self._root, self._spec, role.commands, role.events)
 

@@ -8,12 +8,12 @@ does the judge.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from builder.gate.check_table import CHECKS, TASK_CHECKS, Check
+from builder.gate.check_table import TASK_CHECKS, Check
 from builder.gate.outcome import NOT_RUN, Outcome, Spec
 
 #: The phases of a task: everything in one process; or the results are sent, and then judged.
@@ -40,11 +40,6 @@ class CaseFacts:
     line: int = 0
     cpu_kernel: bool = False
     side_effects: bool = False
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CaseFacts:
-        """Read what a fork server sends; raises TypeError for unknown or missing keys."""
-        return cls(**data)
 
 
 @dataclass(frozen=True)
@@ -97,28 +92,25 @@ class Step:
     def function(self) -> str:
         """Return the function as `module:function` in `builder.gate`."""
         module, _, name = self.task.check.function.partition(":")
-        return {SEND: f"checks.{module}:send_{name}", JUDGE: f"judge.verdict:{name}"}.get(
+        return {SEND: f"checks.{module}:send_{name}", JUDGE: f"processes.judge_process:{name}"}.get(
             self.phase, f"checks.{module}:{name}"
         )
 
 
-def plan(
-    spec: Spec, cases: Iterable[CaseFacts], no_gpu: str, known: Sequence[str] = tuple(CHECKS)
-) -> tuple[list[Task], list[Outcome]]:
+def plan(spec: Spec, cases: Sequence[CaseFacts], no_gpu: str) -> tuple[list[Task], list[Outcome]]:
     """Return the tasks, and a "not run" outcome for each check of a case that cannot run.
 
     `no_gpu` is the reason why there is no GPU, or "" if there is one.
     """
     tasks: list[Task] = []
     outcomes: list[Outcome] = []
-    all_cases = list(cases)
     for check in TASK_CHECKS:
-        if (spec.checks and check.name not in spec.checks) or check.name not in known:
+        if spec.checks and check.name not in spec.checks:
             continue
         if check.per_extension:
             tasks.append(Task(check, None, "cpu"))
             continue
-        for case in all_cases:
+        for case in cases:
             device = _device(check, case)
             task = Task(check, case, device)
             reason = _why_not(check, case, device, no_gpu)
@@ -126,7 +118,7 @@ def plan(
                 outcomes.append(task.outcome(NOT_RUN, reason))
             elif _applies(check, case):
                 tasks.append(task)
-        outcomes += _ops_with_edge_cases_only(check, all_cases)
+        outcomes += _ops_with_edge_cases_only(check, cases)
     return tasks, outcomes
 
 

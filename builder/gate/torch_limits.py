@@ -18,8 +18,8 @@ class UnsupportedByTorchError(Exception):
 class Limit:
     """One limit."""
 
-    #: Names of the checks it affects.
-    checks: tuple[str, ...]
+    #: The name of the check that it affects.
+    check: str
     #: The first release without the limit, as (major, minor).
     until: tuple[int, int]
     #: Regular expression for the error, its traceback and its causes.
@@ -28,57 +28,61 @@ class Limit:
     reason: str
 
 
-#: What torch says if it initialises CUDA without a GPU, the last text in a process that forked after a try.
-_NO_GPU = "(?:NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA in forked subprocess)"
+#: What torch, CUDA and `context.sentence` say if CUDA is initialised without a GPU, or in a fork after a first try.
+NO_GPU = re.compile(
+    r"CUDA is called|NVIDIA driver|CUDA driver|No CUDA GPUs|no CUDA-capable device|not compiled with CUDA|cudaGetDevice"
+    r"|CUDA in forked subprocess",
+    re.IGNORECASE,
+)
 
 LIMITS = (
     Limit(
-        ("compile",),
+        "compile",
         (2, 2),  # observed with 2.0; fixed in 2.2
         r"Cannot call sizes\(\) on tensor with symbolic sizes/strides",
         "does not support symbolic sizes in an autograd.Function or in a fake kernel written in C++",
     ),
     Limit(
-        ("compile",),
+        "compile",
         (2, 2),  # observed with 2.0; fixed in 2.2
         r"mutating and aliasing ops should all have codegen'd kernels",
         "cannot trace an extension's op that writes to its arguments",
     ),
     Limit(
-        ("compile",),
+        "compile",
         (2, 11),  # observed with 2.2 and 2.6; fixed in 2.11
         r"Unsupported: dynamic shape operator",
         "cannot trace an op whose result size depends on data, "
         "unless torch._dynamo.config.capture_dynamic_output_shape_ops is set",
     ),
     Limit(
-        ("compile",),
+        "compile",
         (2, 6),  # observed with 2.2; not 2.0; fixed in 2.6
         r"InternalTorchDynamoError: No module named 'numpy'",
         "cannot compile without numpy, which is not installed",
     ),
     Limit(
-        ("fake",),
+        "fake",
         (2, 1),  # observed with 2.0, where the gate keeps torch from calling the real kernel instead
         r"NotImplementedError: Could not run 'aten::\S+' with arguments from the 'Meta' backend",
         "has no fake kernel for an op of torch that this op calls",
     ),
     Limit(
-        ("fake",),
+        "fake",
         (2, 6),  # observed with 2.2; fixed in 2.6
-        rf"torch/_refs/__init__\.py(?s:.*){_NO_GPU}",
+        rf"torch/_refs/__init__\.py(?s:.*)(?i:{NO_GPU.pattern})",
         "initialises CUDA when the size of a fake tensor depends on data, which fails without a GPU",
     ),
     Limit(
-        ("fake",),
+        "fake",
         (2, 4),  # observed with 2.2 and 2.3; fixed in 2.4
         # The caller of _lazy_init is C++: the line above is that of torch.zeros or another factory.
         rf"\n    (?!.*(?:torch\.cuda|_lazy_init)).*\n(?: +[~^]+\n)?  File \".*torch/cuda/__init__\.py\", line \d+, "
-        rf"in _lazy_init\n(?s:.*){_NO_GPU}",
+        rf"in _lazy_init\n(?s:.*)(?i:{NO_GPU.pattern})",
         "initialises CUDA when a fake tensor is created on it, which fails without a GPU",
     ),
     Limit(
-        ("devices",),
+        "devices",
         (2, 1),  # observed with 2.0; since 2.1 a fake kernel need not be a Meta kernel
         r"Unhandled FakeTensor Device Propagation",
         "refuses two devices for every op of an extension, even if its fake kernel accepts them",
@@ -98,7 +102,7 @@ def why_unsupported(check: str, release: tuple[int, int], trace: str) -> str:
     `trace` is the result of `traceback_text` for the error.
     """
     for limit in LIMITS:
-        if check in limit.checks and release < limit.until and re.search(limit.pattern, trace):
+        if check == limit.check and release < limit.until and re.search(limit.pattern, trace):
             return f"torch {release[0]}.{release[1]} {limit.reason}"
     return ""
 

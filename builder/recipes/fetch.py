@@ -99,9 +99,6 @@ def _project(text: str) -> ProjectReference:
     return ProjectReference(wanted.name, *exact or [""])
 
 
-_KINDS = {GitReference: "git repository", FolderReference: "folder", ProjectReference: "source distribution"}
-
-
 @dataclass(frozen=True)
 class PinnedSource:
     """A source that always means the same files."""
@@ -121,18 +118,17 @@ def pin(reference: Reference) -> PinnedSource:
 
     Raises UsageError if there is no such project, version or revision, MissingToolError without network or git.
     """
-    kind = _KINDS[type(reference)]
     match reference:
         case ProjectReference():
             source = _pin_sdist(reference)
-            return PinnedSource(source, f"{source.project}=={source.version}", kind, source.project)
+            return PinnedSource(source, f"{source.project}=={source.version}", "source distribution", source.project)
         case GitReference(url=url, revision=revision, subdirectory=subdirectory):
             commit = resolve_revision(url, revision)
             label = mask_credentials(url) + (f"@{revision}" if revision else "")
             name = (subdirectory or url).rstrip("/").rpartition("/")[2].removesuffix(".git")
-            return PinnedSource(GitSource(url, commit, subdirectory), label, kind, name)
+            return PinnedSource(GitSource(url, commit, subdirectory), label, "git repository", name)
         case FolderReference(path=path):
-            return PinnedSource(PathSource(path.resolve()), str(path), kind, path.resolve().name)
+            return PinnedSource(PathSource(path.resolve()), str(path), "folder", path.resolve().name)
 
 
 def unpack_source(pinned: PinnedSource, target: Path, *, cache: Path) -> Path:

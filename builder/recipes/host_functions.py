@@ -58,6 +58,32 @@ class Function:
     #: Its code in one line.
     body: str = ""
 
+    @property
+    def fake(self) -> bool:
+        """Whether the fake kernel of its op is known: the op returns nothing, or its result is like a parameter."""
+        return bool(self.result) or self.returns == "()"
+
+    @property
+    def returned(self) -> str:
+        """What it returns in C++."""
+        types = {"()": "void", "Tensor": "at::Tensor", "Tensor[]": "std::vector<at::Tensor>"}
+        return types.get(self.returns, f"std::tuple<{self.returns.strip('()').replace('Tensor', 'at::Tensor')}>")
+
+    @property
+    def cpu_parameters(self) -> str:
+        """Its parameters in C++ for a file that includes ATen only."""
+        return re.sub(rf"(?<![\w:]){_TENSOR.pattern}\b", "at::Tensor", ", ".join(self.declared))
+
+    @property
+    def result_without_shape(self) -> str:
+        """What the fake kernel of its op returns, in Python, without the shapes."""
+        if self.fake:
+            return self.result or "None"
+        new = f"{self.tensors[0]}.new_empty(SHAPE)"
+        if self.returns == "Tensor[]":
+            return f"[{new}, {new}]"
+        return ", ".join([new] * self.returns.count("Tensor"))
+
 
 def plain_code(text: str) -> str:
     """Return C++ code without comments, without preprocessor lines, and with empty strings."""

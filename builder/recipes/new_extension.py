@@ -14,7 +14,6 @@ from builder.errors import Code, UsageError
 from builder.recipes.host_functions import Function, plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
 
-_TENSOR = re.compile(r"(?<![\w:])(?:(?:torch|at)::)?Tensor\b")
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
 _LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
 _KERNEL = re.compile(
@@ -45,68 +44,17 @@ class NewExtension:
 
 
 @dataclass(frozen=True)
-class _Op:
-    """An op of a binding: its C++ function, and what its fake kernel needs (see `Function`).
+class FunctionOp:
+    """An op of the user's functions."""
 
-    `returns` is what it returns, as in its schema; `written` are the tensors that a function may write to. `cpu` is its
-    C++ function for the CPU, or empty, with the parameters `declared` and their names `arguments`.
-    """
-
-    name: str
-    schema: str
-    target: str
-    parameters: Sequence[str]
-    tensors: Sequence[str]
-    result: str = ""
-    returns: str = "Tensor"
-    written: Sequence[str] = ()
+    #: What defines its name, its schema and its fake kernel.
+    function: Function
+    #: The name of the function for CUDA.
+    cuda: str
+    #: The name of the function for the CPU, or empty.
     cpu: str = ""
-    declared: Sequence[str] = ()
-    arguments: Sequence[str] = ()
-
-    @property
-    def fake(self) -> bool:
-        """Whether its fake kernel is known: the op returns nothing, or its result is like a parameter."""
-        return bool(self.result) or self.returns == "()"
-
-    @property
-    def returned(self) -> str:
-        """What it returns in C++."""
-        types = {"()": "void", "Tensor": "at::Tensor", "Tensor[]": "std::vector<at::Tensor>"}
-        return types.get(self.returns, f"std::tuple<{self.returns.strip('()').replace('Tensor', 'at::Tensor')}>")
-
-    @property
-    def cpu_parameters(self) -> str:
-        """Its parameters in C++ for a file that includes ATen only."""
-        return _TENSOR.sub("at::Tensor", ", ".join(self.declared))
-
-    @property
-    def result_without_shape(self) -> str:
-        """What its fake kernel returns, in Python, without the shapes."""
-        if self.fake:
-            return self.result or "None"
-        new = f"{self.tensors[0]}.new_empty(SHAPE)"
-        if self.returns == "Tensor[]":
-            return f"[{new}, {new}]"
-        return ", ".join([new] * self.returns.count("Tensor"))
-
-    @classmethod
-    def of_function(cls, op: FunctionOp) -> _Op:
-        """An op that is a function of the user."""
-        function = op.function
-        return cls(
-            name=function.name,
-            schema=function.schema,
-            target=op.cuda,
-            parameters=function.parameters,
-            tensors=function.tensors,
-            result=function.result,
-            returns=function.returns,
-            written=function.written,
-            cpu=op.cpu,
-            declared=function.declared,
-            arguments=function.arguments,
-        )
+    #: Why `cpu` is a function for the CPU, one sentence, or empty.
+    why: str = ""
 
 
 def small_extension(name: str) -> NewExtension:
@@ -142,8 +90,7 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
         notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
         return NewExtension(name, files, notes, [] if has_device_branch(text) else gaps)
     if library := _LIBRARY.search(text):
-        ops: list[object] = []
-        init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=ops)
+        init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=[])
         files = {f"src/{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
         notes = [f"{source} registers ops in the namespace {library[1]}"]
         gaps = [f"src/{name}/__init__.py: for torch.compile, write a fake kernel for each op, as the file shows"]
@@ -160,8 +107,7 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
             where=source,
             hints=_ways_out(text, refused),
         )
-    function_ops = ops_of(functions)
-    ops = [_Op.of_function(op) for op in function_ops]
+    ops = ops_of(functions)
     binding, cpu = f"csrc/{name}_ops.cu", f"csrc/{name}_cpu.cpp"
     lacking = [op for op in ops if not op.cpu]
     template = {cpu: _render("ops_cpu.cpp", name=name, binding=binding, ops=lacking)} if lacking else {}
@@ -171,22 +117,22 @@ def _with_ops(name: str, source: str, text: str, *, complete_headers: bool) -> N
         f"src/{name}/__init__.py": _render("library_init.py", name=name, namespace=name, source=source, ops=ops),
         **_packaging(name, [binding, *template], module="_C", complete_headers=complete_headers),
     }
-    notes = [f"op torch.ops.{name}.{op.schema}" for op in ops]
+    notes = [f"op torch.ops.{name}.{op.function.schema}" for op in ops]
     notes += [f"no op for {each}" for each in refused]
     if refused:
         notes.append(
             f"to make an op of {'one of these functions' if len(refused) > 1 else 'this function'}, write a function in"
             f" {source} that calls it, takes `torch::Tensor` and numbers, and returns tensors"
         )
-    notes += [op.why for op in function_ops if op.why]
+    notes += [op.why for op in ops if op.why]
     if lacking:
-        named = ", ".join(op.name for op in lacking)
+        named = ", ".join(op.function.name for op in lacking)
         which = "these ops have no CPU kernel" if lacking == ops else f"no CPU kernel for {named}"
         notes.append(
             f'{which}: on a machine without a GPU their checks are "not run", and `buildfarm publish`'
             f" needs `--require static`; {cpu} shows how to add CPU kernels"
         )
-    return NewExtension(name, files, notes, _gaps(name, binding, ops, function_ops))
+    return NewExtension(name, files, notes, _gaps(name, binding, [op.function for op in ops]))
 
 
 def _ways_out(text: str, refused: Sequence[str]) -> list[str]:
@@ -201,25 +147,25 @@ def _ways_out(text: str, refused: Sequence[str]) -> list[str]:
     return [*refused, *launch, example]
 
 
-def _gaps(name: str, binding: str, ops: Sequence[_Op], functions: Sequence[FunctionOp]) -> list[str]:
-    """What the files of these ops leave to the user."""
+def _gaps(name: str, binding: str, functions: Sequence[Function]) -> list[str]:
+    """What the files of the ops of these functions leave to the user."""
     gaps = [
-        f"{binding}: its schema says that {op.name} writes to {', '.join(op.written)}, because they are `Tensor&`:"
+        f"{binding}: its schema says that {each.name} writes to {', '.join(each.written)}, because they are `Tensor&`:"
         " check it at QUESTION"
-        for op in ops
-        if len(op.written) > 1
+        for each in functions
+        if len(each.written) > 1
     ]
     gaps += [
-        f"{binding}: the schema of {op.function.name} has no default for {', '.join(op.function.lost)}: write it there"
+        f"{binding}: the schema of {each.name} has no default for {', '.join(each.lost)}: write it there"
         f" and in the fake kernel in src/{name}/__init__.py"
-        for op in functions
-        if op.function.lost
+        for each in functions
+        if each.lost
     ]
     gaps += [
-        f"src/{name}/__init__.py: for torch.compile, complete the fake kernel of {op.name} at GAP: the shape of its"
+        f"src/{name}/__init__.py: for torch.compile, complete the fake kernel of {each.name} at GAP: the shape of its"
         " result is not known"
-        for op in ops
-        if not op.fake
+        for each in functions
+        if not each.fake
     ]
     return gaps
 
@@ -248,20 +194,6 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         autoescape=False,  # noqa: S701
     )
-
-
-@dataclass(frozen=True)
-class FunctionOp:
-    """An op of the user's functions."""
-
-    #: What defines its name, its schema and its fake kernel.
-    function: Function
-    #: The name of the function for CUDA.
-    cuda: str
-    #: The name of the function for the CPU, or empty.
-    cpu: str = ""
-    #: Why `cpu` is a function for the CPU, one sentence, or empty.
-    why: str = ""
 
 
 def has_device_branch(text: str) -> bool:

@@ -53,11 +53,9 @@ ORDER = [
     "builder.gate.run",
     "builder.gate.starter",
     "builder.gate.draft",
-    "builder.gate.judge",
     "builder.gate.processes",
     "builder.gate.checks",
     "builder.gate.imports",
-    "builder.gate.transport",
     "builder.gate.system",
     "builder.gate",
 ]

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor
 
 from builder.gate.case import Case
+from builder.gate.checks.gradients import backward, differentiable, leaves
 from builder.gate.checks.values import compare
-from builder.gate.context import Context, flatten, iter_tensors, sentence
+from builder.gate.context import Context, flatten, iter_tensors, resolve, sentence
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.imports.registration import eager_gradient
 from builder.gate.outcome import Outcome, Spec
@@ -40,9 +41,9 @@ class CallModule(torch.nn.Module):  # type: ignore[misc]  # torch is not install
         return self.call(tensors)
 
 
-def tensor_function(context: Context, case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tensor]], Any]:
+def tensor_function(case: Case, args: Sequence[Any]) -> Callable[[Sequence[Tensor]], Any]:
     """Return the case's call as a function of its tensors; all other arguments are constants, as in a model."""
-    function, kwargs = context.function(case), dict(case.kwargs)
+    function, kwargs = resolve(case.op), dict(case.kwargs)
     # The layout has strings instead of positions: under dynamic=True a position would become a symbol, and torch 2.2
     # and 2.6 cannot trace an assignment to a list item whose index is a symbol.
     layout = [_layout_of(arg) for arg in args]
@@ -118,7 +119,7 @@ def call_first(root: str, step: Callable[[str], object]) -> str:
             continue
         try:
             args = context.arguments(case, device="cpu", grad=False)
-            context.function(case)
+            resolve(case.op)
             step(case.op)
             context.call(case, args)
         except Exception:  # noqa: BLE001, S112 (CaseError among them; other checks report it)
@@ -187,22 +188,22 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
     if op is None:
         return []  # a Python callable
     if not hasattr(torch.library, "opcheck"):
-        return [context.not_run("opcheck", case, "torch.library.opcheck needs torch 2.4 or newer")]
+        return context.not_run(case, "torch.library.opcheck needs torch 2.4 or newer")
     found = torch.library.opcheck(op, context.arguments(case), dict(case.kwargs), raise_exception=False)
     failures = {name: result for name, result in found.items() if result != "SUCCESS"}
     if list(failures) == ["test_aot_dispatch_dynamic"] and _returns_nan(context, case):
         reason = (
             "the result contains NaN, which opcheck's test_aot_dispatch_dynamic cannot compare; the other tests pass"
         )
-        return [context.not_run("opcheck", case, reason)]
+        return context.not_run(case, reason)
     if not failures:
-        return [context.passed("opcheck", case, f"{len(found)} tests")]
+        return context.passed(case, f"{len(found)} tests")
     # One outcome for each failed test, because the causes differ.
-    outcomes = []
+    outcomes: list[Outcome] = []
     for name, error in failures.items():
         cause = eager_gradient(case.op) if name == "test_autograd_registration" else _one_line(error)
         reason = f"opcheck's {name} fails: {cause}"
-        outcomes.append(context.failed("opcheck", case, reason, test=name, message=str(error)[:4000]))
+        outcomes += context.failed(case, reason, test=name, message=str(error)[:4000])
     return outcomes
 
 
@@ -214,30 +215,26 @@ def _returns_nan(context: Context, case: Case) -> bool:
 def export(context: Context, case: Case) -> list[Outcome]:
     """The check "export": torch.export (non-strict) with fixed, then with dynamic sizes; the programs are run."""
     if _RELEASE < (2, 1):
-        return [context.not_run("export", case, "torch.export needs torch 2.1 or newer")]
+        return context.not_run(case, "torch.export needs torch 2.1 or newer")
     context.step("export with fixed sizes")
     try:
         failure = _export_once(context, case, None, [case])[0]
     except UnsupportedByTorchError as unsupported:
-        return [context.not_run("export", case, str(unsupported))]
+        return context.not_run(case, str(unsupported))
     if failure:
-        return [context.failed("export", case, f"with fixed sizes, {failure}")]
+        return context.failed(case, f"with fixed sizes, {failure}")
     automatic = getattr(getattr(torch.export, "Dim", None), "AUTO", None)
     if automatic is None:
-        return [context.not_run("export", case, "fixed sizes pass; testing dynamic sizes needs torch 2.6 or newer")]
+        return context.not_run(case, "fixed sizes pass; testing dynamic sizes needs torch 2.6 or newer")
     first, others = same_up_to_sizes(context, case)
     if first is not case:
-        return [context.passed("export", case, f"fixed sizes; the case '{first.name}' tests dynamic sizes")]
+        return context.passed(case, f"fixed sizes; the case '{first.name}' tests dynamic sizes")
     context.step("export with dynamic sizes")
     others = [one for one in others if not one.edge]
     failure, free = _export_once(context, case, automatic, [case, *others])
     if failure:
-        return [context.failed("export", case, f"with dynamic sizes, {failure}", free=free)]
-    return [
-        context.passed(
-            "export", case, f"{len(free)} dynamic sizes; also right for {len(others)} other cases", free=free
-        )
-    ]
+        return context.failed(case, f"with dynamic sizes, {failure}", free=free)
+    return context.passed(case, f"{len(free)} dynamic sizes; also right for {len(others)} other cases", free=free)
 
 
 def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Case]) -> tuple[str, list[str]]:  # noqa: ANN401
@@ -246,7 +243,7 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
     tensors = [tensor for _, tensor in iter_tensors(args)]
     names = [str(path) for path, _ in iter_tensors(args)]
     dimensions = [{at: dimension for at, size in enumerate(tensor.shape) if size > 1} for tensor in tensors]
-    module = CallModule(tensor_function(context, case, args))
+    module = CallModule(tensor_function(case, args))
     try:
         dynamic = {} if dimension is None else {"dynamic_shapes": {"tensors": dimensions}}
         program = torch.export.export(module, (tensors,), **dynamic, **({} if _PROTOTYPE else {"strict": False}))
@@ -292,7 +289,7 @@ def compiled(context: Context, case: Case) -> list[Outcome]:
     try:
         torch._dynamo.eval_frame.check_if_dynamo_supported()
     except RuntimeError as error:
-        return [context.not_run("compile", case, sentence(error))]
+        return context.not_run(case, sentence(error))
     with _constant_numbers():
         return _compiled(context, case)
 
@@ -301,25 +298,21 @@ def _compiled(context: Context, case: Case) -> list[Outcome]:
     first, others = same_up_to_sizes(context, case)
     for dynamic, runs in ((False, [case]), (True, [case, *others])):
         if dynamic and first is not case:
-            return [context.passed("compile", case, f"static sizes; the case '{first.name}' tests dynamic sizes")]
+            return context.passed(case, f"static sizes; the case '{first.name}' tests dynamic sizes")
         kind = "dynamic" if dynamic else "static"
         context.step(f"compile, {kind}")
         torch._dynamo.reset()
         args = context.arguments(case)
-        call = torch.compile(tensor_function(context, case, args), backend=_BACKEND, fullgraph=True, dynamic=dynamic)
+        call = torch.compile(tensor_function(case, args), backend=_BACKEND, fullgraph=True, dynamic=dynamic)
         for run in runs:
             try:
                 failure = _compiled_once(context, run, call)
             except UnsupportedByTorchError as unsupported:
-                return [
-                    context.not_run(
-                        "compile", case, f"static sizes pass; {unsupported}" if dynamic else str(unsupported)
-                    )
-                ]
+                return context.not_run(case, f"static sizes pass; {unsupported}" if dynamic else str(unsupported))
             if failure:
                 other = "" if run is case else f" for the case '{run.name}'"
-                return [context.failed("compile", case, f"{kind}{other}: {failure}")]
-    return [context.passed("compile", case, f"static sizes; dynamic sizes over {1 + len(others)} cases")]
+                return context.failed(case, f"{kind}{other}: {failure}")
+    return context.passed(case, f"static sizes; dynamic sizes over {1 + len(others)} cases")
 
 
 def _constant_numbers() -> contextlib.AbstractContextManager[Any]:
@@ -353,17 +346,13 @@ def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor
     except Exception as error:  # noqa: BLE001
         raise_if_unsupported("compile", _RELEASE, error)
         return f"the compiled backward raises {_one_line(error)}"
-    return compare(gradients, expected, case, context.dtype(case), "the compiled gradient") or ""
+    return compare(gradients, expected, case, case.dtypes[0], "the compiled gradient") or ""
 
 
 def _gradients(tensors: Sequence[Tensor], answer: Any) -> list[Tensor]:  # noqa: ANN401
     """Return the gradients of the sum of all results with respect to the tensors that require them."""
-    inputs = [tensor for tensor in tensors if tensor.requires_grad]
-    outputs = [tensor for tensor in flatten(answer) if tensor.requires_grad]
-    if not inputs or not outputs:
-        return []
-    found = torch.autograd.grad(outputs, inputs, [torch.ones_like(one) for one in outputs], allow_unused=True)
-    return [torch.zeros_like(one) if gradient is None else gradient for one, gradient in zip(inputs, found)]
+    inputs, outputs = leaves(tensors), differentiable(answer)
+    return backward(outputs, inputs, [torch.ones_like(one) for one in outputs]) if inputs and outputs else []
 
 
 def _different(context: Context, case: Case, answer: Any) -> str:  # noqa: ANN401
@@ -371,7 +360,7 @@ def _different(context: Context, case: Case, answer: Any) -> str:  # noqa: ANN40
     if context.device not in case.deterministic:
         return ""
     expected = context.call(case, context.arguments(case))
-    return compare(answer, expected, case, context.dtype(case), "the traced result") or ""
+    return compare(answer, expected, case, case.dtypes[0], "the traced result") or ""
 
 
 def _meets_zero_or_one(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

@@ -24,9 +24,9 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from builder.gate.case import Case
-from builder.gate.context import Context, TensorPath, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
-from builder.gate.torch_limits import UnsupportedByTorchError, raise_if_unsupported, release_of
+from builder.gate.torch_limits import NO_GPU, UnsupportedByTorchError, raise_if_unsupported, release_of
 
 _RELEASE = release_of(torch.__version__)
 
@@ -41,10 +41,6 @@ _OF_DEVICES = re.compile(
 _UNSUPPORTED = getattr(fake_tensor, "UnsupportedOperatorException", NotImplementedError)
 #: torch 2.0 would call the real kernel if there is no fake kernel, and the comparison would always pass.
 _MODE = {"allow_fallback_kernels": False} if _UNSUPPORTED is NotImplementedError else {}
-#: Errors of a fake kernel that initialises CUDA.
-_NO_DRIVER = re.compile(
-    r"CUDA is called|NVIDIA driver|No CUDA GPUs|not compiled with CUDA|CUDA driver|cudaGetDevice", re.IGNORECASE
-)
 
 
 def fake(context: Context, case: Case) -> list[Outcome]:
@@ -57,7 +53,7 @@ def fake(context: Context, case: Case) -> list[Outcome]:
     for dtype in case.dtypes:
         for layout, change in _layouts(case):
             args = map_tensors(context.arguments(case, dtype, grad=False), change)
-            name = str(dtype).replace("torch.", "") + layout
+            name = dtype_name(dtype) + layout
             context.step(f"fake, {name}")
             try:
                 with torch.no_grad():
@@ -65,17 +61,17 @@ def fake(context: Context, case: Case) -> list[Outcome]:
             except Exception as error:  # noqa: BLE001 (an op may raise anything)
                 if layout:
                     continue  # the check "layouts" reports it
-                return [context.failed("fake", case, f"with {name} the real op raises {sentence(error)}")]
+                return context.failed(case, f"with {name} the real op raises {sentence(error)}")
             try:
                 failure = _compare(context, case, args, real, context.device)
                 if failure is None and "cuda" in case.devices and context.device != "cuda":
                     failure = _compare(context, case, args, [{**one, "strides": None} for one in real], "cuda:0")
             except UnsupportedByTorchError as unsupported:
-                return [context.not_run("fake", case, str(unsupported))]
+                return context.not_run(case, str(unsupported))
             if failure is not None:
-                return [context.failed("fake", case, f"with {name}: {failure}", real=[_text(one) for one in real])]
+                return context.failed(case, f"with {name}: {failure}", real=[_text(one) for one in real])
             compared += 1
-    return [context.passed("fake", case, f"{compared} comparisons")]
+    return context.passed(case, f"{compared} comparisons")
 
 
 def devices(context: Context, case: Case) -> list[Outcome]:
@@ -94,13 +90,9 @@ def devices(context: Context, case: Case) -> list[Outcome]:
     try:
         _call(context, case, args, lambda _: "cuda:0")
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
-        return [
-            context.not_run(
-                "devices",
-                case,
-                f"the fake kernel also fails with all tensors on CUDA (see the check 'fake'): {sentence(error)}",
-            )
-        ]
+        return context.not_run(
+            case, f"the fake kernel also fails with all tensors on CUDA (see the check 'fake'): {sentence(error)}"
+        )
     answers: dict[str, str] = {}
     failures = []
     for path in movable:
@@ -108,12 +100,12 @@ def devices(context: Context, case: Case) -> list[Outcome]:
         try:
             failure, answers[str(path)] = _one_on_cpu(context, case, args, path)
         except UnsupportedByTorchError as unsupported:
-            return [context.not_run("devices", case, str(unsupported))]
+            return context.not_run(case, str(unsupported))
         failures += [failure] if failure else []
     if failures:
         cure = f": {_where_to_check(context, case)}" if any(one.startswith(_ACCEPTS) for one in failures) else ""
-        return [context.failed("devices", case, "; ".join(failures) + cure, answers=answers)]
-    return [context.passed("devices", case, f"{len(movable)} arguments", answers=answers)]
+        return context.failed(case, "; ".join(failures) + cure, answers=answers)
+    return context.passed(case, f"{len(movable)} arguments", answers=answers)
 
 
 def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorPath) -> tuple[str, str]:
@@ -251,7 +243,7 @@ def _raised(error: Exception, where: str, op: str, imports: Sequence[str]) -> st
             f"{where}the fake kernel reads data of a fake tensor ({message}): use only sizes, or "
             "torch.library.get_ctx().new_dynamic_size()"
         )
-    if _NO_DRIVER.search(message):
+    if NO_GPU.search(message):
         return f"{where}the fake kernel initialises CUDA; use only shapes: {message}"
     return f"{where}the fake kernel raises an exception: {message}"
 
@@ -260,7 +252,7 @@ def _described(tensor: Tensor) -> dict[str, Any]:
     """Return what a fake kernel must compute; sizes that depend on data stay symbols."""
     return {
         "shape": tuple(tensor.shape),
-        "dtype": str(tensor.dtype).replace("torch.", ""),
+        "dtype": dtype_name(tensor.dtype),
         "strides": tuple(tensor.stride()) if tensor.layout == torch.strided else (),
         "device": str(tensor.device),
     }

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
+from builder.gate.checks.gradients import backward, differentiable, leaves
 from builder.gate.checks.guard_pages import mutable
-from builder.gate.checks.values import compare, one_dtype
-from builder.gate.context import Context, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.checks.values import broken_invariant, compare, one_dtype
+from builder.gate.context import Context, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.system import nvidia
 
@@ -65,27 +66,18 @@ def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Seque
     results = flatten(context.call(case, args))
     if not results:
         results = flatten([args[position] for position in sorted(mutable(context, case)) if position < len(args)])
-    leaves = _gradient_inputs(case, args)
-    ends = [tensor for tensor in results if tensor.requires_grad]
-    if not leaves or not ends:
+    inputs = [] if "gradients" in case.not_claimed else leaves(args)
+    ends = differentiable(results)
+    if not inputs or not ends:
         return Results(results, [])
-    if cotangents is None:
-        cotangents = cotangents_of(results)
-    found = torch.autograd.grad(ends, leaves, list(cotangents), allow_unused=True)
-    gradients = [torch.zeros_like(leaf) if one is None else one for one, leaf in zip(found, leaves)]
+    gradients = backward(ends, inputs, cotangents_of(results) if cotangents is None else cotangents)
     return Results([tensor.detach() for tensor in results], gradients)
-
-
-def _gradient_inputs(case: Case, args: Sequence[Any]) -> list[Tensor]:
-    if "gradients" in case.not_claimed:
-        return []
-    return [tensor for _, tensor in iter_tensors(args) if tensor.requires_grad]
 
 
 def cotangents_of(results: Sequence[Tensor]) -> list[Tensor]:
     """Return an output gradient for each differentiable result: the same numbers on every device."""
-    ends = [tensor for tensor in results if tensor.requires_grad]
-    return [Make(str(end.device), end.dtype, seed=i + 1).randn(*end.shape) for i, end in enumerate(ends)]
+    ends = enumerate(differentiable(results), start=1)
+    return [Make(str(end.device), end.dtype, seed).randn(*end.shape) for seed, end in ends]
 
 
 def difference(case: Case, dtype: torch.dtype, have: Results, want: Results, other: str) -> str | None:
@@ -106,23 +98,19 @@ def values(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-values": every dtype on CUDA against the reference or invariant, and against the CPU kernel."""
     errors: dict[str, float] = {}
     for dtype in case.dtypes:
-        name = str(dtype).replace("torch.", "")
+        name = dtype_name(dtype)
         context.step(name)
         failure = one_dtype(context, case, dtype, errors) or _against_cpu(context, case, dtype)
         if failure:
-            return [context.failed("gpu-values", case, f"{name}: {failure}", errors=errors)]
+            return context.failed(case, f"{name}: {failure}", errors=errors)
     compared = case.reference is not None or case.invariant is not None or "cpu" in case.devices
     if not compared:
-        return [
-            context.not_run(
-                "gpu-values",
-                case,
-                "nothing to compare with: the case has no reference or invariant, and the op has no CPU kernel",
-            )
-        ]
+        return context.not_run(
+            case, "nothing to compare with: the case has no reference or invariant, and the op has no CPU kernel"
+        )
     figure = counted(len(case.dtypes), "dtype")
     worst = f", max error {max(errors.values()):.2g}" if errors else ""
-    return [context.passed("gpu-values", case, figure + worst, errors=errors)]
+    return context.passed(case, figure + worst, errors=errors)
 
 
 def _against_cpu(context: Context, case: Case, dtype: torch.dtype) -> str | None:
@@ -137,7 +125,7 @@ def _against_cpu(context: Context, case: Case, dtype: torch.dtype) -> str | None
 
 def stream(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-stream": inputs and output gradients arrive late, so a kernel on another stream reads zeros."""
-    dtype = context.dtype(case)
+    dtype = case.dtypes[0]
     # Made first: copying numbers to the GPU may wait for the stream, and so hide a backward on the wrong stream.
     cotangents = cotangents_of(flatten(context.call(case, context.arguments(case, dtype))))
     expected = execute(context, case, context.arguments(case, dtype), cotangents)
@@ -164,15 +152,12 @@ def stream(context: Context, case: Case) -> list[Outcome]:
     failure = _difference_or_invariant(case, dtype, have, expected, ready, "the default stream")
     if failure:
         hint = "launch kernels on at::cuda::getCurrentCUDAStream() (stable ABI: aoti_torch_get_current_cuda_stream)"
-        return [
-            context.failed(
-                "gpu-stream",
-                case,
-                f"called on a non-default stream while a kernel on it still writes the inputs or output gradients: "
-                f"{failure}; {hint}",
-            )
-        ]
-    return [context.passed("gpu-stream", case, "the op waits for the stream before it returns" if waited else "")]
+        return context.failed(
+            case,
+            f"called on a non-default stream while a kernel on it still writes the inputs or output gradients: "
+            f"{failure}; {hint}",
+        )
+    return context.passed(case, "the op waits for the stream before it returns" if waited else "")
 
 
 def _fill(target: Sequence[Any], source: Sequence[Any]) -> None:
@@ -186,25 +171,17 @@ def _difference_or_invariant(
 ) -> str | None:
     if case.invariant is None:
         return difference(case, dtype, have, want, other)
-    try:
-        case.invariant(have.results[0] if len(have.results) == 1 else tuple(have.results), *args)
-    except AssertionError as error:
-        return f"the invariant does not hold: {' '.join(str(error).split()) or 'its assert in cases.py has no message'}"
-    return None
+    return broken_invariant(case.invariant, have.results[0] if len(have.results) == 1 else tuple(have.results), args)
 
 
 def graph(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-graph": captured once, outputs overwritten, then replayed with other inputs."""
-    dtype = context.dtype(case)
+    dtype = case.dtypes[0]
     static, other = context.arguments(case, dtype), _other_arguments(case, dtype)
     if not _same_signature(static, other):
-        return [
-            context.not_run(
-                "gpu-graph",
-                case,
-                "the case cannot be replayed with other inputs: its shapes or non-tensor arguments are random",
-            )
-        ]
+        return context.not_run(
+            case, "the case cannot be replayed with other inputs: its shapes or non-tensor arguments are random"
+        )
     expected = execute(context, case, _other_arguments(case, dtype))
     cotangents = cotangents_of(_warm_up(context, case, static))
     captured = torch.cuda.CUDAGraph()
@@ -213,7 +190,7 @@ def graph(context: Context, case: Case) -> list[Outcome]:
             have = execute(context, case, static, cotangents)
     except RuntimeError as error:
         hint = "Do not synchronise. Do not read device data on the host. Allocate memory only through torch"
-        return [context.failed("gpu-graph", case, f"cannot be captured: {sentence(error)}. {hint}")]
+        return context.failed(case, f"cannot be captured: {sentence(error)}. {hint}")
     # Outputs first, then inputs: an in-place op returns one of its inputs.
     for tensor in [*have.results, *have.gradients]:
         if tensor.is_cuda:
@@ -223,8 +200,8 @@ def graph(context: Context, case: Case) -> list[Outcome]:
     torch.cuda.synchronize()
     failure = _difference_or_invariant(case, dtype, have, expected, other, "a call without a graph")
     if failure:
-        return [context.failed("gpu-graph", case, f"after a replay with other inputs, {failure}")]
-    return [context.passed("gpu-graph", case)]
+        return context.failed(case, f"after a replay with other inputs, {failure}")
+    return context.passed(case)
 
 
 def _other_arguments(case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
@@ -255,8 +232,8 @@ def _same_signature(one: Sequence[Any], two: Sequence[Any]) -> bool:
 def second_device(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-device": inputs on cuda:1 while cuda:0 is the current device."""
     if torch.cuda.device_count() < 2:
-        return [context.not_run("gpu-device", case, "this machine has one GPU, but the check needs two")]
-    dtype = context.dtype(case)
+        return context.not_run(case, "this machine has one GPU, but the check needs two")
+    dtype = case.dtypes[0]
     torch.cuda.set_device(0)
     expected = execute(context, case, context.arguments(case, dtype, "cuda:0"))
     args = context.arguments(case, dtype, "cuda:1")
@@ -271,5 +248,5 @@ def second_device(context: Context, case: Case) -> list[Outcome]:
         failure = f"the result is on {', '.join(sorted(devices))}, the inputs are on cuda:1"
     if failure:
         hint = "make the tensors' device current during the call (c10::cuda::CUDAGuard, torch::stable's DeviceGuard)"
-        return [context.failed("gpu-device", case, f"{failure}: {hint}")]
-    return [context.passed("gpu-device", case)]
+        return context.failed(case, f"{failure}: {hint}")
+    return context.passed(case)

@@ -13,7 +13,7 @@ from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks.dispatch import has_kernel
 from builder.gate.checks.values import compare
-from builder.gate.context import Context, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.context import Context, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.imports.registration import no_autograd, no_formula
 from builder.gate.outcome import Outcome
 
@@ -25,32 +25,28 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
     if not _comparable(case):
         if any(_comparable(other) and requires_gradient(context, other) for other in _same_op(context, case)):
             return []
-        return [
-            context.not_run(
-                "gradients",
-                case,
-                "nothing to compare gradients with: the case has neither a reference nor gradcheck=True",
-            )
-        ]
+        return context.not_run(
+            case, "nothing to compare gradients with: the case has neither a reference nor gradcheck=True"
+        )
     figures = []
     if case.reference is not None:
         floating = [dtype for dtype in case.dtypes if dtype.is_floating_point or dtype.is_complex]
         for dtype in floating:
-            name = str(dtype).replace("torch.", "")
+            name = dtype_name(dtype)
             context.step(f"{name}, backward")
             failure = _against_reference(context, case, dtype)
             if failure:
-                return [context.failed("gradients", case, f"{name}: {failure}")]
+                return context.failed(case, f"{name}: {failure}")
         figures += [counted(len(floating), "dtype")] if floating else []
     if case.gradcheck and context.device == "cpu":
         context.step("gradcheck in float64")
         failure = _gradcheck(context, case)
         if failure:
-            return [context.failed("gradients", case, failure)]
+            return context.failed(case, failure)
         figures.append("gradcheck")
     if not figures:  # no dtype has gradients, or gradcheck needs a CPU kernel
-        return [context.not_run("gradients", case, "there is nothing to compare with: add a reference to the case")]
-    return [context.passed("gradients", case, ", ".join(figures))]
+        return context.not_run(case, "there is nothing to compare with: add a reference to the case")
+    return context.passed(case, ", ".join(figures))
 
 
 def requires_gradient(context: Context, case: Case) -> bool:
@@ -84,11 +80,9 @@ def _not_required(context: Context, case: Case) -> list[Outcome]:
     try:
         backward(outputs, inputs, seeds(outputs))
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
-        return [
-            context.passed("gradients", case, f"no case requires a gradient, and backward raises {sentence(error)}")
-        ]
+        return context.passed(case, f"no case requires a gradient, and backward raises {sentence(error)}")
     reason = "the op registers a gradient, but no case tests it: make an input with grad=True"
-    return [context.not_run("gradients", case, reason)]
+    return context.not_run(case, reason)
 
 
 def _registers(context: Context, case: Case) -> bool:

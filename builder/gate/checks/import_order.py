@@ -70,20 +70,18 @@ class Run:
         """For each module, in the order of the imports: which modules of the order are imported after it, and whether
         its import has loaded a library.
         """
-        lines = [line[len(LOADED) :] for line in self.stdout.splitlines() if line.startswith(LOADED)]
-        return [(frozenset(names), bool(libraries)) for names, libraries in map(json.loads, lines)]
+        lines = map(json.loads, _told(LOADED, self.stdout))
+        return [(frozenset(names), bool(libraries)) for names, libraries in lines]
 
     @property
     def step(self) -> str:
         """The last step: "import torch", "call ns::op"."""
-        steps = [line[len(STEP) :] for line in self.stderr.splitlines() if line.startswith(STEP)]
-        return steps[-1] if steps else "the start of Python"
+        return (_told(STEP, self.stderr) or ["the start of Python"])[-1]
 
     @property
     def called(self) -> str:
         """The op that was called at the end and returned, or ""."""
-        called = [line[len(CALLED) :] for line in self.stdout.splitlines() if line.startswith(CALLED)]
-        return called[-1].strip() if called else ""
+        return (_told(CALLED, self.stdout) or [""])[-1].strip()
 
     @property
     def imported(self) -> str:
@@ -101,6 +99,11 @@ class Run:
     def kind(self) -> tuple[str, int]:
         """The kind of failure: the last step and the signal."""
         return self.step, fatal_signal(self.status, self.stderr)
+
+
+def _told(prefix: str, output: str) -> list[str]:
+    """Return the lines of the output with this prefix, without it."""
+    return [line[len(prefix) :] for line in output.splitlines() if line.startswith(prefix)]
 
 
 def orders_of(names: Sequence[str]) -> Iterator[tuple[str, ...]]:

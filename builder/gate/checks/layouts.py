@@ -33,8 +33,8 @@ def layouts(context: Context, case: Case) -> list[Outcome]:
     """The check "layouts"."""
     if context.device not in case.deterministic:
         reason = f"the case says that the op is not deterministic on {context.device}, so results cannot be compared"
-        return [context.not_run("layouts", case, reason)]
-    dtype = context.dtype(case)
+        return context.not_run(case, reason)
+    dtype = case.dtypes[0]
     plain = context.arguments(case, dtype, grad=False)
     tried = list(_variants(plain))
     if not tried:
@@ -52,18 +52,18 @@ def layouts(context: Context, case: Case) -> list[Outcome]:
                 refused += 1
                 continue
             advice = "support any strides; for an op that documents contiguous inputs, set contiguous_only in the case"
-            return [context.failed("layouts", case, f"with {path} {how} the op raises {sentence(error)}: {advice}")]
+            return context.failed(case, f"with {path} {how} the op raises {sentence(error)}: {advice}")
         failure = compare(result, expected, case, dtype)
         if failure:
             advice = "the kernel ignores strides: call contiguous() first, or use the strides"
-            return [context.failed("layouts", case, f"with {path} {how}, {failure}: {advice}")]
+            return context.failed(case, f"with {path} {how}, {failure}: {advice}")
     figure = f"{len(tried)} layouts" + (f", {refused} refused" if refused else "")
     if requires_gradient(context, case) and "gradients" not in case.not_claimed:
         failure = _gradients(context, case, dtype)
         if failure:
-            return [context.failed("layouts", case, failure)]
+            return context.failed(case, failure)
         figure += ", gradients"
-    return [context.passed("layouts", case, figure)]
+    return context.passed(case, figure)
 
 
 def _variants(args: tuple[Any, ...]) -> Iterator[tuple[Any, str, Tensor]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from builder.gate.case import Case
 from builder.gate.checks.gradients import backward, differentiable, leaves, seeds
 from builder.gate.checks.guard_pages import GuardPages, bits
-from builder.gate.context import Context, detached, map_tensors
+from builder.gate.context import Context, detached, dtype_name, map_tensors
 from builder.gate.outcome import Outcome
 from builder.gate.system import malloc_checks
 
@@ -24,22 +24,18 @@ _THREADS = 4
 def repeat(context: Context, case: Case) -> list[Outcome]:
     """The check "repeat": three runs in one process, with several threads, give the same bits."""
     if context.device not in case.deterministic:
-        return [
-            context.not_run(
-                "repeat",
-                case,
-                f"two runs may differ: the case says that the op is not deterministic on {context.device}",
-            )
-        ]
+        return context.not_run(
+            case, f"two runs may differ: the case says that the op is not deterministic on {context.device}"
+        )
     torch.set_num_threads(_THREADS)
     context.step("first run")
-    first = _all_bits(context, case, plain_arguments)
+    first = _all_bits(context, case)
     context.step("second run")
-    second = _all_bits(context, case, plain_arguments)
+    second = _all_bits(context, case)
     # One call in between: a result that alternates between two values would be the same in every second run.
     context.call(case, context.arguments(case, grad=False))
     context.step("third run")
-    third = _all_bits(context, case, plain_arguments)
+    third = _all_bits(context, case)
     for name, one in first.items():
         if second[name] != one or third[name] != one:
             reason = (
@@ -47,8 +43,8 @@ def repeat(context: Context, case: Case) -> list[Outcome]:
                 "the op reads uninitialised memory or has a race"
             )
             advice = "if the op is not meant to be deterministic, leave this device out of `deterministic` in the case"
-            return [context.failed("repeat", case, f"{reason} ({advice})")]
-    return [context.passed("repeat", case, bits=first)]
+            return context.failed(case, f"{reason} ({advice})")
+    return context.passed(case, bits=first)
 
 
 def memory(context: Context, case: Case) -> list[Outcome]:
@@ -59,65 +55,49 @@ def memory(context: Context, case: Case) -> list[Outcome]:
     context.step("testing the heap checks")
     if not (malloc_checks.heap_checks_work() and malloc_checks.fill_with(_ROUNDS[0][0])):
         reason = "glibc's heap checks do not work on this machine: they missed a write past an allocation"
-        return [context.not_run("memory", case, reason)]
+        return context.not_run(case, reason)
     pages = GuardPages()
     found = [_run_between_guards(context, case, pages, fill, at_end) for fill, at_end in _ROUNDS]
     different = [name for name, one in found[0].items() if found[1][name] != one]
     if not different:
         malloc_checks.stop_filling()
-        return [context.passed("memory", case, bits=found[0])]
+        return context.passed(case, bits=found[0])
     # Run the first round again: if its result differs now, the cause is not memory, and "repeat" reports it.
     again = _run_between_guards(context, case, pages, *_ROUNDS[0])
     malloc_checks.stop_filling()
     if again != found[0] or "cpu" not in case.deterministic:
-        return [
-            context.not_run(
-                "memory", case, "repeated runs differ, so the effect of uninitialised memory cannot be tested"
-            )
-        ]
+        return context.not_run(case, "repeated runs differ, so the effect of uninitialised memory cannot be tested")
     reason = f"{different[0]}: the result depends on uninitialised memory: part of the result is never written"
-    return [context.failed("memory", case, f"{reason}; write every element, or allocate with zeros")]
+    return context.failed(case, f"{reason}; write every element, or allocate with zeros")
 
 
 def _run_between_guards(context: Context, case: Case, pages: GuardPages, fill: int, at_end: bool) -> dict[str, str]:
     """Return the bits of all results with fresh memory filled and every input directly beside a guard page."""
-
-    def arguments(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
-        return map_tensors(context.arguments(case, dtype), lambda _, tensor: pages.copy(tensor, at_end=at_end))
-
     malloc_checks.fill_with(fill)
-    found = _all_bits(context, case, arguments, f", with a guard page {'after' if at_end else 'before'} every input")
+    how = f", with a guard page {'after' if at_end else 'before'} every input"
+    found = _all_bits(context, case, how, lambda tensor: pages.copy(tensor, at_end=at_end))
     gc.collect()  # glibc checks memory when it is freed
     return found
 
 
-def plain_arguments(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
-    """Return the case's own arguments."""
-    return context.arguments(case, dtype)
-
-
-def _all_bits(context: Context, case: Case, arguments: Any, how: str = "") -> dict[str, str]:  # noqa: ANN401
-    """Return the bits of the results and of the gradients by dtype."""
+def _all_bits(
+    context: Context, case: Case, how: str = "", place: Callable[[Tensor], Tensor] = lambda tensor: tensor
+) -> dict[str, str]:
+    """Return the bits of the results and of the gradients by dtype; `place` makes the inputs from those of the case."""
     found: dict[str, str] = {}
     for dtype in case.dtypes:
-        name = str(dtype).replace("torch.", "")
+        name = dtype_name(dtype)
         context.step(f"{name}{how}")
-        args = arguments(context, case, dtype)
+        args = map_tensors(context.arguments(case, dtype), lambda _, tensor: place(tensor))
+        inputs = leaves(args)
         with torch.no_grad():
             result = context.call(case, detached(args))
         found[name] = bits(result)
         del result
-        if any(tensor.requires_grad for tensor in _tensors(args)) and "gradients" not in case.not_claimed:
+        if inputs and "gradients" not in case.not_claimed:
             context.step(f"{name}, backward{how}")
-            inputs = leaves(args)
             outputs = differentiable(context.call(case, args))
             if outputs:
                 found[f"{name} backward"] = bits(backward(outputs, inputs, seeds(outputs)))
             del outputs
-    return found
-
-
-def _tensors(args: Any) -> list[Tensor]:  # noqa: ANN401
-    found: list[Tensor] = []
-    map_tensors(args, lambda _, tensor: found.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -36,7 +35,7 @@ def sanitizer(context: Context, case: Case) -> list[Outcome]:
     program = nvidia.find_sanitizer()
     if program is None:
         reason = "compute-sanitizer is not installed (it is part of the CUDA toolkit)"
-        return [context.not_run("gpu-sanitizer", case, reason)]
+        return context.not_run(case, reason)
     root = Path(__file__).resolve().parents[3]
     number = next(i for i, one in enumerate(context.cases) if one is case)
     command = nvidia.sanitizer_command(program, [sys.executable, "-I", "-c", _PROGRAM, str(root), str(number)])
@@ -49,25 +48,25 @@ def sanitizer(context: Context, case: Case) -> list[Outcome]:
         )
     except subprocess.TimeoutExpired:
         reason = f"the case does not end within {seconds:g} s under compute-sanitizer"
-        return [context.not_run("gpu-sanitizer", case, reason)]
-    return [_outcome(context, case, run.returncode, run.stdout + run.stderr)]
+        return context.not_run(case, reason)
+    return _outcome(context, case, run.returncode, run.stdout + run.stderr)
 
 
-def _outcome(context: Context, case: Case, status: int, text: str) -> Outcome:
+def _outcome(context: Context, case: Case, status: int, text: str) -> list[Outcome]:
     report = nvidia.read_sanitizer(text)
     if report.errors:
         first = report.findings[0] if report.findings else "see the evidence"
         reason = f"compute-sanitizer finds {counted(report.errors, 'error')}: {first}"
-        return context.failed("gpu-sanitizer", case, reason, report=text[-20000:])
+        return context.failed(case, reason, report=text[-20000:])
     if report.errors is None:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), f"status {status}")
         reason = f"compute-sanitizer does not work on this machine: {last}"
-        return context.not_run("gpu-sanitizer", case, reason, report=text[-4000:])
+        return context.not_run(case, reason, report=text[-4000:])
     if status:
         last = next((line for line in reversed(text.splitlines()) if line.strip() and not line.startswith("=")), "")
         reason = f"exits with status {status} under compute-sanitizer: {last}"
-        return context.failed("gpu-sanitizer", case, reason, report=text[-20000:])
-    return context.passed("gpu-sanitizer", case, "0 errors")
+        return context.failed(case, reason, report=text[-20000:])
+    return context.passed(case, "0 errors")
 
 
 def run_case(root: str, number: int) -> None:
@@ -77,14 +76,14 @@ def run_case(root: str, number: int) -> None:
         SystemExit: cases.py cannot be loaded.
 
     """
-    spec = json.loads(Path(root, "spec.json").read_text(encoding="utf-8"))
-    for module in spec["imports"]:
+    spec = Spec.read(Path(root))
+    for module in spec.imports:
         importlib.import_module(module)
     file = load_cases(Path(root))
     if file.problem:
         raise SystemExit(file.problem)
     cases = file.cases
-    context = Context(Spec(**spec), cases, "cuda")
+    context = Context(spec, cases, device="cuda")
     for dtype in cases[number].dtypes:
         execute(context, cases[number], context.arguments(cases[number], dtype))
         torch.cuda.synchronize()

@@ -1,6 +1,6 @@
 """The checks "values" and "edges": every dtype against the reference or invariant, and the inputs stay unchanged.
 
-The process of the extension calls the op and sends the results as data; the judge compares them (`builder.gate.judge`).
+The process of the extension calls the op and sends the results as data; the judge compares them (`judge_process`).
 Also the comparison of two results, which other checks use too.
 """
 
@@ -15,48 +15,34 @@ from torch import Tensor
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case
+from builder.gate.checks import results
 from builder.gate.checks.guard_pages import Canaries, digest, mutable
-from builder.gate.context import SIXTEEN_BITS, Context, flatten, iter_tensors, widened
+from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
-from builder.gate.transport import results
 
 #: Judges one dtype: returns what is wrong or None, and adds the largest error to the dictionary.
 OneDtype = Callable[[Context, Case, torch.dtype, dict[str, float]], "str | None"]
 
 
 def values(context: Context, case: Case) -> list[Outcome]:
-    """The check "values" in the process of the extension, for a case that the judge cannot judge."""
-    return check_each_dtype("values", context, case, one_dtype)
-
-
-def edges(context: Context, case: Case) -> list[Outcome]:
-    """The check "edges" in the process of the extension: "values" with an empty or single-element batch."""
-    return check_each_dtype("edges", context, case, one_dtype)
+    """The checks "values" and "edges" in the process of the extension, for a case that the judge cannot judge."""
+    return check_each_dtype(context, case, one_dtype)
 
 
 def send_values(context: Context, case: Case) -> list[Outcome]:
     """Call the op in every dtype and write the results for the judge; an outcome only if something is wrong."""
-    return _send("values", context, case)
-
-
-def send_edges(context: Context, case: Case) -> list[Outcome]:
-    """Call the op with an empty or single-element batch in every dtype; write the results for the judge."""
-    return _send("edges", context, case)
-
-
-def _send(check: str, context: Context, case: Case) -> list[Outcome]:
     sent: dict[str, results.Result] = {}
     for dtype in case.dtypes:
         context.step(dtype_name(dtype))
         result, written, failure, _ = call_op(context, case, dtype)
         if failure:
-            return [context.failed(check, case, f"{dtype_name(dtype)}: {failure}")]
+            return context.failed(case, f"{dtype_name(dtype)}: {failure}")
         sent[dtype_name(dtype)] = results.Result(result, frozenset(written))
     results.write(context.data, sent)
     return []
 
 
-def check_each_dtype(check: str, context: Context, case: Case, one: OneDtype) -> list[Outcome]:
+def check_each_dtype(context: Context, case: Case, one: OneDtype) -> list[Outcome]:
     """Return the outcome of a case whose dtypes `one` judges."""
     errors: dict[str, float] = {}
     for dtype in case.dtypes:
@@ -64,31 +50,24 @@ def check_each_dtype(check: str, context: Context, case: Case, one: OneDtype) ->
         context.step(name)
         failure = one(context, case, dtype, errors)
         if failure:
-            return [context.failed(check, case, f"{name}: {failure}", errors=errors)]
+            return context.failed(case, f"{name}: {failure}", errors=errors)
         if case.reference is not None and name not in errors:
             reason = (
                 "nothing to compare: neither the op nor the reference returns a tensor or a number; add an invariant"
             )
-            return [context.not_run(check, case, reason)]
+            return context.not_run(case, reason)
     if case.reference is None and case.invariant is None:
-        return [
-            context.not_run(check, case, "nothing to compare with: the case has neither a reference nor an invariant")
-        ]
+        return context.not_run(case, "nothing to compare with: the case has neither a reference nor an invariant")
     worst = max(errors.values(), default=0.0)
     figure = counted(len(case.dtypes), "dtype")
-    return [context.passed(check, case, f"{figure}, max error {worst:.2g}" if errors else figure, errors=errors)]
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    """Return the name of a dtype: "float32"."""
-    return str(dtype).replace("torch.", "")
+    return context.passed(case, f"{figure}, max error {worst:.2g}" if errors else figure, errors=errors)
 
 
 def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
     """Call the op and judge the result in one dtype, both in this process."""
     result, written, failure, args = call_op(context, case, dtype)
     if not failure and case.side_effects and case.invariant is not None:  # it looks at what these arguments name
-        return _invariant(case.invariant, result, args)
+        return broken_invariant(case.invariant, result, args)
     return failure or judge_result(context, case, dtype, result, written, errors)
 
 
@@ -119,7 +98,7 @@ def judge_result(
     A reference that returns nothing has its result in its arguments, as the op has.
     """
     if case.invariant is not None:
-        return _invariant(case.invariant, result, context.arguments(case, dtype, grad=False))
+        return broken_invariant(case.invariant, result, context.arguments(case, dtype, grad=False))
     if case.reference is None:
         return None
     theirs = widened(context.arguments(case, dtype, grad=False))
@@ -140,7 +119,8 @@ def _or_written(result: Any, args: Sequence[Any], written: Set[int]) -> Any:  # 
     return [args[position] for position in sorted(written) if position < len(args)] or result
 
 
-def _invariant(invariant: Callable[..., None], result: Any, args: Sequence[Any]) -> str | None:  # noqa: ANN401
+def broken_invariant(invariant: Callable[..., None], result: Any, args: Sequence[Any]) -> str | None:  # noqa: ANN401
+    """Return the message of the assert in cases.py that fails, as a sentence, or None."""
     try:
         invariant(result, *args)
     except AssertionError as error:

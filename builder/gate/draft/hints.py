@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from builder.gate.draft.signatures import Parameter
+from builder.gate.torch_limits import NO_GPU
 
 _ONLY_CUDA = re.compile(
     r"from the '(CPU|Autograd\w*)' backend|must be (a |on )?(the )?(CUDA|GPU)|(to|must) be (a |on )?(a )?(cuda|gpu)"
@@ -14,9 +15,6 @@ _ONLY_CUDA = re.compile(
     r"|not (implemented|supported|compiled) (on|for) (the )?CPU|no CPU (implementation|kernel|support)"
     r"|CPU (version )?(is )?not (implemented|supported)|Not compiled with GPU|is_cuda|non-CUDA DeviceType",
     re.IGNORECASE,
-)
-_NO_GPU = re.compile(
-    r"CUDA is called|NVIDIA driver|No CUDA GPUs|CUDA driver|no CUDA-capable device|Torch not compiled with CUDA"
 )
 _RANK = re.compile(
     r"(?:expect\w*|must|should|needs?|requires?|has to)[^.;]{0,40}?\b(\d)[ -]?(?:d\b|dim)"
@@ -60,7 +58,7 @@ class Hints:
 
 def only_cuda(message: str) -> bool:
     """Whether the message says that the op has no CPU kernel, or needs a CUDA tensor or a driver."""
-    return bool(_ONLY_CUDA.search(message) or _NO_GPU.search(message))
+    return bool(_ONLY_CUDA.search(message) or NO_GPU.search(message))
 
 
 def read(message: str, parameters: Sequence[Parameter]) -> Hints:

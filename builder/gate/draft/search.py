@@ -52,23 +52,23 @@ class Search:
 
     def __init__(self, parameters: Sequence[Parameter], process: TrialProcess) -> None:
         self._parameters, self._process = parameters, process
-        self._queue: list[tuple[float, int, Candidate, str]] = []
+        self._queue: list[tuple[float, int, Candidate]] = []
         self._seen: set[Candidate] = set()
         self._messages: set[str] = set()
-        self._kinds: dict[str, int] = {}
+        self._kinds: set[str] = set()
         self._order = itertools.count()
 
     def run(self) -> Found:
         """Search until a call succeeds or a limit is reached."""
         first = guesses.first_guesses(self._parameters)
-        self._push(0.0, first, "")
+        self._push(0.0, first)
         deadline, calls, crashes = time.monotonic() + SECONDS, 0, 0
         best, last = 1.0, "every call ends the process"
         progress = 0  # the call with the latest new message
         while self._queue and calls - progress < _STAGNANT and time.monotonic() < deadline:
             if calls >= CALLS or crashes >= CRASHES:
                 break
-            priority, _, candidate, _ = heapq.heappop(self._queue)
+            priority, _, candidate = heapq.heappop(self._queue)
             trial = self._process.call("plain", candidate)
             calls += 1
             if not trial.error:
@@ -86,7 +86,7 @@ class Search:
         """Queue the changes of a candidate; return their priority and whether its message is new."""
         kind = hints.kind_of(trial.error)
         new_kind, new = kind not in self._kinds, trial.error not in self._messages
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        self._kinds.add(kind)
         self._messages.add(trial.error)
         base = priority + (0.0 if new else 3.0)
         if new_kind and not trial.crashed:
@@ -94,13 +94,13 @@ class Search:
         # A crash says nothing about the argument that caused it.
         hint = Hints() if trial.crashed else hints.read(trial.error, self._parameters)
         for cost, changed in self._changes(candidate, hint):
-            self._push(base + cost, changed, kind)
+            self._push(base + cost, changed)
         return base, new_kind
 
-    def _push(self, priority: float, candidate: Candidate, kind: str) -> None:
+    def _push(self, priority: float, candidate: Candidate) -> None:
         if candidate not in self._seen:
             self._seen.add(candidate)
-            heapq.heappush(self._queue, (priority, next(self._order), candidate, kind))
+            heapq.heappush(self._queue, (priority, next(self._order), candidate))
 
     def _changes(self, candidate: Candidate, hint: Hints) -> Iterator[tuple[float, Candidate]]:
         for at, parameter in enumerate(self._parameters):

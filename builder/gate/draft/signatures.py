@@ -13,20 +13,8 @@ import torch
 from builder.gate.context import resolve
 
 #: Kinds of values that a draft can make.
-TENSOR, TENSORS, INT, FLOAT, BOOL, STR, INTS, FLOATS, BOOLS, DTYPE, DEVICE, OTHER = (
-    "tensor",
-    "tensors",
-    "int",
-    "float",
-    "bool",
-    "str",
-    "ints",
-    "floats",
-    "bools",
-    "dtype",
-    "device",
-    "other",
-)
+TENSOR, TENSORS, OTHER, DTYPE, DEVICE = "tensor", "tensors", "other", "dtype", "device"
+INT, FLOAT, BOOL, STR, INTS, FLOATS, BOOLS = "int", "float", "bool", "str", "ints", "floats", "bools"
 
 _KINDS = (
     (r"list tensor|tensor list|sequence tensor|iterable tensor|tuple tensor|tensor\[\d*\]", TENSORS),

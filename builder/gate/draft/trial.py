@@ -16,13 +16,13 @@ from torch import Tensor
 
 from builder.gate.case import Make
 from builder.gate.checks.guard_pages import GuardPages, digest
-from builder.gate.context import flatten, iter_tensors, map_tensors, resolve, sentence
+from builder.gate.context import dtype_name, flatten, iter_tensors, map_tensors, resolve, sentence
 from builder.gate.draft import guesses
 from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import signal_name
-from builder.gate.system.nvidia import hide_gpus, may_have_gpu
+from builder.gate.system.nvidia import hide_gpus
 
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0
@@ -116,8 +116,7 @@ class TrialProcess:
             _silence()
             torch.set_num_threads(1)
             if self._device == "cpu":
-                if may_have_gpu():
-                    hide_gpus()
+                hide_gpus()
                 rlimits.limit_added_memory(MEMORY)
             _serve(self._op, self._parameters, self._device, commands, answers)
         finally:
@@ -168,7 +167,7 @@ class Caller:
         tensors = flatten(result)
         if any(one.numel() > 1 << 22 for one in tensors) or (tensors and not any(one.numel() for one in tensors)):
             raise ValueError("the result has no elements, or millions: the arguments are not typical")
-        shown = [f"{str(one.dtype).replace('torch.', '')} {tuple(one.shape)}" for one in tensors]
+        shown = [f"{dtype_name(one.dtype)} {tuple(one.shape)}" for one in tensors]
         return {"result": shown, "changed": sorted(changed), "type": type(result).__name__}
 
     def gradient(self, candidate: Sequence[Guess]) -> list[int]:

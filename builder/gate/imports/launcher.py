@@ -18,9 +18,8 @@ from typing import IO, Any
 
 from builder.gate.imports.packages import execute_startup_code
 from builder.gate.system import rlimits
+from builder.gate.system.crash import FATAL
 
-#: The signals that crash handlers are installed for.
-_HANDLED = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _MOST = 1 << 16
 #: Seconds to wait for the launcher, which imports torch from a cold disk first.
 _START_SECONDS = 180.0
@@ -81,7 +80,7 @@ def _run(launcher: int, outputs: list[int], request: dict[str, Any]) -> None:
         _keep_only()
         os.chdir(request["folder"])
         os.environ["TMPDIR"] = request["folder"]
-        for number in _HANDLED:
+        for number in FATAL:
             signal.signal(number, signal.SIG_DFL)
         faulthandler.enable(2)
         own = [name for name in sys.modules if name.partition(".")[0] == "builder"]

@@ -36,6 +36,7 @@ from builder.gate import discover
 from builder.gate.check_table import TASK_CHECKS
 from builder.gate.checks import compile_export
 from builder.gate.checks.dispatch import unused_cpu_kernels
+from builder.gate.context import Context
 from builder.gate.imports.cases_fault import lines_of_ops
 from builder.gate.imports.cases_file import CasesFile, case_facts, load_cases
 from builder.gate.imports.libraries import installed_libraries
@@ -43,6 +44,7 @@ from builder.gate.outcome import Spec
 from builder.gate.processes import worker
 from builder.gate.system import malloc_checks, rlimits
 from builder.gate.system.nvidia import hidden_gpus, may_have_gpu
+from builder.gate.system.process_tree import children, end_descendants
 
 #: Imported before the extension, so that no child imports them again. Modules that this torch lacks are skipped.
 PRELOAD = (
@@ -72,7 +74,7 @@ class ForkServer:
     """The loop: reads commands, forks and reaps children, writes events."""
 
     #: What the children inherit.
-    loaded: worker.LoadedExtension
+    loaded: Context
     #: File descriptor of the socket from which commands arrive.
     commands: int
     #: File descriptor of the event pipe.
@@ -105,7 +107,7 @@ class ForkServer:
                 if self.commands in ready:
                     for command in self._read_commands():
                         if command is None:
-                            self._kill_all()
+                            end_descendants(_KILL_SECONDS)
                             return
                         self._execute(command)
 
@@ -161,15 +163,10 @@ class ForkServer:
 
     def _kill_orphans(self) -> None:
         """Kill processes that a task left outside its process group; as subreaper we are their parent now."""
-        for pid in rlimits.children():
+        for pid in children(os.getpid()):
             if pid not in self._children:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-
-    def _kill_all(self) -> None:
-        for pid in self._children:
-            rlimits.kill_group(pid)
-        rlimits.kill_children(_KILL_SECONDS)
 
 
 def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
@@ -179,8 +176,8 @@ def send_event(events: int, **event: Any) -> None:  # noqa: ANN401
 
 
 def load(
-    root: Path, spec: Spec, events: int, heap_checks: bool, wait_for_go: Callable[[], None] = lambda: None
-) -> tuple[worker.LoadedExtension, dict[str, Any]]:
+    root: Path, spec: Spec, events: int, heap_checks: bool, wait_for_go: Callable[[], None]
+) -> tuple[Context, dict[str, Any]]:
     """Import everything and send an event before each import; return it, and the facts for the scheduler.
 
     `wait_for_go` returns when the extension may be imported.
@@ -220,7 +217,7 @@ def load(
     facts["not_claimed"] = dict(file.not_claimed)
     facts["cases_problem"], facts["mistake"] = file.problem, file.mistake
     facts["threads"] = rlimits.threads(os.getpid())
-    return worker.LoadedExtension(spec, file.cases, tuple(ops), heap_checks), facts
+    return Context(spec, file.cases, ops), facts
 
 
 def preload(spec: Spec, *, heap_checks: bool) -> None:

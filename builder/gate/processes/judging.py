@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from builder.gate.check_table import CHECKS
 from builder.gate.outcome import Spec
+from builder.gate.processes import spawn
 from builder.gate.processes.journal import Record
 from builder.gate.processes.running_task import RunningTask
 from builder.gate.processes.server_pool import ServerPool
@@ -20,7 +21,7 @@ from builder.gate.tasks import INSIDE, JUDGE, SEND, CaseFacts, Step, Task
 class Judging:
     """The judge: a fork server that never imports the extension."""
 
-    #: Its process.
+    #: Its process, among others.
     pool: ServerPool
     #: Steps that can start now, after an earlier step of the same task.
     next: list[Step] = field(default_factory=list)
@@ -46,27 +47,14 @@ class Judging:
         answered, self.answered = self.answered, True
         return not answered
 
-    def poll(self) -> Iterator[tuple[None, ForkServerProcess, list[dict[str, Any]] | None]]:
-        """Yield its new events like `ServerPool.poll`, with None as its key."""
-        for _, server, events in self.pool.poll(0):
-            yield None, server, events
-
-    def importing(self) -> list[tuple[None, ForkServerProcess]]:
-        """Return its process while it is importing, with None as its key."""
-        return [(None, server) for _, server in self.pool.importing()]
-
-    @property
-    def server(self) -> ForkServerProcess | None:
-        """Its process while it accepts tasks."""
-        return dict(self.pool.ready()).get(False)
-
-    def take(self, plain: ForkServerProcess | None, *, wait: bool) -> tuple[ForkServerProcess, Step] | None:
-        """Remove and return a step that can start now, and its server; `plain` is that of the extension.
+    def take(self, *, wait: bool) -> tuple[ForkServerProcess, Step] | None:
+        """Remove and return a step that can start now, and its server.
 
         One process of the judge judges all results of a check that have arrived. `wait` is whether more will arrive.
         """
+        ready = self.pool.ready()
         for step in self.next:
-            server = self.server if step.phase == JUDGE else plain
+            server = ready.get(spawn.JUDGE if step.phase == JUDGE else spawn.PLAIN)
             if server is None or (step.phase == JUDGE and wait):
                 continue
             others = [

@@ -141,18 +141,18 @@ _PATIENCE = 3.0  # seconds after SIGKILL in which a server must report the end o
 
 
 def enforce(
-    spec: Spec, running: Mapping[int, RunningTask], importing: Sequence[tuple[bool | None, ForkServerProcess]]
-) -> Iterator[tuple[ForkServerProcess, bool | None]]:
-    """Kill what exceeds its limit; yield each server, and its key in the pool, that was killed during its imports.
+    spec: Spec, running: Mapping[int, RunningTask], importing: Sequence[ForkServerProcess]
+) -> Iterator[ForkServerProcess]:
+    """Kill what exceeds its limit; yield each server that was killed during its imports.
 
     A server that does not obey, because an op has stopped it, is killed too; its pipe then shows its end.
     """
     now = time.monotonic()
-    for heap_checks, server in importing:
+    for server in importing:
         if not server.closed and now - server.started > IMPORT_SECONDS:
             server.kill()
             server.importing += f" (killed after {IMPORT_SECONDS:.0f} s)"
-            yield server, heap_checks
+            yield server
     for number, one in running.items():
         if not one.killed:
             one.limit = one.exceeded(spec, now)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,11 @@ from builder.gate.processes.judging import Judging
 from builder.gate.processes.running_task import RunningTask, enforce, start
 from builder.gate.processes.server_pool import RESTARTS, ServerPool
 from builder.gate.processes.spawn import (
+    HEAP_CHECKS,
+    JUDGE,
+    PLAIN,
     ForkServerProcess,
-    IsolatedProcess,
+    ImportOrderProcess,
     interrupt_without,
     start_command,
 )
@@ -170,13 +172,12 @@ class Scheduler:
         self.outcomes: list[Outcome] = []
         self._count = 0
         self._pool = ServerPool(partial(command, root), self._new_task_dir)
-        self._judging = Judging(ServerPool(partial(command, root), self._new_task_dir))
-        self._pool.wake_for(self._judging.pool)
+        self._judging = Judging(self._pool)
         self._parent = parent
         self._queue = TaskQueue()
         self._looking_for_gpu = False  # the tasks are planned when this is answered
         self._running: dict[int, RunningTask] = {}
-        self._import_orders: IsolatedProcess | None = None
+        self._import_orders: ImportOrderProcess | None = None
         self._launcher: socket.socket | None = None
         self._where: dict[str, Any] = {}
         self._ops: list[str] = []
@@ -186,15 +187,15 @@ class Scheduler:
         """Run everything and return the answer."""
         try:
             rlimits.become_subreaper()
-            judge = self._judging.pool if self._judging.wanted(self.spec) else None
+            judge = self._judging.wanted(self.spec)
             with contextlib.ExitStack() as stack:
                 theirs = None
                 if self._selected("import-order"):
                     self._launcher, theirs = socket.socketpair()
                     stack.enter_context(theirs)
-                self._pool.start(heap_checks=False, judge=judge, launcher=theirs)
+                self._pool.start(PLAIN, judge=judge, launcher=theirs)
             if self.spec.has_cases and any(one.heap_checks and self._selected(one.name) for one in TASK_CHECKS):
-                self._pool.start(heap_checks=True)
+                self._pool.start(HEAP_CHECKS)
             if not judge:
                 self._release()
             while self._busy() or self._import_orders:
@@ -208,7 +209,6 @@ class Scheduler:
     def close(self) -> None:
         """End every process."""
         self._pool.close()
-        self._judging.pool.close()
         if self._import_orders:
             self._import_orders.terminate()
         if self._launcher:
@@ -227,12 +227,10 @@ class Scheduler:
         """Let code of the extension run: the judge, if there is one, has read its own files."""
         self._pool.release()
         if self._selected("import-order"):
-            self._import_orders = IsolatedProcess(
-                self.root, "import_order:import_orders", self._new_task_dir(), self._launcher
-            )
+            self._import_orders = ImportOrderProcess(self.root, self._new_task_dir(), self._launcher)
 
     def _busy(self) -> bool:
-        importing = self._pool.importing() or self._judging.importing()
+        importing = self._pool.importing()
         return bool(self._running or self._queue or self._judging.next or self._looking_for_gpu or importing)
 
     def _step(self) -> None:
@@ -242,25 +240,24 @@ class Scheduler:
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
             self.outcomes.append(Outcome("ops", "", "", FAILED, verdicts.FORGED))
             self._cancel(verdicts.FORGED)
-            for pool in (self._pool, self._judging.pool):
-                pool.stop(heap_checks=False)
-        importing = [*self._pool.importing(), *self._judging.importing()]
-        for server, heap_checks in enforce(self.spec, self._running, importing):
-            self._handle_server_exit(server, heap_checks)
+            for role in (PLAIN, JUDGE):
+                self._pool.stop(role)
+        for server in enforce(self.spec, self._running, self._pool.importing()):
+            self._handle_server_exit(server)
         self._start_tasks()
         if self._import_orders and self._import_orders.ended() is not None:
             self.outcomes += verdicts.import_order_outcomes(self._import_orders)
             self._import_orders = None
 
     def _receive_events(self) -> None:
-        for heap_checks, server, events in chain(self._pool.poll(_TICK), self._judging.poll()):
+        for server, events in self._pool.poll(_TICK):
             if events is None:
-                self._handle_server_exit(server, heap_checks)
+                self._handle_server_exit(server)
             for event in events or ():
-                self._receive_event(server, heap_checks, event)
+                self._receive_event(server, event)
 
-    def _receive_event(self, server: ForkServerProcess, heap_checks: bool | None, event: dict[str, Any]) -> None:
-        """Handle an event of a server; `heap_checks` is None for the judge. Raises LookupError for a forged event."""
+    def _receive_event(self, server: ForkServerProcess, event: dict[str, Any]) -> None:
+        """Handle an event of a server. Raises LookupError for a forged event."""
         kind = event.pop("event")
         if kind in ("started", "ended"):
             running = self._running[event["id"]]
@@ -280,10 +277,10 @@ class Scheduler:
             self._where.update(event["where"])
         elif kind == "ready":
             server.facts = event
-            if heap_checks is None:
+            if server.role == JUDGE:
                 self._judging.ready(event)
                 self._release()
-            elif not heap_checks and self._pool.is_first(heap_checks=False):
+            elif server.role == PLAIN and self._pool.is_first(PLAIN):
                 self._handle_ready(event)
         else:
             raise LookupError("there is no such event")
@@ -291,7 +288,7 @@ class Scheduler:
     def _handle_ready(self, facts: dict[str, Any]) -> None:
         """Store what the plain fork server found, and look for GPUs next."""
         self._ops = facts["ops"]
-        self._cases = [tasks.CaseFacts.from_json(one) for one in facts["cases"]]
+        self._cases = [tasks.CaseFacts(**one) for one in facts["cases"]]
         self.outcomes += verdicts.imports_found(self.spec, self._ops, self._cases, facts)
         if different := self._judging.other_cases(self._cases):
             self.outcomes.append(Outcome("ops", "", "", FAILED, different))
@@ -311,33 +308,33 @@ class Scheduler:
 
     def _start_tasks(self) -> None:
         ready = self._pool.ready()
-        plain = dict(ready).get(False)
         if self._looking_for_gpu:
-            if plain is not None and not self._running:
-                self._start_step(plain, tasks.Step(tasks.Task(_WHERE, None, "cuda")))
+            if PLAIN in ready and not self._running:
+                self._start_step(ready[PLAIN], tasks.Step(tasks.Task(_WHERE, None, "cuda")))
             return
-        self._start_next_steps(plain)
-        for heap_checks, server in ready:
+        self._start_next_steps(more=self._queue.sends_more and PLAIN in ready)
+        ready.pop(JUDGE, None)
+        for role, server in ready.items():
             while len(self._running) < self.spec.jobs and not any(one.exclusive for one in self._running.values()):
-                task = self._queue.take(heap_checks=heap_checks)
+                task = self._queue.take(heap_checks=role == HEAP_CHECKS)
                 if task is None:
                     break
                 step = self._judging.first_step(task)
                 others = tuple(tasks.Step(other) for other in self._queue.take_others(task))
                 self._start_step(server, replace(step, others=others))
-        for heap_checks, server in ready:
-            task = None if self._running else self._queue.take_exclusive(heap_checks=heap_checks)
+        for role, server in ready.items():
+            task = None if self._running else self._queue.take_exclusive(heap_checks=role == HEAP_CHECKS)
             if task is not None:
                 self._start_step(server, self._judging.first_step(task), exclusive=True)
         if ready and not self._running and self._queue and not self._pool.importing():
             # No fork server is left that could run these tasks.
             self._drop_all("the process that starts the tasks of this check ended and was not restarted")
 
-    def _start_next_steps(self, plain: ForkServerProcess | None) -> None:
+    def _start_next_steps(self, *, more: bool) -> None:
+        """Start what follows steps that have ended; `more` is whether further results will arrive for the judge."""
         for task in self._judging.take_lost():
             self.outcomes += [task.outcome(FAILED, self._judging.lost), *self._queue.done(task, "")]
-        more = self._queue.sends_more and plain is not None
-        while len(self._running) < self.spec.jobs and (found := self._judging.take(plain, wait=more)):
+        while len(self._running) < self.spec.jobs and (found := self._judging.take(wait=more)):
             self._start_step(*found)
 
     def _start_step(self, server: ForkServerProcess, step: tasks.Step, *, exclusive: bool = False) -> None:
@@ -375,17 +372,17 @@ class Scheduler:
 
     # Fork servers that end
 
-    def _handle_server_exit(self, server: ForkServerProcess, heap_checks: bool | None) -> None:
+    def _handle_server_exit(self, server: ForkServerProcess) -> None:
         """A fork server ended: during an import, or because one of its tasks killed it."""
-        if heap_checks is None:
+        if server.role == JUDGE:
             self._handle_judge_exit(server)
             return
-        status = self._pool.wait(server)
+        status, heap_checks = self._pool.wait(server), server.role == HEAP_CHECKS
         if server.facts is None:
-            self._handle_failed_import(server, heap_checks, status)
+            self._handle_failed_import(server, status)
             return
         self._handle_lost_tasks(server, status)
-        if not self._pool.restart(heap_checks=heap_checks):
+        if not self._pool.restart(server.role):
             reason = f"the process that starts the tasks was killed more than {RESTARTS} times, so it was not restarted"
             self.outcomes += self._queue.drop(heap_checks=heap_checks, reason=reason)
             if not heap_checks and (self._looking_for_gpu or self._judging.next):
@@ -417,10 +414,10 @@ class Scheduler:
         for number in [number for number, running in self._running.items() if running.server is server]:
             self._judging.next.append(self._running.pop(number).step)  # is reported with the others
 
-    def _handle_failed_import(self, server: ForkServerProcess, heap_checks: bool, status: int) -> None:
-        reason, outcomes = verdicts.import_failure(server, status, heap_checks=heap_checks)
+    def _handle_failed_import(self, server: ForkServerProcess, status: int) -> None:
+        reason, outcomes = verdicts.import_failure(server, status)
         self.outcomes += [one for one in outcomes if one.check == "ops" or self._selected(one.check)]
-        if not heap_checks:
+        if server.role == PLAIN:
             self._cancel(reason)
             return
         self._pool.no_heap_checks = reason
@@ -433,7 +430,7 @@ class Scheduler:
         self._drop_all(reason)
         self.outcomes += [step.task.outcome(NOT_RUN, reason) for step in self._judging.next]
         self._judging.next.clear()
-        self._pool.stop(heap_checks=True)
+        self._pool.stop(HEAP_CHECKS)
         running = [task for one in self._running.values() for task in one.step.tasks]
         lost = [task for task in running if task.check is not _WHERE]
         self.outcomes += [task.outcome(NOT_RUN, reason) for task in lost]

@@ -45,6 +45,13 @@ crash.install_crash_handlers()
 from builder.gate.starter import main
 main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
 """
+_START_IMPORT_ORDER = """\
+import sys
+sys.path.insert(0, sys.argv[1])
+from builder.gate.processes.import_order_process import main
+main(*sys.argv[1:])
+"""
+_PYTHON = (sys.executable, "-I", "-X", "faulthandler")
 
 
 def start_command(root: Path, roles: Sequence[Mapping[str, Any]], scheduler: int = 0) -> list[str]:
@@ -54,21 +61,7 @@ def start_command(root: Path, roles: Sequence[Mapping[str, Any]], scheduler: int
     packages when it starts.
     """
     words = [str(root), str(scheduler or os.getpid()), json.dumps(list(roles))]
-    return [*_python(), "-S", "-c", _START, *words]
-
-
-def isolated_command(root: Path, function: str, task_dir: Path, descriptors: Sequence[int]) -> list[str]:
-    """Return the command line that runs a function `(spec, root, launcher) -> outcomes` in a process without torch.
-
-    The descriptors are one with the key of the journal, and the socket of the launcher if there is one.
-    """
-    code = "import sys; sys.path.insert(0, sys.argv[1])\n"
-    code += "from builder.gate.processes.isolated import main; main(*sys.argv[1:])"
-    return [*_python(), "-c", code, str(root), function, str(task_dir), *map(str, descriptors)]
-
-
-def _python() -> list[str]:
-    return [sys.executable, "-I", "-X", "faulthandler"]
+    return [*_PYTHON, "-S", "-c", _START, *words]
 
 
 def plain_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -181,16 +174,16 @@ class AdoptedProcess:
         return code
 
 
-class IsolatedProcess(Process):
-    """A process of `isolated_command`; `key` is that of its journal."""
+class ImportOrderProcess(Process):
+    """The process of the check "import-order", without torch; `key` is that of its journal."""
 
-    def __init__(self, root: Path, function: str, task_dir: Path, launcher: socket.socket | None = None) -> None:
-        """Start it; the function gets the socket of the launcher."""
+    def __init__(self, root: Path, task_dir: Path, launcher: socket.socket | None) -> None:
+        """Start it; it gets the socket of the launcher."""
         super().__init__(task_dir)
         self.key = new_key()
         descriptors = [pipe_with(self.key), *([launcher.detach()] if launcher else [])]
         try:
-            command = isolated_command(root, function, task_dir, descriptors)
+            command = [*_PYTHON, "-c", _START_IMPORT_ORDER, str(root), str(task_dir), *map(str, descriptors)]
             self._run(command, plain_environment(os.environ), descriptors)
         finally:
             for one in descriptors:
@@ -203,7 +196,7 @@ class ForkServerProcess(Process):
     def __init__(self, role: str, task_dir: Path) -> None:
         """`role` is PLAIN, HEAP_CHECKS or JUDGE. It runs when `start_together` has been called."""
         super().__init__(task_dir)
-        self._role, self._awaits_fork = role, False
+        self.role, self._awaits_fork = role, False
         self._commands, self._commands_read = socket.socketpair()
         self._commands.settimeout(_SEND_SECONDS)  # a server that is stopped does not stop the scheduler
         self.events, self._events_write = os.pipe()
@@ -228,7 +221,7 @@ class ForkServerProcess(Process):
         roles: list[dict[str, Any]] = [{"name": LAUNCHER, "commands": launcher.fileno()}] if launcher else []
         for one in servers:
             ends = {"commands": one._commands_read.fileno(), "events": one._events_write}
-            roles.append({"name": one._role, **ends, "folder": str(one.task_dir)})
+            roles.append({"name": one.role, **ends, "folder": str(one.task_dir)})
         descriptors = [role[key] for role in roles for key in ("commands", "events") if key in role]
         try:
             self._run(command(roles), environment, descriptors)

@@ -13,7 +13,7 @@ from builder.gate.imports import libraries
 from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.processes import journal
 from builder.gate.processes.running_task import RunningTask
-from builder.gate.processes.spawn import ForkServerProcess, IsolatedProcess
+from builder.gate.processes.spawn import HEAP_CHECKS, ForkServerProcess, ImportOrderProcess
 from builder.gate.system import crash
 from builder.gate.system.exit_status import ProcessExit, exception_line
 from builder.gate.tasks import JUDGE, SEND
@@ -142,8 +142,8 @@ def _may_report(outcome: Outcome, step: tasks.Step) -> bool:
     return _is_of(outcome, step.task) and (step.phase != SEND or outcome.verdict == FAILED)
 
 
-def import_order_outcomes(process: IsolatedProcess) -> list[Outcome]:
-    """Return the outcomes of the isolated process that tries import orders."""
+def import_order_outcomes(process: ImportOrderProcess) -> list[Outcome]:
+    """Return the outcomes of the process that tries import orders."""
     record = journal.read(process.task_dir / journal.JOURNAL, process.key)
     if record.foreign or any(one.check != "import-order" for one in record.outcomes):
         return [Outcome("import-order", "", "", FAILED, FORGED)]
@@ -166,7 +166,7 @@ def killed_parent(running: RunningTask, status: int) -> Outcome:
     return running.task.outcome(FAILED, reason, **ProcessExit(status).evidence())
 
 
-def import_failure(server: ForkServerProcess, status: int, *, heap_checks: bool) -> tuple[str, list[Outcome]]:
+def import_failure(server: ForkServerProcess, status: int) -> tuple[str, list[Outcome]]:
     """Return why a fork server ended during its imports, as a sentence, and the failure.
 
     There is no failure if torch itself cannot be imported under the heap checks.
@@ -178,7 +178,7 @@ def import_failure(server: ForkServerProcess, status: int, *, heap_checks: bool)
         f"raises {exception_line(lines)}" if raised else crash.describe_exit(status, log)
     )
     evidence = ProcessExit(status, log=log, stack=log).evidence()
-    if not heap_checks:
+    if server.role != HEAP_CHECKS:
         return reason, [Outcome("ops", "", "", FAILED, reason, evidence=evidence)]
     reason += " under glibc's heap checks"
     failure = Outcome("memory", "", "", FAILED, reason, evidence=evidence)

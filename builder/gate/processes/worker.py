@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,12 @@ from builder.gate.case import Case
 from builder.gate.context import CaseError, Context, sentence
 from builder.gate.imports.cases_fault import is_mistake, line_of
 from builder.gate.imports.registration import no_kernel
-from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome, Spec
+from builder.gate.outcome import FAILED, MISTAKE_IN_CASES, PASSED, Outcome
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, LOG, STACK, Journal
 from builder.gate.system import crash, rlimits
-from builder.gate.system.nvidia import hide_gpus, may_have_gpu
+from builder.gate.system.nvidia import hide_gpus
+from builder.gate.system.process_tree import children
+from builder.gate.torch_limits import traceback_text
 
 #: The folder of the packed gate, with cases.py.
 _ROOT = Path(__file__).parents[3]
@@ -36,16 +38,6 @@ _COPIES_SECONDS = 1.0
 FILE_BYTES = 1 << 30
 _NO_MEMORY = re.compile(r"can't allocate memory|bad_alloc|CUDA out of memory|Cannot allocate memory", re.IGNORECASE)
 _REQUESTED = re.compile(r"tried to allocate (\d+) bytes")
-
-
-@dataclass(frozen=True)
-class LoadedExtension:
-    """What every child of a fork server inherits."""
-
-    spec: Spec
-    cases: Sequence[Case]
-    ops: Sequence[str]
-    heap_checks: bool
 
 
 @dataclass(frozen=True)
@@ -76,7 +68,7 @@ class TaskRequest:
         return cls(**{field.name: data[field.name] for field in fields(cls)})
 
 
-def run_child(loaded: LoadedExtension, request: TaskRequest, parent: int, key: int) -> None:
+def run_child(loaded: Context, request: TaskRequest, parent: int, key: int) -> None:
     """Run the task in this child and exit; `key` is a descriptor with the key of its journal. Does not return."""
     status = 1
     try:
@@ -105,7 +97,7 @@ def _redirect_output(task_dir: str) -> None:
     os.close(log)
 
 
-def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
+def run_task(loaded: Context, request: TaskRequest, key: bytes) -> int:
     """Run the check within its limits; return the exit status. An exception of the check becomes an outcome."""
     # This file stays open until the process ends: a crash handler cannot open it.
     stack = open(Path(request.task_dir, STACK), "wb", buffering=0)  # noqa: SIM115, PTH123
@@ -114,7 +106,7 @@ def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
     journal = Journal(str(Path(request.task_dir, JOURNAL)), key)
     gc.disable()  # a collection would touch, and so copy, every inherited page
     torch.set_num_threads(1)
-    if request.device == "cpu" and may_have_gpu():
+    if request.device == "cpu":
         hide_gpus()
     began, random_numbers = time.perf_counter(), torch.get_rng_state()
     if not request.cases:
@@ -132,7 +124,7 @@ def run_task(loaded: LoadedExtension, request: TaskRequest, key: bytes) -> int:
     return 0
 
 
-def _run_case(loaded: LoadedExtension, request: TaskRequest, index: int | None, data: str, journal: Journal) -> None:
+def _run_case(loaded: Context, request: TaskRequest, index: int | None, data: str, journal: Journal) -> None:
     """Run the check for this case, or for the extension, and write what it returns to the journal."""
     rlimits.limit_added_memory(request.memory)
     began = time.perf_counter()
@@ -148,13 +140,11 @@ def _run_case(loaded: LoadedExtension, request: TaskRequest, index: int | None, 
 
 
 def _call_check(
-    loaded: LoadedExtension, request: TaskRequest, case: Case | None, data: str, journal: Journal
+    loaded: Context, request: TaskRequest, case: Case | None, data: str, journal: Journal
 ) -> list[Outcome] | dict[str, Any]:
     """Return what the check's function returns: outcomes, or facts."""
     module, _, name = request.function.partition(":")
-    context = Context(
-        loaded.spec, loaded.cases, request.device, loaded.heap_checks, loaded.ops, journal.step, Path(data)
-    )
+    context = replace(loaded, check=request.check, device=request.device, step=journal.step, data=Path(data))
     result: list[Outcome] | dict[str, Any]
     try:
         function = getattr(importlib.import_module(f"builder.gate.{module}"), name)
@@ -172,7 +162,7 @@ def _wait_for_copies() -> None:
     """If the op has forked, give the copy of this process time to write to the journal."""
     own = Path("/proc/self/cmdline").read_bytes()
     deadline = time.monotonic() + _COPIES_SECONDS
-    for pid in rlimits.children():
+    for pid in children(os.getpid()):
         with contextlib.suppress(OSError):
             while Path(f"/proc/{pid}/cmdline").read_bytes() == own and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -190,7 +180,7 @@ def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseEx
     text = str(error)
     if isinstance(error, CaseError):
         # The judge has not loaded the extension, so an exception there comes from cases.py alone.
-        mistake = request.function.startswith("judge.") or is_mistake(error.__cause__, _ROOT)
+        mistake = request.function.startswith("processes.") or is_mistake(error.__cause__, _ROOT)
         return _failed(request, case, text + line_of(error.__cause__, _ROOT), **(MISTAKE_IN_CASES if mistake else {}))
     if isinstance(error, MemoryError) or _NO_MEMORY.search(text):
         requested = _REQUESTED.search(text)
@@ -200,7 +190,7 @@ def _outcome_of_exception(request: TaskRequest, case: Case | None, error: BaseEx
         )
     else:
         reason = (case and no_kernel(case.op, text)) or f"raises {sentence(error)}"
-    trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))[-6000:]
+    trace = traceback_text(error)[-6000:]
     return _failed(request, case, reason + (f" (step: {step})" if step else ""), traceback=trace)
 
 

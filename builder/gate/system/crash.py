@@ -18,9 +18,10 @@ from pathlib import PurePath
 from typing import Any
 
 from builder.gate.system.demangle import demangle
-from builder.gate.system.exit_status import ProcessExit
+from builder.gate.system.exit_status import PYTHON_FRAME, ProcessExit
 
-_FATAL = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
+#: The signals that crash handlers are installed for.
+FATAL = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 _HEADING = "Native stack (innermost first):"
 _DEPTH = 96
 #: Seconds after which SIGALRM kills a handler that hangs, e.g. because the crash holds malloc's lock.
@@ -37,7 +38,6 @@ _SIGNALS = {
     "Floating": signal.SIGFPE,
     "Illegal": signal.SIGILL,
 }
-_PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 #: Runtime libraries in which a crash happens although a different library caused it.
 _RUNTIME = re.compile(r"^(libc|libpthread|libm|libstdc\+\+|libgcc_s|linux-vdso|ld-linux[\w-]*|libc_malloc\w+)[.-]")
 
@@ -104,7 +104,7 @@ def _write_native_stack(fd: int) -> None:
         symbols(frames, depth, fd)
 
     handler = ctypes.PYFUNCTYPE(None, ctypes.c_int)(handle)
-    for number in _FATAL:
+    for number in FATAL:
         restore(number, ctypes.cast(handler, ctypes.c_void_p))
     _KEPT.extend((handler, frames, heading))
 
@@ -152,7 +152,7 @@ def describe_exit(status: int, stderr: str) -> str:
     """
     number = fatal_signal(status, stderr)
     text = ProcessExit(number or status, log=stderr).sentence()
-    frame, python = crash_frame(stderr), _PYTHON_FRAME.search(stderr) if number else None
+    frame, python = crash_frame(stderr), PYTHON_FRAME.search(stderr) if number else None
     if number and frame:
         text += f" in {frame}"
     if python:

@@ -19,7 +19,8 @@ _HEAP = re.compile(
     r"|munmap_chunk\(\): [\w ,()]+)"
 )
 _TERMINATE = re.compile(r"terminate called after throwing an instance of '([^']+)'(?:\s+what\(\):\s*([^\n]*))?")
-_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
+#: A frame of a Python stack as faulthandler writes it.
+PYTHON_FRAME = re.compile(r'File "([^"]+)", line (\d+) in (\S+)')
 _TAIL = 4000
 
 _PLAIN = {
@@ -99,7 +100,7 @@ class ProcessExit:
             found["step"] = self.step
         if self.stack.strip():
             found["stack"] = self.stack[-2 * _TAIL :]
-        frame = _FRAME.search(self.stack)
+        frame = PYTHON_FRAME.search(self.stack)
         if frame:
             found["frame"] = f"{frame.group(1)}:{frame.group(2)} in {frame.group(3)}"
         if self.log.strip():

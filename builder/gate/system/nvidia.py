@@ -184,7 +184,7 @@ def _nvml_finds_gpu() -> bool:
 def hidden_gpus() -> Iterator[None]:
     """Hide the GPUs inside; afterwards torch finds them again."""
     before = os.environ.get(_VARIABLE)
-    hide_gpus()
+    _hide()
     try:
         yield
     finally:
@@ -195,7 +195,12 @@ def hidden_gpus() -> Iterator[None]:
 
 
 def hide_gpus() -> None:
-    """Hide the GPUs from this process and its children."""
+    """Hide the GPUs, if there may be some, from this process and its children."""
+    if may_have_gpu():
+        _hide()
+
+
+def _hide() -> None:
     os.environ[_VARIABLE] = _NONE
     _forget()
 

@@ -43,12 +43,12 @@ def stat_fields(pid: int) -> list[str]:
 
 def descendants(root: int) -> list[int]:
     """Return the processes below a process, without itself."""
-    children: dict[int, list[int]] = {}
+    below: dict[int, list[int]] = {}
     for pid, parent in parents().items():
-        children.setdefault(parent, []).append(pid)
-    found = list(children.get(root, ()))
+        below.setdefault(parent, []).append(pid)
+    found = list(below.get(root, ()))
     for pid in found:  # grows while it is read
-        found += children.get(pid, ())
+        found += below.get(pid, ())
     return found
 
 
@@ -56,13 +56,14 @@ def listed_descendants(root: int) -> list[int]:
     """Return the processes below a process as the kernel lists them: fast, but it may miss some while others end."""
     if not os.path.exists("/proc/thread-self/children"):  # noqa: PTH110 (a kernel without these lists)
         return descendants(root)
-    found = _children(root)
+    found = children(root)
     for pid in found:  # grows while it is read
-        found += _children(pid)
+        found += children(pid)
     return found
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
+    """Return the children of a process as the kernel lists them; empty if it has ended or the kernel lists none."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208

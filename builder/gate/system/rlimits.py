@@ -10,7 +10,6 @@ import ctypes
 import os
 import resource
 import signal
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -54,32 +53,6 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def kill_children(seconds: float) -> None:
-    """Kill every child, and the descendants that become children of this process, a subreaper, when their parents end.
-
-    Gives up after so many seconds.
-    """
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        for pid in children():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        try:
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                time.sleep(0.01)
-        except ChildProcessError:
-            return
-
-
-def children() -> list[int]:
-    """Return the pids of the children of the main thread; empty if the kernel does not list them."""
-    pid = os.getpid()
-    try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
-    except OSError:
-        return []
-
-
 def _kibibytes(pid: int, name: str) -> int | None:
     try:
         for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines():
@@ -103,11 +76,8 @@ def shared_out(pids: Iterable[int]) -> int:
     for pid in pids:
         with contextlib.suppress(OSError):  # it has ended
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="ascii").splitlines()
-            kept = [line for line in lines if line.startswith(names)] or [
-                line
-                for line in lines
-                if line.startswith("Private_Dirty:")  # Linux before 5.3
-            ]
+            kept = [line for line in lines if line.startswith(names)]
+            kept = kept or [line for line in lines if line.startswith("Private_Dirty:")]  # Linux before 5.3
             total += sum(int(line.split()[1]) for line in kept) * 1024
     return total
 

@@ -6,11 +6,10 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.known_errors import knowledge
@@ -18,7 +17,7 @@ from builder.diagnosis.setup_script import SetupFacts
 from builder.gate.amounts import counted
 from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
-from builder.recipes.inspection.metadata import Metadata, PackagePlaces
+from builder.recipes.inspection.metadata import Metadata, PackagePlaces, refuses_newer, valid_requirements
 from builder.recipes.inspection.native_code import NativeFacts
 
 # The Python packages of a source, and what they import when they are imported. Nothing is executed.
@@ -255,25 +254,19 @@ def _add_options(draft: Draft, script: SetupFacts) -> None:
 
 def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFacts, stated: Metadata) -> None:
     wanted: dict[str, str] = {}
-    for text in stated.build_requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
+    for requirement in valid_requirements(stated.build_requires):
         name: str = canonicalize_name(requirement.name)
         if name == "torch":
-            if any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
+            if refuses_newer(requirement):
                 draft.note(
                     f"the source requires {requirement} to build",
                     "buildfarm ignores this requirement and builds with the torch that the wheel is for",
                 )
-        elif name not in _INSTALLED or any(each.operator in ("<", "<=", "==") for each in requirement.specifier):
+        elif name not in _INSTALLED or refuses_newer(requirement):
             wanted[name] = str(requirement)
-    for text in script.installs:
-        with suppress(InvalidRequirement):
-            requirement = Requirement(text)
-            if canonicalize_name(requirement.name) not in {"torch", "pip"}:
-                wanted[canonicalize_name(requirement.name)] = str(requirement)
+    for requirement in valid_requirements(script.installs):
+        if canonicalize_name(requirement.name) not in {"torch", "pip"}:
+            wanted[canonicalize_name(requirement.name)] = str(requirement)
     if script.installs:
         draft.note(
             f"setup.py installs {and_list(script.installs[:5])} by pip",
@@ -291,12 +284,8 @@ def _add_build_requirements(draft: Draft, script: SetupFacts, native: NativeFact
             f"setup.py imports {and_list(unknown)}, and no requirement of the build has such a name",
             "if the build fails without it, add the project to `build_requires` in the recipe",
         )
-    _add_build_requires(draft, sorted(wanted.values()))
-
-
-def _add_build_requires(draft: Draft, wanted: list[str]) -> None:
-    if wanted:
-        draft.add("build_requires", wanted, f"the build needs {and_list(wanted)}", "installed before the build")
+    if needed := sorted(wanted.values()):
+        draft.add("build_requires", needed, f"the build needs {and_list(needed)}", "installed before the build")
 
 
 def _programs(native: NativeFacts, script: SetupFacts, stated: Metadata) -> Iterator[str]:

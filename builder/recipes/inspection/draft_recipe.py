@@ -6,10 +6,8 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
@@ -27,7 +25,7 @@ from builder.recipes.inspection.build_settings import (
     read_packages,
 )
 from builder.recipes.inspection.findings import Draft, Entry
-from builder.recipes.inspection.metadata import Metadata, read_metadata
+from builder.recipes.inspection.metadata import Metadata, read_metadata, refuses_newer, valid_requirements
 from builder.recipes.inspection.native_code import NativeFacts, read_native_code
 
 _NO_VERSION = "0.0.0"
@@ -126,9 +124,7 @@ def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
     if not stated.by_setuptools or stated.compiles or script.extensions or (has_script and not script.arguments):
         return False
     others = {*script.imports, *script.optional_imports}
-    for text in stated.build_requires:
-        with suppress(InvalidRequirement):
-            others.add(canonicalize_name(Requirement(text).name).replace("-", "_"))
+    others |= {canonicalize_name(each.name).replace("-", "_") for each in valid_requirements(stated.build_requires)}
     return others <= _PLAIN_BUILDS and _COMPILING.isdisjoint(script.arguments)
 
 
@@ -266,16 +262,9 @@ def _add_imports(
 
 def _add_requirements(draft: Draft, stated: Metadata, packages: PackageFacts) -> None:
     declared: dict[str, str] = {}
-    for text in stated.requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
+    for requirement in valid_requirements(stated.requires):
         declared[canonicalize_name(requirement.name)] = str(requirement)
-        pinned = requirement.name == "torch" and any(
-            each.operator in ("==", "<", "<=") for each in requirement.specifier
-        )
-        if pinned:
+        if requirement.name == "torch" and refuses_newer(requirement):
             draft.note(
                 f"the source requires {requirement}", "buildfarm replaces this requirement with the torch of each build"
             )

@@ -38,8 +38,6 @@ class Draft:
     unknown: tuple[str, ...] = ()
     #: The keys, in the order of the file.
     entries: list[Entry] = field(default_factory=list)
-    #: Questions for the file, each with the line to write.
-    questions: list[str] = field(default_factory=list)
     #: What was found, in the order in which it is printed.
     findings: list[Finding] = field(default_factory=list)
 
@@ -55,4 +53,8 @@ class Draft:
     def ask(self, found: str, question: str) -> None:
         """Add a question that only the user can answer."""
         self.findings.append(Finding(found, question, question=True))
-        self.questions.append(f"{found}: {question}")
+
+    @property
+    def questions(self) -> list[str]:
+        """The questions for the file, each with the line to write."""
+        return [f"{each.found}: {each.consequence}" for each in self.findings if each.question]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import configparser
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
@@ -137,9 +139,7 @@ def _version(tree: Path, stated: str, keywords: dict[str, object], *, dynamic: b
     """The version without its local part. Where it is not a constant, the line `__version__ = "…"` of a file counts."""
     candidates = [stated]
     if not stated and not dynamic and "use_scm_version" not in keywords:
-        candidates += [
-            found for path in _version_files(tree) for found in _VERSION_LINE.findall(path.read_text("utf-8"))
-        ]
+        candidates += [found for text in _version_files(tree) for found in _VERSION_LINE.findall(text)]
     return next(filter(None, map(_public, candidates)), "")
 
 
@@ -150,18 +150,14 @@ def _public(text: str) -> str:
     return ""
 
 
-def _version_files(tree: Path) -> list[Path]:
+def _version_files(tree: Path) -> Iterator[str]:
+    """The texts of the files that may have the line `__version__ = "…"`."""
     names = ("setup.py", "version.py", "_version.py", "__version__.py", "__init__.py")
-    found = [path for name in names for base in (".", "*", "src/*") for path in sorted(tree.glob(f"{base}/{name}"))]
-    return [path for path in found if path.is_file() and not {"tests", "docs"} & set(path.parts) and _is_text(path)]
-
-
-def _is_text(path: Path) -> bool:
-    try:
-        path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-    return True
+    patterns = [f"{base}/{name}" for name in names for base in (".", "*", "src/*")]
+    for path in chain.from_iterable(sorted(tree.glob(pattern)) for pattern in patterns):
+        if {"tests", "docs"}.isdisjoint(path.parts):
+            with suppress(OSError, UnicodeDecodeError):
+                yield path.read_text("utf-8")
 
 
 def _licence(tree: Path, info: Message, stated: object, keywords: dict[str, object]) -> str:
@@ -238,6 +234,18 @@ def _repository(info: Message, project: dict[str, Any], keywords: dict[str, obje
     urls += [info["Home-page"] or "", *map(str, project.get("urls", {}).values()), str(keywords.get("url", ""))]
     found = (re.match(r"https?://(?:github|gitlab)\.com/[\w.-]+/[\w.-]+", url) for url in urls)
     return next((match[0].removesuffix(".git") for match in found if match), "")
+
+
+def valid_requirements(texts: Iterable[str]) -> Iterator[Requirement]:
+    """The texts as requirements, without those that are none."""
+    for text in texts:
+        with suppress(InvalidRequirement):
+            yield Requirement(text)
+
+
+def refuses_newer(requirement: Requirement) -> bool:
+    """Whether a requirement excludes newer versions."""
+    return any(each.operator in ("<", "<=", "==") for each in requirement.specifier)
 
 
 def other_versions(recipes: Iterable[Recipe]) -> list[BuildfarmError]:

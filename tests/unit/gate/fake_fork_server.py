@@ -59,7 +59,7 @@ def run_case(command: dict[str, Any], op: str, parent: int, journal: Journal) ->
     """Do what the op is named after, then pass. The name of what an op does in the judge begins with "judge-"."""
     task_dir = Path(command["task_dir"])
     journal.step("float32")
-    judged = command["function"].startswith("judge")
+    judged = command["function"].startswith("processes.judge_process")
     match op.removeprefix("judge-") if judged == op.startswith("judge-") else "ns::good":
         case "ns::segv":
             os.kill(os.getpid(), signal.SIGSEGV)

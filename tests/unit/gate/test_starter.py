@@ -89,7 +89,7 @@ class ImportsTorch:  # like the real fork server
         pass
 
 sys.meta_path.insert(0, ImportsTorch())
-judge = types.ModuleType("builder.gate.judge.start")
+judge = types.ModuleType("builder.gate.processes.judge_process")
 judge.main = lambda root, spec, commands, events: report(events, **loaded())
 sys.modules[judge.__name__] = judge
 def serve(commands):

@@ -1,0 +1,71 @@
+"""The judge: a fork server that never imports the extension. It gets the results of ops as data and compares them."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from builder.gate.case import Case
+from builder.gate.checks import results
+from builder.gate.checks.values import check_each_dtype, judge_result
+from builder.gate.context import Context, dtype_name
+from builder.gate.imports.cases_file import load_cases
+from builder.gate.imports.packages import NeedsExtensionError, needs_extension
+from builder.gate.outcome import Outcome, Spec
+from builder.gate.processes.fork_server import ForkServer, send_event
+from builder.gate.system import rlimits
+from builder.gate.tasks import INSIDE
+
+
+def main(root: str, spec: Spec, commands: int, events: int) -> None:
+    """Read cases.py, send "ready", serve. The starter has imported torch and hidden its memory. Does not return."""
+    refuse_missing_ops()
+    file = load_cases(Path(root))
+    gc.freeze()  # a garbage collection in a child would copy every page of torch
+    gc.enable()
+    rlimits.survive_parent()
+    cases = [[case.op, case.name, case.edge, list(case.devices), dict(case.not_claimed)] for case in file.cases]
+    send_event(events, event="ready", cases=cases, problem=file.problem)
+    ForkServer(Context(spec, file.cases), commands, events).run()
+    os._exit(0)
+
+
+def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
+    """Judge "values" or "edges"; the fact INSIDE stands for a case that needs the extension or has side effects."""
+    if case.side_effects:
+        return {INSIDE: True}
+    try:
+        sent = results.read(context.data, context.spec.memory)
+    except results.UnreadableError as error:
+        return context.failed(case, str(error))
+
+    def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
+        result = sent.get(dtype_name(dtype))
+        if result is None:
+            return "the result did not arrive at the judge"
+        return judge_result(context, case, dtype, result.value, result.written, errors)
+
+    try:
+        return check_each_dtype(context, case, one_dtype)
+    except Exception as error:
+        if needs_extension(error):
+            return {INSIDE: True}
+        raise
+
+
+def refuse_missing_ops() -> None:
+    """Let the lookup of an op that is not registered raise NeedsExtensionError: the extension may register it."""
+    namespace = torch._ops._OpNamespace
+    found = namespace.__getattr__
+
+    def look_up(self: Any, name: str) -> Any:  # noqa: ANN401
+        try:
+            return found(self, name)
+        except AttributeError as error:
+            raise NeedsExtensionError(str(error)) from error
+
+    namespace.__getattr__ = look_up

@@ -1,1 +1,0 @@
-"""Data that goes from the process of the extension to the judge."""
