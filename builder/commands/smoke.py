@@ -49,7 +49,7 @@ from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
-from builder.gate.outcome import Answer, Outcome
+from builder.gate.outcome import Answer
 from builder.gate.pack import pack_file
 from builder.gate.report import junit, table
 from builder.log import print_line, print_warning, set_verbosity
@@ -68,7 +68,7 @@ from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.provenance import write_if_changed
-from builder.publish.report import smoke_report_json
+from builder.publish.report import outcomes_of, smoke_report_json
 from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import fits, output_width, to_text
 from builder.result import SmokeResult
@@ -453,18 +453,10 @@ def smoke_junit(results: Sequence[SmokeResult]) -> str:
         name = title = f"{result.subject} in {result.cell}"
         while name in suites:  # two wheels with the same name: both stay visible
             name = f"{title} ({sum(other.startswith(title) for other in suites) + 1})"
-        about_file = _without_gate(result.file_proofs).outcomes
-        answer = result.answer or _without_gate(result.proofs)
-        suites[name] = replace(answer, outcomes=[*about_file, *answer.outcomes])
+        # Without an answer, the op gate did not run: the import failed, or the cell is unavailable.
+        answer = result.answer or Answer({}, [], outcomes_of(result.proofs))
+        suites[name] = replace(answer, outcomes=[*outcomes_of(result.file_proofs), *answer.outcomes])
     return junit(suites)
-
-
-def _without_gate(proofs: Sequence[Proof]) -> Answer:
-    """The proofs as an answer, where the op gate did not run: the import failed, or the cell is unavailable."""
-    outcomes = [
-        Outcome(str(proof.check), "", "", str(proof.verdict), proof.reason, accepted=proof.accepted) for proof in proofs
-    ]
-    return Answer({}, [], outcomes)
 
 
 def _tables(results: Sequence[SmokeResult]) -> list[Table]:
