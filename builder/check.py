@@ -99,3 +99,7 @@ class Check(StrEnum):
     def on_gpu(self) -> bool:
         """Whether the check needs a GPU."""
         return self.value.startswith("gpu-")
+
+
+#: The checks of the file that depend on nothing but the file; `build`, `publish` and `verify` make them.
+OF_ANY_WHEEL = (Check.RECORD, Check.LOADER)

@@ -58,44 +58,11 @@ ArchOption = Annotated[
         " the matrix and the recipes. Default without `archs`: those of torch's own wheel.",
     ),
 ]
-NewTorchOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--torch",
-        metavar="VERSION",
-        help="PyTorch of a new matrix.yaml. Default: the newest that fits --cuda and --python. Repeatable.",
-    ),
-]
-NewCudaOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--cuda",
-        metavar="VERSION",
-        help="CUDA of a new matrix.yaml. Default: the CUDA of torch's wheel on the package index, else the newest that"
-        " this torch is built for. Repeatable.",
-    ),
-]
-NewPythonOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--python",
-        metavar="VERSION",
-        help="Python of a new matrix.yaml. Default: the Python that runs buildfarm if this torch has a wheel for it,"
-        " else the newest that has one. Repeatable.",
-    ),
-]
-_SOURCE = (
+#: What `add` and `build` take as SOURCE.
+SOURCE = (
     "NAME==VERSION or NAME on the package index; URL of a git repository, optionally with @BRANCH, @TAG or"
     " @COMMIT and #subdirectory=DIR; or a folder."
 )
-SourceArgument = Annotated[str, typer.Argument(metavar="SOURCE", help=_SOURCE)]
-BuildSourceArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="SOURCE",
-        help=f"First add this source, as `buildfarm add` does, then build only this source. {_SOURCE}",
-    ),
-]
 MatrixOption = Annotated[
     Path, typer.Option("--matrix", metavar="FILE", help="The file that lists torch, CUDA, Python and the extensions.")
 ]
@@ -134,14 +101,6 @@ JobsOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-BuildDryRunOption = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="Print which wheels are already built and which would be compiled, and stop. Writes no file of the"
-        " project.",
-    ),
-]
 QuietOption = Annotated[
     bool, typer.Option("--quiet", "-q", help="Print no progress to stderr, only warnings and errors.")
 ]
@@ -149,45 +108,12 @@ VerboseOption = Annotated[
     bool, typer.Option("--verbose", "-v", help="Print every line of the programs that run, such as compilers.")
 ]
 
-ExecutorOption = Annotated[
-    ExecutorName,
-    typer.Option(
-        "--executor",
-        help="auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
-        " index, else docker.",
-    ),
-]
-MinorMismatchOption = Annotated[
-    bool,
-    typer.Option(
-        "--allow-cuda-minor-mismatch",
-        help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the"
-        " toolkit.",
-    ),
-]
-NoCompilerCacheOption = Annotated[
-    bool,
-    typer.Option(
-        "--no-compiler-cache",
-        help="Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0.",
-    ),
-]
 NoPythonDownloadsOption = Annotated[
     bool,
     typer.Option(
         "--no-python-downloads",
         help="Do not download Pythons that this machine lacks. Same as UV_PYTHON_DOWNLOADS=never.",
     ),
-]
-RecheckOption = Annotated[
-    bool,
-    typer.Option(
-        "--recheck", help="Run every check of the selected wheels again, also checks that passed or failed before."
-    ),
-]
-AllowEmptyOption = Annotated[
-    bool,
-    typer.Option("--allow-empty", help="Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`."),
 ]
 DistOption = Annotated[
     Path, typer.Option("--dist", metavar="DIR", help="Folder for the wheels, report.json and the index.")
@@ -200,15 +126,6 @@ JunitOption = Annotated[
 ]
 
 
-NewArchOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arch",
-        metavar="ARCH",
-        help="GPU architecture that the new matrix.yaml lists in `archs`: 9.0 or 9.0+PTX; native: those of this"
-        " machine's GPUs. Repeatable. Default: no `archs`; each build takes those of torch's own wheel.",
-    ),
-]
 SummaryOption = Annotated[
     Path | None,
     typer.Option(
@@ -249,10 +166,41 @@ class SelectOptions(CellOptions):
 class NewMatrixOptions(CellOptions):
     """The options that choose what a new matrix.yaml lists."""
 
-    torch: NewTorchOption = None
-    cuda: NewCudaOption = None
-    python: NewPythonOption = None
-    arch: NewArchOption = None
+    torch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--torch",
+            metavar="VERSION",
+            help="PyTorch of a new matrix.yaml. Default: the newest that fits --cuda and --python. Repeatable.",
+        ),
+    ] = None
+    cuda: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--cuda",
+            metavar="VERSION",
+            help="CUDA of a new matrix.yaml. Default: the CUDA of torch's wheel on the package index, else the"
+            " newest that this torch is built for. Repeatable.",
+        ),
+    ] = None
+    python: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--python",
+            metavar="VERSION",
+            help="Python of a new matrix.yaml. Default: the Python that runs buildfarm if this torch has a wheel for"
+            " it, else the newest that has one. Repeatable.",
+        ),
+    ] = None
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--arch",
+            metavar="ARCH",
+            help="GPU architecture that the new matrix.yaml lists in `archs`: 9.0 or 9.0+PTX; native: those of this"
+            " machine's GPUs. Repeatable. Default: no `archs`; each build takes those of torch's own wheel.",
+        ),
+    ] = None
 
 
 def selection(

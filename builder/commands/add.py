@@ -9,15 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Annotated
 
+import typer
 import yaml
 from packaging.utils import canonicalize_name
 
 from builder.cli.options import (
+    SOURCE,
     JsonOption,
     MatrixOption,
     NewMatrixOptions,
-    SourceArgument,
     StoreOption,
     architectures,
     examples,
@@ -57,7 +59,7 @@ _BLOCKS = ("source",)
 class AddOptions(NewMatrixOptions):
     """The options of `buildfarm add`."""
 
-    source: SourceArgument
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help=SOURCE)]
     matrix: MatrixOption = MATRIX
     store: StoreOption = None
     as_json: JsonOption = False

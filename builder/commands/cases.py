@@ -119,39 +119,36 @@ EXAMPLES = examples(
 )
 
 
-CasesExecutorOption = Annotated[
-    ExecutorName,
-    typer.Option(
-        "--executor",
-        help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
-    ),
-]
-CasesDistOption = Annotated[
-    Path,
-    typer.Option(
-        "--dist", metavar="DIR", help="Folder with wheels. The newest wheel in the store and in this folder is used."
-    ),
-]
-CasesOutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="FILE",
-        help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
-    ),
-]
-
-
 @dataclass(frozen=True, kw_only=True)
 class CasesOptions(SelectOptions):
     """The options of `buildfarm cases`."""
 
     matrix: MatrixOption = MATRIX
-    executor: CasesExecutorOption = ExecutorName.AUTO
+    executor: Annotated[
+        ExecutorName,
+        typer.Option(
+            "--executor",
+            help="auto: docker, in the cell's runtime image, if the glibc here is too old for the wheel, else local.",
+        ),
+    ] = ExecutorName.AUTO
     no_pull: NoPullOption = False
     no_python_downloads: NoPythonDownloadsOption = False
-    out: CasesOutOption = None
-    dist: CasesDistOption = DIST
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="Write the draft to FILE, which must not exist. Default: cases.py in the folder of the recipe.",
+        ),
+    ] = None
+    dist: Annotated[
+        Path,
+        typer.Option(
+            "--dist",
+            metavar="DIR",
+            help="Folder with wheels. The newest wheel in the store and in this folder is used.",
+        ),
+    ] = DIST
     store: StoreOption = None
     as_json: JsonOption = False
 

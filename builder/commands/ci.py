@@ -24,16 +24,14 @@ EXAMPLES = examples(
     "buildfarm ci --install ./tools/buildfarm --runner-labels my-arc-runners",
 )
 
-DirOption = Annotated[
-    Path, typer.Option("--dir", metavar="DIR", help="Root of the repository. It contains matrix.yaml.")
-]
-
 
 @dataclass(frozen=True)
 class CiOptions(WorkflowOptions):
     """The options of `buildfarm ci`."""
 
-    directory: DirOption = Path()
+    directory: Annotated[
+        Path, typer.Option("--dir", metavar="DIR", help="Root of the repository. It contains matrix.yaml.")
+    ] = Path()
     as_json: JsonOption = False
 
 

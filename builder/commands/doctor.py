@@ -39,36 +39,35 @@ EXAMPLES = examples(
     "buildfarm doctor --machine gpu-server.yaml",
 )
 
-PythonOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--python", metavar="PATH", help="Python whose environment is judged. Default: that of the active environment."
-    ),
-]
-MachineOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--machine", metavar="FILE", help="Judge for the driver and the GPUs that FILE describes, not for this machine."
-    ),
-]
-BundleOption = Annotated[
-    Path | None,
-    typer.Option("--bundle", metavar="FILE", help="Also write versions and findings to FILE, for a bug report."),
-]
-TorchIndexOption = Annotated[
-    str,
-    typer.Option("--torch-index", metavar="URL", help="Index of torch's CUDA variants that the cures name."),
-]
-
 
 @dataclass(frozen=True)
 class DoctorOptions:
     """The options of `buildfarm doctor`."""
 
-    python: PythonOption = None
-    machine: MachineOption = None
-    bundle: BundleOption = None
-    torch_index: TorchIndexOption = TORCH_INDEX
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            "--python",
+            metavar="PATH",
+            help="Python whose environment is judged. Default: that of the active environment.",
+        ),
+    ] = None
+    machine: Annotated[
+        Path | None,
+        typer.Option(
+            "--machine",
+            metavar="FILE",
+            help="Judge for the driver and the GPUs that FILE describes, not for this machine.",
+        ),
+    ] = None
+    bundle: Annotated[
+        Path | None,
+        typer.Option("--bundle", metavar="FILE", help="Also write versions and findings to FILE, for a bug report."),
+    ] = None
+    torch_index: Annotated[
+        str,
+        typer.Option("--torch-index", metavar="URL", help="Index of torch's CUDA variants that the cures name."),
+    ] = TORCH_INDEX
     as_json: JsonOption = False
 
 

@@ -64,11 +64,6 @@ def _no_folder(path: Path, where: str) -> UsageError:
     return UsageError("there is no such folder", Code.NO_SUCH_FILE, where=where)
 
 
-def check_dist(dist: Path) -> None:
-    """Create `dist` and write a temporary file to it; raises UsageError when that fails."""
-    check_output(dist, "--dist")
-
-
 def check_output(folder: Path, option: str) -> None:
     """Create a folder for wheels and write a temporary file to it; raises UsageError, which names the option.
 
@@ -91,19 +86,15 @@ def check_output(folder: Path, option: str) -> None:
 
 @contextmanager
 def new_index(folder: Path | None) -> Iterator[None]:
-    """As `new_folder` for the folder of an index. None: the index is in a bucket, which needs no folder."""
+    """As `check_output` for the folder of an index; afterwards delete the folder if it is new and still empty.
+
+    None: the index is in a bucket, which needs no folder.
+    """
     if folder is None:
         yield
         return
-    with new_folder(folder, "--to"):
-        yield
-
-
-@contextmanager
-def new_folder(folder: Path, option: str) -> Iterator[None]:
-    """As `check_output`; afterwards delete the folder if it is new and nothing was written to it."""
     missing = [one for one in (folder, *folder.parents) if not one.exists()]
-    check_output(folder, option)
+    check_output(folder, "--to")
     try:
         yield
     finally:

@@ -27,23 +27,22 @@ _MATRIX = "matrix.yaml"
 
 EXAMPLES = examples("buildfarm init my_project", "buildfarm init --torch 2.11 --cuda 13.0 --python 3.12 --arch 9.0")
 
-FolderArgument = Annotated[
-    Path, typer.Argument(metavar="DIR", help="Folder of the project. It is created if it does not exist.")
-]
-NameOption = Annotated[
-    str | None,
-    typer.Option(
-        "--name", metavar="NAME", help="Name of the extension. Default: the name of the .cu file, else of the folder."
-    ),
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class InitOptions(NewMatrixOptions):
     """The options of `buildfarm init`."""
 
-    folder: FolderArgument = Path()
-    name: NameOption = None
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the project. It is created if it does not exist.")
+    ] = Path()
+    name: Annotated[
+        str | None,
+        typer.Option(
+            "--name",
+            metavar="NAME",
+            help="Name of the extension. Default: the name of the .cu file, else of the folder.",
+        ),
+    ] = None
     as_json: JsonOption = False
 
 

@@ -78,17 +78,17 @@ def add(
         raise UsageError("name torch releases or write --all, but not both", Code.OPTIONS_CONFLICT)
     opened = open_store(store)
     added = add_inventories(torch or (), opened, every=every, cudas=cuda or ())
-    shelf = shelf_of(opened)
-    print_data(inventories_json(shelf, added) if as_json else inventories_text(shelf, added))
+    _print(shelf_of(opened), added, as_json=as_json)
 
 
 @app.command("list", epilog=examples("buildfarm inventory list", "buildfarm inventory list --json"))
 def list_(store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Print the torch releases whose symbols the store knows."""
     shelf = shelf_of(open_store(store))
-    print_data(
-        inventories_json(shelf, shelf.releases) if as_json else inventories_text(shelf, shelf.releases, known=True)
-    )
+    if not (shelf.releases or as_json):
+        print_data("The store has no inventory. `buildfarm inventory add --all` makes them.\n")
+    else:
+        _print(shelf, shelf.releases, as_json=as_json)
 
 
 @app.command(epilog=examples("buildfarm inventory export torch-symbols.zip"))
@@ -100,15 +100,14 @@ def export(file: FileArgument, store: StoreOption = None, as_json: JsonOption = 
             "the store has no inventory", Code.NO_INVENTORY, hints=["`buildfarm inventory add --all` makes them"]
         )
     shelf.export(file, shelf.releases)
-    print_data(inventories_json(shelf, shelf.releases) if as_json else inventories_text(shelf, shelf.releases))
+    _print(shelf, shelf.releases, as_json=as_json)
 
 
 @app.command("import", epilog=examples("buildfarm inventory import torch-symbols.zip"))
 def import_(file: FileArgument, store: StoreOption = None, as_json: JsonOption = False) -> None:
     """Add the inventories of a file that `export` wrote. Each is compared with its sha256."""
     shelf = shelf_of(open_store(store))
-    taken = shelf.take(file)
-    print_data(inventories_json(shelf, taken) if as_json else inventories_text(shelf, taken))
+    _print(shelf, shelf.take(file), as_json=as_json)
 
 
 def add_inventories(
@@ -227,22 +226,8 @@ def _keep(inventory: Inventory, shelf: Shelf) -> Release:
     return inventory.release
 
 
-def inventories_text(shelf: Shelf, releases: Sequence[Release], *, known: bool = False) -> str:
-    """A line for each release: its name, the size of its inventory, and the number of libraries and symbols."""
-    if not releases:
-        return "The store has no inventory. `buildfarm inventory add --all` makes them.\n" if known else ""
-    return "".join(
-        f"{row['release']:<28}  {size_text(row['bytes']):>8}  {row['libraries']} libraries, {row['symbols']} symbols\n"
-        for row in _rows(shelf, releases)
-    )
-
-
-def inventories_json(shelf: Shelf, releases: Sequence[Release]) -> str:
-    """Name, size, numbers and file of each inventory, as JSON."""
-    return json.dumps(_rows(shelf, releases), indent=1) + "\n"
-
-
-def _rows(shelf: Shelf, releases: Sequence[Release]) -> list[dict[str, Any]]:
+def _print(shelf: Shelf, releases: Sequence[Release], *, as_json: bool) -> None:
+    """Print the name, the size and the file of each inventory, and how many libraries and symbols it has."""
     rows: list[dict[str, Any]] = []
     for release in releases:
         libraries = shelf.read(release).table.libraries.values()
@@ -255,4 +240,8 @@ def _rows(shelf: Shelf, releases: Sequence[Release]) -> list[dict[str, Any]]:
                 "symbols": sum(len(one.defined) for one in libraries),
             }
         )
-    return rows
+    lines = (
+        f"{row['release']:<28}  {size_text(row['bytes']):>8}  {row['libraries']} libraries, {row['symbols']} symbols\n"
+        for row in rows
+    )
+    print_data(json.dumps(rows, indent=1) + "\n" if as_json else "".join(lines))

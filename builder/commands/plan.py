@@ -24,23 +24,6 @@ EXAMPLES = examples(
     "buildfarm plan --torch 2.11 --cuda 13.0", "buildfarm plan --explain", "buildfarm plan --json > plan.json"
 )
 
-GithubOption = Annotated[
-    Scope | None,
-    typer.Option(
-        "--github",
-        help="Print the jobs for GitHub Actions as JSON: a list with a matrix for each 256 jobs. full: a job for each"
-        " build. newest: a job for the newest cell of each extension.",
-    ),
-]
-NewTorchOption = Annotated[
-    bool,
-    typer.Option(
-        "--new-torch",
-        help="Print the torch releases newer than those of matrix.yaml, and the lines to add. Asks the package index"
-        " for a release that this version of buildfarm does not know. Prints nothing without a new release.",
-    ),
-]
-ExplainOption = Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")]
 _SCHEMA = 1
 
 
@@ -50,9 +33,24 @@ class PlanOptions(SelectOptions):
 
     arch: ArchOption = None
     matrix: MatrixOption = MATRIX
-    explain: ExplainOption = False
-    github: GithubOption = None
-    new_torch: NewTorchOption = False
+    explain: Annotated[bool, typer.Option("--explain", help="List each skipped cell on its own line.")] = False
+    github: Annotated[
+        Scope | None,
+        typer.Option(
+            "--github",
+            help="Print the jobs for GitHub Actions as JSON: a list with a matrix for each 256 jobs. full: a job for"
+            " each build. newest: a job for the newest cell of each extension.",
+        ),
+    ] = None
+    new_torch: Annotated[
+        bool,
+        typer.Option(
+            "--new-torch",
+            help="Print the torch releases newer than those of matrix.yaml, and the lines to add. Asks the package"
+            " index for a release that this version of buildfarm does not know. Prints nothing without a new"
+            " release.",
+        ),
+    ] = False
     as_json: JsonOption = False
 
 

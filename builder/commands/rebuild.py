@@ -25,6 +25,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import preflight
+from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.formats import BUILD_FORMAT
@@ -298,16 +299,9 @@ def _report_format(wheel: Path) -> None:
 def _recorded_executor(record: Record, matrix: Matrix, environments: Environments, *, pull: bool) -> Executor:
     """The recorded executor, with the recorded packages, and on this machine with sccache only if it was used."""
     toolchain = record.toolchain
-    return choose_executor(
-        toolchain.executor,
-        matrix,
-        [record.build],
-        environments,
-        minor_mismatch=record.minor_mismatch,
-        packages=toolchain.packages,
-        compiler_cache=toolchain.executor != "local" or toolchain.sccache is not None,
-        pull=pull,
-    )
+    cached = toolchain.executor != "local" or toolchain.sccache is not None
+    settings = Settings(matrix, toolchain.executor, record.minor_mismatch, compiler_cache=cached, pull=pull)
+    return choose_executor(settings, [record.build], environments, packages=toolchain.packages)
 
 
 def _build_again(record: Record, recipe: Recipe, executor: Executor, store: Store, work: Path, jobs: int) -> Path:

@@ -24,22 +24,22 @@ EXAMPLES = examples("buildfarm render --torch 2.11 --out dockerfiles.out", "buil
 
 _SCHEMA = 1
 
-DockerfilesOption = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the Dockerfiles.")]
-LockOption = Annotated[
-    bool,
-    typer.Option(
-        "--lock", help="First ask the registries for the digests of the base images, and write them to buildfarm.lock."
-    ),
-]
-
 
 @dataclass(frozen=True, kw_only=True)
 class RenderOptions(SelectOptions):
     """The options of `buildfarm render`."""
 
     matrix: MatrixOption = MATRIX
-    out: DockerfilesOption = Path("build/dockerfiles")
-    lock: LockOption = False
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the Dockerfiles.")] = Path(
+        "build/dockerfiles"
+    )
+    lock: Annotated[
+        bool,
+        typer.Option(
+            "--lock",
+            help="First ask the registries for the digests of the base images, and write them to buildfarm.lock.",
+        ),
+    ] = False
     as_json: JsonOption = False
 
 

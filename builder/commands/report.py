@@ -30,36 +30,31 @@ EXAMPLES = examples(
 #: The page that is written if no option names another one.
 PAGE = Path("buildfarm-report.html")
 
-RunArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="The id of a run, or the first characters of the id; `buildfarm store history` lists them. Default: the"
-        " newest run.",
-    ),
-]
-AllOption = Annotated[
-    bool, typer.Option("--all", help="Report all runs of the store; each build shows its newest result.")
-]
-OutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="FILE", help=f"The page to write. Default: {PAGE}, or none with --markdown or --json."
-    ),
-]
-MarkdownOption = Annotated[
-    bool, typer.Option("--markdown", help="Print Markdown for a job summary of GitHub Actions, of at most 1 MiB.")
-]
-
 
 @dataclass(frozen=True)
 class ReportOptions:
     """The options of `buildfarm report`."""
 
-    run: RunArgument = None
-    all_runs: AllOption = False
-    out: OutOption = None
-    markdown: MarkdownOption = False
+    run: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RUN",
+            help="The id of a run, or the first characters of the id; `buildfarm store history` lists them. Default:"
+            " the newest run.",
+        ),
+    ] = None
+    all_runs: Annotated[
+        bool, typer.Option("--all", help="Report all runs of the store; each build shows its newest result.")
+    ] = False
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help=f"The page to write. Default: {PAGE}, or none with --markdown or --json."
+        ),
+    ] = None
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a job summary of GitHub Actions, of at most 1 MiB.")
+    ] = False
     store: StoreOption = None
     as_json: JsonOption = False
 

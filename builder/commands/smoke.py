@@ -49,7 +49,7 @@ from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
-from builder.gate.outcome import Answer, Outcome
+from builder.gate.outcome import Answer
 from builder.gate.pack import pack_file
 from builder.gate.report import junit, table
 from builder.log import print_line, print_warning, set_verbosity
@@ -68,7 +68,7 @@ from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.provenance import write_if_changed
-from builder.publish.report import smoke_report_json
+from builder.publish.report import outcomes_of, smoke_report_json
 from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import fits, output_width, to_text
 from builder.result import SmokeResult
@@ -104,22 +104,20 @@ class Results:
         basis = cell_basis(target.recipe)
         proofs = tuple(judge([replace(proof, basis=basis[proof.check]) for proof in found], target.recipe))
         self._store.save_proofs(proofs)
+        about_file = self._about_file(target)
         beside = self._beside[target.wheel]
+        known = beside or self._store.proofs(target.sha256)
         linkage = [
             proof
-            for proof in beside or self._store.proofs(target.sha256)
+            for proof in known
             if (proof.cell, proof.check, proof.basis) == (cell, Check.LINKAGE, basis[Check.LINKAGE]) and proof.has_run
         ]
         if any(proof.check is Check.LINKAGE for proof in proofs):
             linkage = []
-        result = SmokeResult(
-            target.wheel.name, cell, proofs, answer, self._about_file(target), tuple(judge(linkage, target.recipe))
-        )
+        result = SmokeResult(target.wheel.name, cell, proofs, answer, about_file, tuple(judge(linkage, target.recipe)))
         self._recorder.name_cells(result.subject, (*result.linkage, *proofs))
         self.all.append(result)
-        known = self.known[result.subject] = merged(
-            beside or self._store.proofs(target.sha256), result.file_proofs, proofs
-        )
+        known = self.known[result.subject] = merged(known, about_file, proofs)
         if beside:
             self._beside[target.wheel] = known
             write_if_changed(proofs_path(target.wheel), proofs_json(known))
@@ -176,38 +174,6 @@ EXAMPLES = examples(
 #: Parameters that have an effect with --pack and with --here; `executor` is checked before.
 _PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "executor", "quiet", "verbose"})
 _HERE_OPTIONS = frozenset({"here", "ext", "matrix", "executor", "junit", "as_json", "quiet", "verbose"})
-WheelsArgument = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="WHEEL",
-        help="File, URL or NAME==VERSION. Default: the wheels in --dist and the official wheels that recipes name.",
-    ),
-]
-HereOption = Annotated[
-    bool,
-    typer.Option(
-        "--here",
-        help="Test the extensions of the matrix that are installed in the current environment, with its torch.",
-    ),
-]
-PackOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--pack",
-        metavar="FILE",
-        help="Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python FILE`.",
-    ),
-]
-SmokeExecutorOption = Annotated[
-    SmokeExecutor,
-    typer.Option(
-        "--executor",
-        help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there is one.",
-    ),
-]
-SmokeDistOption = Annotated[
-    Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
-]
 _MARKS = {Verdict.PASSED: "ok", Verdict.FAILED: "[red]FAIL[/]", Verdict.NOT_RUN: "-", Verdict.ACCEPTED: "acc"}
 _COLUMNS = (Check.IMPORT, *(Check(name) for name in CHECKS))
 _LEGEND = (
@@ -220,19 +186,48 @@ _LEGEND = (
 class SmokeOptions(UsesWorkers, SelectOptions):
     """The options of `buildfarm smoke`."""
 
-    wheels: WheelsArgument = None
+    wheels: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="WHEEL",
+            help="File, URL or NAME==VERSION. Default: the wheels in --dist and the official wheels that recipes name.",
+        ),
+    ] = None
     matrix: WheelMatrixOption = None
     index: IndexOption = ""
-    here: HereOption = False
-    pack: PackOption = None
-    executor: SmokeExecutorOption = SmokeExecutor.LOCAL
+    here: Annotated[
+        bool,
+        typer.Option(
+            "--here",
+            help="Test the extensions of the matrix that are installed in the current environment, with its torch.",
+        ),
+    ] = False
+    pack: Annotated[
+        Path | None,
+        typer.Option(
+            "--pack",
+            metavar="FILE",
+            help="Write the checks and the cases of one extension to FILE. Copy it to a GPU machine; run `python"
+            " FILE`.",
+        ),
+    ] = None
+    executor: Annotated[
+        SmokeExecutor,
+        typer.Option(
+            "--executor",
+            help="local: run on this machine. docker: run in the runtime image of each cell, with the GPU if there"
+            " is one.",
+        ),
+    ] = SmokeExecutor.LOCAL
     no_pull: NoPullOption = False
     no_python_downloads: NoPythonDownloadsOption = False
     scheduler: SchedulerOption = None
     prove_on: ProveOnOption = None
     plain_tcp: PlainTcpOption = False
     worker_timeout: WorkerTimeoutOption = PATIENCE
-    dist: SmokeDistOption = DIST
+    dist: Annotated[
+        Path, typer.Option("--dist", metavar="DIR", help="Folder whose wheels are tested if no WHEEL is given.")
+    ] = DIST
     store: StoreOption = None
     junit: JunitOption = None
     summary: SummaryOption = None
@@ -458,18 +453,10 @@ def smoke_junit(results: Sequence[SmokeResult]) -> str:
         name = title = f"{result.subject} in {result.cell}"
         while name in suites:  # two wheels with the same name: both stay visible
             name = f"{title} ({sum(other.startswith(title) for other in suites) + 1})"
-        about_file = _without_gate(result.file_proofs).outcomes
-        answer = result.answer or _without_gate(result.proofs)
-        suites[name] = replace(answer, outcomes=[*about_file, *answer.outcomes])
+        # Without an answer, the op gate did not run: the import failed, or the cell is unavailable.
+        answer = result.answer or Answer({}, [], outcomes_of(result.proofs))
+        suites[name] = replace(answer, outcomes=[*outcomes_of(result.file_proofs), *answer.outcomes])
     return junit(suites)
-
-
-def _without_gate(proofs: Sequence[Proof]) -> Answer:
-    """The proofs as an answer, where the op gate did not run: the import failed, or the cell is unavailable."""
-    outcomes = [
-        Outcome(str(proof.check), "", "", str(proof.verdict), proof.reason, accepted=proof.accepted) for proof in proofs
-    ]
-    return Answer({}, [], outcomes)
 
 
 def _tables(results: Sequence[SmokeResult]) -> list[Table]:

@@ -15,7 +15,7 @@ from builder.cli.output import print_data
 from builder.commands.folders import open_store
 from builder.gate.amounts import counted, size_text
 from builder.log import print_line
-from builder.publish.terminal import fits, to_text
+from builder.publish.terminal import fits, plain_table, to_text
 from builder.storage.prune import Item, Pruned, folder_sizes
 from builder.storage.prune import prune as prune_store
 from builder.storage.runs import Run, runs
@@ -72,9 +72,7 @@ def usage(store: Store, *, as_json: bool) -> str:
         return json.dumps({"store": str(store.root), "size": total, "folders": folders}, indent=1) + "\n"
     if not sizes:
         return f"store: {store.root}, empty\n"
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    for column in ("folder", "size", "shared"):
-        table.add_column(column, justify="left" if column == "folder" else "right", no_wrap=True)
+    table = plain_table("folder", "size", "shared", right=("size", "shared"))
     for name, size in sizes.items():
         table.add_row(name, size_text(size.freed), size_text(size.shared) if size.shared else "")
     lines: list[Table | str] = [f"store: {escape(str(store.root))}", "", table, ""]
@@ -119,9 +117,7 @@ def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
         return json.dumps(data, indent=1) + "\n"
     if not runs:
         return "No run is recorded in this store.\n"
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    for column in ("run", "started (UTC)", "time", "result", "command"):
-        table.add_column(column, no_wrap=True)
+    table = plain_table("run", "started (UTC)", "time", "result", "command")
     rows = [
         (run.id, f"{run.started:%Y-%m-%d %H:%M}", f"{run.seconds:.0f} s", _result(run), escape(run.command))
         for run in runs

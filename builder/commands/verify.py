@@ -28,7 +28,7 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.current_environment import current_environment
 from builder.commands.folders import open_store
-from builder.commands.index.foreign_wheels import ForeignWheels
+from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.log import print_error, print_warning, set_verbosity
@@ -57,12 +57,12 @@ def neighbours(text: str, finder: ForeignWheels) -> Iterator[Neighbour]:
     if sites := _site_packages(Path(text)):
         for dist_info in (path for site in sites for path in sorted(site.glob("*.dist-info"))):
             if not _SHARED.fullmatch(canonicalize_name(dist_info.stem.partition("-")[0])):
-                yield from _dist_info(dist_info)
+                try:
+                    yield _neighbour(dist_info)
+                except UsageError as error:
+                    print_warning(f"{dist_info.name} was not compared: {error.sentence}")
         return
-    for found in finder.find([text]):
-        facts = read_facts(found.path)
-        with open_wheel(found.path) as wheel:
-            yield _neighbour(wheel, facts)
+    yield from (_neighbour(found.path) for found in finder.find([text]))
 
 
 def _site_packages(folder: Path) -> list[Path]:
@@ -71,17 +71,22 @@ def _site_packages(folder: Path) -> list[Path]:
     return inside or ([folder] if any(folder.glob("*.dist-info")) else [])
 
 
-def _dist_info(dist_info: Path) -> Iterator[Neighbour]:
-    try:
-        installed = InstalledWheel(dist_info)
-        yield _neighbour(installed, facts_of(installed, installed.digest, installed.size))
-    except UsageError as error:
-        print_warning(f"{dist_info.name} was not compared: {error.sentence}")
+def _neighbour(path: Path) -> Neighbour:
+    with _opened(path) as (wheel, facts):
+        exports, files = tuple(read_exports(wheel, facts.libraries)), files_of(wheel)
+    return Neighbour(canonicalize_name(facts.name), f"{facts.name} {facts.version}", exports, files)
 
 
-def _neighbour(wheel: WheelContents, facts: WheelFacts) -> Neighbour:
-    exports = read_exports(wheel, facts.libraries)
-    return Neighbour(canonicalize_name(facts.name), f"{facts.name} {facts.version}", tuple(exports), files_of(wheel))
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[WheelContents, WheelFacts]]:
+    """Open a wheel, or an installed package by its `.dist-info` folder. Raises UsageError for a damaged one."""
+    if path.name.endswith(".dist-info"):
+        installed = InstalledWheel(path)
+        yield installed, facts_of(installed, installed.digest, installed.size)
+    else:
+        facts = read_facts(path)
+        with open_wheel(path) as archive:
+            yield archive, facts
 
 
 EXAMPLES = examples(
@@ -91,45 +96,7 @@ EXAMPLES = examples(
     'buildfarm verify WHEEL --gpu B200 --gpu "RTX 4090" --driver 550',
 )
 
-WheelsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="WHEEL",
-        help="File, folder with wheels, URL, or NAME==VERSION on the package index. NAME, or a .dist-info folder: an"
-        " installed package.",
-    ),
-]
 
-
-GpuOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gpu", metavar="GPU", help="A GPU that must run the wheel: its name (RTX 4090), 8.9 or sm_89. Repeatable."
-    ),
-]
-DriverOption = Annotated[
-    str, typer.Option("--driver", metavar="VERSION", help="NVIDIA driver of the GPUs: 550 or 550.54.14.")
-]
-BesideOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--beside",
-        metavar="WHEEL|ENV",
-        help="A package that is imported in the same process: another wheel, as for WHEEL, or the folder of an"
-        " environment with packages. Repeatable.",
-    ),
-]
-MaxSizeOption = Annotated[
-    str, typer.Option("--max-size", metavar="SIZE", help="The largest wheel file that passes, such as 300MB or 1GiB.")
-]
-
-SarifOption = Annotated[
-    Path | None,
-    typer.Option("--sarif", metavar="FILE", help="Also write the failures and remarks to FILE as SARIF 2.1.0."),
-]
-MarkdownOption = Annotated[
-    Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the verdicts to FILE as Markdown.")
-]
 _SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 #: Sentences of a reason to print.
 _MOST = 4
@@ -150,15 +117,45 @@ class Unreadable:
 class VerifyOptions(CellOptions):
     """The options of `buildfarm verify`."""
 
-    wheels: WheelsArgument
-    gpu: GpuOption = None
-    driver: DriverOption = ""
-    beside: BesideOption = None
-    max_size: MaxSizeOption = ""
+    wheels: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="WHEEL",
+            help="File, folder with wheels, URL, or NAME==VERSION on the package index. NAME, or a .dist-info"
+            " folder: an installed package.",
+        ),
+    ]
+    gpu: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gpu", metavar="GPU", help="A GPU that must run the wheel: its name (RTX 4090), 8.9 or sm_89. Repeatable."
+        ),
+    ] = None
+    driver: Annotated[
+        str, typer.Option("--driver", metavar="VERSION", help="NVIDIA driver of the GPUs: 550 or 550.54.14.")
+    ] = ""
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--beside",
+            metavar="WHEEL|ENV",
+            help="A package that is imported in the same process: another wheel, as for WHEEL, or the folder of an"
+            " environment with packages. Repeatable.",
+        ),
+    ] = None
+    max_size: Annotated[
+        str,
+        typer.Option("--max-size", metavar="SIZE", help="The largest wheel file that passes, such as 300MB or 1GiB."),
+    ] = ""
     index: IndexOption = ""
     store: StoreOption = None
-    sarif: SarifOption = None
-    markdown: MarkdownOption = None
+    sarif: Annotated[
+        Path | None,
+        typer.Option("--sarif", metavar="FILE", help="Also write the failures and remarks to FILE as SARIF 2.1.0."),
+    ] = None
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Also write the verdicts to FILE as Markdown.")
+    ] = None
     quiet: QuietOption = False
     as_json: JsonOption = False
 
@@ -225,13 +222,13 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     beside = tuple(one for text in options.beside or () for one in neighbours(text, finder))
     judge = Judge(shelf_of(store), options.select, gpus, options.driver, _bytes(options.max_size), beside)
     found = [one for text in options.wheels for one in _found(text, finder)]
-    several = len({one.project for one in found}) > 1
+    several = len({canonicalize_name(one.path.name.partition("-")[0]) for one in found}) > 1
     verdicts: list[WheelVerdict] = []
     shared: list[Together] = []
     unreadable: list[Unreadable] = []
     for one in found:
         try:
-            with one.opened() as (wheel, facts):
+            with _opened(one.path) as (wheel, facts):
                 verdict = judge.judge(wheel, facts, one.origin)
                 together = judge.together(wheel, facts) if several else None
         except UsageError as error:
@@ -246,34 +243,10 @@ def run_verify(options: VerifyOptions, store: Store) -> tuple[list[WheelVerdict]
     return verdicts, unreadable
 
 
-@dataclass(frozen=True)
-class _Found:
-    """One wheel to judge: a file, or the `.dist-info` folder of an installed package."""
-
-    path: Path
-    origin: str
-
-    @property
-    def project(self) -> str:
-        return canonicalize_name(self.path.name.partition("-")[0])
-
-    @contextmanager
-    def opened(self) -> Iterator[tuple[WheelContents, WheelFacts]]:
-        if self.path.name.endswith(".dist-info"):
-            installed = InstalledWheel(self.path)
-            yield installed, facts_of(installed, installed.digest, installed.size)
-        else:
-            facts = read_facts(self.path)
-            with open_wheel(self.path) as archive:
-                yield archive, facts
-
-
-def _found(text: str, finder: ForeignWheels) -> Iterator[_Found]:
-    """The wheels that one argument names."""
-    if dist_info := _installed(text):
-        yield _Found(dist_info, str(dist_info))
-        return
-    yield from (_Found(wheel.path, wheel.origin) for wheel in finder.find([text]))
+def _found(text: str, finder: ForeignWheels) -> list[ForeignWheel]:
+    """The wheels that one argument names: files, or the `.dist-info` folder of an installed package."""
+    dist_info = _installed(text)
+    return [ForeignWheel(dist_info, str(dist_info))] if dist_info else finder.find([text])
 
 
 def _installed(text: str) -> Path | None:

@@ -8,7 +8,6 @@ from typing import Any
 
 from builder.gate.outcome import FAILED, PASSED, Answer, Outcome
 from builder.gate.report import junit
-from builder.matrix.axes import Cell
 from builder.matrix.plan import Plan
 from builder.proof import Proof
 from builder.publish.gpu_models import models_json
@@ -71,15 +70,18 @@ def build_junit(results: Sequence[BuildResult]) -> str:
     for result in results:
         verdict, reason = (FAILED, str(result.error)) if result.error else (PASSED, "")
         build = Outcome("build", "", "", verdict, reason, round(result.seconds, 3))
-        suites[str(result.build)] = Answer({}, [], [build, *_outcomes(result.proofs, None)])
+        about_file = outcomes_of([proof for proof in result.proofs if proof.cell is None])
+        suites[str(result.build)] = Answer({}, [], [build, *about_file])
         for cell in result.build.serves:
-            suites[f"{result.build} in {cell}"] = Answer({}, [], _outcomes(result.proofs, cell))
+            about_cell = outcomes_of([proof for proof in result.proofs if proof.cell == cell])
+            suites[f"{result.build} in {cell}"] = Answer({}, [], about_cell)
     return junit(suites)
 
 
-def _outcomes(proofs: Sequence[Proof], cell: Cell | None) -> list[Outcome]:
+def outcomes_of(proofs: Sequence[Proof]) -> list[Outcome]:
+    """The verdicts as outcomes of the op gate, which `junit` writes."""
     return [
-        Outcome(str(proof.check), "", "", str(proof.verdict), proof.reason) for proof in proofs if proof.cell == cell
+        Outcome(str(proof.check), "", "", str(proof.verdict), proof.reason, accepted=proof.accepted) for proof in proofs
     ]
 
 

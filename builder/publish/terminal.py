@@ -6,6 +6,7 @@ import io
 import os
 import shutil
 import sys
+from collections.abc import Collection
 
 from rich.console import Console
 from rich.table import Table
@@ -19,6 +20,14 @@ PLAIN_WIDTH = 200
 def output_width() -> int:
     """How many columns a line on stdout may have."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else PLAIN_WIDTH
+
+
+def plain_table(*columns: str, right: Collection[str] = ()) -> Table:
+    """A table without lines; no cell is folded, and the columns in `right` are aligned to the right."""
+    table = Table(box=None, pad_edge=False, padding=(0, 2))
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    return table
 
 
 def fits(table: Table) -> bool:

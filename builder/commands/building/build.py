@@ -10,31 +10,25 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from builder.cli.options import (
-    AllowEmptyOption,
+    SOURCE,
     ArchOption,
-    BuildDryRunOption,
-    BuildSourceArgument,
     DistOption,
     ExecutorName,
-    ExecutorOption,
     ImageOption,
     JobsOption,
     JsonOption,
     JunitOption,
     MatrixOption,
-    MinorMismatchOption,
-    NoCompilerCacheOption,
     NoPullOption,
     NoPythonDownloadsOption,
     QuietOption,
-    RecheckOption,
     SelectOptions,
     StoreOption,
     SummaryOption,
@@ -55,7 +49,7 @@ from builder.commands.distributed.options import (
     WorkerTimeoutOption,
 )
 from builder.commands.distributed.protocol import Settings
-from builder.commands.folders import DIST, check_dist, new_folder, open_store
+from builder.commands.folders import DIST, check_output, open_store
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
@@ -82,14 +76,13 @@ from builder.publish.proof_lines import (
 from builder.publish.provenance import SUFFIX
 from builder.publish.report import build_junit, report_json
 from builder.publish.runs.markdown import append_summary
-from builder.publish.terminal import fits, to_text
+from builder.publish.terminal import fits, plain_table, to_text
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
 from builder.tested_versions import installed_versions, untested
 from builder.timeline import Timeline
 from builder.wheels.build_dir import clear_abandoned
-from builder.wheels.job import Executor
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
@@ -109,23 +102,66 @@ EXAMPLES = examples(
 class BuildOptions(UsesWorkers, SelectOptions):
     """The options of `buildfarm build`."""
 
-    source: BuildSourceArgument = None
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="SOURCE",
+            help=f"First add this source, as `buildfarm add` does, then build only this source. {SOURCE}",
+        ),
+    ] = None
     arch: ArchOption = None
     matrix: MatrixOption = MATRIX
-    executor: ExecutorOption = ExecutorName.AUTO
+    executor: Annotated[
+        ExecutorName,
+        typer.Option(
+            "--executor",
+            help="auto: docker with --image; otherwise local if the CUDA toolkit is on this machine or on the package"
+            " index, else docker.",
+        ),
+    ] = ExecutorName.AUTO
     image: ImageOption = None
     no_pull: NoPullOption = False
     jobs: JobsOption = None
-    minor_mismatch: MinorMismatchOption = False
-    no_compiler_cache: NoCompilerCacheOption = False
+    minor_mismatch: Annotated[
+        bool,
+        typer.Option(
+            "--allow-cuda-minor-mismatch",
+            help="Accept a CUDA toolkit whose minor version differs from the cell's CUDA. The wheel's record names the"
+            " toolkit.",
+        ),
+    ] = False
+    no_compiler_cache: Annotated[
+        bool,
+        typer.Option(
+            "--no-compiler-cache",
+            help="Compile without sccache, so that no compiled object is reused. Same as BUILDFARM_COMPILER_CACHE=0.",
+        ),
+    ] = False
     no_python_downloads: NoPythonDownloadsOption = False
-    recheck: RecheckOption = False
-    allow_empty: AllowEmptyOption = False
+    recheck: Annotated[
+        bool,
+        typer.Option(
+            "--recheck", help="Run every check of the selected wheels again, also checks that passed or failed before."
+        ),
+    ] = False
+    allow_empty: Annotated[
+        bool,
+        typer.Option(
+            "--allow-empty", help="Exit with 0, not 3, if every selected cell is skipped, such as by `exclude`."
+        ),
+    ] = False
     scheduler: SchedulerOption = None
     prove_on: ProveOnOption = None
     plain_tcp: PlainTcpOption = False
     worker_timeout: WorkerTimeoutOption = PATIENCE
-    dry_run: BuildDryRunOption = False
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Print which wheels are already built and which would be compiled, and stop. Writes no file of the"
+            " project.",
+        ),
+    ] = False
     dist: DistOption = DIST
     junit: JunitOption = None
     summary: SummaryOption = None
@@ -212,9 +248,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = _read_plan(options)
     matrix = override_base_image(matrix, options.image)
-    with new_folder(options.dist, "--dist"):
-        store = open_store(options.store)
-    check_dist(options.dist)
+    store = open_store(options.store)
+    check_output(options.dist, "--dist")
     store.clear_abandoned()
     clear_abandoned()
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
@@ -254,25 +289,24 @@ def _run(
         from builder.commands.distributed.client.run import RemoteRun  # noqa: PLC0415 - imports Dask
 
         prover = WheelProver(store, environments, again=options.recheck)
-        settings = Settings(
-            matrix,
-            _wanted_executor(options),
-            options.minor_mismatch,
-            compiler_cache=not options.no_compiler_cache,
-            pull=not options.no_pull,
-            python_downloads=not options.no_python_downloads,
-        )
-        return RemoteRun(store, prover, recipes, settings, options.remote)
-    executor = _executor(options, matrix, plan, environments)
+        return RemoteRun(store, prover, recipes, _settings(options, matrix), options.remote)
+    executor = choose_executor(_settings(options, matrix), plan.builds, environments)
     # A container's wheel may need a newer glibc than this machine has. Such a wheel is proven in the runtime image.
     images = matrix if executor.name == "docker" else None
     prover = WheelProver(store, environments, images, pull=not options.no_pull, again=options.recheck)
     return BuildRun(store, executor, prover, recipes, jobs=options.jobs, minor_mismatch=options.minor_mismatch)
 
 
-def _wanted_executor(options: BuildOptions) -> str:
-    """Who names an image wants a container."""
-    return "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor)
+def _settings(options: BuildOptions, matrix: Matrix) -> Settings:
+    """What the options say about each build. Who names an image wants a container."""
+    return Settings(
+        matrix,
+        "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor),
+        options.minor_mismatch,
+        compiler_cache=not options.no_compiler_cache,
+        pull=not options.no_pull,
+        python_downloads=not options.no_python_downloads,
+    )
 
 
 def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bool]:
@@ -287,7 +321,8 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
     matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
     environments = Environments(store, matrix.torch_index, python_downloads=False)
-    executor = _executor(replace(options, no_pull=True), matrix, plan, environments, check_images=False)
+    settings = replace(_settings(options, matrix), pull=False)
+    executor = choose_executor(settings, plan.builds, environments, check_images=False)
     run = BuildRun(store, executor, WheelProver(store, environments), recipes, minor_mismatch=options.minor_mismatch)
     stored = run.stored(plan.builds)
     check_recipes([build for build, there in stored.items() if not there], recipes)
@@ -297,21 +332,6 @@ def dry_run(options: BuildOptions, added: Added | None = None) -> dict[Build, bo
 def hint_of(options: BuildOptions, stored: Mapping[Build, bool]) -> str:
     """How to compile for fewer GPU architectures; empty if the user chose them, or if nothing is to compile."""
     return "" if options.archs else architectures_hint([build for build, there in stored.items() if not there])
-
-
-def _executor(
-    options: BuildOptions, matrix: Matrix, plan: Plan, environments: Environments, *, check_images: bool = True
-) -> Executor:
-    return choose_executor(
-        _wanted_executor(options),
-        matrix,
-        plan.builds,
-        environments,
-        minor_mismatch=options.minor_mismatch,
-        compiler_cache=not options.no_compiler_cache,
-        pull=not options.no_pull,
-        check_images=check_images,
-    )
 
 
 def _publish(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> None:
@@ -353,8 +373,7 @@ def _warn_of_unused_accepts(recipes: Iterable[Recipe], results: Sequence[BuildRe
             print_warning(f"{recipe.name}: {sentence}")
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """One build as the table shows it; `name` and `checks` may contain rich markup."""
 
     name: str
@@ -399,15 +418,9 @@ def distinct_errors(results: Sequence[BuildResult]) -> list[tuple[BuildfarmError
 
 def _table(rows: Sequence[_Row]) -> list[Table | str]:
     """A table; in a narrow terminal instead two lines for each build, since wheel names are long."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2))
-    table.add_column("wheel", no_wrap=True)
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("cells", justify="right", no_wrap=True)
-    table.add_column("checks", no_wrap=True)
-    table.add_column("GPU", no_wrap=True)
-    table.add_column("time", justify="right", no_wrap=True)
+    table = plain_table("wheel", "size", "cells", "checks", "GPU", "time", right=("size", "cells", "time"))
     for row in rows:
-        table.add_row(row.name, row.size, row.cells, row.checks, row.gpu, row.time)
+        table.add_row(*row)
     if fits(table):
         return [table]
     lines: list[Table | str] = []

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from builder.commands.distributed.protocol import Settings
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.registry.lock import lock_path, read_lock
@@ -24,67 +25,59 @@ if TYPE_CHECKING:
 
 
 def choose_executor(
-    wanted: str,
-    matrix: Matrix,
+    settings: Settings,
     builds: Sequence[Build],
     environments: Environments,
     *,
-    minor_mismatch: bool = False,
     packages: Sequence[str] = (),
-    compiler_cache: bool = True,
-    pull: bool = True,
     check_images: bool = True,
 ) -> Executor:
-    """The executor with the name `wanted`; `auto` takes local if it can get the toolkits, else docker.
+    """The executor that the settings name; `auto` takes local if it can get the toolkits, else docker.
 
     Args:
-        wanted: `auto`, `local` or `docker`.
-        matrix: names the base images and mirrors; buildfarm.lock beside its file pins the images.
+        settings: the options of the run. BUILDFARM_COMPILER_CACHE=0 turns the compiler cache off as well.
         builds: what the executor must be able to compile.
         environments: makes the Python environments of builds.
-        minor_mismatch: whether a CUDA toolkit of another minor is accepted.
         packages: exact requirements to build with, instead of the ones that the recipes resolve to.
-        compiler_cache: whether compilers run through sccache; BUILDFARM_COMPILER_CACHE=0 turns it off as well.
-        pull: whether base images that are not on this machine may be pulled.
         check_images: whether `auto` makes sure that the base images are on this machine or can be pulled.
 
     Raises MissingToolError when neither executor can compile the builds.
 
     """
-    compiler_cache = compiler_cache and cache_enabled()
-    local = LocalExecutor(environments, minor_mismatch=minor_mismatch, packages=packages, compiler_cache=compiler_cache)
-    not_here = local.toolkit_problems(builds) if wanted == "auto" else []
-    if wanted == "local" or (wanted == "auto" and not not_here):
-        if wanted == "auto":
+    settings = replace(settings, compiler_cache=settings.compiler_cache and cache_enabled())
+    local = LocalExecutor(
+        environments,
+        minor_mismatch=settings.minor_mismatch,
+        packages=packages,
+        compiler_cache=settings.compiler_cache,
+    )
+    auto = settings.executor == "auto"
+    not_here = local.toolkit_problems(builds) if auto else []
+    if settings.executor == "local" or (auto and not not_here):
+        if auto:
             print_line("executor: local (the CUDA toolkit is on this machine or on the package index)")
         return local
-    docker = _docker_executor(
-        matrix, environments, minor_mismatch=minor_mismatch, packages=packages, compiler_cache=compiler_cache, pull=pull
-    )
-    if wanted == "auto":
+    docker = _docker_executor(settings, environments, packages)
+    if auto:
         print_line(f"executor: docker ({not_here[0].sentence})")
         if check_images and (problems := docker.image_problems(builds)):
             raise _neither(not_here, problems)
     return docker
 
 
-def _docker_executor(
-    matrix: Matrix,
-    environments: Environments,
-    *,
-    minor_mismatch: bool,
-    packages: Sequence[str],
-    compiler_cache: bool,
-    pull: bool,
-) -> DockerExecutor:
+def _docker_executor(settings: Settings, environments: Environments, packages: Sequence[str]) -> DockerExecutor:
     # The Docker SDK and jinja2 load slowly, and a local run does not need them.
     from builder.images.engine import Engine  # noqa: PLC0415
     from builder.wheels.cibuildwheel.executor import DockerExecutor  # noqa: PLC0415
 
-    chooser = ImageChooser(matrix, Compat.load(), read_lock(lock_path(matrix.path)), minor_mismatch=minor_mismatch)
-    engine = Engine(read_mirrors(matrix.registries), may_pull=pull)
+    matrix, pins = settings.matrix, read_lock(lock_path(settings.matrix.path))
     return DockerExecutor(
-        environments, environments.store, chooser, engine=engine, packages=packages, compiler_cache=compiler_cache
+        environments,
+        environments.store,
+        ImageChooser(matrix, Compat.load(), pins, minor_mismatch=settings.minor_mismatch),
+        engine=Engine(read_mirrors(matrix.registries), may_pull=settings.pull),
+        packages=packages,
+        compiler_cache=settings.compiler_cache,
     )
 
 

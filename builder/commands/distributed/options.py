@@ -51,8 +51,6 @@ class RemoteOptions:
     scheduler: str
     #: GPU models on which each cell is tested, such as `sm_90`; empty: on any worker.
     prove_on: tuple[str, ...] = ()
-    #: Whether the connection to another machine may be without TLS.
-    plain_tcp: bool = False
     #: Seconds to wait for a scheduler that ended, and for a worker that can run a task.
     patience: float = PATIENCE
 
@@ -83,33 +81,24 @@ class UsesWorkers:
 
     @cached_property
     def remote(self) -> RemoteOptions | None:
-        """The workers that build and test, or None for this machine. Raises as `remote_options`."""
-        return remote_options(
-            self.scheduler, self.prove_on, plain_tcp=self.plain_tcp, worker_timeout=self.worker_timeout
-        )
+        """The workers that build and test, or None for this machine.
 
+        Raises UsageError for an address that is not one or is not safe, and MissingToolError without Dask.
+        """
+        models = gpu_models(self.prove_on or ())
+        if not self.scheduler:
+            if models:
+                raise UsageError(
+                    "GPU models are for workers; name their scheduler with `--scheduler`",
+                    Code.OPTION_MISSING,
+                    where="--prove-on",
+                )
+            return None
+        require_dask()
+        from builder.commands.distributed.connection import check_address  # noqa: PLC0415 - imports Dask
 
-def remote_options(
-    scheduler: str | None, prove_on: list[str] | None, *, plain_tcp: bool, worker_timeout: float = PATIENCE
-) -> RemoteOptions | None:
-    """The options of a run on workers, or None for this machine.
-
-    Raises UsageError for an address that is not one or is not safe, and MissingToolError without Dask.
-    """
-    models = gpu_models(prove_on or ())
-    if not scheduler:
-        if models:
-            raise UsageError(
-                "GPU models are for workers; name their scheduler with `--scheduler`",
-                Code.OPTION_MISSING,
-                where="--prove-on",
-            )
-        return None
-    require_dask()
-    from builder.commands.distributed.connection import check_address  # noqa: PLC0415 - imports Dask
-
-    check_address(scheduler, plain_tcp=plain_tcp, option="--scheduler")
-    return RemoteOptions(scheduler, models, plain_tcp, worker_timeout)
+        check_address(self.scheduler, plain_tcp=self.plain_tcp, option="--scheduler")
+        return RemoteOptions(self.scheduler, models, self.worker_timeout)
 
 
 def require_dask() -> None:

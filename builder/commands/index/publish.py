@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
@@ -212,20 +213,15 @@ def publish_wheels(
 
 def recipes_of(matrix: Path | None) -> tuple[Recipe, ...]:
     """The recipes of a matrix; None: of `matrix.yaml` if there is one. Raises UsageError for a wrong file."""
-    path = matrix or MATRIX
-    return load_recipes(load_matrix(path)) if matrix or path.is_file() else ()
+    return load_recipes(load_matrix(matrix or MATRIX)) if matrix or MATRIX.is_file() else ()
 
 
 def plans_of(matrix: Path | None) -> dict[str, ProjectPlan]:
     """What a matrix plans for each project; None: `matrix.yaml` if there is one. Raises UsageError for a wrong file."""
-    path = matrix or MATRIX
-    if matrix is None and not path.is_file():
-        return {}
-    try:
-        _, _, plan = read_plan(path, Selection())
-    except NothingSelectedError:  # every wheel of the matrix is an official one
-        return {}
-    return project_plans(plan)
+    with suppress(NothingSelectedError):  # every wheel of the matrix is an official one
+        if matrix or MATRIX.is_file():
+            return project_plans(read_plan(matrix or MATRIX, Selection())[2])
+    return {}
 
 
 def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]) -> PublishResult:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from builder.check import Check
+from builder.check import OF_ANY_WHEEL, Check
 from builder.commands.smoke_targets import empty_recipe, recipe_for
 from builder.formats import STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of, sha256_of
 from builder.matrix.config import Recipe, Selection
 from builder.proof import Proof, Verdict
 from builder.proofs.cells.acceptance import judge
-from builder.proofs.cells.prover import OF_ANY_WHEEL, any_wheel_basis
+from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.claimed_cells import uses_torch
 from builder.proofs.inventory import Shelf, shelf_of
 from builder.proofs.verify.judge import Judge

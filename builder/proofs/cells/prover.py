@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from builder.check import OF_ANY_WHEEL
 from builder.errors import Code, MissingToolError
 from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 #: Checks that need the environment of a cell.
 CELL_CHECKS = (Check.LINKAGE, Check.IMPORT, *GATE_CHECKS)
 
-#: Checks of the file that depend on nothing but the file.
-OF_ANY_WHEEL = (Check.RECORD, Check.LOADER)
 #: Packages whose tables decide static checks: policies of manylinux platforms, and Python's stable ABI.
 _TABLES = ("auditwheel", "abi3info")
 

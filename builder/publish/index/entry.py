@@ -92,8 +92,6 @@ class Entry:
     metadata_sha256: str
     #: None; else why installers should not choose the wheel, maybe "" (PEP 592).
     yanked: str | None = None
-    #: URL of the PEP 740 provenance object, or "".
-    provenance: str = ""
     #: None in the index of a `dist` folder.
     farm: FarmFacts | None = None
 
@@ -119,7 +117,6 @@ class Entry:
             "core-metadata": {"sha256": self.metadata_sha256},
             **({"requires-python": self.requires_python} if self.requires_python else {}),
             **({"yanked": self.yanked or True} if self.yanked is not None else {}),
-            **({"provenance": self.provenance} if self.provenance else {}),
             **({OWN_KEY: self.farm.to_json()} if self.farm else {}),
         }
 
@@ -137,7 +134,6 @@ class Entry:
             requires_python=str(data.get("requires-python", "")),
             metadata_sha256=str(data["core-metadata"]["sha256"]),
             yanked=None if yanked is False else "" if yanked is True else str(yanked),
-            provenance=str(data.get("provenance", "")),
             farm=FarmFacts.from_json(own) if own else None,
         )
         parse_wheel_filename(entry.filename)
@@ -169,8 +165,8 @@ def check_file_name(name: str) -> None:
         raise UsageError(str(error), Code.WHEEL_NAME_INVALID) from None
 
 
-def read_entry(wheel: Path, path: str = "") -> tuple[Entry, bytes]:
-    """The entry of a wheel and the bytes of its METADATA; `path` is its path in the index.
+def read_entry(wheel: Path) -> tuple[Entry, bytes]:
+    """The entry of a wheel, whose path is its file name, and the bytes of its METADATA.
 
     The upload time is the file's modification time. Raises UsageError for a file that does not exist or cannot be read,
     for a file name that differs from the METADATA, and for a name or a Requires-Python that is not valid.
@@ -200,7 +196,7 @@ def read_entry(wheel: Path, path: str = "") -> tuple[Entry, bytes]:
     stat = wheel.stat()
     entry = Entry(
         filename=wheel.name,
-        path=path or wheel.name,
+        path=wheel.name,
         sha256=sha256_of(wheel),
         size=stat.st_size,
         uploaded=modified(stat),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 
-from builder.check import Check
+from builder.check import OF_ANY_WHEEL, Check
 from builder.errors import Code, UsageError
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
@@ -22,7 +22,7 @@ class Level(StrEnum):
 
 
 #: The checks of the file that `publish` makes as `buildfarm verify` does. Not run, they are needed for VERIFY only.
-OF_VERIFY = (Check.RECORD, Check.LOADER, Check.WINDOW)
+OF_VERIFY = (*OF_ANY_WHEEL, Check.WINDOW)
 #: What must have passed or be accepted in a cell, for CPU and GPU beyond STATIC; no check may have failed.
 _NEEDED = {
     Level.STATIC: (Check.LINKAGE,),

@@ -74,7 +74,6 @@ def _project_html(project: str, entries: Sequence[Entry], status: Status) -> byt
             "data-core-metadata": f"sha256={entry.metadata_sha256}",
             "data-requires-python": entry.requires_python or None,
             "data-yanked": entry.yanked,
-            "data-provenance": entry.provenance or None,
         }
         text = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
         note = " not tested" if entry.farm and not entry.farm.cells else ""

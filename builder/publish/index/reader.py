@@ -39,7 +39,7 @@ class IndexReader:
             )
         self.url = f"{self._folder.resolve().as_uri()}/" if self._folder else f"{place.rstrip('/')}/"
 
-    def entries(self, name: str, path: str = ALL) -> list[Entry]:
+    def entries(self, name: str) -> list[Entry]:
         """The wheels of a project.
 
         Raises UsageError for an unknown project or an unreadable page, MissingToolError if the server does not answer.
@@ -51,7 +51,7 @@ class IndexReader:
                 where=str(self._folder),
                 hints=["`buildfarm publish WHEEL --to DIR` makes an index in the folder DIR"],
             )
-        page = f"{path}/{canonicalize_name(name)}/"
+        page = f"{ALL}/{canonicalize_name(name)}/"
         found = None
         # A server of static files answers a page with HTML, and has the JSON under its own name.
         for file in (f"{page}index.json",) if self._folder else (page, f"{page}index.json"):

@@ -7,7 +7,6 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -191,24 +190,12 @@ class BuildView:
         """Whether it has no good wheel."""
         return self.result in (FAILED, REFUSED, NOT_FINISHED)
 
-    @property
-    def verdicts(self) -> Counter[Verdict]:
-        """How many checks have which verdict."""
-        return Counter(proof.verdict for proof in (*self.proofs, *(p for cell in self.cells for p in cell.proofs)))
-
 
 @dataclass(frozen=True)
-class RunView:
-    """One run: what is shown above its builds."""
+class RunView(Run):
+    """One run with its results: how many of its builds have each of ORDER."""
 
-    id: str
-    started: datetime
-    seconds: float
-    command: str
-    folder: str
-    interrupted: bool
-    results: tuple[tuple[str, int], ...]
-    timeline: Timeline | None
+    results: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -250,7 +237,7 @@ def report_of(runs: Sequence[Run]) -> Report:
 def _run(run: Run, builds: Sequence[BuildView]) -> RunView:
     counts = Counter(build.result for build in builds)
     results = tuple((result, counts[result]) for result in ORDER if counts[result])
-    return RunView(run.id, run.started, run.seconds, run.command, run.folder, run.interrupted, results, run.timeline)
+    return RunView(**vars(run), results=results)
 
 
 def _skips(run: Run) -> Mapping[str, int]:

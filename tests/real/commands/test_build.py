@@ -20,6 +20,7 @@ from packaging.version import Version
 from builder.cli.options import ExecutorName
 from builder.commands.building.build import BuildOptions, build_text, dry_run, hint_of, run_build
 from builder.commands.building.executor_choice import choose_executor
+from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
 from builder.commands.index.publish import publish_wheels
 from builder.commands.smoke import SmokeOptions, run_smoke
@@ -523,7 +524,8 @@ def choose(options: BuildOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr(f"{docker}.image_problems", lambda *_: list(containers))
         matrix, _, plan = read_plan(options.matrix, Selection())
         with console.capture() as output:
-            executor = choose_executor(wanted, matrix, plan.builds, Environments(Store(tmp_path), matrix.torch_index))
+            environments = Environments(Store(tmp_path), matrix.torch_index)
+            executor = choose_executor(Settings(matrix, wanted), plan.builds, environments)
         return executor.name, output.get()
 
     return choose
@@ -572,7 +574,7 @@ def test_an_image_on_the_command_line_chooses_containers(options: BuildOptions, 
     options = replace(options, executor=ExecutorName.AUTO, image="own:1", store=tmp_path, no_pull=True)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(
-            "builder.commands.building.build.choose_executor", lambda wanted, *_, **__: pytest.fail(wanted)
+            "builder.commands.building.build.choose_executor", lambda settings, *_, **__: pytest.fail(settings.executor)
         )
         with pytest.raises(pytest.fail.Exception, match="docker"):
             run_build(options)
@@ -592,6 +594,6 @@ def test_an_option_and_a_variable_turn_the_compiler_cache_off(
     monkeypatch.setenv("BUILDFARM_COMPILER_CACHE", variable)
     matrix, _, plan = read_plan(options.matrix, Selection())
     environments = Environments(Store(tmp_path), matrix.torch_index)
-    executor = choose_executor(wanted, matrix, plan.builds, environments, compiler_cache=option)
+    executor = choose_executor(Settings(matrix, wanted, compiler_cache=option), plan.builds, environments)
     assert executor._compiler_cache is used  # type: ignore[attr-defined]
     assert executor.shares_objects is (used and wanted == "docker"), "without the cache no build waits for objects"

@@ -19,6 +19,7 @@ from builder.cli.app import app
 from builder.commands import rebuild
 from builder.commands.building.build import run_build
 from builder.commands.building.executor_choice import choose_executor
+from builder.commands.distributed.protocol import Settings
 from builder.commands.rebuild import (
     RebuildOptions,
     check_toolchain,
@@ -215,9 +216,9 @@ def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(
 ) -> None:
     compiler_cache: list[bool] = []
 
-    def choose(*args: Any, **kwargs: Any) -> Any:
-        compiler_cache.append(kwargs["compiler_cache"])
-        return choose_executor(*args, **kwargs)
+    def choose(settings: Settings, *args: Any, **kwargs: Any) -> Any:
+        compiler_cache.append(settings.compiler_cache)
+        return choose_executor(settings, *args, **kwargs)
 
     monkeypatch.setattr(rebuild, "choose_executor", choose)
     assert run_rebuild(built.options("steady")).equal

@@ -373,3 +373,11 @@ def test_junit_has_a_suite_for_each_build_and_each_of_its_cells(stored: StoredBu
     }
     messages = [failure.get("message") for failure in suites.iter("failure")]
     assert messages == ["no symbol", "no nvcc"]
+
+
+def test_junit_gives_the_reason_why_a_finding_is_accepted(stored: StoredBuild) -> None:
+    why = {"accepted": "our index allows it"}
+    found = Proof("ab", None, Check.SIZE, Verdict.ACCEPTED, "the wheel is too large", evidence=why)
+    suites = ElementTree.fromstring(build_junit([result(stored, (found,))]).partition("?>")[2])
+    messages = [skipped.get("message") for skipped in suites.iter("skipped")]
+    assert messages == ["accepted: our index allows it; the finding: the wheel is too large"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.protocol import Answer, WheelFile
-from builder.commands.distributed.worker.service import CHUNK, place_of, read_file, write_file
+from builder.commands.distributed.worker.service import CHUNK, place_of, read_file, write_file, write_parts
 
 #: How many files move at the same time.
 _MOVES = asyncio.Semaphore(4)
@@ -20,20 +21,9 @@ async def fetch_wheel(cluster: Cluster, wheel: WheelFile, target: Path) -> None:
     Raises OSError when no worker has it, or sends other bytes.
     """
     for holder in wheel.holders:
-        try:
-            digest, size = hashlib.sha256(), 0
+        with suppress(OSError, ValueError):
             async with _MOVES:
-                with target.open("wb") as stream:
-                    while size < wheel.size:
-                        data = await cluster.call(holder, read_file, "wheel", place_of(wheel), size)
-                        if not data:
-                            break
-                        await asyncio.to_thread(stream.write, data)
-                        digest.update(data)
-                        size += len(data)
-        except (OSError, ValueError):
-            continue
-        if digest.hexdigest() == wheel.sha256:
+                await write_parts(wheel, target, partial(cluster.call, holder, read_file, "wheel", place_of(wheel)))
             return
     raise OSError(f"no worker has {wheel.filename} any more")
 

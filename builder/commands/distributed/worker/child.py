@@ -112,15 +112,7 @@ def run(work: Work, channel: Connection) -> Answer:
 def _build(task: BuildTask, store: Store, jobs: int, channel: Connection) -> Answer:
     settings = task.settings
     environments = Environments(store, settings.matrix.torch_index, python_downloads=settings.python_downloads)
-    executor = choose_executor(
-        settings.executor,
-        settings.matrix,
-        [task.build],
-        environments,
-        minor_mismatch=settings.minor_mismatch,
-        compiler_cache=settings.compiler_cache,
-        pull=settings.pull,
-    )
+    executor = choose_executor(settings, [task.build], environments)
     started, progress = time.time(), Progress()
     builder = BuildRun(
         store,

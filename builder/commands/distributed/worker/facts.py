@@ -69,8 +69,6 @@ class WorkerFacts:
     driver: str = ""
     #: The version of the Docker engine; empty if there is none that buildfarm can use.
     docker: str = ""
-    #: Names of the engine's images.
-    images: tuple[str, ...] = ()
     #: Versions of the Pythons on this machine, `3.12`.
     pythons: tuple[str, ...] = ()
     #: CUDA versions that this machine compiles for without a container.
@@ -117,7 +115,6 @@ def measure(store: Store, name: str, *, builds: int | None = None) -> WorkerFact
     resources = measure_resources()
     parallel = builds or max(1, resources.cores // CORES_PER_BUILD)
     rows = [row for row in smi(["name", "compute_cap", "driver_version"]) if "compute_cap" in row]
-    docker, images = _docker()
     cudas = Compat.load().cudas
     return WorkerFacts(
         name=name,
@@ -129,23 +126,19 @@ def measure(store: Store, name: str, *, builds: int | None = None) -> WorkerFact
         jobs=max(1, resources.cores // parallel),
         gpus=tuple({"sm": f"sm_{row['compute_cap'].replace('.', '')}", "name": row.get("name", "")} for row in rows),
         driver=rows[0].get("driver_version", "") if rows else "",
-        docker=docker,
-        images=images,
+        docker=_docker(),
         pythons=tuple(str(python) for python in _pythons()),
         toolkits=tuple(str(cuda) for cuda in cudas if _compiles(cuda, minor_mismatch=False)),
         minor_mismatches=tuple(str(cuda) for cuda in cudas if _compiles(cuda, minor_mismatch=True)),
     )
 
 
-def _docker() -> tuple[str, tuple[str, ...]]:
+def _docker() -> str:
     engine = Engine(may_pull=False)
-    if engine.problem():
-        return "", ()
     try:
-        with engine.client(20) as client:
-            return engine.version()[0], tuple(sorted(tag for image in client.images.list() for tag in image.tags))
-    except SDK_ERRORS:
-        return "", ()
+        return "" if engine.problem() else engine.version()[0]
+    except SDK_ERRORS:  # the engine has just ended
+        return ""
 
 
 def _pythons() -> list[Python]:

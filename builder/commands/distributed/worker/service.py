@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import socket
@@ -9,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -277,23 +278,33 @@ class Service(WorkerPlugin):
 
     async def _fetch(self, holder: str, wheel: WheelFile, path: Path) -> None:
         """Copy a wheel from another worker; raises OSError when the worker is gone, or sends other bytes."""
+
+        async def read(offset: int) -> object:
+            rpc = self._worker.rpc(holder)
+            return await rpc.buildfarm_read(kind="wheel", name=place_of(wheel), offset=offset)
+
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial, digest, size = path.with_name(f".{path.name}.{self._worker.id}"), hashlib.sha256(), 0
+        partial = path.with_name(f".{path.name}.{self._worker.id}")
         try:
-            with partial.open("wb") as stream:
-                while size < wheel.size:
-                    rpc = self._worker.rpc(holder)
-                    data = await rpc.buildfarm_read(kind="wheel", name=place_of(wheel), offset=size)
-                    if not isinstance(data, bytes) or not data:
-                        raise OSError(holder)
-                    stream.write(data)
-                    digest.update(data)
-                    size += len(data)
-            if digest.hexdigest() != wheel.sha256:
-                raise OSError(holder)
+            await write_parts(wheel, partial, read)
             partial.rename(path)
         finally:
             partial.unlink(missing_ok=True)
+
+
+async def write_parts(wheel: WheelFile, target: Path, read: Callable[[int], Awaitable[object]]) -> None:
+    """Write a wheel whose bytes `read` gives in parts, by their offset; raises OSError if it gives other bytes."""
+    digest, size = hashlib.sha256(), 0
+    with target.open("wb") as stream:
+        while size < wheel.size:
+            data = await read(size)
+            if not isinstance(data, bytes) or not data:
+                raise OSError(wheel.filename)
+            await asyncio.to_thread(stream.write, data)
+            digest.update(data)
+            size += len(data)
+    if digest.hexdigest() != wheel.sha256:
+        raise OSError(wheel.filename)
 
 
 def place_of(wheel: WheelFile) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.check import Check
+from builder.check import OF_ANY_WHEEL, Check
 from builder.commands.index import verification
 from builder.commands.index.publish import publish_wheels
 from builder.commands.index.verification import Verification
@@ -15,7 +15,7 @@ from builder.gate.acceptance import Accept
 from builder.hashing import sha256_of
 from builder.matrix.config import AcceptRule
 from builder.proof import Proof, Verdict
-from builder.proofs.cells.prover import OF_ANY_WHEEL, any_wheel_basis
+from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.inventory import Shelf
 from builder.publish.index.levels import OF_VERIFY, Level
 from builder.publish.index.new_wheel import proofs_beside, proofs_path

@@ -12,10 +12,15 @@ import pytest
 from builder.commands.distributed import connection
 from builder.commands.distributed.cluster import Deaths
 from builder.commands.distributed.connection import connect, security_for
-from builder.commands.distributed.options import remote_options
+from builder.commands.distributed.options import RemoteOptions
+from builder.commands.smoke import SmokeOptions
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from tests.conftest import coded
 from tests.refused import refused
+
+
+def workers(address: str, *, plain_tcp: bool) -> RemoteOptions | None:
+    return SmokeOptions(scheduler=address, plain_tcp=plain_tcp).remote
 
 
 def fails(address: str) -> BuildfarmError:
@@ -58,24 +63,24 @@ def test_a_program_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_address_that_is_none(address: str) -> None:
     if not address:
-        assert remote_options(address, None, plain_tcp=False) is None
+        assert workers(address, plain_tcp=False) is None
         return
     with pytest.raises(UsageError, check=coded(Code.VALUE_INVALID)) as caught:
-        remote_options(address, None, plain_tcp=True)
+        workers(address, plain_tcp=True)
     assert caught.value.exit_code is Exit.USAGE
 
 
 def test_another_machine_without_tls_wants_an_option() -> None:
     with refused(Code.NOT_ENCRYPTED):
-        remote_options("tcp://192.0.2.1:8786", None, plain_tcp=False)
+        workers("tcp://192.0.2.1:8786", plain_tcp=False)
     for address, plain in (("tcp://192.0.2.1:8786", True), ("tls://192.0.2.1:8786", False), ("tcp://[::1]:1", False)):
-        assert remote_options(address, None, plain_tcp=plain) is not None
+        assert workers(address, plain_tcp=plain) is not None
 
 
 def test_dask_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builder.commands.distributed.options.find_spec", lambda _: None)
     with refused(Code.PACKAGE_MISSING) as caught:
-        remote_options("tcp://127.0.0.1:8786", None, plain_tcp=False)
+        workers("tcp://127.0.0.1:8786", plain_tcp=False)
     assert caught.value.exit_code is Exit.TOOL_MISSING
 
 
