@@ -81,8 +81,6 @@ def _tags(python: Python) -> frozenset[Tag]:
 
 def _tags_of(python: Python, platforms: list[str] | None) -> Iterator[Tag]:
     """The tags that pip accepts under this Python on these platforms; None: those of this machine."""
-    suffix = "t" if python.free_threaded else ""
-    abi = f"cp{python.major}{python.minor}{suffix}"
     version = (python.major, python.minor)
-    yield from cpython_tags(version, abis=[abi], platforms=platforms)
+    yield from cpython_tags(version, abis=[python.tag], platforms=platforms)
     yield from compatible_tags(version, platforms=platforms)
