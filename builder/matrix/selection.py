@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import product
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
-from builder.matrix.compat import Compat, WhyNot, and_list
+from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
 from builder.matrix.config import Matrix, Recipe, Selection
 
 Axis = TypeVar("Axis", Torch, Cuda, Python)
@@ -113,9 +112,8 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
     wanted = [alike.get(canonicalize_name(name), name) for name in names]
     for name in wanted:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
             raise UsageError(
-                f"no extension is named {name!r}" + (f"; did you mean `{near[0]}`?" if near else ""),
+                f"no extension is named {name!r}{did_you_mean(name, known)}",
                 Code.EXTENSION_UNKNOWN,
                 where=f"--ext {name}",
                 hints=[f"the matrix has {and_list(sorted(known))}"],

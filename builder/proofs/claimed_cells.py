@@ -100,8 +100,7 @@ class CellClaims:
 
     def admits_python(self, python: Python, platform: Platform) -> bool:
         """Whether a tag of the file name suits this Python on this platform."""
-        machine = str(platform).removeprefix("linux_")
-        return any(admits(tag, python, machine) for tag in parse_wheel_filename(self.facts.filename)[3])
+        return any(admits(tag, python, platform.machine) for tag in parse_wheel_filename(self.facts.filename)[3])
 
     def _why_not_python(self, cell: Cell) -> str:
         if not self.admits_python(cell.python, cell.platform):

@@ -314,7 +314,7 @@ class LocalExecutor:
     def _compiler_for(self, build: Build) -> HostCompiler:
         """A host compiler that the toolkit's own nvcc accepts, also when its minor version differs from the cell's."""
         toolkit = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch)
-        return find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])), build.torch)
+        return find_host_compiler(Cuda.of_toolkit(toolkit.version), build.torch)
 
 
 def _python_here(build: Build) -> Python | None:

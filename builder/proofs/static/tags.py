@@ -134,8 +134,7 @@ def _claims(facts: WheelFacts, python: Python) -> bool:
 
 def _finds(python: Python, suffix: re.Match[str]) -> bool:
     """Whether the `import` of a Python looks for this suffix."""
-    version = f"{python.major}{python.minor}{'t' if python.free_threaded else ''}"
-    return suffix["version"] == version if suffix["version"] else not python.free_threaded
+    return suffix["version"] == python.tag.removeprefix("cp") if suffix["version"] else not python.free_threaded
 
 
 def best_platform(facts: WheelFacts, provided: frozenset[str]) -> str:
@@ -224,7 +223,7 @@ def _unprovided(facts: WheelFacts, system: frozenset[str], provided: frozenset[s
 
 def _accepts(cell: Cell, tag: Tag) -> bool:
     """Whether pip in this cell accepts the tag, whatever the glibc of its system."""
-    return admits(tag, cell.python, str(cell.platform).removeprefix("linux_"))
+    return admits(tag, cell.python, cell.platform.machine)
 
 
 def _text(tags: frozenset[Tag]) -> str:

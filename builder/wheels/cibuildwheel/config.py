@@ -120,14 +120,9 @@ class BuildContainer:
     compiler_cache: bool = True
 
 
-def machine(job: CompileJob) -> str:
-    """The processor architecture, as in platform tags: `x86_64`."""
-    return job.build.platform.removeprefix("linux_")
-
-
 def identifier(job: CompileJob) -> str:
     """cibuildwheel's build identifier: `cp311-manylinux_x86_64`."""
-    return f"{job.toolchain.python.tag}-manylinux_{machine(job)}"
+    return f"{job.toolchain.python.tag}-manylinux_{job.build.platform.machine}"
 
 
 @dataclass(frozen=True)
@@ -145,8 +140,7 @@ def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Se
     """Find what the containers of a job get. `torch_index` are URLs of indexes that take precedence over others."""
     python = job.toolchain.python
     prefix = python_prefix(python)
-    suffix = "t" if python.free_threaded else ""
-    site = f"{prefix}/lib/python{python.major}.{python.minor}{suffix}/site-packages"
+    site = f"{prefix}/lib/python{python}/site-packages"
     toolkit = "/usr/local/cuda" if container.has_toolkit else f"{site}/nvidia/cu{job.build.cuda.major}"
     settings = CacheSettings(
         objects=Path(_OBJECTS),
@@ -241,7 +235,7 @@ def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerI
             "create-args": _create_arguments(job, inputs.variables),
             "disable-host-mount": True,
         },
-        f"manylinux-{machine(job)}-image": container.image,
+        f"manylinux-{job.build.platform.machine}-image": container.image,
         "before-build": _before_build(job),
         # The same front end as in the local executor.
         "build-frontend": {

@@ -88,7 +88,7 @@ class PackageResolver:
         """The requirements of a build in an image."""
         packaged = image.toolkit is None
         requirements = build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
-        platform = f"{build.platform.removeprefix('linux_')}-{_uv_platform(image)}"
+        platform = f"{build.platform.machine}-{_uv_platform(image)}"
         return BuildRequirements(requirements, self.torch_index(build), platform)
 
     def recorded(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str] | None:

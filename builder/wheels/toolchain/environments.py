@@ -124,8 +124,7 @@ class Environment:
     @property
     def site_packages(self) -> Path:
         """Path of its site-packages."""
-        suffix = "t" if self.python.free_threaded else ""
-        return self.folder / "lib" / f"python{self.python.major}.{self.python.minor}{suffix}" / "site-packages"
+        return self.folder / "lib" / f"python{self.python}" / "site-packages"
 
     def packaged_toolkit(self, cuda: Cuda) -> Path:
         """The CUDA toolkit that NVIDIA's packages install, for CUDA_HOME; `cuda_packages.link_toolkit` completes it."""
