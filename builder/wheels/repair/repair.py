@@ -132,12 +132,7 @@ def repair(
     every = _members(raw, log)
     members = [member for member in every if not is_excluded(member.path, exclude)]
     if not any(_is_elf(member) for member in members):
-        raise _failure(
-            raw,
-            log,
-            NO_LIBRARY,
-            *no_library_hints,
-        )
+        raise _failure(raw, log, NO_LIBRARY, *no_library_hints)
     if reason := _why_pure(raw, members):
         raise _failure(raw, log, reason, *_PLATFORM_HINTS)
     out.mkdir(parents=True, exist_ok=True)
