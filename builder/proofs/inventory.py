@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -199,7 +199,9 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
         raise UsageError(
             "this is no torch wheel with shared libraries", Code.NOT_A_TORCH_WHEEL, where=str(archive.path)
         )
-    torch, cuda = _version(_head(archive, "torch/version.py"), str(archive.path))
+    with archive.open("torch/version.py") as stream:
+        text = stream.read(_MAX_VERSION).decode(errors="replace")
+    torch, cuda = _version(text, str(archive.path))
     elves: dict[str, Elf] = {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-inventory-") as folder:
         for name in sorted(members):
@@ -208,7 +210,9 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
                 if elf := read_elf(copy):
                     elves[name] = elf
                 copy.unlink()
-    return _inventory(torch, cuda, elves, [*members, *_needed(elves), *_required(archive, cuda)])
+    others = {*members, *_required(archive, cuda)}.union(*(elf.needed for elf in elves.values()))
+    unread = sorted(name for name in others if _NVIDIA.fullmatch(name))
+    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
 
 
 def inventory_of_environment(site_packages: Path) -> Inventory:
@@ -223,15 +227,6 @@ def inventory_of_environment(site_packages: Path) -> Inventory:
     return Inventory(Release(torch, cuda, elf.machine if elf else ""), table)
 
 
-def _inventory(torch: Torch, cuda: Cuda, elves: dict[str, Elf], others: Iterable[str]) -> Inventory:
-    unread = sorted({name for name in others if _NVIDIA.fullmatch(name)})
-    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
-
-
-def _needed(elves: dict[str, Elf]) -> set[str]:
-    return {name for elf in elves.values() for name in elf.needed}
-
-
 def _required(archive: WheelFile, cuda: Cuda) -> set[str]:
     """Libraries of packages that METADATA requires, by their CUDA major version."""
     lines = [str(line) for line in archive.metadata.get_all("Requires-Dist", [])]
@@ -240,11 +235,6 @@ def _required(archive: WheelFile, cuda: Cuda) -> set[str]:
         for package, stem in _ALSO.items()
         if any(line.startswith((package, "cuda-toolkit")) for line in lines)
     }
-
-
-def _head(archive: WheelFile, name: str) -> str:
-    with archive.open(name) as stream:
-        return stream.read(_MAX_VERSION).decode(errors="replace")
 
 
 def _version(text: str, where: str) -> tuple[Torch, Cuda]:

@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from builder.formats import CELL_FORMAT, OPS_FORMAT
 from builder.gate.amounts import counted, size_text
@@ -39,14 +39,6 @@ from builder.proofs.static.claim import join_names
 from builder.untrusted import MAX_OWN_JSON, JsonError, parse_json
 
 T = TypeVar("T")
-
-
-class GateOptions(TypedDict):
-    """The options of `run_gate` and `run_drafts`."""
-
-    jobs: int
-    log: Path
-    owner: str
 
 
 #: The time limit of the complete gate is that of so many cases.
@@ -240,16 +232,13 @@ def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return evidence
 
 
-def _sentences(failed: Sequence[Outcome], most: int = 3) -> list[str]:
-    """Each cause once for each op, with the cases in which it showed."""
+def _sentences(failed: Sequence[Outcome]) -> list[str]:
+    """Each cause once for each op, with the cases in which it showed; at most three."""
     alike: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in failed:
         alike.setdefault((outcome.op, outcome.cause), []).append(outcome)
-    return _first([f"{_name(group)}{group[0].reason}" for group in alike.values()], most)
-
-
-def _first(sentences: list[str], most: int = 3) -> list[str]:
-    return sentences[:most] + ([f"and {len(sentences) - most} more"] if len(sentences) > most else [])
+    sentences = [f"{_name(group)}{group[0].reason}" for group in alike.values()]
+    return sentences[:3] + ([f"and {len(sentences) - 3} more"] if len(sentences) > 3 else [])
 
 
 def _name(group: Sequence[Outcome]) -> str:

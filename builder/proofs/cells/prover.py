@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 from builder.errors import Code, MissingToolError
 from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of
-from builder.matrix.axes import AbiClass, Arch, Cell
-from builder.matrix.compat import Compat
+from builder.matrix.axes import AbiClass, Cell
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
@@ -187,7 +186,7 @@ class WheelProver:
             made += run.proofs
             if run.symbols is not None:
                 symbols[cell] = run.symbols
-        static = static_proofs(subject.facts, subject.claim, subject.provided, symbols, gpus=_gpus(subject.claim.archs))
+        static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
         if not all(self._decided(known.get((None, check)), subject.facts) for check in OF_ANY_WHEEL):
@@ -300,8 +299,3 @@ def _file_checks(abi: AbiClass) -> Sequence[Check]:
     if abi is AbiClass.STABLE:
         checks.append(Check.STABLE)
     return checks
-
-
-def _gpus(archs: Sequence[Arch]) -> Mapping[str, tuple[str, ...]]:
-    """GPU products by architecture, so that a message about a missing one can name them."""
-    return {f"{arch.major}.{arch.minor}": Compat.load().gpu_names(arch) for arch in archs}

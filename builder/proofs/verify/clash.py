@@ -111,7 +111,7 @@ def check_clash(
         remarks += _functions(own, other)
     names = [one.name for one in neighbours if one.exports]
     good = f"beside {join_names(names)}" if names else "no package beside the wheel has libraries"
-    return make_proof(facts, Check.CLASH, errors, good=good, evidence={"remarks": remarks} if remarks else {})
+    return make_proof(facts, Check.CLASH, errors, good=good, remarks=remarks)
 
 
 def _files(own: Mapping[str, str], theirs: Mapping[str, str], name: str) -> Iterator[tuple[str, bool]]:

@@ -71,15 +71,8 @@ class Linker:
     @cached_property
     def proofs(self) -> dict[Cell, Proof]:
         """The check `linkage` in each cell."""
-        return {cell: self._linked(cell) for cell in self.cells}
-
-    def _linked(self, cell: Cell) -> Proof:
-        """The check of one cell. Of several builds of one library, one must link; else the one with fewest faults."""
-        return link_one(self._variants, cell, self._table(cell))
-
-    @cached_property
-    def _variants(self) -> list[WheelFacts]:
-        return variants(self.facts)
+        builds = variants(self.facts)
+        return {cell: link_one(builds, cell, self._table(cell)) for cell in self.cells}
 
     @property
     def libraries(self) -> frozenset[str]:
@@ -147,9 +140,7 @@ class Linker:
             if good
             else f"needs torch {'.'.join(map(str, self.claims.floor))}"
         )
-        return make_proof(
-            self.facts, Check.WINDOW, errors, good=text, evidence=evidence | ({"remarks": remarks} if remarks else {})
-        )
+        return make_proof(self.facts, Check.WINDOW, errors, good=text, evidence=evidence, remarks=remarks)
 
     def _no_window(self, links: Mapping[str, bool]) -> str:
         if not links:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
+from builder.proofs.cells.container import READ_SYMBOLS, write_reader
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from tests.real.proofs.test_system_symbols import environment
 
