@@ -62,40 +62,29 @@ class Engine:
 
     def problem(self) -> MissingToolError | None:
         """The error that explains why containers cannot be used on this machine, or None."""
+
+        def error(sentence: str, code: Code, *hints: str, where: str = "") -> MissingToolError:
+            return MissingToolError(sentence, code, where=where, hints=[*hints, LOCAL_EXECUTOR_HINT])
+
         if shutil.which("docker") is None:
-            return MissingToolError(
-                "there is no docker program on PATH",
-                Code.ENGINE_MISSING,
-                hints=[
-                    "install Docker Engine 20.10 or newer (Debian: `apt-get install docker.io`)",
-                    LOCAL_EXECUTOR_HINT,
-                ],
-            )
+            hint = "install Docker Engine 20.10 or newer (Debian: `apt-get install docker.io`)"
+            return error("there is no docker program on PATH", Code.ENGINE_MISSING, hint)
         try:
             version, api = self.version()
-        except SDK_ERRORS as error:
-            return MissingToolError(
-                f"the Docker engine does not answer: {reason(error)}",
-                Code.ENGINE_NOT_ANSWERING,
-                where=self._context[1] or "docker",
-                hints=["run `systemctl start docker`, or set DOCKER_HOST to a running engine", LOCAL_EXECUTOR_HINT],
-            )
+        except SDK_ERRORS as failure:
+            sentence = f"the Docker engine does not answer: {reason(failure)}"
+            hint = "run `systemctl start docker`, or set DOCKER_HOST to a running engine"
+            return error(sentence, Code.ENGINE_NOT_ANSWERING, hint, where=self._context[1] or "docker")
         if api < OLDEST_API:
-            return MissingToolError(
-                f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer",
-                Code.ENGINE_TOO_OLD,
-                hints=["install a newer Docker Engine", LOCAL_EXECUTOR_HINT],
-            )
+            sentence = f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer"
+            return error(sentence, Code.ENGINE_TOO_OLD, "install a newer Docker Engine")
         if _output_of("docker", "buildx", "version") is None:
-            return MissingToolError(
+            return error(
                 "the docker program has no buildx plugin",
                 Code.BUILDX_MISSING,
+                "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
+                "on Debian 12, `tests/images/make-base` in buildfarm's sources installs buildx on this machine",
                 where="docker buildx version",
-                hints=[
-                    "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
-                    "on Debian 12, `tests/images/make-base` in buildfarm's sources installs buildx on this machine",
-                    LOCAL_EXECUTOR_HINT,
-                ],
             )
         return None
 

@@ -7,7 +7,7 @@ import io
 import json
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -78,7 +78,14 @@ def writable_root_directory(engine: Engine, owner: str) -> Iterator[None]:
                 if engine.make_root_directory_writable(owner):
                     return
 
-    follower = threading.Thread(target=follow, name="root directory", daemon=True)
+    with followed(follow, ended):
+        yield
+
+
+@contextmanager
+def followed(follow: Callable[[], None], ended: threading.Event) -> Iterator[None]:
+    """Run a function in a thread while the body runs; then set `ended`, and wait for the thread."""
+    follower = threading.Thread(target=follow, daemon=True)
     follower.start()
     try:
         yield
