@@ -109,6 +109,11 @@ class Arch:
         raise _unreadable("GPU architecture", text, "9.0 or 9.0+PTX")
 
     @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability of its GPUs: (9, 0)."""
+        return self.major, self.minor
+
+    @property
     def number(self) -> int:
         """The number nvcc uses: 90 for `9.0`."""
         return self.major * 10 + self.minor

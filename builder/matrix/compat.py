@@ -175,7 +175,7 @@ class Compat:
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
         """Return the names of GPUs with that compute capability; may be empty."""
-        return self._table.gpus.get((arch.major, arch.minor), ())
+        return self._table.gpus.get(arch.capability, ())
 
     def gpu_named(self, text: str) -> Arch | None:
         """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.

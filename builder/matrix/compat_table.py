@@ -226,17 +226,12 @@ def read_table(path: Path) -> Table:
         },
         arch_suffixes=frozenset(["", *raw["torch_arch_suffixes"]["value"]]),
         images=read_images(raw),
-        gpus={_capability(arch): tuple(names) for arch, names in raw["gpus"]["rows"].items()},
+        gpus={Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()},
         companions={
             name: {Torch.parse(torch): version for torch, version in row.items()}
             for name, row in raw["companions"]["rows"].items()
         },
     )
-
-
-def _capability(text: str) -> tuple[int, int]:
-    arch = Arch.parse(text)
-    return arch.major, arch.minor
 
 
 def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFacts:

@@ -17,7 +17,7 @@ from packaging.version import Version
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat, and_list
 from builder.proofs.static.claim import WheelClaim
-from builder.proofs.static.metadata import read_requirement
+from builder.proofs.static.metadata import read_requirement, requires_admit
 from builder.proofs.static.stable_abi import shims
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits
@@ -105,7 +105,7 @@ class CellClaims:
         if not self.admits_python(cell.python, cell.platform):
             tags = parse_wheel_filename(self.facts.filename)[3]
             return f"the tag is {and_list(sorted({f'{tag.interpreter}-{tag.abi}' for tag in tags}))}"
-        if not _contains(self.facts.requires_python, f"{cell.python.major}.{cell.python.minor}.99"):
+        if not requires_admit(self.facts.requires_python, cell.python):
             return f"METADATA requires Python {self.facts.requires_python}"
         return ""
 
@@ -210,13 +210,6 @@ def range_text(order: Sequence[str], values: Collection[str]) -> str:
             else:
                 runs.append([value])
     return and_list(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run))
-
-
-def _contains(specifier: str, version: str) -> bool:
-    try:
-        return SpecifierSet(specifier).contains(version)
-    except ValueError:  # InvalidSpecifier or a too long number; reported by the check `metadata`
-        return True
 
 
 def uses_torch(facts: WheelFacts) -> bool:

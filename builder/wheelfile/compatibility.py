@@ -49,7 +49,7 @@ def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
     its own architecture only, `f` on its major version (CUDA C++ Programming Guide, "Compute Capabilities"). Machine
     code for Jetson runs on nothing else, and Jetson runs no other (the same guide, "Binary Compatibility").
     """
-    ours = (gpu.major, gpu.minor)
+    ours = gpu.capability
     found = []
     for code in codes:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)

@@ -170,13 +170,10 @@ def _run_packed(
     except BaseException:  # Ctrl-C: the gate's processes have their own sessions and would continue
         kill_orphans(owner)
         raise
-    return status, _read_limited(answer) if answer.is_file() else b""
-
-
-def _read_limited(answer: Path) -> bytes:
-    """Return at most ANSWER_BYTES and one byte more, by which `read_answer` knows that there is more."""
+    if not answer.is_file():
+        return status, b""
     with answer.open("rb") as file:
-        return file.read(ANSWER_BYTES + 1)
+        return status, file.read(ANSWER_BYTES + 1)  # by the last byte, `read_answer` knows that there is more
 
 
 def gate_proofs(answer: Answer, wheel: str, cell: Cell | None) -> list[Proof]:

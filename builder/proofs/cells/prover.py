@@ -114,7 +114,8 @@ class WheelProver:
         """
         recipe = subject.recipe
         sha256 = subject.facts.sha256
-        about_file, about_cell = _file_basis(subject.claim, subject.provided), cell_basis(recipe)
+        file_inputs = [STATIC_FORMAT, repr(subject.claim), sorted(subject.provided), *_table_versions()]
+        about_file, about_cell = digest_of(file_inputs)[:16], cell_basis(recipe)
         about_any = dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis())
 
         def basis(cell: Cell | None, check: Check) -> str:
@@ -245,11 +246,6 @@ def cell_basis(recipe: Recipe) -> dict[Check, str]:
 def any_wheel_basis() -> str:
     """Digest of what the checks of OF_ANY_WHEEL depend on besides the file."""
     return digest_of([STATIC_FORMAT, VERIFY_FORMAT])[:16]
-
-
-def _file_basis(claim: WheelClaim, provided: frozenset[str]) -> str:
-    """Digest of what the checks of the file depend on besides the file."""
-    return digest_of([STATIC_FORMAT, repr(claim), sorted(provided), *_table_versions()])[:16]
 
 
 def _table_versions() -> list[str]:

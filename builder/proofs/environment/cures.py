@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -43,14 +43,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
-        return {
-            "code": self.code,
-            "level": str(self.level),
-            "what": self.what,
-            "why": self.why,
-            "cure": list(self.cure),
-            "advice": self.advice,
-        }
+        return {**asdict(self), "level": str(self.level), "cure": list(self.cure)}
 
 
 @dataclass(frozen=True)

@@ -36,13 +36,14 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
     errors = []
     if not coded and claim.cuda_required:
         errors.append("no library contains GPU code")
-    if split and (unserved := [arch.sm for arch in claim.archs if (arch.major, arch.minor) not in split]):
+    if split and (unserved := [arch.sm for arch in claim.archs if arch.capability not in split]):
         errors.append(f"no library of `variants` in the recipe is for {join_names(unserved)}")
     for library in coded:
-        archs = [a for a in claim.archs if not only[library.path] or (a.major, a.minor) in only[library.path]]
+        archs = [a for a in claim.archs if not only[library.path] or a.capability in only[library.path]]
         if missing := [arch for arch in archs if not _has_sass(library, arch)]:
             errors.append(_no_code(library, missing))
-        if no_ptx := [f"compute_{a.number}{a.suffix}" for a in archs if a.ptx and not _has_ptx(library, a)]:
+        ptx = [f"compute_{arch.number}{arch.suffix}" for arch in archs if arch.ptx]
+        if no_ptx := [name for name in ptx if name not in library.ptx]:
             errors.append(
                 f"{library.path} has no PTX {join_names(no_ptx)}, without which newer GPUs cannot run the library"
             )
@@ -88,10 +89,6 @@ def _has_sass(library: Library, arch: Arch) -> bool:
     if arch.suffix:
         return arch.sm in library.sass
     return not {f"sm_{arch.number}{suffix}" for suffix in ("", "a", "f")}.isdisjoint(library.sass)
-
-
-def _has_ptx(library: Library, arch: Arch) -> bool:
-    return f"compute_{arch.number}{arch.suffix}" in library.ptx
 
 
 def _no_code(library: Library, missing: Sequence[Arch]) -> str:

@@ -169,7 +169,8 @@ class Linker:
         if unknown and not (self.select.torch or self.select.cuda):
             add = self._add(unknown)
             remarks.append(f"METADATA allows torch {_range(unknown)}, whose symbols are unknown: {add}")
-        if stated and not self._stable and self._open_end():
+        future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
+        if stated and not self._stable and not self.claims.why_not_stated(future):
             remarks.append(
                 "METADATA sets no upper limit for torch, and torch's C++ ABI changes with every release: pin the series"
             )
@@ -191,10 +192,6 @@ class Linker:
     def _stable(self) -> bool:
         """Whether the wheel uses no C++ class of torch, but only its stable C functions."""
         return abi_class(self.facts) is AbiClass.STABLE
-
-    def _open_end(self) -> bool:
-        future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
-        return not self.claims.why_not_stated(future)
 
     def _other_runtime(self, cuda: Cuda) -> bool:
         """Whether the libraries or the version name a different CUDA major version."""
