@@ -2,7 +2,7 @@
 
 pyelftools finds the sections. This module unpacks their tables itself. pyelftools creates one object for each symbol,
 which is slow for the eighty thousand of libtorch_cpu (torch 2.11: 3 s with pyelftools, 0.16 s here), and it follows
-damaged tables without limit.
+damaged tables without limit. Containers of cells run this module under their own Python, 3.10 or newer.
 """
 
 from __future__ import annotations
@@ -35,14 +35,10 @@ _DF_TEXTREL = 4
 _PF_X = 1
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ElfHeaders:
     """What an ELF file states about itself."""
 
-    #: Processor as in wheel tags (`x86_64`), or its ELF name when wheel tags have none.
-    machine: str = ""
-    #: DT_SONAME, or empty.
-    soname: str = ""
     #: DT_NEEDED entries, in file order.
     needed: tuple[str, ...]
     #: Undefined dynamic symbols that are not weak, sorted, without version suffix.
@@ -51,6 +47,10 @@ class ElfHeaders:
     defined: tuple[str, ...]
     #: Required symbol versions by library, sorted, e.g. {"libc.so.6": ("GLIBC_2.14",)}.
     versions: dict[str, tuple[str, ...]]
+    #: Processor as in wheel tags (`x86_64`), or its ELF name when wheel tags have none.
+    machine: str = ""
+    #: DT_SONAME, or empty.
+    soname: str = ""
     #: (library, version) by undefined symbol, for symbols that have a version, e.g. {"memcpy": ("libc.so.6",
     #: "GLIBC_2.14")}.
     bound: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -64,7 +64,7 @@ class ElfHeaders:
     debug: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Elf(ElfHeaders):
     """One shared library or program."""
 
@@ -259,7 +259,9 @@ def _symbols(
     tables: Tables, versions: Mapping[int, tuple[str, str]]
 ) -> tuple[set[str], set[str], dict[str, tuple[str, str]]]:
     """Undefined and defined dynamic symbols, and the required version of each undefined one that has a version."""
-    undefined, defined, bound = set[str](), set[str](), dict[str, tuple[str, str]]()
+    undefined: set[str] = set()
+    defined: set[str] = set()
+    bound: dict[str, tuple[str, str]] = {}
     versym = tables.bytes_of(".gnu.version")
     indices = struct.unpack(f"{tables.order}{len(versym) // 2}H", versym)
     for number, name, bind, visible, here, _ in tables.symbols(".dynsym", local=False):

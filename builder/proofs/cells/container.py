@@ -19,7 +19,6 @@ from types import MappingProxyType
 
 import elftools
 
-from builder import errors, masking
 from builder.build_log import log_size
 from builder.errors import BuildError, Code, MissingToolError, UsageError
 from builder.gate.amounts import size_text
@@ -70,7 +69,7 @@ from builder.proofs.static.symbol_table import SymbolTable
 from builder.resources import measure_resources
 from builder.store import Store
 from builder.untrusted import parse_json
-from builder.wheelfile import elf, fatbin, limits
+from builder.wheelfile import elf, limits
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
 
@@ -89,13 +88,30 @@ pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json
 """
 
 
+#: Stands for `builder.errors`, which needs a newer Python than cells may have.
+_ERRORS = """\
+class _Codes:
+    def __getattr__(self, name):
+        return name
+
+
+class UsageError(Exception):
+    def __init__(self, sentence, code, where=""):
+        super().__init__(f"{where}: {sentence}" if where else sentence)
+
+
+Code, MissingToolError = _Codes(), UsageError
+"""
+
+
 def write_reader(folder: Path) -> Path:
     """Copy `symbol_table` and the modules that it imports to a folder; return the folder."""
-    for module in (errors, masking, symbol_table, elf, fatbin, limits):
+    for module in (symbol_table, elf, limits):
         file = Path(str(module.__file__))
         target = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.read_bytes())
+    (folder / "builder" / "errors.py").write_text(_ERRORS)
     shutil.copytree(Path(elftools.__file__).parent, folder / "elftools", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
