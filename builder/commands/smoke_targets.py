@@ -17,9 +17,8 @@ from builder.errors import BuildfarmError, Code, NothingSelectedError, UsageErro
 from builder.hashing import sha256_of
 from builder.log import print_warning
 from builder.matrix.axes import Cell
-from builder.matrix.compat import Compat
+from builder.matrix.compat import Compat, did_you_mean
 from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSource
-from builder.matrix.load import did_you_mean
 from builder.matrix.plan import served_cells
 from builder.proof import Verdict
 from builder.proofs.claimed_cells import CellClaims

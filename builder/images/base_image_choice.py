@@ -114,11 +114,9 @@ class ImageChooser:
         for system in reversed(self._compat.images.distributions):
             if system.name in systems:
                 return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-base-{system.name}"
-        raise UsageError(
+        raise _unknown(
             f"buildfarm knows no image of NVIDIA for CUDA {cuda}",
-            Code.IMAGE_UNKNOWN,
-            where="images",
-            hints=[f"under `images:` in matrix.yaml, set `runtime` to a base image for the cells of CUDA {cuda}"],
+            f"under `images:` in matrix.yaml, set `runtime` to a base image for the cells of CUDA {cuda}",
         )
 
     def _build_base(self, cuda: Cuda, gcc_range: tuple[int, int]) -> tuple[str, Distribution]:
@@ -131,11 +129,9 @@ class ImageChooser:
         for system in self._compat.images.distributions:
             if system.name in systems and system.newest_gcc(*gcc_range):
                 return f"{NVIDIA_REPOSITORY}:{systems[system.name]}-devel-{system.name}", system
-        raise UsageError(
+        raise _unknown(
             f"buildfarm knows no image of NVIDIA for CUDA {cuda} with gcc {gcc_range[0]} to {gcc_range[1]}",
-            Code.IMAGE_UNKNOWN,
-            where="images",
-            hints=[f"name a base image for the cells of CUDA {cuda} under `images:` in matrix.yaml"],
+            f"name a base image for the cells of CUDA {cuda} under `images:` in matrix.yaml",
         )
 
     def _python(
@@ -146,11 +142,9 @@ class ImageChooser:
         for python in wanted:
             if image := self._image_with(python, rule, platform):
                 return PythonSource(python, None if image == base else self._pinned(image))
-        raise UsageError(
+        raise _unknown(
             f"buildfarm knows no manylinux image that has Python {' or '.join(map(str, wanted))}",
-            Code.IMAGE_UNKNOWN,
-            where="images",
-            hints=["under `images:` in matrix.yaml, set `pythons` to an image that has this Python"],
+            "under `images:` in matrix.yaml, set `pythons` to an image that has this Python",
         )
 
     def _tools(self, rule: ImageRule | None, platform: Platform) -> PythonSource:
@@ -178,3 +172,7 @@ class ImageChooser:
 
     def _pinned(self, image: str) -> str:
         return f"{image}@{self._lock[image]}" if image in self._lock else image
+
+
+def _unknown(sentence: str, hint: str) -> UsageError:
+    return UsageError(sentence, Code.IMAGE_UNKNOWN, where="images", hints=[hint])

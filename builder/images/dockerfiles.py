@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -75,8 +75,8 @@ def dockerfiles(plan: Plan, matrix: Matrix, lock: Mapping[str, str]) -> list[Doc
         users.setdefault(chooser.build_image(build), []).append(build)
     cells = sorted({cell for build in plan.builds for cell in build.serves})
     return [
-        *_uniquely_named(_build_file(image, builds) for image, builds in users.items()),
-        *(_runtime_file(chooser.runtime_image(cell)) for cell in cells),
+        *_uniquely_named(_file("build", image, builds) for image, builds in users.items()),
+        *(_file("runtime", chooser.runtime_image(cell)) for cell in cells),
     ]
 
 
@@ -104,13 +104,10 @@ def write_dockerfiles(folder: Path, files: Sequence[Dockerfile]) -> None:
         ) from None
 
 
-def _build_file(image: BuildImage, builds: Sequence[Build]) -> Dockerfile:
-    cells = tuple(sorted({cell for build in builds for cell in build.serves}))
-    return Dockerfile(image.name, "build", render_template(image.template, image), tuple(builds), cells)
-
-
-def _runtime_file(image: RuntimeImage) -> Dockerfile:
-    return Dockerfile(image.name, "runtime", render_template(image.template, image), (), (image.cell,))
+def _file(kind: str, image: BuildImage | RuntimeImage, builds: Sequence[Build] = ()) -> Dockerfile:
+    served = {cell for build in builds for cell in build.serves}
+    cells = (image.cell,) if isinstance(image, RuntimeImage) else tuple(sorted(served))
+    return Dockerfile(image.name, kind, render_template(image.template, image), tuple(builds), cells)
 
 
 def _uniquely_named(files: Iterable[Dockerfile]) -> list[Dockerfile]:
@@ -118,9 +115,7 @@ def _uniquely_named(files: Iterable[Dockerfile]) -> list[Dockerfile]:
     found = sorted(files, key=lambda file: (file.name, file.text))
     names = [file.name for file in found]
     return [
-        file
-        if names.count(file.name) == 1
-        else Dockerfile(f"{file.name}-{digest(file.text)}", file.kind, file.text, file.builds, file.cells)
+        file if names.count(file.name) == 1 else replace(file, name=f"{file.name}-{digest(file.text)}")
         for file in found
     ]
 

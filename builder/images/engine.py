@@ -6,8 +6,8 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from http.client import CONFLICT
 from pathlib import Path
@@ -15,9 +15,11 @@ from pathlib import Path
 import docker
 from docker.errors import APIError, ImageNotFound, NotFound
 from docker.types import LogConfig
+from rich.filesize import decimal
 
 from builder.build_log import log_size, text_since
 from builder.errors import Code, MissingToolError
+from builder.gate.amounts import counted
 from builder.images.container import OWNER_LABEL, Container, ContainerSpec
 from builder.images.engine_errors import (
     LOCAL_EXECUTOR_HINT,
@@ -26,8 +28,11 @@ from builder.images.engine_errors import (
     reason,
     translate_sdk_errors,
 )
-from builder.images.registry.pull import pull_image
-from builder.images.registry.reference import Mirrors
+from builder.images.registry.client import find_size
+from builder.images.registry.pull import UnreachableRegistryError, pull_image
+from builder.images.registry.reference import Mirrors, Reference
+from builder.log import print_line
+from builder.matrix.axes import Platform
 from builder.process import run
 from builder.store import Store
 
@@ -57,46 +62,35 @@ class Engine:
 
     def problem(self) -> MissingToolError | None:
         """The error that explains why containers cannot be used on this machine, or None."""
+
+        def error(sentence: str, code: Code, *hints: str, where: str = "") -> MissingToolError:
+            return MissingToolError(sentence, code, where=where, hints=[*hints, LOCAL_EXECUTOR_HINT])
+
         if shutil.which("docker") is None:
-            return MissingToolError(
-                "there is no docker program on PATH",
-                Code.ENGINE_MISSING,
-                hints=[
-                    "install Docker Engine 20.10 or newer (Debian: `apt-get install docker.io`)",
-                    LOCAL_EXECUTOR_HINT,
-                ],
-            )
+            hint = "install Docker Engine 20.10 or newer (Debian: `apt-get install docker.io`)"
+            return error("there is no docker program on PATH", Code.ENGINE_MISSING, hint)
         try:
             version, api = self.version()
-        except SDK_ERRORS as error:
-            return MissingToolError(
-                f"the Docker engine does not answer: {reason(error)}",
-                Code.ENGINE_NOT_ANSWERING,
-                where=self._context[1] or "docker",
-                hints=["run `systemctl start docker`, or set DOCKER_HOST to a running engine", LOCAL_EXECUTOR_HINT],
-            )
+        except SDK_ERRORS as failure:
+            sentence = f"the Docker engine does not answer: {reason(failure)}"
+            hint = "run `systemctl start docker`, or set DOCKER_HOST to a running engine"
+            return error(sentence, Code.ENGINE_NOT_ANSWERING, hint, where=self._context[1] or "docker")
         if api < OLDEST_API:
-            return MissingToolError(
-                f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer",
-                Code.ENGINE_TOO_OLD,
-                hints=["install a newer Docker Engine", LOCAL_EXECUTOR_HINT],
-            )
+            sentence = f"Docker engine {version} is too old; cibuildwheel needs 20.10 or newer"
+            return error(sentence, Code.ENGINE_TOO_OLD, "install a newer Docker Engine")
         if _output_of("docker", "buildx", "version") is None:
-            return MissingToolError(
+            return error(
                 "the docker program has no buildx plugin",
                 Code.BUILDX_MISSING,
+                "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
+                "on Debian 12, `tests/images/make-base` in buildfarm's sources installs buildx on this machine",
                 where="docker buildx version",
-                hints=[
-                    "install docker-buildx-plugin (Docker's packages) or docker-buildx (Debian 13, Ubuntu)",
-                    "on Debian 12, `tests/images/make-base` in buildfarm's sources installs buildx on this machine",
-                    LOCAL_EXECUTOR_HINT,
-                ],
             )
         return None
 
     def version(self) -> tuple[str, tuple[int, int]]:
         """The versions of the engine and of its API: ("20.10.24", (1, 41)). Raises the SDK's own errors."""
-        with self._raw_client() as client:
+        with self.client() as client:
             versions = client.version()
         major, minor = versions["ApiVersion"].split(".")[:2]
         return str(versions["Version"]), (int(major), int(minor))
@@ -145,7 +139,7 @@ class Engine:
         `owner` is the owner of the container, by which a later run removes the container if this run is killed.
         Raises MissingToolError when the script or the engine fails.
         """
-        with translate_sdk_errors(), self._raw_client(CONTAINER_TIMEOUT) as client:
+        with translate_sdk_errors(), self.client(CONTAINER_TIMEOUT) as client:
             output = client.containers.run(
                 image,
                 ["/bin/sh", "-c", script],
@@ -198,7 +192,7 @@ class Engine:
 
         Raises MissingToolError when the engine cannot create the container.
         """
-        with self._raw_client(CONTAINER_TIMEOUT) as client:
+        with self.client(CONTAINER_TIMEOUT) as client:
             with translate_sdk_errors():
                 handle = client.containers.create(**spec.options())
             try:
@@ -228,7 +222,7 @@ class Engine:
         """Kill and remove the containers of an owner, with their anonymous volumes; returns their ids."""
         removed = []
         label = f"{OWNER_LABEL}={owner}"
-        with translate_sdk_errors(), self._raw_client(CONTAINER_TIMEOUT) as client:
+        with translate_sdk_errors(), self.client(CONTAINER_TIMEOUT) as client:
             for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
                 with suppress(NotFound):  # the container exited in the meantime
                     try:
@@ -263,18 +257,15 @@ class Engine:
         context = json.loads(output)[0]
         return str(context["Name"]), str(context["Endpoints"]["docker"]["Host"])
 
-    def client(self, timeout: int) -> AbstractContextManager[docker.DockerClient]:
-        """The SDK's client, which raises the SDK's own errors; `timeout` is in seconds."""
-        return self._raw_client(timeout)
-
     @contextmanager
     def _client(self) -> Iterator[docker.DockerClient]:
         """The SDK's client. SDK errors that the body does not handle are raised as MissingToolError."""
-        with translate_sdk_errors(), self._raw_client() as client:
+        with translate_sdk_errors(), self.client() as client:
             yield client
 
     @contextmanager
-    def _raw_client(self, timeout: int = REQUEST_TIMEOUT) -> Iterator[docker.DockerClient]:
+    def client(self, timeout: int = REQUEST_TIMEOUT) -> Iterator[docker.DockerClient]:
+        """The SDK's client, which raises the SDK's own errors; `timeout` is in seconds."""
         name, address = self._context
         # Only the default context can have a TLS address (DOCKER_CERT_PATH), which from_env reads.
         with closing(
@@ -283,6 +274,46 @@ class Engine:
             else docker.DockerClient(base_url=address, timeout=timeout)
         ) as client:
             yield client
+
+
+def pull_missing(engine: Engine, bases: Iterable[str], platform: Platform) -> dict[str, MissingToolError]:
+    """Pull the base images that are not on this machine; return the errors by image.
+
+    Prints the images with their sizes before the first pull. When a registry cannot be reached, the pulls end.
+    """
+    missing = [base for base in dict.fromkeys(bases) if engine.local_name(base) is None]
+    sizes: dict[str, int | None] = {}
+    if missing and engine.may_pull:
+        sizes = {base: _size(engine, base, platform) for base in missing}
+        print_line(_announcement(engine, missing, sizes))
+    problems: dict[str, MissingToolError] = {}
+    for base in missing:
+        try:
+            engine.pull(base, sizes.get(base))
+        except MissingToolError as error:
+            problems[base] = error
+            if isinstance(error, UnreachableRegistryError):
+                break
+    return problems
+
+
+def _size(engine: Engine, base: str, platform: Platform) -> int | None:
+    """The size of the compressed layers in bytes, or None if this process cannot reach the registry."""
+    try:
+        return find_size(engine.mirrors.locate(base), platform)
+    except MissingToolError:
+        return None
+
+
+def _announcement(engine: Engine, bases: Sequence[str], sizes: Mapping[str, int | None]) -> str:
+    """`pulling 2 base images (4.2 GB compressed): nvidia/cuda:12 (3.9 GB), … from registry.example`."""
+    known = [size for size in sizes.values() if size]
+    total = f" ({decimal(sum(known))} compressed)" if len(known) == len(bases) else ""
+    names = ", ".join(f"{base} ({decimal(size)})" if (size := sizes[base]) else base for base in bases)
+    found = [source for base in bases if (source := engine.mirrors.locate(base)) != base]
+    mirrors = dict.fromkeys(Reference.parse(source).registry for source in found)
+    mirror = f", from {' and '.join(mirrors)}" if mirrors else ""
+    return f"pulling {counted(len(bases), 'base image')}{total}: {names}{mirror}"
 
 
 def _output_of(*argv: str) -> str | None:

@@ -40,7 +40,9 @@ def translate_sdk_errors(activity: str = "") -> Iterator[None]:
     try:
         yield
     except SDK_ERRORS as error:
-        sentence = _sentence(error, activity)
+        stopped = activity and isinstance(error, requests.exceptions.ConnectionError)
+        what = f"stopped answering {activity}" if stopped else "refused the request"
+        sentence = f"the Docker engine {what}: {reason(error)}"
         hints = [LOCAL_EXECUTOR_HINT]
         if "bind source path does not exist" in sentence:
             hints.insert(0, OTHER_PATHS_HINT)
@@ -62,49 +64,28 @@ def image_build_error(lines: Sequence[str], *, tag: str, log: Path) -> Buildfarm
 
     MissingToolError when the network is missing, otherwise BuildError.
     """
-    hints = [f"the full output is in {log}"]
+    full = f"the full output is in {log}"
+
+    def failed(why: str, code: Code, *hints: str) -> BuildError:
+        sentence = f"the image could not be built: {why}"
+        return BuildError(sentence, code, stage="environment", log=log, where=tag, hints=[*hints, full])
+
+    def lacking(why: str, code: Code, hint: str) -> MissingToolError:
+        return MissingToolError(f"the image could not be built because {why}", code, where=tag, hints=[hint, full])
+
     errors = [[found[1] for line in lines if (found := pattern.match(line))] for pattern in _ERROR_LINES]
     last = next((found[-1][:300] for found in errors if found), "buildx gave no reason")
     if any(reports("disk-full", line) for line in lines):
-        return BuildError(
-            "the image could not be built: the disk of the Docker engine is full",
-            Code.DISK_FULL,
-            stage="environment",
-            log=log,
-            where=tag,
-            hints=["`docker system df` shows what uses the disk", *hints],
-        )
+        hint = "`docker system df` shows what uses the disk"
+        return failed("the disk of the Docker engine is full", Code.DISK_FULL, hint)
     if untrusted := next((line for line in lines if reports("untrusted", line)), ""):
-        return MissingToolError(
-            f"the image could not be built because a server's certificate is not trusted: {_without_step(untrusted)}",
-            Code.CERTIFICATE_NOT_TRUSTED,
-            where=tag,
-            hints=["set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA", *hints],
-        )
+        why = f"a server's certificate is not trusted: {_without_step(untrusted)}"
+        hint = "set SSL_CERT_FILE to a CA bundle that contains your proxy's or your server's CA"
+        return lacking(why, Code.CERTIFICATE_NOT_TRUSTED, hint)
     if message := _network_error(lines):
-        return MissingToolError(
-            f"the image could not be built because the network cannot be reached: {message}",
-            Code.NETWORK_UNREACHABLE,
-            where=tag,
-            hints=[
-                "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) and the proxy variables to hosts that a container can reach",
-                *hints,
-            ],
-        )
-    return BuildError(
-        f"the image could not be built: {last}",
-        Code.IMAGE_BUILD_FAILED,
-        stage="environment",
-        log=log,
-        where=tag,
-        hints=hints,
-    )
-
-
-def _sentence(error: Exception, activity: str) -> str:
-    if activity and isinstance(error, requests.exceptions.ConnectionError):
-        return f"the Docker engine stopped answering {activity}: {reason(error)}"
-    return f"the Docker engine refused the request: {reason(error)}"
+        hint = "set UV_DEFAULT_INDEX (or PIP_INDEX_URL) and the proxy variables to hosts that a container can reach"
+        return lacking(f"the network cannot be reached: {message}", Code.NETWORK_UNREACHABLE, hint)
+    return failed(last, Code.IMAGE_BUILD_FAILED)
 
 
 def _network_error(lines: Sequence[str]) -> str:

@@ -78,7 +78,7 @@ class BuildImage:
         known = self.base.startswith(f"{NVIDIA_REPOSITORY}:") and self.distribution
         system = known.name if known else image_slug(self.base)
         compiler = f"gcc{self.gcc}" if self.gcc else "own-gcc"
-        machine = "" if self.platform is Platform.LINUX_X86_64 else f"-{self.platform.removeprefix('linux_')}"
+        machine = "" if self.platform is Platform.LINUX_X86_64 else f"-{self.platform.machine}"
         return f"build-{self.cuda.variant}-{system}-{compiler}-{self.pythons.python.tag}{machine}"
 
     @property

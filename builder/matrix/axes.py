@@ -54,6 +54,11 @@ class Cuda:
             return cls(int(m[1]), int(m[2]))
         raise _unreadable("CUDA version", text, "13.0 or cu130")
 
+    @classmethod
+    def of_toolkit(cls, version: str) -> Self:
+        """The CUDA of a version with a patch number: 12.4 for `12.4.131`; raises UsageError otherwise."""
+        return cls.parse(".".join(version.split(".")[:2]))
+
     @property
     def variant(self) -> str:
         """The name torch gives its wheels of this CUDA: `cu130`."""
@@ -81,7 +86,7 @@ class Python:
     @property
     def tag(self) -> str:
         """The interpreter's wheel tag: `cp312`."""
-        return f"cp{self.major}{self.minor}{'t' if self.free_threaded else ''}"
+        return f"cp{self}".replace(".", "")
 
     def __str__(self) -> str:
         return f"{self.major}.{self.minor}{'t' if self.free_threaded else ''}"
@@ -104,6 +109,11 @@ class Arch:
         raise _unreadable("GPU architecture", text, "9.0 or 9.0+PTX")
 
     @property
+    def capability(self) -> tuple[int, int]:
+        """The compute capability of its GPUs: (9, 0)."""
+        return self.major, self.minor
+
+    @property
     def number(self) -> int:
         """The number nvcc uses: 90 for `9.0`."""
         return self.major * 10 + self.minor
@@ -122,6 +132,11 @@ class Platform(StrEnum):
 
     LINUX_X86_64 = "linux_x86_64"
     LINUX_AARCH64 = "linux_aarch64"
+
+    @property
+    def machine(self) -> str:
+        """The processor: `x86_64`."""
+        return self.removeprefix("linux_")
 
 
 class AbiClass(StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -17,11 +18,10 @@ from builder.matrix.compat_table import (
     Table,
     ToolkitFacts,
     TorchFacts,
-    VariantFacts,
     read_table,
 )
 
-__all__ = ["Compat", "ImageFacts", "ToolkitFacts", "TorchFacts", "VariantFacts", "WhyNot", "and_list"]
+__all__ = ["Compat", "ImageFacts", "ToolkitFacts", "TorchFacts", "WhyNot", "and_list"]
 
 _FILE = Path(__file__).with_name("compat.yaml")
 #: How to use a release that compat.yaml does not have.
@@ -49,19 +49,18 @@ class Compat:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._torch = table.torch
-        self._toolkits = table.toolkits
         self.images: ImageTable = table.images
         self.companions = table.companions  # version of torchvision and torchaudio by torch release
         self.gpus, self.toolkits = table.gpus, tuple(table.toolkits.values())
-        self.torches = tuple(sorted(r for facts in table.torch.values() for r in facts.releases))
+        self.first_packaged_toolkit = table.first_packaged_toolkit
+        self._series = {r: facts for facts in table.torch.values() for r in facts.releases}
+        self.torches = tuple(sorted(self._series))
         self.cudas = tuple(sorted({*table.toolkits, *(c for facts in table.torch.values() for c in facts.variants)}))
         self.pythons = tuple(sorted({p for facts in table.torch.values() for ps in facts.pythons.values() for p in ps}))
-        self._series = {r: facts for facts in table.torch.values() for r in facts.releases}
         # Answers are cached: a plan asks for the same few pairs thousands of times.
-        self._arch_reasons: dict[tuple[Cuda, Arch], WhyNot | None] = {}
-        self._cuda_reasons: dict[tuple[Torch, Cuda], WhyNot | None] = {}
-        self._python_reasons: dict[tuple[Torch, Python], WhyNot | None] = {}
+        self._arch_reason = cache(self._find_arch)
+        self._cuda_reason = cache(self._find_cuda)
+        self._python_reason = cache(self._find_python)
 
     @classmethod
     def load(cls, path: Path = _FILE) -> Compat:
@@ -80,16 +79,15 @@ class Compat:
         parts = text.split(".")
         if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
             raise UsageError(f"{text!r} is not a torch version; write it like 2.11 or 2.11.0", Code.VALUE_INVALID)
-        if len(parts) == 2 and text in self._torch:
-            return self._torch[text].releases
+        series, newest, known = ".".join(parts[:2]), self.torches[-1], self._table.torch
+        if len(parts) == 2 and text in known:
+            return known[text].releases
         if len(parts) == 3 and (wanted := Torch.parse(text)) in self.torches:
             return (wanted,)
-        series, newest = ".".join(parts[:2]), self.torches[-1]
-        if series in self._torch:
-            known = self._torch[series].releases
-            near: object = min(known, key=lambda r: abs(r.patch - int(parts[2])))
+        if series in known:
+            near: object = min(known[series].releases, key=lambda r: abs(r.patch - int(parts[2])))
         else:
-            near = min(self._torch, key=lambda s: abs(_order(s) - _order(series)))
+            near = min(known, key=lambda s: abs(_order(s) - _order(series)))
         raise UsageError(
             f"this version of buildfarm does not know torch {text}; the nearest is {near}, the newest {newest}",
             Code.VERSION_UNKNOWN,
@@ -131,27 +129,20 @@ class Compat:
 
     def torch(self, torch: Torch) -> TorchFacts:
         """Return the facts of a release's series. Raises UsageError if the release is unknown."""
-        return self._series.get(torch) or self._torch[self.resolve_torch(str(torch)).series]
-
-    def variant(self, torch: Torch, cuda: Cuda) -> VariantFacts:
-        """Return the facts of a torch for one CUDA. Raises UsageError if there is no such wheel."""
-        if why := self.why_not_cuda(torch, cuda):
-            raise UsageError(why.reason, Code.NO_SUCH_COMBINATION)
-        return self.torch(torch).variants[cuda]
+        return self._series.get(torch) or self._series[self.resolve_torch(str(torch))]
 
     def toolkit(self, cuda: Cuda) -> ToolkitFacts:
         """Return the facts of a CUDA toolkit. Raises UsageError if compat.yaml has no row for it."""
-        if cuda not in self._toolkits:
-            known = and_list(sorted(self._toolkits))
+        if cuda not in self._table.toolkits:
+            known = and_list(sorted(self._table.toolkits))
             raise UsageError(
                 f"buildfarm's version table lists no toolkit of CUDA {cuda}; it lists {known}", Code.VERSION_UNKNOWN
             )
-        return self._toolkits[cuda]
+        return self._table.toolkits[cuda]
 
     def official_archs(self, torch: Torch, cuda: Cuda, platform: Platform) -> tuple[Arch, ...]:
         """Return the architectures of torch's own wheel, sorted; empty if there is no such wheel."""
-        facts = self.torch(torch).variants.get(cuda)
-        return facts.archs.get(platform, ()) if facts else ()
+        return self.torch(torch).variants.get(cuda, {}).get(platform, ())
 
     def toolkit_pin(self, torch: Torch, cuda: Cuda) -> str | None:
         """Return the exact `cuda-toolkit` that torch's wheel on the package index pins (since 2.11), or None."""
@@ -172,11 +163,6 @@ class Compat:
         numpy = "numpy<2" if (torch.major, torch.minor) < (2, 3) else "numpy"
         return self.torch_requirement(torch, cuda), numpy
 
-    @property
-    def first_packaged_toolkit(self) -> Cuda:
-        """The oldest CUDA whose complete toolkit is on the package index."""
-        return self._table.first_packaged_toolkit
-
     def gcc_range(self, torch: Torch, cuda: Cuda) -> tuple[int, int]:
         """Return the oldest and the newest gcc major that nvcc, torch's headers and torch's build check all accept."""
         facts = self.torch(torch)
@@ -189,7 +175,7 @@ class Compat:
 
     def gpu_names(self, arch: Arch) -> tuple[str, ...]:
         """Return the names of GPUs with that compute capability; may be empty."""
-        return self._table.gpus.get((arch.major, arch.minor), ())
+        return self._table.gpus.get(arch.capability, ())
 
     def gpu_named(self, text: str) -> Arch | None:
         """Return the architecture of a GPU's name, such as `H100`, `RTX 4090` or `NVIDIA A100`; None if unknown.
@@ -208,7 +194,7 @@ class Compat:
     def cudas_with(self, arch: Arch) -> tuple[Cuda, ...]:
         """Return the CUDA versions whose nvcc knows an architecture, oldest first."""
         plain = replace(arch, ptx=False)
-        return tuple(sorted(c for c, facts in self._toolkits.items() if plain in facts.archs))
+        return tuple(sorted(c for c, facts in self._table.toolkits.items() if plain in facts.archs))
 
     # Reasons.
 
@@ -222,12 +208,10 @@ class Compat:
 
     def why_not_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         """Return the reason why torch cannot be used with that CUDA, or None if it can."""
-        key = (torch, cuda)
-        if key not in self._cuda_reasons:
-            self._cuda_reasons[key] = self._find_cuda(self.torch(torch), cuda)
-        return self._cuda_reasons[key]
+        return self._cuda_reason(torch, cuda)
 
-    def _find_cuda(self, facts: TorchFacts, cuda: Cuda) -> WhyNot | None:
+    def _find_cuda(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
+        facts = self.torch(torch)
         has = f"it has {and_list(sorted(facts.variants))}"
         if cuda in facts.unlisted:
             return WhyNot(
@@ -236,7 +220,7 @@ class Compat:
             )
         if cuda not in facts.variants:
             return WhyNot("no-torch-wheel-for-cuda", f"torch {facts.series} was never built for CUDA {cuda}; {has}")
-        if cuda not in self._toolkits:
+        if cuda not in self._table.toolkits:
             return WhyNot(
                 "no-toolkit",
                 f"torch {facts.series} has a wheel for CUDA {cuda}, but buildfarm's version table lists no toolkit of"
@@ -246,12 +230,10 @@ class Compat:
 
     def why_not_python(self, torch: Torch, python: Python) -> WhyNot | None:
         """Return the reason why torch has no wheel for that Python, or None if it has one."""
-        key = (torch, python)
-        if key not in self._python_reasons:
-            self._python_reasons[key] = self._find_python(self.torch(torch), torch, python)
-        return self._python_reasons[key]
+        return self._python_reason(torch, python)
 
-    def _find_python(self, facts: TorchFacts, torch: Torch, python: Python) -> WhyNot | None:
+    def _find_python(self, torch: Torch, python: Python) -> WhyNot | None:
+        facts = self.torch(torch)
         if python in facts.pythons[torch]:
             return None
         served = [p for p in facts.pythons[torch] if p.free_threaded == python.free_threaded]
@@ -278,10 +260,7 @@ class Compat:
 
     def why_not_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         """Return the reason why that CUDA cannot compile for the architecture, or None if it can."""
-        key = (cuda, arch)
-        if key not in self._arch_reasons:
-            self._arch_reasons[key] = self._find_arch(cuda, arch)
-        return self._arch_reasons[key]
+        return self._arch_reason(cuda, arch)
 
     def _find_arch(self, cuda: Cuda, arch: Arch) -> WhyNot | None:
         knows = self.cudas_with(arch)
@@ -299,6 +278,12 @@ class Compat:
             reason = f"torch's build tools refuse {arch} in TORCH_CUDA_ARCH_LIST; write {plain} or {plain}a"
             return WhyNot("arch-refused-by-torch", reason)
         return None
+
+
+def did_you_mean(word: str, words: Iterable[str]) -> str:
+    """Return `; did you mean `python`?` if one of the words is similar, else empty text."""
+    near = get_close_matches(word, list(words), n=1)
+    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def _order(text: str) -> int:

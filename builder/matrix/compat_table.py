@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +41,8 @@ class ImageFacts:
     def systems(self) -> dict[str, str]:
         """Return each distribution, as in tags, with the newest CUDA patch version that has a `devel` image on it."""
         found = {f"ubuntu{release}": self.version for release in self.ubuntu}
-        for version, system in _devel_tags(self.rhel_like):
+        for match in filter(None, map(_DEVEL_TAG.fullmatch, self.rhel_like)):
+            version, system = match.groups()
             found[system] = max(version, found.get(system, version), key=_order)
         return found
 
@@ -101,9 +101,10 @@ class ImageTable:
         name = image.lower()
         return next((d for d in self.distributions if any(word in name for word in d.names)), None)
 
-    def pythons_image(self, python: Python, platform: Platform, image: str = "manylinux_2_28") -> str | None:
+    def pythons_image(self, python: Python, platform: Platform) -> str | None:
         """Return pypa's image with a Python: the current tag, else the newest old tag that has it, else None."""
-        name = f"{self.registry}/{image}_{platform.removeprefix('linux_')}"
+        image = "manylinux_2_28"
+        name = f"{self.registry}/{image}_{platform.machine}"
         if python in self.current_pythons:
             return f"{name}:{self.current_tag}"
         tags = [row.tag for row in self.frozen if row.image == image and python in row.pythons]
@@ -113,8 +114,7 @@ class ImageTable:
         """Return NVIDIA's manylinux image with that toolkit, or None. Its tag `latest` moves."""
         if cuda not in self.cudas:
             return None
-        machine = platform.removeprefix("linux_")
-        return f"{self.cuda_registry}/{self.cuda_image}_{machine}_cuda{cuda.major}_{cuda.minor}:latest"
+        return f"{self.cuda_registry}/{self.cuda_image}_{platform.machine}_cuda{cuda.major}_{cuda.minor}:latest"
 
 
 def read_images(raw: dict[str, Any]) -> ImageTable:
@@ -124,11 +124,7 @@ def read_images(raw: dict[str, Any]) -> ImageTable:
     return ImageTable(
         distributions=tuple(sorted(distributions, key=lambda d: (_order(d.glibc), d.name))),
         frozen=tuple(
-            ManylinuxTag(
-                image=row["image"],
-                tag=row["tag"],
-                pythons=tuple(map(Python.parse, row["python"])),
-            )
+            ManylinuxTag(row["image"], row["tag"], tuple(map(Python.parse, row["python"])))
             for row in manylinux["frozen"]["rows"]
         ),
         registry=manylinux["registry"],
@@ -149,24 +145,8 @@ def _distribution(name: str, row: dict[str, Any]) -> Distribution:
     return Distribution(name, tuple(row["names"]), row["packages"], row["glibc"], int(row["default_gcc"]), gcc)
 
 
-def _devel_tags(tags: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    for tag in tags:
-        if found := _DEVEL_TAG.fullmatch(tag):
-            yield found[1], found[2]
-
-
 def _order(version: str) -> tuple[int, ...]:
     return tuple(map(int, version.split(".")))
-
-
-@dataclass(frozen=True)
-class VariantFacts:
-    """One CUDA variant of a torch series."""
-
-    #: The CUDA of the variant.
-    cuda: Cuda
-    #: torch's official architectures by platform, sorted; a platform without an entry has no known wheel.
-    archs: dict[Platform, tuple[Arch, ...]]
 
 
 @dataclass(frozen=True)
@@ -177,8 +157,9 @@ class TorchFacts:
     series: str
     #: Its patch releases, oldest first.
     releases: tuple[Torch, ...]
-    #: The CUDA variants it was built for.
-    variants: dict[Cuda, VariantFacts]
+    #: For each CUDA that it was built for, the architectures of its official wheel by platform, sorted; a platform
+    #: without an entry has no known wheel.
+    variants: dict[Cuda, dict[Platform, tuple[Arch, ...]]]
     #: Variants that only a third party names; the plan never uses them.
     unlisted: tuple[Cuda, ...]
     #: The variant on the package index.
@@ -191,11 +172,6 @@ class TorchFacts:
     gcc_min: int
     #: The newest gcc major that compiles its headers, if that is older than the toolkit's; else None.
     gcc_max: int | None
-
-    @property
-    def newest(self) -> Torch:
-        """The newest patch release."""
-        return self.releases[-1]
 
 
 @dataclass(frozen=True)
@@ -222,6 +198,7 @@ class ToolkitFacts:
 class Table:
     """All facts of compat.yaml."""
 
+    #: The oldest CUDA whose complete toolkit is on the package index.
     first_packaged_toolkit: Cuda
     torch: dict[str, TorchFacts]
     toolkits: dict[Cuda, ToolkitFacts]
@@ -249,7 +226,7 @@ def read_table(path: Path) -> Table:
         },
         arch_suffixes=frozenset(["", *raw["torch_arch_suffixes"]["value"]]),
         images=read_images(raw),
-        gpus={_capability(arch): tuple(names) for arch, names in raw["gpus"]["rows"].items()},
+        gpus={Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()},
         companions={
             name: {Torch.parse(torch): version for torch, version in row.items()}
             for name, row in raw["companions"]["rows"].items()
@@ -257,20 +234,14 @@ def read_table(path: Path) -> Table:
     )
 
 
-def _capability(text: str) -> tuple[int, int]:
-    arch = Arch.parse(text)
-    return arch.major, arch.minor
-
-
 def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFacts:
     releases = tuple(map(Torch.parse, row["releases"]))
     pythons = sorted(map(Python.parse, row["python"]))
     ended = {release: set(map(Python.parse, gone)) for release, gone in row.get("python_ended", {}).items()}
-    variants = [_variant(name, facts) for name, facts in row["variants"].items()]
     return TorchFacts(
         series=series,
         releases=releases,
-        variants={v.cuda: v for v in variants},
+        variants={Cuda.parse(name): _archs(facts) for name, facts in row["variants"].items()},
         unlisted=tuple(map(Cuda.parse, row.get("unlisted", []))),
         default=Cuda.parse(row["default"]),
         pythons={r: tuple(p for p in pythons if p not in ended.get(str(r), ())) for r in releases},
@@ -280,20 +251,13 @@ def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFa
     )
 
 
-def _variant(name: str, facts: dict[str, Any]) -> VariantFacts:
-    return VariantFacts(
-        cuda=Cuda.parse(name),
-        archs={
-            platform: tuple(sorted(map(Arch.parse, facts[platform.removeprefix("linux_")])))
-            for platform in Platform
-            if platform.removeprefix("linux_") in facts
-        },
-    )
+def _archs(facts: dict[str, Any]) -> dict[Platform, tuple[Arch, ...]]:
+    known = (platform for platform in Platform if platform.machine in facts)
+    return {platform: tuple(sorted(map(Arch.parse, facts[platform.machine]))) for platform in known}
 
 
 def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitFacts:
-    cuda = Cuda.parse(name)
-    images = row["images"]
+    cuda, images = Cuda.parse(name), row["images"]
     return ToolkitFacts(
         cuda=cuda,
         archs=frozenset(map(Arch.parse, row["archs"])),
@@ -301,9 +265,5 @@ def _toolkit(name: str, row: dict[str, Any], floors: dict[str, str]) -> ToolkitF
         driver_floor=floors[str(cuda.major)],
         ptx=row["ptx"],
         driver=row.get("driver", ""),
-        images=ImageFacts(
-            version=images["version"],
-            ubuntu=tuple(images["ubuntu"]),
-            rhel_like=tuple(images["rhel_like"]),
-        ),
+        images=ImageFacts(images["version"], tuple(images["ubuntu"]), tuple(images["rhel_like"])),
     )

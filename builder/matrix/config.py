@@ -227,10 +227,7 @@ class Recipe:
     @property
     def accepted(self) -> tuple[Accept, ...]:
         """The entries of `accepts` that count for this version of the extension."""
-        return tuple(rule.entry for rule in self.accepts if not self._is_past(rule))
-
-    def _is_past(self, rule: AcceptRule) -> bool:
-        return rule.until is not None and Version(self.version) >= rule.until
+        return tuple(one.entry for one in self.accepts if one.until is None or Version(self.version) < one.until)
 
     @property
     def modules(self) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from packaging.version import Version
 from builder.errors import Code, UsageError
 from builder.gate.acceptance import Accept
 from builder.matrix.axes import Arch
-from builder.matrix.compat import Compat
+from builder.matrix.compat import Compat, did_you_mean
 from builder.matrix.config import (
     RECIPE,
     AbiRule,
@@ -97,16 +96,7 @@ def load_matrix(path: Path) -> Matrix:
         archs=tuple(sorted(set(model.archs))),
         platforms=tuple(sorted(set(model.platforms))),
         extensions=_extension_folders(document, model.extensions),
-        exclude=tuple(
-            Exclude(
-                reason=e.reason,
-                torch=e.torch or "",
-                cuda=e.cuda,
-                python=e.python,
-                extension=e.extension or "",
-            )
-            for e in model.exclude
-        ),
+        exclude=tuple(Exclude(e.reason, e.torch or "", e.cuda, e.python, e.extension or "") for e in model.exclude),
         images=tuple(
             ImageRule(rule.cells, rule.image, rule.pythons or "", rule.runtime or "", rule.toolkit)
             for rule in model.images
@@ -139,7 +129,7 @@ def recipe_of(document: Document, home: Path) -> Recipe:
         patches=tuple(_within(document, home, text, ("patches", i), file=True) for i, text in enumerate(model.patches)),
         abi=tuple(AbiRule(rule.abi, rule.torch) for rule in model.abi),
         archs=tuple(sorted(set(model.archs))),
-        accepts=tuple(_accept_rule(entry) for entry in model.accepts),
+        accepts=tuple(map(_accept_rule, model.accepts)),
         variants=tuple(Variant(one.library, one.cuda, one.arch) for one in model.variants),
         max_size=model.max_size or 0,
         **{name: _frozen(getattr(model, name)) for name in _AS_WRITTEN},
@@ -190,12 +180,6 @@ def load_recipes(matrix: Matrix) -> tuple[Recipe, ...]:
                 where=str(matrix.path),
             )
     return tuple(recipes)
-
-
-def did_you_mean(word: str, words: Sequence[str]) -> str:
-    """Return `; did you mean `python`?` if one of the words is similar, else empty text."""
-    near = get_close_matches(word, words, n=1)
-    return f"; did you mean `{near[0]}`?" if near else ""
 
 
 def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, ...]:

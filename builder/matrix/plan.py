@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 from packaging.specifiers import SpecifierSet
@@ -39,10 +40,10 @@ class RecipeRules:
         self._compat = compat
         self._explicit = _merged([*(recipe.archs or matrix_archs)])
         self._pythons = SpecifierSet(recipe.python, prereleases=True)
-        self._abis: dict[Torch, AbiClass | None] = {}
-        self._python_reasons: dict[tuple[AbiClass | None, Python], WhyNot | None] = {}
-        self._arch_reasons: dict[Cuda, WhyNot | None] = {}
-        self._archs: dict[tuple[Cuda, Platform, frozenset[tuple[Torch, Cuda]]], tuple[Arch, ...]] = {}
+        self._abi = cache(recipe.abi_of)
+        self._python_reason = cache(self._why_not_python)
+        self._arch_reason = cache(self._why_not_archs)
+        self._official_archs = cache(self._official)
 
     def why_not(self, cell: Cell) -> WhyNot | None:
         """Return the reason why the recipe cannot serve the cell, or None if it can."""
@@ -57,18 +58,7 @@ class RecipeRules:
                 f" but torch has this ABI only since {STABLE_FLOOR.series}"
             )
             return WhyNot("stable-abi-needs-newer-torch", reason)
-        key = (abi, cell.python)
-        if key not in self._python_reasons:
-            self._python_reasons[key] = self._why_not_python(abi, cell.python)
-        if cell.cuda not in self._arch_reasons:
-            self._arch_reasons[cell.cuda] = self._why_not_archs(cell.cuda)
-        return self._python_reasons[key] or self._arch_reasons[cell.cuda]
-
-    def _abi(self, torch: Torch) -> AbiClass | None:
-        """Return the class of the first rule that contains the release, or None."""
-        if torch not in self._abis:
-            self._abis[torch] = self.recipe.abi_of(torch)
-        return self._abis[torch]
+        return self._python_reason(abi, cell.python) or self._arch_reason(cell.cuda)
 
     def _why_not_python(self, abi: AbiClass, python: Python) -> WhyNot | None:
         name = self.recipe.name
@@ -123,10 +113,8 @@ class RecipeRules:
         """
         if self._explicit:
             return self._explicit
-        key = (cuda, cells[0].platform, frozenset((cell.torch, cell.cuda) for cell in cells))
-        if key not in self._archs:
-            self._archs[key] = self._official(*key)
-        return self._archs[key]
+        wheels = frozenset((cell.torch, cell.cuda) for cell in cells)
+        return self._official_archs(cuda, cells[0].platform, wheels)
 
     def _official(self, cuda: Cuda, platform: Platform, wheels: frozenset[tuple[Torch, Cuda]]) -> tuple[Arch, ...]:
         wanted = {arch for wheel in wheels for arch in self._compat.official_archs(*wheel, platform)}

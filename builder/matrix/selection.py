@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import product
 from typing import TypeVar
 
@@ -12,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, NothingSelectedError, UsageError
 from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
-from builder.matrix.compat import Compat, WhyNot, and_list
+from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
 from builder.matrix.config import Matrix, Recipe, Selection
 
 Axis = TypeVar("Axis", Torch, Cuda, Python)
@@ -51,14 +50,8 @@ def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, co
 
     """
     recipes = _recipes(recipes, select.extensions)
-    torch_option, cuda_option, python_option = _options(select)
-    known = _read(torch_option, compat.releases)
-    torch = [[r for r in matrix.torch if r in releases] or [releases[-1]] for releases in known]
-    cuda = [[value] for value in _read(cuda_option, compat.resolve_cuda)]
-    python = [[value] for value in _read(python_option, compat.resolve_python)]
-    # Checked before the matrix is: the hint to add an impossible combination to matrix.yaml would be wrong.
-    _refuse_impossible(torch_option, torch, cuda_option, cuda, compat.why_not_cuda)
-    _refuse_impossible(torch_option, torch, python_option, python, compat.why_not_python)
+    # Read before the matrix is: the hint to add an impossible combination to matrix.yaml would be wrong.
+    torch, cuda, python = _values(select, compat, matrix.torch)
     return Axes(
         torch=_listed(matrix, "torch", matrix.torch, torch),
         cuda=_listed(matrix, "cuda", matrix.cuda, cuda),
@@ -73,12 +66,7 @@ def selected(cells: Sequence[Cell], select: Selection, compat: Compat) -> list[C
 
     Raises UsageError for an unknown value (the message names the nearest), and for two values that exclude each other.
     """
-    torch_option, cuda_option, python_option = _options(select)
-    releases = _read(torch_option, compat.releases)
-    cudas = [[value] for value in _read(cuda_option, compat.resolve_cuda)]
-    pythons = [[value] for value in _read(python_option, compat.resolve_python)]
-    _refuse_impossible(torch_option, releases, cuda_option, cudas, compat.why_not_cuda)
-    _refuse_impossible(torch_option, releases, python_option, pythons, compat.why_not_python)
+    releases, cudas, pythons = _values(select, compat)
     return [
         cell
         for cell in cells
@@ -88,8 +76,23 @@ def selected(cells: Sequence[Cell], select: Selection, compat: Compat) -> list[C
     ]
 
 
-def _options(select: Selection) -> tuple[_Option, _Option, _Option]:
-    return _Option("--torch", select.torch), _Option("--cuda", select.cuda), _Option("--python", select.python)
+def _values(
+    select: Selection, compat: Compat, listed: Sequence[Torch] | None = None
+) -> tuple[list[Sequence[Torch]], list[Sequence[Cuda]], list[Sequence[Python]]]:
+    """Return, for each text of the command line, the values that it names; of a torch series, the releases in `listed`.
+
+    Raises UsageError for an unknown value, and for two values that exclude each other.
+    """
+    torch_option, cuda_option = _Option("--torch", select.torch), _Option("--cuda", select.cuda)
+    python_option = _Option("--python", select.python)
+    torch: list[Sequence[Torch]] = [*_read(torch_option, compat.releases)]
+    if listed is not None:
+        torch = [[r for r in listed if r in releases] or releases[-1:] for releases in torch]
+    cuda = [[value] for value in _read(cuda_option, compat.resolve_cuda)]
+    python = [[value] for value in _read(python_option, compat.resolve_python)]
+    _refuse_impossible(torch_option, torch, cuda_option, cuda, compat.why_not_cuda)
+    _refuse_impossible(torch_option, torch, python_option, python, compat.why_not_python)
+    return torch, [*cuda], [*python]
 
 
 def _read(option: _Option, read: Callable[[str], A]) -> list[A]:
@@ -113,9 +116,8 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
     wanted = [alike.get(canonicalize_name(name), name) for name in names]
     for name in wanted:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
             raise UsageError(
-                f"no extension is named {name!r}" + (f"; did you mean `{near[0]}`?" if near else ""),
+                f"no extension is named {name!r}{did_you_mean(name, known)}",
                 Code.EXTENSION_UNKNOWN,
                 where=f"--ext {name}",
                 hints=[f"the matrix has {and_list(sorted(known))}"],

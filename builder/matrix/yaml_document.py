@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from builder.errors import Code, UsageError
+from builder.matrix.compat import did_you_mean
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Characters that no value needs. A terminal acts on them, and no path and no argument can have the first of them.
@@ -122,38 +122,30 @@ class _Reader:
     def plain(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401  # text, list, mapping or None
         self._values += 1
         if self._values > MAX_VALUES:
-            raise UsageError(
-                f"the file has more than {MAX_VALUES} values", Code.YAML_TOO_LARGE, where=self._where(node)
-            )
+            raise self._refused(node, f"the file has more than {MAX_VALUES} values", Code.YAML_TOO_LARGE)
         if isinstance(node, yaml.ScalarNode):
             return None if node.tag == _NULL and not node.style else self._text(node)
         if any(node is outer for outer in self._open):
-            raise UsageError("an alias is inside the value it refers to", Code.YAML_INVALID, where=self._where(node))
+            raise self._refused(node, "an alias is inside the value it refers to")
         self._open.append(node)
         try:
             if isinstance(node, yaml.SequenceNode):
-                return [self._item(item, (*key, i)) for i, item in enumerate(node.value)]
+                for i, item in enumerate(node.value):
+                    self._record(item, (*key, i))
+                return [self.plain(item, (*key, i)) for i, item in enumerate(node.value)]
             return self._mapping(node, key)
         finally:
             self._open.pop()
-
-    def _item(self, node: yaml.Node, key: Key) -> Any:  # noqa: ANN401
-        self._record(node, key)
-        return self.plain(node, key)
 
     def _mapping(self, node: yaml.Node, key: Key) -> dict[Hashable, Any]:
         mapping: dict[Hashable, Any] = {}
         for name_node, value_node in node.value:
             if not isinstance(name_node, yaml.ScalarNode):
-                raise UsageError("a key must be plain text", Code.YAML_INVALID, where=self._where(name_node))
+                raise self._refused(name_node, "a key must be plain text")
             name = self._text(name_node)
             if name in mapping:
                 first = self.positions[(*key, name)][0]
-                raise UsageError(
-                    f"key `{name}` is given twice, first on line {first}",
-                    Code.YAML_INVALID,
-                    where=self._where(name_node),
-                )
+                raise self._refused(name_node, f"key `{name}` is given twice, first on line {first}")
             self._record(name_node, (*key, name))
             mapping[name] = self.plain(value_node, (*key, name))
         return mapping
@@ -161,20 +153,17 @@ class _Reader:
     def _text(self, node: yaml.ScalarNode) -> str:
         text = str(node.value)
         if len(text) > MAX_VALUE:
-            raise UsageError(
-                f"a value has more than {MAX_VALUE} characters", Code.YAML_TOO_LARGE, where=self._where(node)
-            )
+            raise self._refused(node, f"a value has more than {MAX_VALUE} characters", Code.YAML_TOO_LARGE)
         if control := _CONTROL.search(text):
-            raise UsageError(
-                f"a value has the control character {control[0]!r}", Code.YAML_INVALID, where=self._where(node)
-            )
+            raise self._refused(node, f"a value has the control character {control[0]!r}")
         return text
 
     def _record(self, node: yaml.Node, key: Key) -> None:
         self.positions[key] = (node.start_mark.line + 1, node.start_mark.column + 1)
 
-    def _where(self, node: yaml.Node) -> str:
-        return f"{self.path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+    def _refused(self, node: yaml.Node, sentence: str, code: Code = Code.YAML_INVALID) -> UsageError:
+        where = f"{self.path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}"
+        return UsageError(sentence, code, where=where)
 
 
 # Turn what pydantic finds wrong with a file into one sentence each, with the key and its position.
@@ -240,8 +229,7 @@ def _sentence(path: str, loc: Sequence[str | int], model: type[BaseModel], detai
     kind, given = details["type"], details["input"]
     context = details.get("ctx", {})
     if kind == "extra_forbidden":
-        near = get_close_matches(str(loc[-1]), _keys(model, loc[:-1]), n=1)
-        return f"unknown key `{path}`" + (f"; did you mean `{near[0]}`?" if near else "")
+        return f"unknown key `{path}`{did_you_mean(str(loc[-1]), _keys(model, loc[:-1]))}"
     if kind == "value_error":
         return f"`{path}`: {context['error']}"
     if kind == "list_type" and isinstance(given, str):

@@ -17,7 +17,7 @@ from packaging.version import Version
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat, and_list
 from builder.proofs.static.claim import WheelClaim
-from builder.proofs.static.metadata import read_requirement
+from builder.proofs.static.metadata import read_requirement, requires_admit
 from builder.proofs.static.stable_abi import shims
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits
@@ -64,9 +64,8 @@ class CellClaims:
             return WhyNotClaimed("torch", cell.torch.series, reason)
         if reason := self._why_not_cuda(cell):
             return WhyNotClaimed("CUDA", str(cell.cuda), reason)
-        if reason := self._why_not_python(cell):
-            return WhyNotClaimed("Python", str(cell.python), reason)
-        return None
+        reason = self._why_not_python(cell)
+        return WhyNotClaimed("Python", str(cell.python), reason) if reason else None
 
     def why_not_stated(self, cell: Cell) -> str:
         """Why METADATA or the version excludes the torch of a cell, whatever the libraries need; empty if not."""
@@ -100,14 +99,13 @@ class CellClaims:
 
     def admits_python(self, python: Python, platform: Platform) -> bool:
         """Whether a tag of the file name suits this Python on this platform."""
-        machine = str(platform).removeprefix("linux_")
-        return any(admits(tag, python, machine) for tag in parse_wheel_filename(self.facts.filename)[3])
+        return any(admits(tag, python, platform.machine) for tag in parse_wheel_filename(self.facts.filename)[3])
 
     def _why_not_python(self, cell: Cell) -> str:
         if not self.admits_python(cell.python, cell.platform):
             tags = parse_wheel_filename(self.facts.filename)[3]
             return f"the tag is {and_list(sorted({f'{tag.interpreter}-{tag.abi}' for tag in tags}))}"
-        if not _contains(self.facts.requires_python, f"{cell.python.major}.{cell.python.minor}.99"):
+        if not requires_admit(self.facts.requires_python, cell.python):
             return f"METADATA requires Python {self.facts.requires_python}"
         return ""
 
@@ -121,7 +119,8 @@ class CellClaims:
 
     @cached_property
     def _torch_lines(self) -> tuple[Requirement, ...]:
-        return tuple(one for one in _requirements(self.facts.requires_dist) if canonicalize_name(one.name) == "torch")
+        readable = filter(None, map(read_requirement, self.facts.requires_dist))
+        return tuple(one for one in readable if canonicalize_name(one.name) == "torch")
 
     @property
     def requires_torch(self) -> bool:
@@ -179,8 +178,13 @@ def claimed_cells(facts: WheelFacts, compat: Compat, platform: Platform) -> Clai
         "CUDA": {str(cell.cuda) for cell in cells},
         "Python": {str(cell.python) for cell in cells},
     }
+    order: dict[str, Sequence[str]] = {
+        "torch": list(dict.fromkeys(torch.series for torch in compat.torches)),
+        "CUDA": [str(cuda) for cuda in compat.cudas],
+        "Python": [str(python) for python in compat.pythons],
+    }
     others = [
-        f"{axis} {_text(axis, values - admitted[axis], compat)}: {reason}"
+        f"{axis} {range_text(order[axis], values - admitted[axis])}: {reason}"
         for (axis, reason), values in reasons.items()
         if values - admitted[axis]
     ]
@@ -196,16 +200,6 @@ def every_cell(compat: Compat, platform: Platform) -> Iterator[Cell]:
                     yield Cell(torch, cuda, python, platform)
 
 
-def _text(axis: str, values: Collection[str], compat: Compat) -> str:
-    """The values of an axis of compat.yaml, as `range_text` writes them."""
-    order: Sequence[str] = {
-        "torch": list(dict.fromkeys(torch.series for torch in compat.torches)),
-        "CUDA": [str(cuda) for cuda in compat.cudas],
-        "Python": [str(python) for python in compat.pythons],
-    }[axis]
-    return range_text(order, values)
-
-
 def range_text(order: Sequence[str], values: Collection[str]) -> str:
     """The values, in their order, as `2.0 to 2.10 and 2.12`: at least three in a row become a range."""
     runs: list[list[str]] = []
@@ -216,18 +210,6 @@ def range_text(order: Sequence[str], values: Collection[str]) -> str:
             else:
                 runs.append([value])
     return and_list(part for run in runs for part in ([f"{run[0]} to {run[-1]}"] if len(run) > 2 else run))
-
-
-def _requirements(lines: Sequence[str]) -> Iterator[Requirement]:
-    """The readable ones; the check `metadata` reports the others."""
-    yield from (one for line in lines if (one := read_requirement(line)) is not None)
-
-
-def _contains(specifier: str, version: str) -> bool:
-    try:
-        return SpecifierSet(specifier).contains(version)
-    except ValueError:  # InvalidSpecifier or a too long number; reported by the check `metadata`
-        return True
 
 
 def uses_torch(facts: WheelFacts) -> bool:

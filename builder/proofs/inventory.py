@@ -8,7 +8,7 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -77,11 +77,7 @@ class Inventory:
         try:
             return parse_json(data, cls._of)
         except JsonError as error:
-            raise UsageError(
-                "this is not a symbol inventory that this version of buildfarm reads",
-                Code.INVENTORY_DAMAGED,
-                where=where,
-            ) from error
+            raise _damaged("this is not a symbol inventory that this version of buildfarm reads", where) from error
 
     @classmethod
     def _of(cls, found: dict[str, Any]) -> Inventory:
@@ -115,12 +111,8 @@ class Shelf:
         path = self._files[release]
         data = path.read_bytes()
         if not path.stem.endswith(hashlib.sha256(data).hexdigest()):
-            raise UsageError(
-                "the symbol inventory differs from the sha256 in its file name",
-                Code.INVENTORY_DAMAGED,
-                where=str(path),
-                hints=[f"delete the file, and run `buildfarm inventory add {release.torch}`"],
-            )
+            hint = f"delete the file, and run `buildfarm inventory add {release.torch}`"
+            raise _damaged("the symbol inventory differs from the sha256 in its file name", path, hint)
         with suppress(OSError):
             os.utime(path)  # `store prune` deletes what was not used
         return Inventory.from_bytes(data, str(path))
@@ -152,11 +144,7 @@ class Shelf:
                 infos = archive.infolist()
                 named = [match for info in infos if (match := _NAME.fullmatch(info.filename))]
                 if not infos or len(named) != len(infos) or len(infos) > limits.MAX_DYNAMIC_ENTRIES:
-                    raise UsageError(
-                        "this is not an archive of `buildfarm inventory export`",
-                        Code.INVENTORY_DAMAGED,
-                        where=str(source),
-                    )
+                    raise _damaged("this is not an archive of `buildfarm inventory export`", source)
                 return [self._taken(archive, info, source) for info in infos]
         except FileNotFoundError:
             raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(source)) from None
@@ -167,21 +155,23 @@ class Shelf:
 
     def _taken(self, archive: zipfile.ZipFile, info: zipfile.ZipInfo, source: Path) -> Release:
         if fault := limits.method_fault(info):
-            raise UsageError(f"{info.filename} {fault}", Code.INVENTORY_DAMAGED, where=str(source))
+            raise _damaged(f"{info.filename} {fault}", source)
         with archive.open(info) as stream:
             data = stream.read(MAX_BYTES + 1)
         wanted = _NAME.fullmatch(info.filename)
         if len(data) > MAX_BYTES or not wanted or hashlib.sha256(data).hexdigest() != wanted[2]:
-            raise UsageError(
-                f"{info.filename} differs from the sha256 in its name", Code.INVENTORY_DAMAGED, where=str(source)
-            )
+            raise _damaged(f"{info.filename} differs from the sha256 in its name", source)
         inventory = Inventory.from_bytes(data, f"{source}: {info.filename}")
         if str(inventory.release) != wanted[1]:
-            raise UsageError(f"{info.filename} is of {inventory.release}", Code.INVENTORY_DAMAGED, where=str(source))
+            raise _damaged(f"{info.filename} is of {inventory.release}", source)
         if inventory.release in self._files and self._files[inventory.release].name != info.filename:
             print_warning(f"the inventory of {inventory.release} replaces a different one")
         self.add(inventory)
         return inventory.release
+
+
+def _damaged(sentence: str, where: str | Path, *hints: str) -> UsageError:
+    return UsageError(sentence, Code.INVENTORY_DAMAGED, where=str(where), hints=hints)
 
 
 def shelf_of(store: Store) -> Shelf:
@@ -199,7 +189,9 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
         raise UsageError(
             "this is no torch wheel with shared libraries", Code.NOT_A_TORCH_WHEEL, where=str(archive.path)
         )
-    torch, cuda = _version(_head(archive, "torch/version.py"), str(archive.path))
+    with archive.open("torch/version.py") as stream:
+        text = stream.read(_MAX_VERSION).decode(errors="replace")
+    torch, cuda = _version(text, str(archive.path))
     elves: dict[str, Elf] = {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-inventory-") as folder:
         for name in sorted(members):
@@ -208,7 +200,9 @@ def inventory_of_wheel(archive: WheelFile) -> Inventory:
                 if elf := read_elf(copy):
                     elves[name] = elf
                 copy.unlink()
-    return _inventory(torch, cuda, elves, [*members, *_needed(elves), *_required(archive, cuda)])
+    others = {*members, *_required(archive, cuda)}.union(*(elf.needed for elf in elves.values()))
+    unread = sorted(name for name in others if _NVIDIA.fullmatch(name))
+    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
 
 
 def inventory_of_environment(site_packages: Path) -> Inventory:
@@ -223,15 +217,6 @@ def inventory_of_environment(site_packages: Path) -> Inventory:
     return Inventory(Release(torch, cuda, elf.machine if elf else ""), table)
 
 
-def _inventory(torch: Torch, cuda: Cuda, elves: dict[str, Elf], others: Iterable[str]) -> Inventory:
-    unread = sorted({name for name in others if _NVIDIA.fullmatch(name)})
-    return Inventory(Release(torch, cuda, elves["libc10.so"].machine), SymbolTable.of(elves, unread))
-
-
-def _needed(elves: dict[str, Elf]) -> set[str]:
-    return {name for elf in elves.values() for name in elf.needed}
-
-
 def _required(archive: WheelFile, cuda: Cuda) -> set[str]:
     """Libraries of packages that METADATA requires, by their CUDA major version."""
     lines = [str(line) for line in archive.metadata.get_all("Requires-Dist", [])]
@@ -240,11 +225,6 @@ def _required(archive: WheelFile, cuda: Cuda) -> set[str]:
         for package, stem in _ALSO.items()
         if any(line.startswith((package, "cuda-toolkit")) for line in lines)
     }
-
-
-def _head(archive: WheelFile, name: str) -> str:
-    with archive.open(name) as stream:
-        return stream.read(_MAX_VERSION).decode(errors="replace")
 
 
 def _version(text: str, where: str) -> tuple[Torch, Cuda]:

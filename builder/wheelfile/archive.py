@@ -120,7 +120,7 @@ class WheelContents(ABC):
         """Contents of one file of the `.dist-info` folder."""
         path = f"{self.dist_info}/{name}"
         if path not in self.names:
-            raise self._damaged(f"the .dist-info folder has no {name}")
+            raise self.damaged(f"the .dist-info folder has no {name}")
         return self.read(path)
 
     @cached_property
@@ -133,12 +133,12 @@ class WheelContents(ABC):
         """The Tag lines of WHEEL, sorted, e.g. ("cp310-abi3-manylinux_2_28_x86_64",)."""
         tags = sorted(str(tag) for tag in self._headers("WHEEL").get_all("Tag", []))
         if any(len(tag) > limits.MAX_NAME for tag in tags):  # `a.b-c.d-e.f` stands for every combination
-            raise self._damaged(f"WHEEL has a Tag of more than {limits.MAX_NAME} characters")
+            raise self.damaged(f"WHEEL has a Tag of more than {limits.MAX_NAME} characters")
         for tag in tags:
             try:
                 parse_tag(tag)
             except ValueError:
-                raise self._damaged(f"WHEEL has a Tag that is none: {tag!r}") from None
+                raise self.damaged(f"WHEEL has a Tag that is none: {tag!r}") from None
         return tuple(tags)
 
     @property
@@ -156,20 +156,13 @@ class WheelContents(ABC):
         text = self.read_dist_info("RECORD").decode(errors="replace")
         return {row[0]: row[1] for row in csv.reader(text.splitlines()) if len(row) > 1}
 
-    def _damaged(self, sentence: str) -> DamagedWheelError:
+    def damaged(self, sentence: str) -> DamagedWheelError:
+        """The error of this wheel."""
         return DamagedWheelError(sentence, Code.WHEEL_DAMAGED, where=str(self.path))
 
 
 class WheelFile(WheelContents):
-    """A wheel opened for reading; a context manager.
-
-    Every method and property raises DamagedWheelError where the file is damaged.
-
-    Attributes:
-        path: the wheel file.
-        names: paths of the files in the archive, in its order, without folders.
-
-    """
+    """A wheel opened for reading; a context manager. `names` are in the order of the archive, without folders."""
 
     def __init__(self, path: Path, stream: IO[bytes] | None = None) -> None:
         """Open the archive and read its list of files; no file is unpacked yet.
@@ -220,7 +213,7 @@ class WheelFile(WheelContents):
         tops = {name.partition("/")[0] for name in self.names if "/" in name}
         found = sorted(top for top in tops if top.endswith(".dist-info"))
         if len(found) != 1:
-            raise self._damaged(f"a wheel has one .dist-info folder, but this wheel has {len(found)}")
+            raise self.damaged(f"a wheel has one .dist-info folder, but this wheel has {len(found)}")
         return found[0]
 
     def _checked(self, infos: list[zipfile.ZipInfo]) -> list[zipfile.ZipInfo]:
@@ -234,22 +227,21 @@ class WheelFile(WheelContents):
         for name in names:
             path = PurePosixPath(name)
             if path.is_absolute() or ".." in path.parts or "\\" in name:
-                raise self._damaged(
+                raise self.damaged(
                     f"the wheel contains a file that would be unpacked outside of the target folder: {name!r}"
                 )
             if fault := limits.path_fault(name):
-                raise self._damaged(f"a file of the wheel {fault}: {name[:100]!r}")
+                raise self.damaged(f"a file of the wheel {fault}: {name[:100]!r}")
         if twice := sorted(name for name, count in Counter(names).items() if count > 1):
-            raise self._damaged(f"the wheel contains two files of the same name: {', '.join(twice[:5])}")
-        stored = self._size
+            raise self.damaged(f"the wheel contains two files of the same name: {', '.join(twice[:5])}")
         for info in files:
-            if info.compress_size > stored:  # zipfile would ask for this much memory
-                raise self._damaged(f"{info.filename} is larger than the wheel that contains it")
+            if info.compress_size > self._size:  # zipfile would ask for this much memory
+                raise self.damaged(f"{info.filename} is larger than the wheel that contains it")
             if fault := limits.method_fault(info):
-                raise self._damaged(f"{info.filename} {fault}")
+                raise self.damaged(f"{info.filename} {fault}")
             self._check_size(info)
         if len(files) > limits.MAX_MEMBERS or sum(info.file_size for info in files) > limits.MAX_WHEEL_BYTES:
-            raise self._damaged(
+            raise self.damaged(
                 f"the wheel unpacks to more than {limits.MAX_WHEEL_BYTES // 2**30} GiB or {limits.MAX_MEMBERS} files"
             )
         return files
@@ -260,9 +252,9 @@ class WheelFile(WheelContents):
         if folder.endswith(".dist-info"):
             limit = limits.MAX_METADATA if name in _PARSED else limits.MAX_DIST_INFO
             if info.file_size > limit:
-                raise self._damaged(f"{info.filename} unpacks to {info.file_size} bytes; the limit is {limit}")
+                raise self.damaged(f"{info.filename} unpacks to {info.file_size} bytes; the limit is {limit}")
         elif limits.is_bomb(info.file_size, info.compress_size):
-            raise self._damaged(
+            raise self.damaged(
                 f"{info.filename} unpacks from {info.compress_size} to {info.file_size} bytes, more than"
                 f" {limits.MAX_RATIO} times as much"
             )
@@ -274,4 +266,4 @@ class WheelFile(WheelContents):
             yield
         except (OSError, *DAMAGE) as error:
             reason = getattr(error, "strerror", None) or "the file is not a complete zip archive"
-            raise self._damaged(f"this wheel cannot be read: {reason}") from error
+            raise self.damaged(f"this wheel cannot be read: {reason}") from error

@@ -49,7 +49,7 @@ def codes_for(codes: Iterable[str], gpu: Arch) -> list[str]:
     its own architecture only, `f` on its major version (CUDA C++ Programming Guide, "Compute Capabilities"). Machine
     code for Jetson runs on nothing else, and Jetson runs no other (the same guide, "Binary Compatibility").
     """
-    ours = (gpu.major, gpu.minor)
+    ours = gpu.capability
     found = []
     for code in codes:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)([af]?)", code)
@@ -81,8 +81,6 @@ def _tags(python: Python) -> frozenset[Tag]:
 
 def _tags_of(python: Python, platforms: list[str] | None) -> Iterator[Tag]:
     """The tags that pip accepts under this Python on these platforms; None: those of this machine."""
-    suffix = "t" if python.free_threaded else ""
-    abi = f"cp{python.major}{python.minor}{suffix}"
     version = (python.major, python.minor)
-    yield from cpython_tags(version, abis=[abi], platforms=platforms)
+    yield from cpython_tags(version, abis=[python.tag], platforms=platforms)
     yield from compatible_tags(version, platforms=platforms)

@@ -2,7 +2,7 @@
 
 pyelftools finds the sections. This module unpacks their tables itself. pyelftools creates one object for each symbol,
 which is slow for the eighty thousand of libtorch_cpu (torch 2.11: 3 s with pyelftools, 0.16 s here), and it follows
-damaged tables without limit.
+damaged tables without limit. Containers of cells run this module under their own Python, 3.10 or newer.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from elftools.common.exceptions import ELFError
 from elftools.construct.lib.container import Container
@@ -28,7 +28,6 @@ GPU_SECTION = ".nv_fatbin"
 
 _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_386": "i686"}
 _WEAK = 2
-_LOCAL = 0
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 _DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_TEXTREL, _DT_RUNPATH, _DT_FLAGS = 0, 1, 14, 15, 22, 29, 30
 _NAMES = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)  # entries whose value is a place in the table of strings
@@ -37,35 +36,42 @@ _PF_X = 1
 
 
 @dataclass(frozen=True)
-class Elf:
-    """One shared library or program."""
+class ElfHeaders:
+    """What an ELF file states about itself."""
 
-    #: Processor as in wheel tags (`x86_64`), or its ELF name when wheel tags have none.
-    machine: str
-    #: DT_SONAME, or empty.
-    soname: str
     #: DT_NEEDED entries, in file order.
     needed: tuple[str, ...]
-    #: Undefined dynamic symbols that are not weak, sorted.
+    #: Undefined dynamic symbols that are not weak, sorted, without version suffix.
     undefined: tuple[str, ...]
-    #: Dynamic symbols that other libraries can link to, sorted.
+    #: Dynamic symbols that other libraries can link to, sorted, without version suffix.
     defined: tuple[str, ...]
-    #: Required symbol versions by library, sorted.
+    #: Required symbol versions by library, sorted, e.g. {"libc.so.6": ("GLIBC_2.14",)}.
     versions: dict[str, tuple[str, ...]]
-    #: (library, version) by undefined symbol, for symbols that have a version.
-    bound: dict[str, tuple[str, str]]
-    #: The file has a section of GPU code.
-    fatbin: bool
-    #: Folders of DT_RPATH, as they are written.
-    rpath: tuple[str, ...] = ()
-    #: Folders of DT_RUNPATH; with these, the dynamic linker ignores `rpath`.
-    runpath: tuple[str, ...] = ()
+    #: Processor as in wheel tags (`x86_64`), or its ELF name when wheel tags have none.
+    machine: str = ""
+    #: DT_SONAME, or empty.
+    soname: str = ""
+    #: (library, version) by undefined symbol, for symbols that have a version, e.g. {"memcpy": ("libc.so.6",
+    #: "GLIBC_2.14")}.
+    bound: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: The file has a section of GPU code, which may be empty.
+    fatbin: bool = False
     #: The loader must write into the code (text relocations).
     textrel: bool = False
     #: The loader must make the stack executable.
     execstack: bool = False
     #: Bytes of debug information.
     debug: int = 0
+
+
+@dataclass(frozen=True)
+class Elf(ElfHeaders):
+    """One shared library or program."""
+
+    #: Folders of DT_RPATH, as they are written.
+    rpath: tuple[str, ...] = ()
+    #: Folders of DT_RUNPATH; with these, the dynamic linker ignores `rpath`.
+    runpath: tuple[str, ...] = ()
 
 
 def read_elf(path: Path) -> Elf | None:
@@ -109,10 +115,10 @@ def elf_faults(path: Path | str) -> Iterator[None]:
 def _read(elf: ELFFile) -> Elf | None:
     if elf["e_type"] not in ("ET_DYN", "ET_EXEC") or elf["e_machine"] == "EM_CUDA":
         return None
-    sections = {section.name: section.header for section in elf.iter_sections()}
+    tables = Tables(elf)
+    sections = tables.sections
     if ".dynamic" not in sections and any(segment["p_type"] == "PT_DYNAMIC" for segment in elf.iter_segments()):
         raise ELFError("dynamic, but without section headers")
-    tables = _Tables(elf, sections)
     dynamic, values = tables.dynamic()
     versions, names = tables.version_needs()
     undefined, defined, bound = _symbols(tables, names)
@@ -146,30 +152,31 @@ def _folders(dynamic: list[tuple[int, str]], wanted: int) -> tuple[str, ...]:
     return tuple(folder for tag, text in dynamic if tag == wanted and text for folder in text.split(":"))
 
 
-class _Tables:
+class Tables:
     """The tables of an ELF file (gABI chapters 4 and 5; symbol versions: LSB Core 10.7)."""
 
-    def __init__(self, elf: ELFFile, sections: Mapping[str, Any]) -> None:
-        self._elf, self._sections = elf, sections
+    def __init__(self, elf: ELFFile) -> None:
+        self._elf = elf
+        self.sections = {section.name: section.header for section in elf.iter_sections()}
         self.order = "<" if elf.little_endian else ">"
-        self.wide = elf.elfclass == 64
+        self._wide = elf.elfclass == 64
 
     def bytes_of(self, name: str) -> bytes:
         """Contents of a section as they are in the file; empty without the section."""
-        if name not in self._sections or self._sections[name]["sh_type"] == "SHT_NOBITS":
+        if name not in self.sections or self.sections[name]["sh_type"] == "SHT_NOBITS":
             return b""
-        return self._bytes(self._sections[name])
+        return self._bytes(self.sections[name])
 
     def strings_of(self, name: str) -> bytes:
         """The table of strings that a section uses."""
-        return self._bytes(self._elf.get_section(self._sections[name]["sh_link"]).header)
+        return self._bytes(self._elf.get_section(self.sections[name]["sh_link"]).header)
 
     def dynamic(self) -> tuple[list[tuple[int, str]], dict[int, int]]:
         """The dynamic section: (tag, text) of entries that name libraries or folders, in file order; other values."""
         data = self.bytes_of(".dynamic")
         if not data:
             return [], {}
-        layout, strings = struct.Struct(self.order + ("qQ" if self.wide else "iI")), self.strings_of(".dynamic")
+        layout, strings = struct.Struct(self.order + ("qQ" if self._wide else "iI")), self.strings_of(".dynamic")
         found: list[tuple[int, str]] = []
         others: dict[int, int] = {}
         for count, (tag, value) in enumerate(layout.iter_unpack(data)):
@@ -207,6 +214,31 @@ class _Tables:
             start += following
         return {library: tuple(sorted(names)) for library, names in sorted(wanted.items())}, by_index
 
+    def symbols(self, name: str, *, local: bool) -> Iterator[tuple[int, str, int, bool, bool, int]]:
+        """Each symbol of a table that has a name; `local` is whether those that are local to the file count.
+
+        Its number and name, its binding, whether other libraries may see it, whether it is defined, its size in bytes.
+        """
+        table = self.bytes_of(name)
+        if not table:
+            return
+        layout, wide = struct.Struct(self.order + ("IBBHQQ" if self._wide else "IIIBBH")), self._wide
+        if len(table) > limits.MAX_SYMBOLS * layout.size:
+            raise ELFError(f"more than {limits.MAX_SYMBOLS} symbols")
+        strings, total = self.strings_of(name), 0
+        for number, fields in enumerate(layout.iter_unpack(table)):
+            if wide:
+                start, info, other, section, _, size = fields
+            else:
+                start, _, size, info, other, section = fields
+            if start == 0 or not (local or info >> 4):
+                continue
+            symbol = string_at(strings, start)
+            total += len(symbol)
+            if total > limits.MAX_SYMBOL_NAMES:
+                raise ELFError(f"more than {limits.MAX_SYMBOL_NAMES} bytes of names")
+            yield number, symbol, info >> 4, other & 3 not in _HIDDEN, section != 0, size
+
     def _bytes(self, header: Container) -> bytes:
         stream, size = self._elf.stream, header["sh_size"]
         stream.seek(0, os.SEEK_END)
@@ -224,34 +256,20 @@ def string_at(strings: bytes, start: int) -> str:
 
 
 def _symbols(
-    tables: _Tables, versions: Mapping[int, tuple[str, str]]
+    tables: Tables, versions: Mapping[int, tuple[str, str]]
 ) -> tuple[set[str], set[str], dict[str, tuple[str, str]]]:
+    """Undefined and defined dynamic symbols, and the required version of each undefined one that has a version."""
     undefined: set[str] = set()
     defined: set[str] = set()
     bound: dict[str, tuple[str, str]] = {}
-    table, wide = tables.bytes_of(".dynsym"), tables.wide
-    if not table:
-        return undefined, defined, bound
-    layout = struct.Struct(tables.order + ("IBBHQQ" if wide else "IIIBBH"))
-    if len(table) > limits.MAX_SYMBOLS * layout.size:
-        raise ELFError(f"more than {limits.MAX_SYMBOLS} symbols")
-    strings, versym = tables.strings_of(".dynsym"), tables.bytes_of(".gnu.version")
-    indices = struct.unpack(f"{tables.order}{len(versym) // 2}H", versym) if versym else ()
-    total = 0
-    for position, fields in enumerate(layout.iter_unpack(table)):
-        start, info, other, section = fields[:4] if wide else (fields[0], *fields[3:6])
-        bind = info >> 4
-        if start == 0 or bind == _LOCAL:
-            continue
-        name = string_at(strings, start)
-        total += len(name)
-        if total > limits.MAX_SYMBOL_NAMES:
-            raise ELFError(f"more than {limits.MAX_SYMBOL_NAMES} bytes of names")
-        if section:
-            if other & 3 not in _HIDDEN:
+    versym = tables.bytes_of(".gnu.version")
+    indices = struct.unpack(f"{tables.order}{len(versym) // 2}H", versym)
+    for number, name, bind, visible, here, _ in tables.symbols(".dynsym", local=False):
+        if here:
+            if visible:
                 defined.add(name)
         elif bind != _WEAK:
             undefined.add(name)
-            if indices and (version := versions.get(indices[position] & 0x7FFF)):
+            if indices and (version := versions.get(indices[number] & 0x7FFF)):
                 bound[name] = version
     return undefined, defined, bound

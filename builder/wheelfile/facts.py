@@ -6,7 +6,7 @@ import posixpath
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
-from builder.wheelfile.elf import MAGIC, read_elf
+from builder.wheelfile.elf import MAGIC, ElfHeaders, read_elf
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
 
@@ -93,45 +93,22 @@ def _ends(name: str) -> Iterator[str]:
 _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
 
 
-@dataclass(frozen=True)
-class Library:
+@dataclass(frozen=True, kw_only=True)
+class Library(ElfHeaders):
     """One ELF file inside a wheel."""
 
     #: Path inside of the wheel.
     path: str
-    #: DT_NEEDED entries, in file order.
-    needed: tuple[str, ...]
-    #: Undefined dynamic symbols that are not weak, sorted, without version suffix.
-    undefined: tuple[str, ...]
-    #: Defined dynamic symbols, sorted, without version suffix.
-    defined: tuple[str, ...]
-    #: Required symbol versions by library, e.g. {"libc.so.6": ("GLIBC_2.14",)}, sorted.
-    versions: dict[str, tuple[str, ...]]
     #: Architectures with machine code, e.g. ("sm_75", "sm_90a"), sorted by number.
     sass: tuple[str, ...]
     #: Architectures with PTX, e.g. ("compute_90",), sorted by number.
     ptx: tuple[str, ...]
-    #: DT_SONAME, or empty.
-    soname: str = ""
-    #: Processor as in wheel tags, e.g. `x86_64`.
-    machine: str = ""
-    #: (library, version) by undefined symbol, for symbols that have a version, e.g. {"memcpy": ("libc.so.6",
-    #: "GLIBC_2.14")}.
-    bound: dict[str, tuple[str, str]] = field(default_factory=dict)
-    #: The library has a section of GPU code, which may be empty.
-    fatbin: bool = False
     #: Bytes by architecture of machine code and PTX, e.g. {"sm_75": 4096, "compute_90": 512}.
     gpu_code: dict[str, int] = field(default_factory=dict)
     #: Version of the PTX language by architecture, e.g. {"compute_90": "8.7"}.
     ptx_isa: dict[str, str] = field(default_factory=dict)
     #: Folders in which the loader searches needed libraries: those of DT_RUNPATH, else of DT_RPATH.
     search: tuple[str, ...] = ()
-    #: The loader must write into the code (text relocations).
-    textrel: bool = False
-    #: The loader must make the stack executable.
-    execstack: bool = False
-    #: Bytes of debug information.
-    debug: int = 0
     #: Bytes of the file, unpacked.
     size: int = 0
     #: Of the file, unpacked, hex; empty if unknown.
@@ -256,22 +233,16 @@ def _check_project(archive: WheelContents) -> None:
 def _requires_dist(wheel: WheelContents) -> tuple[str, ...]:
     lines = tuple(str(line) for line in wheel.metadata.get_all("Requires-Dist", []))
     if any(len(line) > MAX_REQUIREMENT for line in lines):
-        raise UsageError(
-            f"METADATA of the wheel has a Requires-Dist of more than {MAX_REQUIREMENT} characters",
-            Code.WHEEL_DAMAGED,
-            where=str(wheel.path),
-        )
+        raise wheel.damaged(f"METADATA of the wheel has a Requires-Dist of more than {MAX_REQUIREMENT} characters")
     return lines
 
 
 def _header(archive: WheelContents, name: str) -> str:
     value = archive.metadata.get(name)
     if not value:
-        raise UsageError(f"METADATA of the wheel has no {name}", Code.WHEEL_DAMAGED, where=str(archive.path))
+        raise archive.damaged(f"METADATA of the wheel has no {name}")
     if len(value) > MAX_NAME:
-        raise UsageError(
-            f"{name} in METADATA has more than {MAX_NAME} characters", Code.WHEEL_DAMAGED, where=str(archive.path)
-        )
+        raise archive.damaged(f"{name} in METADATA has more than {MAX_NAME} characters")
     return str(value)
 
 
@@ -302,24 +273,14 @@ def read_library(path: str, file: Path) -> Library | None:
     code = read_device_code(file)
     return Library(
         path=path,
-        needed=elf.needed,
-        undefined=elf.undefined,
-        defined=elf.defined,
-        versions=elf.versions,
         sass=tuple(name for name in code.sizes if name.startswith("sm_")),
         ptx=tuple(name for name in code.sizes if name.startswith("compute_")),
-        soname=elf.soname,
-        machine=elf.machine,
-        bound=elf.bound,
-        fatbin=elf.fatbin,
         gpu_code=code.sizes,
         ptx_isa=code.ptx,
         search=elf.runpath or elf.rpath,
-        textrel=elf.textrel,
-        execstack=elf.execstack,
-        debug=elf.debug,
         size=file.stat().st_size,
         sha256=sha256_of(file),
+        **{each.name: getattr(elf, each.name) for each in fields(ElfHeaders)},
     )
 
 
@@ -331,7 +292,7 @@ def _adapter() -> TypeAdapter[WheelFacts]:
 
 
 def facts_to_json(facts: WheelFacts) -> dict[str, Any]:
-    """Plain data (lists, dicts, strings, numbers) for the store and for `--json`."""
+    """Plain data (lists, dicts, strings, numbers) for the store."""
     data: dict[str, Any] = _adapter().dump_python(facts, mode="json")
     return data
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -50,59 +51,38 @@ def read_device_code(library: Path) -> DeviceCode:
         with elf_faults(library):
             section = open_elf(stream).get_section_by_name(GPU_SECTION)
         if section is not None:
-            _containers(stream, section["sh_offset"], section["sh_offset"] + section["sh_size"], found, versions)
+            for kind, number, suffix, size, version in _entries(stream, section["sh_offset"], section["sh_size"]):
+                found[kind, number, suffix] += size
+                if kind == _PTX:
+                    name = f"compute_{number}{suffix}"
+                    versions[name] = max(versions.get(name, (0, 0)), version)
     names = {_SASS: "sm", _PTX: "compute"}
     order = sorted((number, suffix, kind) for kind, number, suffix in found if kind in names)
     sizes = {f"{names[kind]}_{number}{suffix}": found[kind, number, suffix] for number, suffix, kind in order}
     return DeviceCode(sizes, {name: f"{major}.{minor}" for name, (major, minor) in sorted(versions.items()) if major})
 
 
-def _containers(
-    stream: BinaryIO, start: int, end: int, found: Counter[tuple[int, int, str]], versions: dict[str, tuple[int, int]]
-) -> None:
-    left = limits.MAX_GPU_CODES
+def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[tuple[int, int, str, int, tuple[int, int]]]:
+    """Kind, architecture (number and suffix), bytes and PTX version of each entry of the containers in a section."""
+    left, end = limits.MAX_GPU_CODES, start + size
     while start + _CONTAINER.size <= end:
         left -= 1
         magic, version, header, size = _CONTAINER.unpack(_read(stream, start, _CONTAINER.size))
         if magic == 0:  # padding by the linker between two containers
             start += _padding(stream, start)
             continue
-        if (
-            left < 0
-            or magic != _MAGIC
-            or version != _VERSION
-            or header < _CONTAINER.size
-            or start + header + size > end
-        ):
+        stop = start + header + size
+        if left < 0 or magic != _MAGIC or version != _VERSION or header < _CONTAINER.size or stop > end:
             raise _unknown()
-        left -= _entries(stream, start + header, start + header + size, found, versions, left)
-        start += header + size
-
-
-def _entries(
-    stream: BinaryIO,
-    start: int,
-    end: int,
-    found: Counter[tuple[int, int, str]],
-    versions: dict[str, tuple[int, int]],
-    limit: int,
-) -> int:
-    """Count the bytes of the entries of one container; return the number of entries."""
-    count = 0
-    while start < end:
-        count += 1
-        if count > limit:
-            raise _unknown()
-        kind, _, header, size, minor, major, number, flags = _ENTRY.unpack(_read(stream, start, _ENTRY.size))
-        if header < _ENTRY.size or start + header + size > end:
-            raise _unknown()
-        suffix = "".join(letter for bit, letter in _SUFFIXES.items() if flags & bit)
-        found[kind, number, suffix] += size
-        if kind == _PTX:
-            name = f"compute_{number}{suffix}"
-            versions[name] = max(versions.get(name, (0, 0)), (major, minor))
-        start += header + size
-    return count
+        start += header
+        while start < stop:
+            left -= 1
+            kind, _, header, size, minor, major, number, flags = _ENTRY.unpack(_read(stream, start, _ENTRY.size))
+            if left < 0 or header < _ENTRY.size or start + header + size > stop:
+                raise _unknown()
+            suffix = "".join(letter for bit, letter in _SUFFIXES.items() if flags & bit)
+            yield kind, number, suffix, size, (major, minor)
+            start += header + size
 
 
 def _padding(stream: BinaryIO, start: int) -> int:

@@ -12,9 +12,8 @@ from typing import IO, TYPE_CHECKING
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name
 
-from builder.errors import Code
 from builder.wheelfile import limits
-from builder.wheelfile.archive import DamagedWheelError, WheelContents
+from builder.wheelfile.archive import WheelContents
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution  # takes long
@@ -44,9 +43,7 @@ class InstalledWheel(WheelContents):
         self.path = dist_info  # until the tags are read
         for name in ("RECORD", "WHEEL", "METADATA"):
             if not (dist_info / name).is_file() or (dist_info / name).stat().st_size > limits.MAX_DIST_INFO:
-                raise DamagedWheelError(
-                    f"the .dist-info folder has no usable {name}", Code.WHEEL_DAMAGED, where=str(dist_info)
-                )
+                raise self.damaged(f"the .dist-info folder has no usable {name}")
         self.names = tuple(name for name in [*self._rows, f"{self._info}/RECORD"] if (self._site / name).is_file())
         self.path = Path(self._filename())
 
@@ -87,7 +84,7 @@ class InstalledWheel(WheelContents):
             with (self._site / name).open("rb") as stream:
                 yield stream
         except OSError as error:
-            raise self._damaged(f"{name} cannot be read: {error.strerror}") from None
+            raise self.damaged(f"{name} cannot be read: {error.strerror}") from None
 
     @property
     def digest(self) -> str:

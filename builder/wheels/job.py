@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
-from builder.errors import BuildfarmError
+from builder.errors import BuildError, BuildfarmError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import GitSource, Recipe
@@ -51,6 +51,18 @@ class CompileJob:
         inside = self.recipe.source.subdirectory if isinstance(self.recipe.source, GitSource) else ""
         parts = PurePosixPath(inside).parts
         return self.source.parents[len(parts) - 1] if parts else self.source
+
+    @property
+    def raw(self) -> Path:
+        """The folder of the raw wheel."""
+        return self.work / "raw"
+
+    def raw_wheel(self) -> Path:
+        """The raw wheel; raises BuildError unless the build made one."""
+        wheels = sorted(self.raw.glob("*.whl"))
+        if len(wheels) != 1:
+            raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=self.log)
+        return wheels[0]
 
     @property
     def shared(self) -> Path:

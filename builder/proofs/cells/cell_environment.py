@@ -14,7 +14,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proofs.cells.import_check import ImportOutcome, try_import
-from builder.proofs.cells.op_gate import GateOptions, run_drafts, run_gate
+from builder.proofs.cells.op_gate import run_drafts, run_gate
 from builder.proofs.static.symbol_table import SymbolTable, collect_symbols
 from builder.resources import measure_resources
 from builder.store import Store
@@ -128,14 +128,15 @@ class LocalEnvironment:
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
         """Run the gate with the environment's Python."""
-        return run_gate(self._environment.interpreter, recipe, self._folder / "gate", **self._gate())
+        python, folder = self._environment.interpreter, self._folder / "gate"
+        jobs = measure_resources().cores
+        return run_gate(python, recipe, folder, jobs=jobs, log=self._log, owner=self._owner)
 
     def draft_cases(self, recipe: Recipe) -> Drafts | str:
         """Draft with the environment's Python."""
-        return run_drafts(self._environment.interpreter, recipe, self._folder / "drafts", **self._gate())
-
-    def _gate(self) -> GateOptions:
-        return {"jobs": measure_resources().cores, "log": self._log, "owner": self._owner}
+        python, folder = self._environment.interpreter, self._folder / "drafts"
+        jobs = measure_resources().cores
+        return run_drafts(python, recipe, folder, jobs=jobs, log=self._log, owner=self._owner)
 
 
 def cell_environments(

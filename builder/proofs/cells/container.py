@@ -9,12 +9,15 @@ needed: the Docker SDK takes a while to import.
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
+
+import elftools
 
 from builder.build_log import log_size
 from builder.errors import BuildError, Code, MissingToolError, UsageError
@@ -61,17 +64,57 @@ from builder.proofs.cells.op_gate import (
     spec_of,
     write_key,
 )
-from builder.proofs.cells.symbol_reader import READ_SYMBOLS, write_reader
+from builder.proofs.static import symbol_table
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.resources import measure_resources
 from builder.store import Store
 from builder.untrusted import parse_json
+from builder.wheelfile import elf, limits
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
 
 #: Paths in a rendered runtime image, and of the files mounted into it. The cache of uv ends with the container: code
 #: of the wheel could change it.
 _PYTHON, _UV, _CA, _CACHE = "/opt/cell/bin/python", "/run/buildfarm/uv", "/run/buildfarm/ca.pem", f"{CONTAINER_DIR}/uv"
+
+#: Reads the symbols of torch's libraries inside of the container, whose Python has no buildfarm, so that gigabytes need
+#: not be copied out.
+READ_SYMBOLS = f"""\
+import json, pathlib, sys, sysconfig
+sys.path.insert(0, "{CONTAINER_DIR}/reader")
+from builder.proofs.static.symbol_table import collect_symbols
+table = collect_symbols(pathlib.Path(sysconfig.get_path("purelib")))
+pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json()))
+"""
+
+
+#: Stands for `builder.errors`, which needs a newer Python than cells may have.
+_ERRORS = """\
+class _Codes:
+    def __getattr__(self, name):
+        return name
+
+
+class UsageError(Exception):
+    def __init__(self, sentence, code, where=""):
+        super().__init__(f"{where}: {sentence}" if where else sentence)
+
+
+Code, MissingToolError = _Codes(), UsageError
+"""
+
+
+def write_reader(folder: Path) -> Path:
+    """Copy `symbol_table` and the modules that it imports to a folder; return the folder."""
+    for module in (symbol_table, elf, limits):
+        file = Path(str(module.__file__))
+        target = folder.joinpath(*module.__name__.split(".")).with_suffix(".py")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(file.read_bytes())
+    (folder / "builder" / "errors.py").write_text(_ERRORS)
+    shutil.copytree(Path(elftools.__file__).parent, folder / "elftools", ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
+
 
 #: Bytes of the symbols of torch's libraries as JSON; they are read before the wheel is installed.
 MOST_SYMBOLS = 1 << 30

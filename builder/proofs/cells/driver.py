@@ -8,6 +8,7 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from builder.errors import UsageError
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
@@ -32,18 +33,31 @@ def driver_version() -> str:
     return found[1] if found else ""
 
 
+def driver_floor(cuda: Cuda, compat: Compat) -> str:
+    """The oldest driver for programs of a CUDA; empty if compat.yaml does not know the CUDA."""
+    try:
+        return compat.toolkit(cuda).driver_floor
+    except UsageError:
+        return ""
+
+
+def driver_runs(driver: str, cuda: Cuda, compat: Compat) -> bool:
+    """Whether a driver is new enough for a CUDA; an unknown driver or CUDA counts as new enough."""
+    try:
+        return Version(driver) >= Version(driver_floor(cuda, compat))
+    except InvalidVersion:
+        return True
+
+
 def too_old(driver: str, cuda: Cuda) -> str:
     """Why a driver cannot run programs of a CUDA version, or empty; an unknown version counts as new enough.
 
     Within a CUDA major, every minor runs on the driver that the first minor requires (compat.yaml, `driver_floors`).
     """
-    floor = Compat.load().toolkit(cuda).driver_floor
-    try:
-        older = Version(driver) < Version(floor)
-    except InvalidVersion:
+    if driver_runs(driver, cuda, Compat.load()):
         return ""
-    needs = f"CUDA {cuda}, which needs {floor} or newer: update the driver"
-    return f"NVIDIA's driver {driver} here is too old for {needs}" if older else ""
+    needs = f"CUDA {cuda}, which needs {driver_floor(cuda, Compat.load())} or newer: update the driver"
+    return f"NVIDIA's driver {driver} here is too old for {needs}"
 
 
 @dataclass(frozen=True)

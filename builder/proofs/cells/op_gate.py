@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from builder.formats import CELL_FORMAT, OPS_FORMAT
 from builder.gate.amounts import counted, size_text
@@ -39,14 +39,6 @@ from builder.proofs.static.claim import join_names
 from builder.untrusted import MAX_OWN_JSON, JsonError, parse_json
 
 T = TypeVar("T")
-
-
-class GateOptions(TypedDict):
-    """The options of `run_gate` and `run_drafts`."""
-
-    jobs: int
-    log: Path
-    owner: str
 
 
 #: The time limit of the complete gate is that of so many cases.
@@ -178,13 +170,10 @@ def _run_packed(
     except BaseException:  # Ctrl-C: the gate's processes have their own sessions and would continue
         kill_orphans(owner)
         raise
-    return status, _read_limited(answer) if answer.is_file() else b""
-
-
-def _read_limited(answer: Path) -> bytes:
-    """Return at most ANSWER_BYTES and one byte more, by which `read_answer` knows that there is more."""
+    if not answer.is_file():
+        return status, b""
     with answer.open("rb") as file:
-        return file.read(ANSWER_BYTES + 1)
+        return status, file.read(ANSWER_BYTES + 1)  # by the last byte, `read_answer` knows that there is more
 
 
 def gate_proofs(answer: Answer, wheel: str, cell: Cell | None) -> list[Proof]:
@@ -240,16 +229,13 @@ def outcome_evidence(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return evidence
 
 
-def _sentences(failed: Sequence[Outcome], most: int = 3) -> list[str]:
-    """Each cause once for each op, with the cases in which it showed."""
+def _sentences(failed: Sequence[Outcome]) -> list[str]:
+    """Each cause once for each op, with the cases in which it showed; at most three."""
     alike: dict[tuple[str, str], list[Outcome]] = {}
     for outcome in failed:
         alike.setdefault((outcome.op, outcome.cause), []).append(outcome)
-    return _first([f"{_name(group)}{group[0].reason}" for group in alike.values()], most)
-
-
-def _first(sentences: list[str], most: int = 3) -> list[str]:
-    return sentences[:most] + ([f"and {len(sentences) - most} more"] if len(sentences) > most else [])
+    sentences = [f"{_name(group)}{group[0].reason}" for group in alike.values()]
+    return sentences[:3] + ([f"and {len(sentences) - 3} more"] if len(sentences) > 3 else [])
 
 
 def _name(group: Sequence[Outcome]) -> str:

@@ -14,8 +14,7 @@ from builder.check import OF_ANY_WHEEL
 from builder.errors import Code, MissingToolError
 from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of
-from builder.matrix.axes import AbiClass, Arch, Cell
-from builder.matrix.compat import Compat
+from builder.matrix.axes import AbiClass, Cell
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
@@ -114,7 +113,8 @@ class WheelProver:
         """
         recipe = subject.recipe
         sha256 = subject.facts.sha256
-        about_file, about_cell = _file_basis(subject.claim, subject.provided), cell_basis(recipe)
+        file_inputs = [STATIC_FORMAT, repr(subject.claim), sorted(subject.provided), *_table_versions()]
+        about_file, about_cell = digest_of(file_inputs)[:16], cell_basis(recipe)
         about_any = dict.fromkeys(OF_ANY_WHEEL, any_wheel_basis())
 
         def basis(cell: Cell | None, check: Check) -> str:
@@ -186,7 +186,7 @@ class WheelProver:
             made += run.proofs
             if run.symbols is not None:
                 symbols[cell] = run.symbols
-        static = static_proofs(subject.facts, subject.claim, subject.provided, symbols, gpus=_gpus(subject.claim.archs))
+        static = static_proofs(subject.facts, subject.claim, subject.provided, symbols)
         # Linkage needs a symbol table. In other cells an earlier proof holds, or the run has given its reason.
         made += [proof for proof in static if proof.cell is None or proof.cell in symbols]
         if not all(self._decided(known.get((None, check)), subject.facts) for check in OF_ANY_WHEEL):
@@ -247,11 +247,6 @@ def any_wheel_basis() -> str:
     return digest_of([STATIC_FORMAT, VERIFY_FORMAT])[:16]
 
 
-def _file_basis(claim: WheelClaim, provided: frozenset[str]) -> str:
-    """Digest of what the checks of the file depend on besides the file."""
-    return digest_of([STATIC_FORMAT, repr(claim), sorted(provided), *_table_versions()])[:16]
-
-
 def _table_versions() -> list[str]:
     return [f"{name} {version(name)}" for name in _TABLES]
 
@@ -299,8 +294,3 @@ def _file_checks(abi: AbiClass) -> Sequence[Check]:
     if abi is AbiClass.STABLE:
         checks.append(Check.STABLE)
     return checks
-
-
-def _gpus(archs: Sequence[Arch]) -> Mapping[str, tuple[str, ...]]:
-    """GPU products by architecture, so that a message about a missing one can name them."""
-    return {f"{arch.major}.{arch.minor}": Compat.load().gpu_names(arch) for arch in archs}

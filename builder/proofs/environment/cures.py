@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -43,14 +43,7 @@ class Finding:
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
-        return {
-            "code": self.code,
-            "level": str(self.level),
-            "what": self.what,
-            "why": self.why,
-            "cure": list(self.cure),
-            "advice": self.advice,
-        }
+        return {**asdict(self), "level": str(self.level), "cure": list(self.cure)}
 
 
 @dataclass(frozen=True)
@@ -80,8 +73,10 @@ class Cures:
 
     def install(self, *requirements: str, index: str = "") -> str:
         """Install or replace packages; `index` is asked before the default index."""
-        option = ["--index" if self._uses_uv else "--extra-index-url", index] if index else []
-        return self._command("install", *option, *requirements)
+        return self._command("install", *self._index_option(index), *requirements)
+
+    def _index_option(self, index: str) -> list[str]:
+        return ["--index" if self._uses_uv else "--extra-index-url", index] if index else []
 
     def upgrade(self, name: str, *keep: str) -> str:
         """Install the newest release of a package that fits what is kept."""
@@ -98,12 +93,9 @@ class Cures:
             f"{package.name} @ {package.source}" if package.source else f"{package.name}=={package.version}"
             for package in packages
         ]
-        option = ["--index" if self._uses_uv else "--extra-index-url", index] if index else []
-        if self._uses_uv:
-            again = [word for package in packages for word in ("--reinstall-package", package.name)]
-        else:
-            again = ["--force-reinstall"]
-        return self._command("install", "--no-deps", *again, *option, *pins)
+        every = [word for package in packages for word in ("--reinstall-package", package.name)]
+        again = every if self._uses_uv else ["--force-reinstall"]
+        return self._command("install", "--no-deps", *again, *self._index_option(index), *pins)
 
     @property
     def archs(self) -> list[Arch]:

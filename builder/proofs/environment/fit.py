@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from packaging.version import InvalidVersion, Version
-
 from builder.errors import UsageError
 from builder.matrix.axes import Arch, Cuda, Torch
 from builder.matrix.compat import Compat
+from builder.proofs.cells.driver import driver_runs
 from builder.proofs.claimed_cells import uses_torch
 from builder.proofs.environment.facts import Environment, Gpu, Package
 from builder.wheelfile.compatibility import runs_on
@@ -67,22 +66,6 @@ def installed(package: Package) -> Extension:
         files=tuple(sorted(package.libraries)),
     )
     return Extension(package, facts, tuple(damaged))
-
-
-def driver_floor(cuda: Cuda, compat: Compat) -> str:
-    """The oldest driver for programs of a CUDA; empty if compat.yaml does not know the CUDA."""
-    try:
-        return compat.toolkit(cuda).driver_floor
-    except UsageError:
-        return ""
-
-
-def driver_runs(driver: str, cuda: Cuda, compat: Compat) -> bool:
-    """Whether a driver is new enough for a CUDA; an unknown driver or CUDA counts as new enough."""
-    try:
-        return Version(driver) >= Version(driver_floor(cuda, compat))
-    except InvalidVersion:
-        return True
 
 
 def nvrtc_knows(cuda: Cuda, gpu: Arch, compat: Compat) -> bool:

@@ -213,7 +213,7 @@ def _torches(path: Iterable[Path], packages: Iterable[Package]) -> Iterator[Torc
         version = stated[1] if stated else owners[0].version if owners else ""
         owner = next((one for one in owners if one.public == version.partition("+")[0]), owners[0] if owners else None)
         cuda = torch_cuda(folder) if text else ""
-        yield TorchInstall(folder, version, Cuda.parse(".".join(cuda.split(".")[:2])) if cuda else None, owner)
+        yield TorchInstall(folder, version, Cuda.of_toolkit(cuda) if cuda else None, owner)
 
 
 def _tools(interpreter: Interpreter) -> Tools:

@@ -105,9 +105,9 @@ def why_no_cuda(sources: CudaSources | None) -> str:
     return "; ".join(causes) or "every .cu file of the source was compiled, so check how setup.py links the library"
 
 
-def forgotten(sources: CudaSources | None, most: int = 3) -> str:
+def forgotten(sources: CudaSources | None) -> str:
     """A question about the CUDA files that were never compiled; empty when there is none."""
     if sources is None or not (names := sources.never_compiled):
         return ""
     verb, pronoun = ("was", "is it") if len(names) == 1 else ("were", "are they")
-    return f"{join_names(names, most)} {verb} never compiled ({pronoun} in `sources` of setup.py?)"
+    return f"{join_names(names)} {verb} never compiled ({pronoun} in `sources` of setup.py?)"

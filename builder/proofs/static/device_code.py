@@ -8,25 +8,22 @@ claim of 9.0, because every GPU of 9.0 runs it; only `sm_90a` satisfies a claim 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from builder.matrix.axes import Arch
+from builder.matrix.compat import Compat
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.variants import archs_of, for_cell
 from builder.wheelfile.facts import Library, WheelFacts
 
 
-def check_device_code(
-    facts: WheelFacts, claim: WheelClaim, *, gpus: Mapping[str, Sequence[str]] | None = None
-) -> Proof:
+def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
     """Every library with GPU code holds code for every claimed architecture; grafted libraries do not count.
 
     A library that `variants` of the recipe names for some architectures needs code for these alone, and each claimed
     architecture needs one such library. A library for a CUDA of no claimed cell is not judged.
-
-    `gpus` names the GPUs of an architecture for messages, e.g. {"9.0": ["H100", "H200"]}.
     """
     judged = {one.path for cell in claim.cells for one in for_cell(facts, claim.variants, cell).libraries}
     coded = [
@@ -39,13 +36,14 @@ def check_device_code(
     errors = []
     if not coded and claim.cuda_required:
         errors.append("no library contains GPU code")
-    if split and (unserved := [arch.sm for arch in claim.archs if (arch.major, arch.minor) not in split]):
+    if split and (unserved := [arch.sm for arch in claim.archs if arch.capability not in split]):
         errors.append(f"no library of `variants` in the recipe is for {join_names(unserved)}")
     for library in coded:
-        archs = [a for a in claim.archs if not only[library.path] or (a.major, a.minor) in only[library.path]]
+        archs = [a for a in claim.archs if not only[library.path] or a.capability in only[library.path]]
         if missing := [arch for arch in archs if not _has_sass(library, arch)]:
-            errors.append(_no_code(library, missing, gpus or {}))
-        if no_ptx := [f"compute_{a.number}{a.suffix}" for a in archs if a.ptx and not _has_ptx(library, a)]:
+            errors.append(_no_code(library, missing))
+        ptx = [f"compute_{arch.number}{arch.suffix}" for arch in archs if arch.ptx]
+        if no_ptx := [name for name in ptx if name not in library.ptx]:
             errors.append(
                 f"{library.path} has no PTX {join_names(no_ptx)}, without which newer GPUs cannot run the library"
             )
@@ -93,12 +91,8 @@ def _has_sass(library: Library, arch: Arch) -> bool:
     return not {f"sm_{arch.number}{suffix}" for suffix in ("", "a", "f")}.isdisjoint(library.sass)
 
 
-def _has_ptx(library: Library, arch: Arch) -> bool:
-    return f"compute_{arch.number}{arch.suffix}" in library.ptx
-
-
-def _no_code(library: Library, missing: Sequence[Arch], gpus: Mapping[str, Sequence[str]]) -> str:
-    affected = [gpu for arch in missing for gpu in gpus.get(f"{arch.major}.{arch.minor}", ())]
+def _no_code(library: Library, missing: Sequence[Arch]) -> str:
+    affected = [gpu for arch in missing for gpu in Compat.load().gpu_names(arch)]
     products = f" ({join_names(affected)})" if affected else ""
     names = join_names([arch.sm for arch in missing], most=8)
     have = f", only for {', '.join(library.sass)}" if library.sass else ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof
@@ -18,18 +18,12 @@ from builder.wheelfile.facts import WheelFacts
 
 
 def static_proofs(
-    facts: WheelFacts,
-    claim: WheelClaim,
-    provided: frozenset[str],
-    symbols: Mapping[Cell, SymbolTable],
-    *,
-    gpus: Mapping[str, Sequence[str]] | None = None,
+    facts: WheelFacts, claim: WheelClaim, provided: frozenset[str], symbols: Mapping[Cell, SymbolTable]
 ) -> list[Proof]:
     """Run every static check, in the order in which they are printed; linkage once for each claimed cell.
 
     `provided` holds the file names of libraries that torch and its NVIDIA packages provide (`libcudart.so.13`); those
-    of the tables in `symbols` are added. Linkage of a claimed cell without a table is not run. `gpus` names the GPUs of
-    an architecture, e.g. {"9.0": ["H100"]}.
+    of the tables in `symbols` are added. Linkage of a claimed cell without a table is not run.
     """
     provided = provided.union(*(table.libraries for table in symbols.values()))
     proofs = [
@@ -42,7 +36,7 @@ def static_proofs(
         check_abi3(facts, claim),
         check_stable(facts, claim),
         *(_linkage(facts, claim, cell, symbols.get(cell)) for cell in claim.cells),
-        check_device_code(facts, claim, gpus=gpus),
+        check_device_code(facts, claim),
         check_size(facts, claim),
     ]
     return [proof for proof in proofs if proof is not None]
@@ -50,10 +44,6 @@ def static_proofs(
 
 def _linkage(facts: WheelFacts, claim: WheelClaim, cell: Cell, table: SymbolTable | None) -> Proof:
     if table is None:
-        return not_run(
-            facts,
-            Check.LINKAGE,
-            f"the libraries of torch in {cell} were not read, so the wheel's symbols were not looked up",
-            cell=cell,
-        )
+        reason = f"the libraries of torch in {cell} were not read, so the wheel's symbols were not looked up"
+        return not_run(facts, Check.LINKAGE, reason, cell=cell)
     return check_linkage_in(facts, claim, cell, table)

@@ -11,7 +11,7 @@ from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Python
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.wheelfile.facts import WheelFacts
@@ -128,6 +128,14 @@ def _combined(requirements: list[Requirement]) -> SpecifierSet:
 def _admits(window: SpecifierSet, cell: Cell) -> bool:
     # A pin such as ==2.11.0+cu130 admits only the release on PyTorch's own index, which has that local version.
     return str(cell.torch) in window or f"{cell.torch}+{cell.cuda.variant}" in window
+
+
+def requires_admit(requires_python: str, python: Python) -> bool:
+    """Whether Requires-Python admits the newest patch release of a Python; one that cannot be read excludes none."""
+    try:
+        return f"{python.major}.{python.minor}.99" in SpecifierSet(requires_python)
+    except ValueError:  # InvalidSpecifier or a too long number; reported by the check `metadata`
+        return True
 
 
 def _python_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:

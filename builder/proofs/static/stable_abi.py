@@ -105,7 +105,7 @@ def _errors(library: Library, own: set[str], claim: WheelClaim) -> list[str]:
     unexplained = [
         demangle(symbol)
         for symbol in undefined
-        if symbol not in known and not is_torch_cxx(symbol) and not (has_driver and _is_driver_call(symbol))
+        if symbol not in known and not is_torch_cxx(symbol) and not (has_driver and symbol.startswith(("cu", "nv")))
     ]
     errors = []
     if cxx:
@@ -126,10 +126,6 @@ def _errors(library: Library, own: set[str], claim: WheelClaim) -> list[str]:
     if other := [symbol for symbol in unexplained if not SHIM.fullmatch(symbol)]:
         errors.append(f"{library.path} leaves {join_names(other)} undefined; torch has no such C function")
     return errors
-
-
-def _is_driver_call(symbol: str) -> bool:
-    return symbol.startswith(("cu", "nv"))
 
 
 # Check an abi3 tag against the Python functions used, with abi3audit's table of the stable ABI (abi3info).

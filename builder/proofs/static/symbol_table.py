@@ -1,6 +1,7 @@
 """What the libraries of torch and its NVIDIA packages define and need, read from the files. Nothing is loaded.
 
-This module is copied into containers with `builder.wheelfile.elf` and pyelftools, so it imports nothing else.
+This module is copied into containers with `builder.wheelfile.elf` and pyelftools, so it imports nothing else. It runs
+there under the Python of the cell, which pyelftools needs to be 3.10 or newer.
 """
 
 from __future__ import annotations

@@ -14,16 +14,15 @@ from functools import cache
 from auditwheel.architecture import Architecture
 from auditwheel.libc import Libc
 from auditwheel.policy import Policy, WheelPolicies
-from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
 from builder.gate.amounts import counted
-from builder.matrix.axes import Cell, Python
+from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
-from builder.proofs.static.metadata import RELABEL
+from builder.proofs.static.metadata import RELABEL, requires_admit
 from builder.proofs.static.variants import variants
 from builder.wheelfile.compatibility import admits, suiting
 from builder.wheelfile.driver import is_driver_library
@@ -71,7 +70,9 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
         remarks.append(f"{found[0]}{more}: {dispensable}")
     else:
         errors += found
-    rejecting = [str(cell) for cell in claim.cells if not any(_accepts(cell, tag) for tag in named)]
+    rejecting = [
+        str(cell) for cell in claim.cells if not any(admits(tag, cell.python, cell.platform.machine) for tag in named)
+    ]
     if rejecting:
         errors.append(f"pip in {join_names(rejecting)} does not accept a wheel tagged {_text(named)}")
     evidence = {"file": _text(named), "wheel": _text(written), "platform": best_platform(facts, provided)}
@@ -126,16 +127,12 @@ def _claims(facts: WheelFacts, python: Python) -> bool:
     tags = [tag for tag in parse_wheel_filename(facts.filename)[3] if tag.abi.endswith("t") or not python.free_threaded]
     if not any((tag.interpreter, tag.abi) in suiting(python) for tag in tags):
         return False
-    try:
-        return f"{python.major}.{python.minor}.99" in SpecifierSet(facts.requires_python)
-    except ValueError:  # reported by the check `metadata`
-        return True
+    return requires_admit(facts.requires_python, python)
 
 
 def _finds(python: Python, suffix: re.Match[str]) -> bool:
     """Whether the `import` of a Python looks for this suffix."""
-    version = f"{python.major}{python.minor}{'t' if python.free_threaded else ''}"
-    return suffix["version"] == version if suffix["version"] else not python.free_threaded
+    return suffix["version"] == python.tag.removeprefix("cp") if suffix["version"] else not python.free_threaded
 
 
 def best_platform(facts: WheelFacts, provided: frozenset[str]) -> str:
@@ -220,11 +217,6 @@ def _unprovided(facts: WheelFacts, system: frozenset[str], provided: frozenset[s
         if missing:
             errors.append(f"{library.path} needs {join_names(missing)}, which neither torch nor {system_name} provides")
     return errors
-
-
-def _accepts(cell: Cell, tag: Tag) -> bool:
-    """Whether pip in this cell accepts the tag, whatever the glibc of its system."""
-    return admits(tag, cell.python, str(cell.platform).removeprefix("linux_"))
 
 
 def _text(tags: frozenset[Tag]) -> str:

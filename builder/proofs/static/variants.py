@@ -42,7 +42,7 @@ def _is_for(library: Library, named: Sequence[Variant], cell: Cell) -> bool:
 
 def archs_of(library: Library, named: Sequence[Variant]) -> set[tuple[int, int]]:
     """The compute capabilities that `variants` of the recipe names for a library; empty: every one."""
-    return {(one.arch.major, one.arch.minor) for one in named if one.arch and one.matches(library.path)}
+    return {one.arch.capability for one in named if one.arch and one.matches(library.path)}
 
 
 def newest_with_gpu_code(facts: WheelFacts) -> WheelFacts:

@@ -111,7 +111,7 @@ def check_clash(
         remarks += _functions(own, other)
     names = [one.name for one in neighbours if one.exports]
     good = f"beside {join_names(names)}" if names else "no package beside the wheel has libraries"
-    return make_proof(facts, Check.CLASH, errors, good=good, evidence={"remarks": remarks} if remarks else {})
+    return make_proof(facts, Check.CLASH, errors, good=good, remarks=remarks)
 
 
 def _files(own: Mapping[str, str], theirs: Mapping[str, str], name: str) -> Iterator[tuple[str, bool]]:
@@ -120,27 +120,23 @@ def _files(own: Mapping[str, str], theirs: Mapping[str, str], name: str) -> Iter
     code = [path for path in both if path.endswith((".py", ".pyi")) or _LIBRARY.search(path)]
     stray = [path for path in code if is_common_module(path.partition("/")[0], "") and not _LIBRARY.search(path)]
     if broken := [path for path in code if path not in stray]:
-        yield (
-            (
-                f"{name} also installs {join_names(broken)}, with a different content: the later installation wins;"
-                " install them in separate environments, or move the files into a package of the project's own name"
-            ),
-            True,
+        text = (
+            f"{name} also installs {join_names(broken)}, with a different content: the later installation wins;"
+            " install them in separate environments, or move the files into a package of the project's own name"
         )
+        yield text, True
     if rest := [path for path in both if path not in broken]:
         text = f"{name} also installs {join_names(rest)}, with a different content: the later installation wins"
         yield f"{text}; leave them out of the wheel", False
     mine, other = _modules(own), _modules(theirs)
     for module in sorted(mine.keys() & other.keys()):
         if mine[module] != other[module]:
-            yield (
-                (
-                    f"{name} also installs a module {module} ({other[module]}, here {mine[module]}): Python imports one"
-                    " of them; move it into a package of the project's own name, such as"
-                    f' `CUDAExtension("PACKAGE.{module}", ...)`'
-                ),
-                True,
+            text = (
+                f"{name} also installs a module {module} ({other[module]}, here {mine[module]}): Python imports one"
+                " of them; move it into a package of the project's own name, such as"
+                f' `CUDAExtension("PACKAGE.{module}", ...)`'
             )
+            yield text, True
 
 
 def _modules(files: Iterable[str]) -> dict[str, str]:
@@ -181,13 +177,11 @@ def _names(own: Sequence[Exports], other: Neighbour) -> Iterator[tuple[str, bool
         lack = _lack(own, mine, their, other.name, "this wheel") or _lack(
             other.exports, their, mine, "this wheel", other.name
         )
-        yield (
-            (
-                f"{both}, but define different symbols: the loader takes the first for both"
-                f"{f', {lack}' if lack else ''}; give one a name of its own, as `auditwheel repair` does"
-            ),
-            True,
+        text = (
+            f"{both}, but define different symbols: the loader takes the first for both"
+            f"{f', {lack}' if lack else ''}; give one a name of its own, as `auditwheel repair` does"
         )
+        yield text, True
 
 
 def _lack(users: Sequence[Exports], wanted: Exports, given: Exports, first: str, second: str) -> str:
@@ -210,23 +204,19 @@ def _objects(own: Sequence[Exports], other: Neighbour) -> Iterator[tuple[str, bo
     ]
     unequal = [f"{demangle(name)} ({size} and {their} bytes)" for name, size, their in found if size != their]
     if unequal:
-        yield (
-            (
-                f"{other.name} also defines {join_names(unequal)}, of which a process has one (STB_GNU_UNIQUE): the"
-                " second library uses the object of the first, which has another size; compile with -fno-gnu-unique or"
-                " -fvisibility=hidden"
-            ),
-            True,
+        text = (
+            f"{other.name} also defines {join_names(unequal)}, of which a process has one (STB_GNU_UNIQUE): the"
+            " second library uses the object of the first, which has another size; compile with -fno-gnu-unique or"
+            " -fvisibility=hidden"
         )
+        yield text, True
     equal = sorted({demangle(name) for name, size, their in found if size == their and not _OF_HEADERS.match(name)})
     if equal:
-        yield (
-            (
-                f"the wheel shares {join_names(equal)} with {other.name} (STB_GNU_UNIQUE): both must be compiled from"
-                " the same headers"
-            ),
-            False,
+        text = (
+            f"the wheel shares {join_names(equal)} with {other.name} (STB_GNU_UNIQUE): both must be compiled from"
+            " the same headers"
         )
+        yield text, False
 
 
 def _functions(own: Sequence[Exports], other: Neighbour) -> Iterator[str]:

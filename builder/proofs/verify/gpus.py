@@ -84,7 +84,9 @@ def gpu_named(text: str, compat: Compat) -> Arch:
 def answer(facts: WheelFacts, gpu: Gpu, compat: Compat, floor: str) -> Answer | None:
     """How a GPU runs the wheel; None if no library has GPU code. `floor` is the oldest driver of the wheel's CUDA."""
     order = list(How)
-    answers = [_of_library(one, gpu, compat, floor) for one in facts.libraries if _coded(one)]
+    answers = [
+        _of_library(one, gpu, compat, floor) for one in facts.libraries if (one.sass or one.ptx) and not one.foreign
+    ]
     return max(answers, key=lambda one: order.index(one.how), default=None)
 
 
@@ -113,10 +115,6 @@ def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> Answe
         isa = library.ptx_isa.get(ptx[-1], "")
         return Answer(gpu, How.PTX, library.path, ptx[-1], _driver_of(isa, compat))
     return Answer(gpu, How.NOT, library.path)
-
-
-def _coded(library: Library) -> bool:
-    return bool(library.sass or library.ptx) and not library.foreign
 
 
 def _driver_of(isa: str, compat: Compat) -> str:

@@ -68,8 +68,9 @@ class Outside:
         found = {}
         for name in self._absent:
             stem = name.partition(".so")[0].removeprefix("lib").replace("-", "_").lower()
+            names = [stem, *(project for library, project in _PROJECTS.items() if stem.startswith(library))]
             for project in projects:
-                same = any(project.startswith(one) or one.startswith(project) for one in (stem, *_other_names(stem)))
+                same = any(project.startswith(one) or one.startswith(project) for one in names)
                 if project != "torch" and len(stem) >= _MIN_STEM and same:
                     found[name] = project
         return found
@@ -137,11 +138,6 @@ class Outside:
                     return frozenset(stems)
                 found |= {stem for stem in stems if stem.encode() in source and _always_named(stem, source)}
         return frozenset(found)
-
-
-def _other_names(stem: str) -> Iterator[str]:
-    """The project of a library whose name begins differently."""
-    yield from (project for library, project in _PROJECTS.items() if stem.startswith(library))
 
 
 def _stem(library: Library) -> str:

@@ -71,15 +71,8 @@ class Linker:
     @cached_property
     def proofs(self) -> dict[Cell, Proof]:
         """The check `linkage` in each cell."""
-        return {cell: self._linked(cell) for cell in self.cells}
-
-    def _linked(self, cell: Cell) -> Proof:
-        """The check of one cell. Of several builds of one library, one must link; else the one with fewest faults."""
-        return link_one(self._variants, cell, self._table(cell))
-
-    @cached_property
-    def _variants(self) -> list[WheelFacts]:
-        return variants(self.facts)
+        builds = variants(self.facts)
+        return {cell: link_one(builds, cell, self._table(cell)) for cell in self.cells}
 
     @property
     def libraries(self) -> frozenset[str]:
@@ -147,9 +140,7 @@ class Linker:
             if good
             else f"needs torch {'.'.join(map(str, self.claims.floor))}"
         )
-        return make_proof(
-            self.facts, Check.WINDOW, errors, good=text, evidence=evidence | ({"remarks": remarks} if remarks else {})
-        )
+        return make_proof(self.facts, Check.WINDOW, errors, good=text, evidence=evidence, remarks=remarks)
 
     def _no_window(self, links: Mapping[str, bool]) -> str:
         if not links:
@@ -178,7 +169,8 @@ class Linker:
         if unknown and not (self.select.torch or self.select.cuda):
             add = self._add(unknown)
             remarks.append(f"METADATA allows torch {_range(unknown)}, whose symbols are unknown: {add}")
-        if stated and not self._stable and self._open_end():
+        future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
+        if stated and not self._stable and not self.claims.why_not_stated(future):
             remarks.append(
                 "METADATA sets no upper limit for torch, and torch's C++ ABI changes with every release: pin the series"
             )
@@ -200,10 +192,6 @@ class Linker:
     def _stable(self) -> bool:
         """Whether the wheel uses no C++ class of torch, but only its stable C functions."""
         return abi_class(self.facts) is AbiClass.STABLE
-
-    def _open_end(self) -> bool:
-        future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
-        return not self.claims.why_not_stated(future)
 
     def _other_runtime(self, cuda: Cuda) -> bool:
         """Whether the libraries or the version name a different CUDA major version."""

@@ -24,14 +24,11 @@ def finish(paths: BuildPaths, cache: CacheSettings, wheel: Path, destination: Pa
     _copy_metadata(paths.site, paths.job_dir / "site")
     for folder in (paths.job_dir / "site", cache.statistics_dir):
         _open_to_all(folder)
-    excluded = [*(paths.job_dir / DRIVER_LIBRARIES).read_text(encoding="utf-8").split(), *_torch_libraries(paths.site)]
+    folders = (paths.site / "torch" / "lib", paths.site / "nvidia")
+    brought = sorted({path.name for folder in folders for path in folder.rglob("lib*.so*")})
+    excluded = [*(paths.job_dir / DRIVER_LIBRARIES).read_text(encoding="utf-8").split(), *brought]
     options = [word for name in excluded for word in ("--exclude", name)]
     subprocess.run(["auditwheel", "repair", *options, "--wheel-dir", destination, wheel], check=True)
-
-
-def _torch_libraries(site: Path) -> list[str]:
-    folders = (site / "torch" / "lib", site / "nvidia")
-    return sorted({path.name for folder in folders for path in folder.rglob("lib*.so*")})
 
 
 def _copy_metadata(site: Path, target: Path) -> None:

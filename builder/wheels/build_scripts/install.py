@@ -50,7 +50,8 @@ def install(paths: BuildPaths, cache: CacheSettings) -> None:
     if not paths.complete.exists():
         _make_environment(paths)
         subprocess.run([paths.environment / "bin" / "python", "-I", "-c", _IMPORT, *_IMPORTED], check=False)
-        _write_path_file(paths, cache)
+        line = _PATH_LINE.format(link=cache.layout.site, site=paths.site)
+        (paths.site / _PATH_FILE).write_text(line, encoding="utf-8")
         os.sync()
         paths.complete.touch()
     os.utime(paths.complete)
@@ -74,11 +75,6 @@ def _make_environment(paths: BuildPaths) -> None:
         sys.exit(f"error: {problem}")
     if paths.links_toolkit:
         link_toolkit(paths.toolkit, "gcc")
-
-
-def _write_path_file(paths: BuildPaths, cache: CacheSettings) -> None:
-    """Write _PATH_FILE; raises OSError."""
-    (paths.site / _PATH_FILE).write_text(_PATH_LINE.format(link=cache.layout.site, site=paths.site), encoding="utf-8")
 
 
 def _run_uv(paths: BuildPaths, *arguments: str | Path) -> None:

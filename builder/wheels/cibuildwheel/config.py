@@ -7,7 +7,7 @@ import io
 import json
 import shlex
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -78,7 +78,14 @@ def writable_root_directory(engine: Engine, owner: str) -> Iterator[None]:
                 if engine.make_root_directory_writable(owner):
                     return
 
-    follower = threading.Thread(target=follow, name="root directory", daemon=True)
+    with followed(follow, ended):
+        yield
+
+
+@contextmanager
+def followed(follow: Callable[[], None], ended: threading.Event) -> Iterator[None]:
+    """Run a function in a thread while the body runs; then set `ended`, and wait for the thread."""
+    follower = threading.Thread(target=follow, daemon=True)
     follower.start()
     try:
         yield
@@ -120,14 +127,9 @@ class BuildContainer:
     compiler_cache: bool = True
 
 
-def machine(job: CompileJob) -> str:
-    """The processor architecture, as in platform tags: `x86_64`."""
-    return job.build.platform.removeprefix("linux_")
-
-
 def identifier(job: CompileJob) -> str:
     """cibuildwheel's build identifier: `cp311-manylinux_x86_64`."""
-    return f"{job.toolchain.python.tag}-manylinux_{machine(job)}"
+    return f"{job.toolchain.python.tag}-manylinux_{job.build.platform.machine}"
 
 
 @dataclass(frozen=True)
@@ -145,8 +147,7 @@ def container_inputs(job: CompileJob, container: BuildContainer, torch_index: Se
     """Find what the containers of a job get. `torch_index` are URLs of indexes that take precedence over others."""
     python = job.toolchain.python
     prefix = python_prefix(python)
-    suffix = "t" if python.free_threaded else ""
-    site = f"{prefix}/lib/python{python.major}.{python.minor}{suffix}/site-packages"
+    site = f"{prefix}/lib/python{python}/site-packages"
     toolkit = "/usr/local/cuda" if container.has_toolkit else f"{site}/nvidia/cu{job.build.cuda.major}"
     settings = CacheSettings(
         objects=Path(_OBJECTS),
@@ -241,7 +242,7 @@ def configuration(job: CompileJob, container: BuildContainer, inputs: ContainerI
             "create-args": _create_arguments(job, inputs.variables),
             "disable-host-mount": True,
         },
-        f"manylinux-{machine(job)}-image": container.image,
+        f"manylinux-{job.build.platform.machine}-image": container.image,
         "before-build": _before_build(job),
         # The same front end as in the local executor.
         "build-frontend": {

@@ -18,10 +18,9 @@ from builder.build_log import log_size
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.base_image_choice import ImageChooser
-from builder.images.engine import Engine
+from builder.images.engine import Engine, pull_missing
 from builder.images.image_build import ImageContents, cached_contents, inspect_image
 from builder.images.network import FIRST_INDEX, ca_bundle, index_variables
-from builder.images.pull_missing import pull_missing
 from builder.images.specs import BuildImage
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
@@ -54,8 +53,9 @@ from builder.wheels.toolchain.uv import (
 #: Newest glibc 2.x that uv supports (uv 0.13: `--python-platform` in `uv pip compile --help`).
 _NEWEST_GLIBC = 40
 
-#: Requirements of torch that it uses only to compile programs at run time. Without them, the environment of a build
-#: with one more Python is a third smaller (torch 2.6: 0.7 GB), and every build gets a new environment.
+#: Requirements of torch that it uses only to compile programs at run time; left out unless the recipe names them.
+#: Without them, the environment of a build with one more Python is a third smaller (torch 2.6: 0.7 GB), and every build
+#: gets a new environment.
 _RUN_TIME_ONLY = ("triton", "pytorch-triton")
 
 
@@ -88,7 +88,7 @@ class PackageResolver:
         """The requirements of a build in an image."""
         packaged = image.toolkit is None
         requirements = build_requirements(build.torch, build.cuda, recipe.build_requires, toolkit=packaged)
-        platform = f"{build.platform.removeprefix('linux_')}-{_uv_platform(image)}"
+        platform = f"{build.platform.machine}-{_uv_platform(image)}"
         return BuildRequirements(requirements, self.torch_index(build), platform)
 
     def recorded(self, build: Build, recipe: Recipe, image: BuildImage) -> list[str] | None:
@@ -132,13 +132,8 @@ def _uv_arguments(recipe: Recipe, image: BuildImage, wanted: BuildRequirements) 
     # uv needs an interpreter, and this machine may not have the image's Python.
     arguments = ["--python", sys.executable]
     arguments += ["--python-version", str(image.pythons.python), "--python-platform", wanted.platform]
-    return arguments + [word for name in _excluded_packages(recipe) for word in ("--no-emit-package", name)]
-
-
-def _excluded_packages(recipe: Recipe) -> list[str]:
-    """Requirements of torch that no compile needs, without those in the recipe's `build_requires`."""
-    wanted = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
-    return [name for name in _RUN_TIME_ONLY if name not in wanted]
+    own = {canonicalize_name(Requirement(text).name) for text in recipe.build_requires}
+    return arguments + [word for name in _RUN_TIME_ONLY if name not in own for word in ("--no-emit-package", name)]
 
 
 def _uv_platform(image: BuildImage) -> str:
@@ -274,7 +269,7 @@ class DockerExecutor:
         """Build one wheel and copy the libraries it needs of the image into it."""
         self._engine.remove_containers(job.owner)
         stage("environment")
-        raw, temporary = job.work / "raw", job.work / "tmp"
+        temporary = job.work / "tmp"
         temporary.mkdir(exist_ok=True)
         image = self._chooser.build_image(job.build)
         tag, contents = inspect_image(self._engine, self._store, image, log=job.log)
@@ -284,7 +279,7 @@ class DockerExecutor:
         settings = write_inputs(job, container, inputs)
         # -P: a directory of the source tree must not shadow a module that cibuildwheel imports.
         argv = [sys.executable, "-P", "-m", "cibuildwheel", "--only", identifier(job)]
-        argv += ["--output-dir", str(raw), "--config-file", str(settings), str(job.source)]
+        argv += ["--output-dir", str(job.raw), "--config-file", str(settings), str(job.source)]
         variables = {k: v for k, v in os.environ.items() if not _DROPPED_VARIABLES.match(k)}
         # Values may contain passwords, so docker's arguments have only the names of these variables.
         variables |= index_variables(index=torch_index)
@@ -304,11 +299,8 @@ class DockerExecutor:
             self._clean_up(job)
         if status != 0:
             raise self._failure(job, start, status, image)
-        wheels = sorted(raw.glob("*.whl"))
-        if len(wheels) != 1:
-            raise BuildError(f"the build produced {len(wheels)} wheels, expected one", stage="compile", log=job.log)
-        site = job.shared / "site"  # metadata that the build copied out of the container
-        return Compiled(wheels[0], provided_libraries(site, job.recipe.requires), read_statistics(job.statistics))
+        wheel, site = job.raw_wheel(), job.shared / "site"  # metadata that the build copied out of the container
+        return Compiled(wheel, provided_libraries(site, job.recipe.requires), read_statistics(job.statistics))
 
     def _install_packages(
         self, job: CompileJob, container: BuildContainer, inputs: ContainerInputs, image: BuildImage

@@ -13,7 +13,7 @@ from builder.build_log import complete_lines, text_since
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
 from builder.tested_versions import hints as version_hints
-from builder.wheels.cibuildwheel.config import SOURCE
+from builder.wheels.cibuildwheel.config import SOURCE, followed
 from builder.wheels.failures import compile_failure, disk_is_full, no_library_hints, was_killed
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import NO_LIBRARY
@@ -85,13 +85,8 @@ def report_stages(log: Path, start: int, stage: Callable[[str], None]) -> Iterat
                     current = reached
                     stage(reached)
 
-    follower = threading.Thread(target=follow, name="stages", daemon=True)
-    follower.start()
-    try:
+    with followed(follow, ended):
         yield
-    finally:
-        ended.set()
-        follower.join()
 
 
 def last_error(lines: Sequence[str]) -> str:

@@ -30,7 +30,7 @@ from builder.records import Part, Record, Toolchain
 from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.driver import DRIVER_LIBRARIES
-from builder.wheelfile.elf import Elf, read_elf
+from builder.wheelfile.elf import MAGIC, Elf, read_elf
 from builder.wheelfile.facts import installed_path
 from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
@@ -132,12 +132,7 @@ def repair(
     every = _members(raw, log)
     members = [member for member in every if not is_excluded(member.path, exclude)]
     if not any(_is_elf(member) for member in members):
-        raise _failure(
-            raw,
-            log,
-            NO_LIBRARY,
-            *no_library_hints,
-        )
+        raise _failure(raw, log, NO_LIBRARY, *no_library_hints)
     if reason := _why_pure(raw, members):
         raise _failure(raw, log, reason, *_PLATFORM_HINTS)
     out.mkdir(parents=True, exist_ok=True)
@@ -204,7 +199,7 @@ def _members(wheel: Path, log: Path) -> list[Member]:
 
 
 def _is_elf(member: Member) -> bool:
-    return member.data.startswith(b"\x7fELF")
+    return member.data.startswith(MAGIC)
 
 
 def _tools() -> dict[str, str]:

@@ -37,6 +37,8 @@ FILE = "buildfarm.cdx.json"
 #: 1980-01-01, as everywhere in the wheel. An SBOM must have a date, and the time of the build must not change bytes.
 _EPOCH = datetime.fromtimestamp(315532800, UTC)
 
+_REQUIRED, _EXCLUDED = ComponentScope.REQUIRED, ComponentScope.EXCLUDED
+
 #: How the wheel uses a library that is not in the wheel.
 _BROUGHT, _OF_SYSTEM = "dynamic, excluded: the environment brings it", "dynamic, of the system"
 
@@ -141,60 +143,36 @@ def _pedigree(record: Record) -> Pedigree:
 def _patches(record: Record) -> Iterator[Component]:
     """Each patch as a file component, because a pedigree cannot hold digests."""
     for number, patch in enumerate(record.source.patches, 1):
-        yield Component(
-            name=patch.name,
-            type=ComponentType.FILE,
-            bom_ref=f"patch-{number}",
-            scope=ComponentScope.EXCLUDED,
-            hashes=_sha256(patch.sha256),
-            properties=_properties({"role": "patch", "order": str(number)}),
-        )
+        properties = {"role": "patch", "order": str(number)}
+        yield _part(patch.name, ComponentType.FILE, f"patch-{number}", _EXCLUDED, properties, sha256=patch.sha256)
 
 
 def _toolchain(record: Record) -> Iterator[Component]:
     """Compilers, tools and images that made the wheel; none of them is in the wheel."""
     toolchain = record.toolchain
     for part, value in toolchain.parts().items():
-        if part not in PROGRAMS or not value:
-            continue
-        program, _, number = value.rpartition(" ")
-        yield Component(
-            name=program or part,
-            version=number,
-            type=ComponentType.APPLICATION,
-            bom_ref=f"tool-{part}",
-            scope=ComponentScope.EXCLUDED,
-            properties=_properties({"role": "toolchain"}),
-        )
+        if part in PROGRAMS and value:
+            program, _, number = value.rpartition(" ")
+            properties, ref = {"role": "toolchain"}, f"tool-{part}"
+            yield _part(program or part, ComponentType.APPLICATION, ref, _EXCLUDED, properties, version=number)
     images = (
         (Part.BASE, toolchain.base, "base image", toolchain.base_digest, toolchain.base_id),
         (Part.IMAGE, toolchain.image, "rendered image", None, None),
     )
     for part, name, role, digest, engine_id in images:
         if name:
-            yield Component(
-                name=name,
-                type=ComponentType.CONTAINER,
-                bom_ref=f"tool-{part}",
-                scope=ComponentScope.EXCLUDED,
-                hashes=_sha256(digest or ""),
-                properties=_properties({"role": role, "engine-id": engine_id or ""}),
-            )
+            properties = {"role": role, "engine-id": engine_id or ""}
+            ref, sha256 = f"tool-{part}", digest or ""
+            yield _part(name, ComponentType.CONTAINER, ref, _EXCLUDED, properties, sha256=sha256)
 
 
 def _packages(record: Record) -> Iterator[Component]:
     """Exact packages of the build's environment; the wheel also needs torch at run time."""
     for requirement in record.toolchain.packages:
         project, _, version = requirement.partition("==")
-        yield Component(
-            name=project,
-            version=version,
-            type=ComponentType.LIBRARY,
-            bom_ref=f"package-{project}",
-            purl=PackageURL("pypi", name=project, version=version),
-            scope=ComponentScope.REQUIRED if project == "torch" else ComponentScope.EXCLUDED,
-            properties=_properties({"role": "build environment"}),
-        )
+        purl = PackageURL("pypi", name=project, version=version)
+        scope, role = _REQUIRED if project == "torch" else _EXCLUDED, {"role": "build environment"}
+        yield _part(project, ComponentType.LIBRARY, f"package-{project}", scope, role, version=version, purl=purl)
 
 
 def _libraries(libraries: Sequence[Linked], provided: Iterable[str]) -> Iterator[Component]:
@@ -202,30 +180,38 @@ def _libraries(libraries: Sequence[Linked], provided: Iterable[str]) -> Iterator
     brought = frozenset(provided)
     inside = {library.path.rpartition("/")[2] for library in libraries}
     for library in libraries:
-        yield Component(
-            name=library.path,
-            type=ComponentType.FILE,
-            bom_ref=f"file-{library.path}",
-            scope=ComponentScope.REQUIRED,
-            hashes=_sha256(library.sha256),
-            properties=_properties({"link": "grafted" if library.grafted else "built"}),
-        )
+        path = library.path
+        link = {"link": "grafted" if library.grafted else "built"}
+        yield _part(path, ComponentType.FILE, f"file-{path}", _REQUIRED, link, sha256=library.sha256)
         if library.static_cudart:
-            yield Component(
-                name="libcudart_static.a",
-                type=ComponentType.LIBRARY,
-                bom_ref=f"static-cudart-{library.path}",
-                scope=ComponentScope.REQUIRED,
-                properties=_properties({"link": "static", "in": library.path}),
-            )
+            link, ref = {"link": "static", "in": path}, f"static-cudart-{path}"
+            yield _part("libcudart_static.a", ComponentType.LIBRARY, ref, _REQUIRED, link)
     for name in sorted({name for library in libraries for name in library.needed} - inside):
-        yield Component(
-            name=name,
-            type=ComponentType.LIBRARY,
-            bom_ref=f"library-{name}",
-            scope=ComponentScope.REQUIRED,
-            properties=_properties({"link": _BROUGHT if name in brought else _OF_SYSTEM}),
-        )
+        link = {"link": _BROUGHT if name in brought else _OF_SYSTEM}
+        yield _part(name, ComponentType.LIBRARY, f"library-{name}", _REQUIRED, link)
+
+
+def _part(
+    name: str,
+    kind: ComponentType,
+    ref: str,
+    scope: ComponentScope,
+    properties: Mapping[str, str],
+    *,
+    version: str | None = None,
+    purl: PackageURL | None = None,
+    sha256: str = "",
+) -> Component:
+    return Component(
+        name=name,
+        version=version,
+        type=kind,
+        bom_ref=ref,
+        purl=purl,
+        scope=scope,
+        hashes=_sha256(sha256),
+        properties=_properties(properties),
+    )
 
 
 def _sha256(digest: str) -> list[HashType]:

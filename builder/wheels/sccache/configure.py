@@ -14,7 +14,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,32 +30,19 @@ from builder.wheels.sccache.launchers.environment import CacheSettings
 # sccache asks the cache on this disk first, and keeps there what it found in the remote one.
 
 
-@dataclass(frozen=True)
-class _Backend:
-    """One of sccache's backends."""
-
-    #: In sccache's chain of caches.
-    name: str
-    #: The variables that turn it on.
-    switches: frozenset[str]
-    #: The variable with the first part of every key.
-    prefix: str
-
-
-_BACKENDS = (
-    _Backend(
-        "redis",
-        frozenset({"SCCACHE_REDIS", "SCCACHE_REDIS_ENDPOINT", "SCCACHE_REDIS_CLUSTER_ENDPOINTS"}),
+#: Each backend by its name in sccache's chain of caches: the variables that turn it on, and the one with the first part
+#: of every key.
+_BACKENDS = {
+    "redis": (
+        {"SCCACHE_REDIS", "SCCACHE_REDIS_ENDPOINT", "SCCACHE_REDIS_CLUSTER_ENDPOINTS"},
         "SCCACHE_REDIS_KEY_PREFIX",
     ),
-    _Backend(
-        "memcached", frozenset({"SCCACHE_MEMCACHED", "SCCACHE_MEMCACHED_ENDPOINT"}), "SCCACHE_MEMCACHED_KEY_PREFIX"
-    ),
-    _Backend("s3", frozenset({"SCCACHE_BUCKET"}), "SCCACHE_S3_KEY_PREFIX"),
-    _Backend("gcs", frozenset({"SCCACHE_GCS_BUCKET"}), "SCCACHE_GCS_KEY_PREFIX"),
-    _Backend("azure", frozenset({"SCCACHE_AZURE_BLOB_CONTAINER"}), "SCCACHE_AZURE_KEY_PREFIX"),
-    _Backend("webdav", frozenset({"SCCACHE_WEBDAV_ENDPOINT"}), "SCCACHE_WEBDAV_KEY_PREFIX"),
-)
+    "memcached": ({"SCCACHE_MEMCACHED", "SCCACHE_MEMCACHED_ENDPOINT"}, "SCCACHE_MEMCACHED_KEY_PREFIX"),
+    "s3": ({"SCCACHE_BUCKET"}, "SCCACHE_S3_KEY_PREFIX"),
+    "gcs": ({"SCCACHE_GCS_BUCKET"}, "SCCACHE_GCS_KEY_PREFIX"),
+    "azure": ({"SCCACHE_AZURE_BLOB_CONTAINER"}, "SCCACHE_AZURE_KEY_PREFIX"),
+    "webdav": ({"SCCACHE_WEBDAV_ENDPOINT"}, "SCCACHE_WEBDAV_KEY_PREFIX"),
+}
 
 #: Variables of remote backends, also of those that are not supported: a build never gets them.
 _REMOTE = re.compile(
@@ -81,16 +68,16 @@ def shared_variables(shell: Mapping[str, str], extension: str) -> dict[str, str]
     password leave Redis's URL, because sccache logs URLs.
     """
     found = {name: value for name, value in shell.items() if value and is_remote(name)}
-    used = [backend for backend in _BACKENDS if backend.switches & found.keys()]
+    used = {name: prefix for name, (switches, prefix) in _BACKENDS.items() if switches & found.keys()}
     if not used:
         return {}
-    for backend in used:
-        found[backend.prefix] = f"{found.get(backend.prefix, _PREFIX).rstrip('/')}/{extension}"
+    for prefix in used.values():
+        found[prefix] = f"{found.get(prefix, _PREFIX).rstrip('/')}/{extension}"
     if url := found.pop("SCCACHE_REDIS", ""):
         found.setdefault("SCCACHE_REDIS_ENDPOINT", url)
     if url := found.get("SCCACHE_REDIS_ENDPOINT", ""):
         found |= _redis_variables(url)
-    found.setdefault(_CHAIN, ",".join(["disk", *(backend.name for backend in used)]))
+    found.setdefault(_CHAIN, ",".join(["disk", *used]))
     return found
 
 

@@ -64,14 +64,10 @@ def unpack(archive: Path, target: Path) -> None:
 def _refusals(archive: Path) -> Iterator[None]:
     try:
         yield
-    except (tarfile.TarError, *DAMAGE) as error:
-        raise UsageError(
-            f"this is not a readable archive: {error}", Code.ARCHIVE_UNREADABLE, where=archive.name
-        ) from None
-    except OSError as error:
-        if error.errno not in (None, errno.EINVAL):  # a full disk, for example
+    except (tarfile.TarError, OSError, *DAMAGE) as error:
+        # bz2 and gzip raise OSError without a number; EINVAL: a header leads before the start of the file
+        if getattr(error, "errno", None) not in (None, errno.EINVAL):  # a full disk, for example
             raise
-        # bz2 and gzip raise it without a number; EINVAL: a header leads before the start of the file
         raise UsageError(
             f"this is not a readable archive: {error}", Code.ARCHIVE_UNREADABLE, where=archive.name
         ) from None

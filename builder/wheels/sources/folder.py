@@ -53,7 +53,11 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     left_out = _LEFT_OUT_WITH_CASES if (root / CASES).is_file() else _LEFT_OUT_AT_TOP
     left_out -= _packages(root)
     # git lists nothing where it ignores the folder itself.
-    names = _git_names(root) or [name for name in _walk(root, root) if not _is_written(name)]
+    names = _git_names(root) or [
+        name
+        for name in _walk(root, root)
+        if not any(fnmatchcase(name.partition("/")[0], pattern) for pattern in _WRITTEN_AT_TOP)
+    ]
     marked = [name.removesuffix(f"/{marker}") for name in names for marker in _MARKERS if name.endswith(f"/{marker}")]
     below = tuple(f"{folder}/" for folder in marked)
     files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
@@ -73,10 +77,6 @@ def _packages(root: Path) -> set[str]:
 def _is_leftover(name: str, left_out: frozenset[str]) -> bool:
     parts = PurePosixPath(name).parts
     return parts[0] in left_out or any(part in _LEFTOVER_NAMES or part.endswith(_LEFTOVER_SUFFIXES) for part in parts)
-
-
-def _is_written(name: str) -> bool:
-    return any(fnmatchcase(name.partition("/")[0], pattern) for pattern in _WRITTEN_AT_TOP)
 
 
 def _git_names(folder: Path) -> list[str] | None:

@@ -38,10 +38,7 @@ def checkout(source: GitSource, *, cache: Path) -> Path:
             Code.VALUE_INVALID,
             where=mask_credentials(source.url),
         )
-    if not shutil.which("git"):
-        raise MissingToolError(
-            "git is not on PATH", Code.GIT_MISSING, where=mask_credentials(source.url), hints=("install git",)
-        )
+    _check_git(source.url)
     # The URL is part of the name, because relative URLs of submodules depend on it.
     name = f"{source.revision[:12]}-{hashlib.sha256(source.url.encode()).hexdigest()[:12]}"
     tree, aside = cache / "git" / name, cache / "git" / f".{name}"
@@ -67,10 +64,7 @@ def resolve_revision(url: str, revision: str) -> str:
     """
     if re.fullmatch(r"[0-9a-f]{40}", revision):
         return revision
-    if not shutil.which("git"):
-        raise MissingToolError(
-            "git is not on PATH", Code.GIT_MISSING, where=mask_credentials(url), hints=("install git",)
-        )
+    _check_git(url)
     source = GitSource(url, revision)
     with tempfile.TemporaryDirectory() as empty:
         listed = _git(source, Path(empty), "ls-remote", "--", without_credentials(url), check=True).stdout
@@ -86,6 +80,13 @@ def resolve_revision(url: str, revision: str) -> str:
             hints=("name a branch, a tag, or a commit by its full hash of 40 digits",),
         )
     return found
+
+
+def _check_git(url: str) -> None:
+    if not shutil.which("git"):
+        raise MissingToolError(
+            "git is not on PATH", Code.GIT_MISSING, where=mask_credentials(url), hints=("install git",)
+        )
 
 
 def _untouched(tree: Path, source: GitSource) -> bool:

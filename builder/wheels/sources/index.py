@@ -20,9 +20,10 @@ from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 
+from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError, UsageError
 from builder.masking import mask_credentials
-from builder.wheels.toolchain.uv import cause_of, compile_captured, has_no_solution, index_setting, uv_variables
+from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, uv_variables
 
 _ATTEMPTS = 3
 TIMEOUT = 60.0  # seconds without a byte
@@ -84,7 +85,7 @@ def _location(entry: dict[str, Any], empty: str) -> Location:
 
 def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolError:
     detail = cause_of(output) or (output.strip().splitlines() or ["uv printed no reason"])[-1]
-    if has_no_solution(output) and "network was disabled" not in output:
+    if reports("conflict", output) and "network was disabled" not in output:
         requirement, hint = where.replace(" ", "=="), "correct the project or the version"
         if kind == "wheel" and "has no usable wheels" in detail:
             detail = "it has none for this Python and platform"

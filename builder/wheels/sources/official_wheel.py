@@ -53,19 +53,12 @@ def exact_version(text: str) -> tuple[str, str]:
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
-        raise UsageError(
-            "this names no wheel; pass a file, a URL, or a project with its version, such as torchvision==0.26.0",
-            Code.VALUE_INVALID,
-            where=text,
-        ) from None
-    exact = re.fullmatch(r"==([^*]+)", str(requirement.specifier))
-    if exact is None:
-        raise UsageError(
-            "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel",
-            Code.VALUE_INVALID,
-            where=text,
-        )
-    return requirement.name, exact[1]
+        sentence = "this names no wheel; pass a file, a URL, or a project with its version, such as torchvision==0.26.0"
+        raise UsageError(sentence, Code.VALUE_INVALID, where=text) from None
+    if exact := re.fullmatch(r"==([^*]+)", str(requirement.specifier)):
+        return requirement.name, exact[1]
+    sentence = "the exact version is missing; pass NAME==VERSION, because a proof applies to one wheel"
+    raise UsageError(sentence, Code.VALUE_INVALID, where=text)
 
 
 def download_wheel(url: str, *, cache: Path) -> FetchedWheel:

@@ -86,20 +86,15 @@ def prepare_source(recipe: Recipe, target: Path, *, cache: Path) -> PreparedSour
                 unpack(fetch_sdist(source, cache=cache), target)
             case GitSource() as source:
                 root = checkout(source, cache=cache)
-                if not (top := root / source.subdirectory).is_dir():
-                    raise UsageError(
-                        f"the repository has no folder {source.subdirectory!r} at {source.revision}",
-                        Code.NO_SUCH_FILE,
-                        where=mask_credentials(source.url),
-                        hints=("correct `subdirectory` in the recipe",),
-                    )
+                top, where = root / source.subdirectory, mask_credentials(source.url)
+                if not top.is_dir():
+                    sentence = f"the repository has no folder {source.subdirectory!r} at {source.revision}"
+                    hint = "correct `subdirectory` in the recipe"
+                    raise UsageError(sentence, Code.NO_SUCH_FILE, where=where, hints=[hint])
                 if not top.resolve().is_relative_to(root.resolve()):
-                    raise UsageError(
-                        f"the folder {source.subdirectory!r} is a link that leads out of the repository",
-                        Code.SOURCE_UNSAFE,
-                        where=mask_credentials(source.url),
-                        hints=("name a folder of the repository in `subdirectory`",),
-                    )
+                    sentence = f"the folder {source.subdirectory!r} is a link that leads out of the repository"
+                    hint = "name a folder of the repository in `subdirectory`"
+                    raise UsageError(sentence, Code.SOURCE_UNSAFE, where=where, hints=[hint])
                 project = project_folder(recipe, target)
                 _copy(_tracked_files(top), project, root=root, top=top)
                 _copy(_outside(root, top), target, root=root)

@@ -86,14 +86,8 @@ class _RemoteFile(io.RawIOBase):
                 self._answer_at = -1
                 refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
                 if attempt == _ATTEMPTS or refused:
-                    raise MissingToolError(
-                        f"the file could not be read: {error}",
-                        Code.NETWORK_UNREACHABLE,
-                        where=mask_credentials(self._url),
-                    ) from None
-        raise MissingToolError(
-            "the connection broke again and again", Code.NETWORK_UNREACHABLE, where=mask_credentials(self._url)
-        )
+                    raise _unreachable(f"the file could not be read: {error}", self._url) from None
+        raise _unreachable("the connection broke again and again", self._url)
 
 
 def open_remote(url: str) -> IO[bytes]:
@@ -104,6 +98,8 @@ def open_remote(url: str) -> IO[bytes]:
     try:
         return cast("IO[bytes]", io.BufferedReader(_RemoteFile(url), _BUFFER))
     except (OSError, http.client.HTTPException) as error:
-        raise MissingToolError(
-            f"the file could not be read: {error}", Code.NETWORK_UNREACHABLE, where=mask_credentials(url)
-        ) from None
+        raise _unreachable(f"the file could not be read: {error}", url) from None
+
+
+def _unreachable(sentence: str, url: str) -> MissingToolError:
+    return MissingToolError(sentence, Code.NETWORK_UNREACHABLE, where=mask_credentials(url))

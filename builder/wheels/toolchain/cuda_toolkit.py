@@ -48,7 +48,7 @@ def find_toolkit(cuda: Cuda, *, minor_mismatch: bool) -> Toolkit:
     """
     on_disk = list(_on_disk(cuda))
     for home, version in on_disk:
-        if Cuda.parse(".".join(version.split(".")[:2])) == cuda:
+        if Cuda.of_toolkit(version) == cuda:
             return Toolkit(home, version)
     if cuda >= Compat.load().first_packaged_toolkit:
         return Toolkit(None, str(cuda))

@@ -67,7 +67,7 @@ def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str],
     The first environment with exactly these packages imports the modules; later ones get copies of its bytecode. `site`
     is the environment's site-packages.
     """
-    name = f"{BYTECODE}{_key(python, site, modules)}"
+    name = f"{BYTECODE}{_bytecode_key(python, site, modules)}"
     store.use(f"envs/{name}")
     kept = store.root / "envs" / name
     with store.work(name) as folder:
@@ -85,7 +85,7 @@ def add_bytecode(store: Store, python: Path, site: Path, modules: Sequence[str],
         new.rename(kept)
 
 
-def _key(python: Path, site: Path, modules: Sequence[str]) -> str:
+def _bytecode_key(python: Path, site: Path, modules: Sequence[str]) -> str:
     """Names the Python, the modules, and the sources in site-packages with the hashes in the RECORD files."""
     rows = (row for path in sorted(site.glob("*.dist-info/RECORD")) for row in path.read_text("utf-8").splitlines())
     sources = [row for row in rows if ".py," in row and not row.startswith("..")]
@@ -124,8 +124,7 @@ class Environment:
     @property
     def site_packages(self) -> Path:
         """Path of its site-packages."""
-        suffix = "t" if self.python.free_threaded else ""
-        return self.folder / "lib" / f"python{self.python.major}.{self.python.minor}{suffix}" / "site-packages"
+        return self.folder / "lib" / f"python{self.python}" / "site-packages"
 
     def packaged_toolkit(self, cuda: Cuda) -> Path:
         """The CUDA toolkit that NVIDIA's packages install, for CUDA_HOME; `cuda_packages.link_toolkit` completes it."""
@@ -141,7 +140,7 @@ class Environments:
 
     def __init__(self, store: Store, torch_index: str, *, python_downloads: bool = True) -> None:
         """`torch_index` is the URL of torch's own index; `python_downloads` is whether uv may download Pythons."""
-        self.store = self._store = store
+        self.store = store
         self._pythons = Pythons(store, downloads=python_downloads)
         self._torch_index = torch_index
 
@@ -165,34 +164,31 @@ class Environments:
         Raises MissingToolError when the Python, a package or the index is not available.
         """
         interpreter = self.interpreter(python)
-        key = digest_of([interpreter.version, list(requirements), list(index)])[:16]
-        folder, record = self._store.root / "envs" / key, self._store.root / "envs" / f"{key}.json"
+        key = _key(interpreter.version, requirements, index)
+        folder, record = self.store.root / "envs" / key, self.store.root / "envs" / f"{key}.json"
         marker = folder / ".complete"
         job = f"env-{key}"
-        self._store.use(f"envs/{key}")
-        with self._store.lock(job):
+        self.store.use(f"envs/{key}")
+        with self.store.lock(job):
             locked = self._read(record)
             if locked is None or not marker.exists() or _changes(folder, python, locked):
-                kill_orphans(self._store.owner(job))
+                kill_orphans(self.store.owner(job))
                 remove_tree(folder)
-                wanted, owner = locked or requirements, self._store.owner(job)
+                wanted, owner = locked or requirements, self.store.owner(job)
                 self.create(folder, interpreter, wanted, index=index, log=log, owner=owner, options=options)
                 import_once(folder / "bin" / "python", BUILD_MODULES, log=log, owner=owner)
                 locked = _freeze(folder, python)
-                write_atomic(
-                    record,
-                    json.dumps({"requirements": list(requirements), "packages": locked}, indent=1).encode(),
-                )
-                sync_file_system(
-                    folder
-                )  # an environment has thousands of files; after a power cut, a marked one is complete
+                data = {"requirements": list(requirements), "packages": locked}
+                write_atomic(record, json.dumps(data, indent=1).encode())
+                # An environment has thousands of files; after a power cut, a marked one is complete.
+                sync_file_system(folder)
                 write_atomic(marker, b"")
         return Environment(folder, python, tuple(locked))
 
     def locked(self, python: Python, requirements: Sequence[str], *, index: Sequence[str]) -> tuple[str, ...] | None:
         """The locked versions of such an environment; None before its first resolution."""
-        key = digest_of([self.interpreter(python).version, list(requirements), list(index)])[:16]
-        packages = self._read(self._store.root / "envs" / f"{key}.json")
+        key = _key(self.interpreter(python).version, requirements, index)
+        packages = self._read(self.store.root / "envs" / f"{key}.json")
         return tuple(packages) if packages is not None else None
 
     def changes(self, environment: Environment) -> list[str]:
@@ -212,16 +208,15 @@ class Environments:
         """
         if self.locked(python, requirements, index=index) is not None:
             return
-        key = digest_of([str(python), list(requirements), list(index)])[:16]
-        job = f"check-{key}"
-        with self._store.work(job) as folder:
+        job = f"check-{_key(str(python), requirements, index)}"
+        with self.store.work(job) as folder:
             compile_requirements(
                 requirements,
                 ["--no-deps", "--python-version", str(python)],
                 folder=folder,
                 index=index,
-                log=self._store.log("packages"),
-                owner=self._store.owner(job),
+                log=self.store.log("packages"),
+                owner=self.store.owner(job),
             )
 
     def interpreter(self, python: Python, *, headers: bool = False) -> Interpreter:
@@ -267,6 +262,10 @@ class Environments:
             return read_json(record, lambda data: list(texts(data["packages"])))
         except (OSError, JsonError):  # no record, or an unreadable one: resolve again
             return None
+
+
+def _key(version: str, requirements: Sequence[str], index: Sequence[str]) -> str:
+    return digest_of([version, list(requirements), list(index)])[:16]
 
 
 def _freeze(folder: Path, python: Python) -> list[str]:

@@ -149,14 +149,11 @@ class Pythons:
         if found:
             missing = f"{found.path} (Python {python}) has no headers (Python.h), which the build needs"
         if self._forbidden:
-            raise MissingToolError(
+            raise _missing(
+                python,
                 f"{missing}, and downloads of Pythons are forbidden ({self._forbidden})",
-                Code.PYTHON_MISSING,
-                hints=[
-                    f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
-                    f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
-                    *_ways_out(python),
-                ],
+                f"allow the download: omit `--no-python-downloads` and unset {SETTING}",
+                f"download this Python with `{SETTING}=manual {uv_command()} python install {python}`",
             )
         if self._unreachable:
             raise self._failure(python, missing, self._unreachable)
@@ -175,46 +172,32 @@ class Pythons:
         find_python.cache_clear()
         if (made := find_python(python)) and (made.headers or not found):
             return made
-        raise MissingToolError(
-            f"{missing}, and the Python that uv downloaded does not run here",
-            Code.PYTHON_MISSING,
-            where=str(log),
-            hints=_ways_out(python),
-        )
+        raise _missing(python, f"{missing}, and the Python that uv downloaded does not run here", where=str(log))
 
     @staticmethod
     def _failure(python: Python, missing: str, output: str) -> MissingToolError:
         """Why uv downloaded nothing, read from its output."""
         if "No download found" in output:
             update = shlex.join([str(find_uv()), "pip", "install", "--python", sys.executable, "--upgrade", "uv"])
-            return MissingToolError(
-                f"{missing}, and uv {version('uv')} offers no Python {python} for download",
-                Code.PYTHON_MISSING,
-                hints=[f"if this Python is newer than uv, update uv with `{update}`", *_ways_out(python)],
-            )
+            sentence = f"{missing}, and uv {version('uv')} offers no Python {python} for download"
+            return _missing(python, sentence, f"if this Python is newer than uv, update uv with `{update}`")
         if "downloads are not allowed" in output:
-            return MissingToolError(
-                f"{missing}, and the configuration of uv forbids downloads of Pythons",
-                Code.PYTHON_MISSING,
-                hints=_ways_out(python),
-            )
+            return _missing(python, f"{missing}, and the configuration of uv forbids downloads of Pythons")
         url, causes = _URL.search(output), _CAUSE.findall(output)
         source = f" from {mask_credentials(url[1]).rpartition('/')[0]}" if url else ""
         reason = f": {causes[-1].strip()}" if causes else ""
-        return MissingToolError(
+        return _missing(
+            python,
             f"{missing}, and uv cannot download a Python with headers{source}{reason}",
-            Code.PYTHON_MISSING,
-            hints=[
-                "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
-                " (https:// or file://)",
-                *_ways_out(python),
-            ],
+            "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
+            " (https:// or file://)",
         )
 
 
-def _ways_out(python: Python) -> list[str]:
-    """Hints that do not depend on why there was no download."""
-    return [
+def _missing(python: Python, sentence: str, *hints: str, where: str = "") -> MissingToolError:
+    """The error of a Python that this machine lacks. Its last hints do not depend on why there was no download."""
+    ways_out = (
         f"install Python {python} in a different way (a package of your system, pyenv): buildfarm finds it on PATH",
         "select the cells of a different Python with `--python X.Y`",
-    ]
+    )
+    return MissingToolError(sentence, Code.PYTHON_MISSING, where=where, hints=[*hints, *ways_out])

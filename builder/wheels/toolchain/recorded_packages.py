@@ -52,15 +52,8 @@ def check_needed(
 ) -> None:
     """Raise MissingToolError for packages that the recipe does not need: a package may run code when Python starts.
 
-    uv resolves the recipe's requirements with the recorded versions and installs nothing.
-
-    Args:
-        packages: the recorded packages, `name==version`.
-        requirements: what the recipe needs here.
-        options: further options of `uv pip compile`, such as those of `wheels_only`.
-        index: URLs of indexes that are asked before the default one.
-        store: for scratch files and the log.
-
+    uv resolves the `requirements` of the recipe with the recorded `packages` (`name==version`) and installs nothing.
+    `options` are further ones of `uv pip compile`, and `index` are URLs of indexes that are asked first.
     """
     job = f"recorded-{digest_of(list(packages))[:16]}"
     with store.work(job) as folder:

@@ -133,11 +133,6 @@ def cause_of(output: str) -> str:
     return " ".join(causes[-1].split()).replace(" cause: ", ": ") if causes else ""
 
 
-def has_no_solution(output: str) -> bool:
-    """Whether uv found no versions that satisfy the requirements."""
-    return reports("conflict", output) is not None
-
-
 def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence[str]) -> BuildfarmError:
     """Why uv failed, read from the log after its first `start` bytes."""
     output = text_since(log, start)
@@ -159,7 +154,7 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
             ],
         )
     absent = reports("no-package", output)
-    if absent or has_no_solution(output):
+    if absent or reports("conflict", output):
         detail = cause_of(output) or "no version satisfies the requirements"
         hints = [
             f"requirements: {wanted}",

@@ -61,9 +61,8 @@ def test_no_gpu_code_where_none_is_required() -> None:
 
 def test_affected_gpus_are_named() -> None:
     archs = (Arch(8, 0), Arch(12, 0))
-    gpus = {"12.0": ["RTX 5090", "RTX PRO 6000"], "8.0": ["A100"]}
-    reason = check_device_code(wheel_facts(gpu_library("sm_80")), claim(archs=archs), gpus=gpus).reason
-    assert "sm_120 (RTX 5090, RTX PRO 6000)" in reason
+    reason = check_device_code(wheel_facts(gpu_library("sm_80")), claim(archs=archs)).reason
+    assert "sm_120 (RTX PRO 6000 Blackwell, RTX 50 series (5090))" in reason
     assert "A100" not in reason
     assert "`override_architectures: true`" in reason
 

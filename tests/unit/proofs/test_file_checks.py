@@ -50,7 +50,5 @@ def test_libraries_of_a_cell_count_as_provided() -> None:
 
 def test_gpus_are_named() -> None:
     claimed = claim(archs=(Arch(12, 0),))
-    proofs = static_proofs(
-        wheel_facts(library(), gpu_library("sm_90")), claimed, PROVIDED, {}, gpus={"12.0": ["RTX 5090"]}
-    )
-    assert "RTX 5090" in proofs[-1].reason
+    proofs = static_proofs(wheel_facts(library(), gpu_library("sm_90")), claimed, PROVIDED, {})
+    assert "RTX 50 series (5090)" in proofs[-1].reason

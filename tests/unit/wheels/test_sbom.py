@@ -23,7 +23,7 @@ PROVIDED = frozenset({"libtorch_cpu.so", "libcudart.so.13", "libnccl.so.2"})
 
 def elf(*, undefined: tuple[str, ...] = (), fatbin: bool = False) -> Elf:
     needed = ("libtorch_cpu.so", "libother-1234.so.2", "libc.so.6")
-    return Elf("x86_64", "", needed, undefined, (), {}, {}, fatbin)
+    return Elf(needed=needed, undefined=undefined, defined=(), versions={}, fatbin=fatbin)
 
 
 LIBRARIES = (

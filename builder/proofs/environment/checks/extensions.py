@@ -102,11 +102,8 @@ def _linkage(cures: Cures, torch: TorchInstall, base: Torch, extension: Extensio
     what = f"{package.name} {package.version} does not load with torch {torch.version}: {'; '.join(problems[:2])}"
     why, cure = _cause(cures, torch, extension, [name for names in absent.values() for name in names])
     advice = _advice(cures, extension, torch) if cure and cure == cures.compile(extension.package) else ""
-    why += (
-        ""
-        if any(absent.values())
-        else f": `undefined symbol: {next((n for names in missing.values() for n in names), '')}`"
-    )
+    if not any(absent.values()):
+        why += f": `undefined symbol: {next((n for names in missing.values() for n in names), '')}`"
     return [Finding("extension-of-another-torch", Level.FAULT, what, why, cure, advice)]
 
 

@@ -37,7 +37,7 @@ def check_tools(cures: Cures) -> Iterator[Finding]:
 
 def _nvcc(cures: Cures, torch: TorchInstall, cuda: Cuda) -> Iterator[Finding]:
     tools = cures.environment.tools
-    found = Cuda.parse(".".join(tools.nvcc.split(".")[:2])) if tools.nvcc else None
+    found = Cuda.of_toolkit(tools.nvcc) if tools.nvcc else None
     if found and found.major == cuda.major:
         return
     homes = [Path(home.format(cuda=cuda)) for home in USUAL_HOMES]

@@ -16,8 +16,7 @@ import pytest
 
 from builder import process
 from builder.errors import Code, Exit
-from builder.images.engine import Engine
-from builder.images.pull_missing import pull_missing
+from builder.images.engine import Engine, pull_missing
 from builder.images.registry import pull
 from builder.images.registry import pull as progress_module
 from builder.images.registry.pull import PullProgress, pull_error, pull_image
