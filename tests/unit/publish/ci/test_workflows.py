@@ -136,7 +136,7 @@ def test_files_of_the_user_are_kept(project: Path) -> None:
     ],
 )
 def test_values_that_would_break_the_file_are_refused(project: Path, option: str, value: str) -> None:
-    arguments = [option, value] if option == "--install" else ["--install", ".", option, value]
+    arguments = [option, value] if option == "--install" else ["--install", "./buildfarm", option, value]
     error = ci(project, *arguments).exception
     assert isinstance(error, UsageError)
     assert option in str(error)
