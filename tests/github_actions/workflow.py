@@ -138,8 +138,8 @@ class WorkflowRun:
         folder = self.folder / f"attempt-{self.attempts}" / f"job-{len(self.jobs)}"
         of_job = {key: text_of(value, contexts) for key, value in job.get("env", {}).items()}
         env = {**of_job, **self.env, **self.env_of.get(name, {})}
-        github = {**self.github, "job": name}
-        running = Job(folder, self.actions.of_a_job(), {**contexts, "github": github}, env, shell, self.programs)
+        github = {**self.github, "job": name, "run_id": "17", "run_attempt": str(self.attempts)}
+        running = Job(folder, self.actions, {**contexts, "github": github}, env, shell, self.programs)
         outputs = running.run(job["steps"], job.get("outputs", {}))
         return Ran("failure" if running.failed else "success", outputs, running.output, running.summary)
 

@@ -28,6 +28,7 @@ NAMES = [f"ops-1.0-cpython-torch2.11.0-cu130-{python}" for python in ("cp312", "
 #: `build`, `smoke` and `store` as copies of files of the folder `prepared`. Other commands are the real ones.
 #: If the home folder has a file `shards`, it is the output of `plan`, and nothing is published: this is faster.
 #: A file `kill` in the home folder names a Python whose compile is killed once; `compiles` lists all compiles.
+#: A file `defect` names a Python whose wheel fails a check: the wheel is in the store, and not in dist.
 FAKE = """\
 #!/bin/bash
 set -eu
@@ -51,6 +52,7 @@ build)
     mkdir -p "$(dirname "$kept")"
     cp -r "{prepared}/$python" "$kept"
   fi
+  if [ "$(cat "$HOME/defect" 2> /dev/null)" = "$python" ]; then exit 1; fi
   cp -r "$kept" dist ;;
 smoke)
   cp "{prepared}/gpu-$python"/* dist
@@ -175,6 +177,19 @@ def test_a_second_attempt_and_the_next_night_compile_only_what_is_missing(done: 
     done.jobs, done.github = {}, {**done.github, "sha": "1" * 40}
     assert done.run() == "success"
     assert compiles(done) == ["cp312", "cp313", "cp313"], "actions/cache has the wheels of the commit before"
+
+
+def test_a_wheel_with_a_failed_check_is_not_compiled_again_each_night(done: WorkflowRun) -> None:
+    _, _, plan = read_plan(done.actions.repository / "matrix.yaml", Selection())
+    (home(done) / "shards").write_text(shards_json(plan, Scope.FULL))
+    (home(done) / "defect").write_text("cp313")
+    for night in range(3):
+        done.jobs = {}
+        assert done.run() == "failure"
+        assert results(done)[f"wheels 0 / build {NAMES[1]}"] == "failure"
+        assert compiles(done) == ["cp312", "cp313"], f"night {night}"
+        new_machine(done)
+        shutil.rmtree(done.actions.artifacts)
 
 
 def test_a_pull_request_of_a_fork_builds_the_newest_cell_and_tests_nothing(done: WorkflowRun) -> None:

@@ -49,6 +49,17 @@ def test_every_action_of_this_repository_is_a_pinned_one() -> None:
     assert all(pinned.fullmatch(action) for action in [*ACTIONS.values(), *others])
 
 
+def test_a_cache_is_saved_from_the_paths_that_it_is_restored_to(project: Path) -> None:
+    jobs = written(project)["buildfarm-shard"]["jobs"].values()
+    for steps in [
+        *(job["steps"] for job in jobs),
+        *(yaml.safe_load(p.read_text())["runs"]["steps"] for p in (ACTION, VERIFY)),
+    ]:
+        restored = [step["with"]["path"] for step in steps if "cache/restore" in step.get("uses", "")]
+        saved = [step["with"]["path"] for step in steps if "cache/save" in step.get("uses", "")]
+        assert restored == saved, "GitHub finds an entry by its key and its paths"
+
+
 def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:
     made = written(project, "--runner-labels", "self-hosted,gpu")
     jobs = {**made["buildfarm"]["jobs"], **made["buildfarm-shard"]["jobs"]}
