@@ -84,6 +84,8 @@ class Actions:
 
     def _upload(self, given: Mapping[str, str], workspace: Path) -> None:
         target = self.artifacts / given["name"]
+        if not 1 <= int(given.get("retention-days", "90")) <= 90:
+            raise StepFailed("retention-days is 1 to 90")
         if target.exists() and given.get("overwrite") != "true":
             raise StepFailed(f"there is an artifact {given['name']}")
         shutil.rmtree(target, ignore_errors=True)

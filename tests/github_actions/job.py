@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from tests.github_actions.actions import Actions, StepFailed
-from tests.github_actions.expressions import NotEmulated, as_text, holds, text_of
+from tests.github_actions.expressions import NotEmulated, Unset, as_text, holds, text_of
 
 _SHELLS = {
     "": ("bash", "-e"),
@@ -81,7 +81,7 @@ class Job:
                 except StepFailed as error:
                     self.failed, self.output = True, f"{self.output}{error}\n"
             if "id" in step:
-                done[step["id"]] = {"outputs": _Outputs(outputs)}
+                done[step["id"]] = {"outputs": Unset(outputs)}
 
     def _all(self, contexts: Mapping[str, Any], done: Mapping[str, Any]) -> dict[str, Any]:
         runner = {"temp": str(self.temp), "os": "Linux", "arch": "X64"}
@@ -160,16 +160,6 @@ class Job:
             **self.env,
             **env,
         }
-
-
-class _Outputs(dict[str, str]):
-    """Outputs of a step: one that was not set is empty, as for GitHub."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> str:
-        return ""
 
 
 def _assignments(text: str) -> dict[str, str]:

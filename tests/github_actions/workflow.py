@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from tests.github_actions.actions import Actions
-from tests.github_actions.expressions import NotEmulated, filled, holds, text_of
+from tests.github_actions.expressions import NotEmulated, Unset, filled, holds, text_of
 from tests.github_actions.job import Job
 
 #: Keys of a workflow and of a job without an effect here.
@@ -88,7 +88,12 @@ class WorkflowRun:
                 raise NotEmulated(f"{unknown} of a job")
             needs = _list(job.get("needs", []))
             before = {} if ran & set(needs) else earlier
-            contexts = {"github": self.github, "inputs": inputs, "needs": {need: done[need] for need in needs}}
+            contexts = {
+                "github": self.github,
+                "inputs": inputs,
+                "needs": {need: done[need] for need in needs},
+                "vars": Unset(),
+            }
             shell = workflow.get("defaults", {}).get("run", {}).get("shell", "")
             done[name], again = self._job(name, job, prefix, contexts, before, shell)
             ran |= {name} if again else set()

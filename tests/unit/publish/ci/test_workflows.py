@@ -104,6 +104,29 @@ def test_each_job_needs_the_one_before(project: Path) -> None:
     assert uploads == ["dist/*.whl.proofs.json"], "no wheel comes from a GPU machine"
 
 
+def test_a_gpu_machine_that_keeps_its_store_frees_it(project: Path) -> None:
+    jobs = written(project)["buildfarm-shard"]["jobs"]
+    for job in (jobs["build"], jobs["smoke"]):
+        (step,) = [step for step in job["steps"] if "store prune" in step.get("run", "")]
+        assert step["if"] == "${{ !cancelled() }}", "also after a failed check"
+
+
+def test_artifacts_between_jobs_are_kept_for_a_week(project: Path) -> None:
+    made = written(project)
+    jobs = {**made["buildfarm"]["jobs"], **made["buildfarm-shard"]["jobs"]}
+    steps = [step for job in jobs.values() for step in job.get("steps", [])]
+    uploads = {step["with"]["name"]: step["with"] for step in steps if "upload-artifact" in step.get("uses", "")}
+    kept = {name.partition("-")[0]: given.get("retention-days") for name, given in uploads.items()}
+    days = "${{ vars.BUILDFARM_RETENTION_DAYS || 7 }}"
+    assert kept == {"buildfarm": days, "wheels": days, "proofs": days, "index": None}, "the index is the result"
+
+
+def test_a_newer_run_cancels_only_an_older_one_of_a_pull_request(project: Path) -> None:
+    for name, workflow in written(project).items():
+        cancels = workflow.get("concurrency", {}).get("cancel-in-progress", False)
+        assert cancels == ("${{ github.event_name == 'pull_request' }}" if name == "buildfarm" else False)
+
+
 def test_a_single_label_is_a_name(project: Path) -> None:
     assert written(project, "--runner-labels", "arc-gpu")["buildfarm-shard"]["jobs"]["smoke"]["runs-on"] == "arc-gpu"
 
