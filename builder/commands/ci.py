@@ -41,9 +41,9 @@ class CiOptions(WorkflowOptions):
 def ci(options: CiOptions) -> None:
     """Write workflows for GitHub Actions that build, test on GPUs and publish.
 
-    The files are buildfarm.yml, buildfarm-shard.yml and buildfarm-torch.yml in .github/workflows. A pull request builds
-    the newest cell of each extension. Every night, everything is built and published. Every Monday, an issue is opened
-    if there is a new torch. Pull requests of forks start no job on a GPU runner.
+    The files are buildfarm.yml, buildfarm-shard.yml, buildfarm-wheel.yml and buildfarm-torch.yml in .github/workflows.
+    A pull request builds the newest cell of each extension. Every night, everything is built and published. Every
+    Monday, an issue is opened if there is a new torch. Pull requests of forks start no job on a GPU runner.
     """
     levels_of(options.require)
     written = run_ci(options.directory, options)

@@ -33,7 +33,7 @@ class Ran:
 
 @dataclass
 class WorkflowRun:
-    """A run of a workflow. `jobs` has the finished jobs by their names, such as `wheels 0 / build NAME`."""
+    """A run of a workflow. `jobs` has the finished jobs by their names, such as `wheels 0 / NAME / build`."""
 
     #: The workflow, in the repository.
     path: str

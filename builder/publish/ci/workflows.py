@@ -105,7 +105,7 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
         "publish_labels": _runs_on(options.publish_labels),
         "index_is_artifact": not Path(options.index).is_absolute(),
     }
-    names = ("buildfarm.yml", "buildfarm-shard.yml", "buildfarm-torch.yml")
+    names = ("buildfarm.yml", "buildfarm-shard.yml", "buildfarm-wheel.yml", "buildfarm-torch.yml")
     return {f".github/workflows/{name}": templates.get_template(f"{name}.j2").render(values) for name in names}
 
 
