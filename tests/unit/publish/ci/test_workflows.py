@@ -111,6 +111,13 @@ def test_a_gpu_machine_that_keeps_its_store_frees_it(project: Path) -> None:
         assert step["if"] == "${{ !cancelled() }}", "also after a failed check"
 
 
+def test_a_step_that_takes_too_long_fails_before_its_job_is_cancelled(project: Path) -> None:
+    jobs = written(project)["buildfarm-wheel"]["jobs"]
+    for name, step in (("build", "Build"), ("smoke", "Smoke")):
+        (limit,) = [each.get("timeout-minutes", 360) for each in jobs[name]["steps"] if each.get("name") == step]
+        assert limit < jobs[name]["timeout-minutes"], "the steps after it run, and save and free the store"
+
+
 def test_artifacts_between_jobs_are_kept_for_a_week(project: Path) -> None:
     made = written(project)
     jobs = {name: job for workflow in made.values() for name, job in workflow["jobs"].items()}
