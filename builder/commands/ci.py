@@ -14,6 +14,7 @@ from builder.cli.output import print_data
 from builder.errors import Code, UsageError
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
+from builder.publish.ci.install import check_install
 from builder.publish.ci.shards import Scope, shards_json
 from builder.publish.ci.workflows import MARK, WorkflowOptions, workflows
 from builder.publish.index.levels import levels_of
@@ -38,9 +39,9 @@ class CiOptions(WorkflowOptions):
 def ci(options: CiOptions) -> None:
     """Write workflows for GitHub Actions that build, test on GPUs and publish.
 
-    The files are buildfarm.yml, buildfarm-shard.yml and buildfarm-torch.yml in .github/workflows. A pull request builds
-    the newest cell of each extension. Every night, everything is built and published. Every Monday, an issue is opened
-    if there is a new torch. Pull requests of forks start no job on a GPU runner.
+    The files are buildfarm.yml, buildfarm-shard.yml, buildfarm-wheel.yml and buildfarm-torch.yml in .github/workflows.
+    A pull request builds the newest cell of each extension. Every night, everything is built and published. Every
+    Monday, an issue is opened if there is a new torch. Pull requests of forks start no job on a GPU runner.
     """
     levels_of(options.require)
     written = run_ci(options.directory, options)
@@ -63,6 +64,7 @@ def run_ci(folder: Path, options: WorkflowOptions) -> list[Path]:
     _, _, plan = read_plan(folder / "matrix.yaml", Selection())
     shards_json(plan, Scope.FULL)
     files = {folder / path: text for path, text in workflows(options).items()}
+    check_install(options.install, folder)
     for path in files:
         if path.exists() and not path.read_text(encoding="utf-8", errors="replace").startswith(MARK):
             raise UsageError(

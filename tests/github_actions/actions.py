@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,7 @@ class StepFailed(Exception):  # noqa: N818 - it reads as what happened
 
 @dataclass
 class Actions:
-    """What steps with `uses:` do. Each job has its own; they share the folders."""
+    """What steps with `uses:` do; all jobs share the folders."""
 
     #: What checkout copies.
     repository: Path
@@ -35,12 +35,6 @@ class Actions:
     caches: Path
     #: Composite actions of other repositories, by `OWNER/NAME`.
     published: Mapping[str, Path] = field(default_factory=dict)
-    #: What the job saves at its end: the file and the paths.
-    caching: list[tuple[Path, str]] = field(default_factory=list)
-
-    def of_a_job(self) -> Actions:
-        """The same, for one job."""
-        return replace(self, caching=[])
 
     def composite(self, name: str, workspace: Path) -> Path | None:
         """The folder of a composite action, or None."""
@@ -48,8 +42,8 @@ class Actions:
             return workspace / name
         return self.published.get(name.partition("@")[0])
 
-    def run(self, action: str, given: Mapping[str, str], job: Job) -> None:
-        """Do what the action does; raises StepFailed, and NotEmulated for another action."""
+    def run(self, action: str, given: Mapping[str, str], job: Job) -> dict[str, str]:
+        """Do what the action does, and return its outputs; raises StepFailed, and NotEmulated for another action."""
         if action == "actions/checkout":
             shutil.copytree(self.repository, job.workspace, dirs_exist_ok=True, symlinks=True)
         elif action == "actions/setup-python":
@@ -60,18 +54,22 @@ class Actions:
             self._download(given, job.workspace)
         elif action == "github/codeql-action/upload-sarif":
             self._upload({"name": given["category"], "path": given["sarif_file"]}, job.workspace)
-        elif action == "actions/cache":
-            self._restore(given, job)
+        elif action == "actions/cache/restore":
+            return self._restore(given)
+        elif action == "actions/cache/save":
+            self._save(given, job)
         else:
             raise NotEmulated(f"the action {action}")
+        return {}
 
-    def save_caches(self) -> None:
-        """What actions/cache does after the last step of a job without a failure."""
-        for file, paths in self.caching:
-            found = [str(path) for line in paths.split() for path in _glob(Path(line))]
-            if found:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                subprocess.run(["tar", "-cPf", str(file), *found], check=True)
+    def _save(self, given: Mapping[str, str], job: Job) -> None:
+        file = self.caches / f"{given['key']}.tar"
+        if file.exists():  # GitHub prints a warning and does not save
+            raise StepFailed(f"there is a cache {given['key']}")
+        paths = given["path"].replace("~", job.env.get("HOME", os.environ["HOME"]))
+        if found := [str(path) for line in paths.split() for path in _glob(Path(line))]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["tar", "-cPf", str(file), *found], check=True)
 
     def _setup_python(self, version: str, job: Job) -> None:
         if job.programs:  # which have their own Python
@@ -86,6 +84,8 @@ class Actions:
 
     def _upload(self, given: Mapping[str, str], workspace: Path) -> None:
         target = self.artifacts / given["name"]
+        if not 1 <= int(given.get("retention-days", "90")) <= 90:
+            raise StepFailed("retention-days is 1 to 90")
         if target.exists() and given.get("overwrite") != "true":
             raise StepFailed(f"there is an artifact {given['name']}")
         shutil.rmtree(target, ignore_errors=True)
@@ -110,19 +110,17 @@ class Actions:
         for artifact in found:
             shutil.copytree(artifact, workspace / given["path"], dirs_exist_ok=True)
 
-    def _restore(self, given: Mapping[str, str], job: Job) -> None:
-        home = job.env.get("HOME", os.environ["HOME"])
-        paths = given["path"].replace("~", home)
+    def _restore(self, given: Mapping[str, str]) -> dict[str, str]:
         exact = self.caches / f"{given['key']}.tar"
         older = [
             file
             for prefix in given.get("restore-keys", "").split()
             for file in sorted(self.caches.glob(f"{prefix}*.tar"), key=lambda file: file.stat().st_mtime, reverse=True)
         ]
-        if not exact.exists():
-            self.caching.append((exact, paths))
+        hit = exact.exists()
         if found := next((file for file in (exact, *older) if file.exists()), None):
             subprocess.run(["tar", "-xPf", str(found)], check=True)
+        return {"cache-hit": "true" if hit else "false" if found else ""}
 
 
 def _glob(pattern: Path) -> list[Path]:

@@ -12,6 +12,16 @@ class NotEmulated(Exception):  # noqa: N818 - it reads as what happened
     """A workflow uses something that these tests do not emulate."""
 
 
+class Unset(dict[str, str]):
+    """Outputs of a step, or variables of the repository: one that was not set is empty, as for GitHub."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
 #: What an expression may call, besides the functions of the status of a job.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fromJSON": json.loads,

@@ -14,13 +14,13 @@ from typing import Any
 import yaml
 
 from tests.github_actions.actions import Actions, StepFailed
-from tests.github_actions.expressions import NotEmulated, as_text, holds, text_of
+from tests.github_actions.expressions import NotEmulated, Unset, as_text, holds, text_of
 
 _SHELLS = {
     "": ("bash", "-e"),
     "bash": ("bash", "--noprofile", "--norc", "-eo", "pipefail"),
 }
-_STEP = frozenset({"name", "id", "if", "uses", "with", "env", "run", "shell", "working-directory"})
+_STEP = frozenset({"name", "id", "if", "uses", "with", "env", "run", "shell", "timeout-minutes", "working-directory"})
 #: Names of the steps that install buildfarm, or hand it on to other jobs.
 INSTALL = frozenset(
     {"Install buildfarm", "Collect buildfarm for the GPU machines", "Upload buildfarm", "Download buildfarm"}
@@ -59,8 +59,6 @@ class Job:
         for folder in (self.workspace, self.temp):
             folder.mkdir(parents=True)
         self._run_steps(steps, self.contexts, self.steps)
-        if not self.failed:
-            self.actions.save_caches()
         return {name: text_of(text, self._all(self.contexts, self.steps)) for name, text in outputs.items()}
 
     def _run_steps(
@@ -83,7 +81,7 @@ class Job:
                 except StepFailed as error:
                     self.failed, self.output = True, f"{self.output}{error}\n"
             if "id" in step:
-                done[step["id"]] = {"outputs": _Outputs(outputs)}
+                done[step["id"]] = {"outputs": Unset(outputs)}
 
     def _all(self, contexts: Mapping[str, Any], done: Mapping[str, Any]) -> dict[str, Any]:
         runner = {"temp": str(self.temp), "os": "Linux", "arch": "X64"}
@@ -99,8 +97,7 @@ class Job:
         name = str(step["uses"])
         if folder := self.actions.composite(name, self.workspace):
             return self._composite(folder, given, contexts)
-        self.actions.run(name.partition("@")[0], given, self)
-        return {}
+        return self.actions.run(name.partition("@")[0], given, self)
 
     def _composite(self, folder: Path, given: Mapping[str, str], contexts: Mapping[str, Any]) -> dict[str, str]:
         action = yaml.safe_load((folder / "action.yml").read_text())
@@ -163,16 +160,6 @@ class Job:
             **self.env,
             **env,
         }
-
-
-class _Outputs(dict[str, str]):
-    """Outputs of a step: one that was not set is empty, as for GitHub."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __missing__(self, name: str) -> str:
-        return ""
 
 
 def _assignments(text: str) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from tests.github_actions.actions import Actions
-from tests.github_actions.expressions import NotEmulated, filled, holds, text_of
+from tests.github_actions.expressions import NotEmulated, Unset, filled, holds, text_of
 from tests.github_actions.job import Job
 
 #: Keys of a workflow and of a job without an effect here.
@@ -33,7 +33,7 @@ class Ran:
 
 @dataclass
 class WorkflowRun:
-    """A run of a workflow. `jobs` has the finished jobs by their names, such as `wheels 0 / build NAME`."""
+    """A run of a workflow. `jobs` has the finished jobs by their names, such as `wheels 0 / NAME / build`."""
 
     #: The workflow, in the repository.
     path: str
@@ -88,7 +88,12 @@ class WorkflowRun:
                 raise NotEmulated(f"{unknown} of a job")
             needs = _list(job.get("needs", []))
             before = {} if ran & set(needs) else earlier
-            contexts = {"github": self.github, "inputs": inputs, "needs": {need: done[need] for need in needs}}
+            contexts = {
+                "github": self.github,
+                "inputs": inputs,
+                "needs": {need: done[need] for need in needs},
+                "vars": Unset(),
+            }
             shell = workflow.get("defaults", {}).get("run", {}).get("shell", "")
             done[name], again = self._job(name, job, prefix, contexts, before, shell)
             ran |= {name} if again else set()
@@ -138,8 +143,8 @@ class WorkflowRun:
         folder = self.folder / f"attempt-{self.attempts}" / f"job-{len(self.jobs)}"
         of_job = {key: text_of(value, contexts) for key, value in job.get("env", {}).items()}
         env = {**of_job, **self.env, **self.env_of.get(name, {})}
-        github = {**self.github, "job": name}
-        running = Job(folder, self.actions.of_a_job(), {**contexts, "github": github}, env, shell, self.programs)
+        github = {**self.github, "job": name, "run_id": "17", "run_attempt": str(self.attempts)}
+        running = Job(folder, self.actions, {**contexts, "github": github}, env, shell, self.programs)
         outputs = running.run(job["steps"], job.get("outputs", {}))
         return Ran("failure" if running.failed else "success", outputs, running.output, running.summary)
 

@@ -21,7 +21,8 @@ ACTIONS = {
     "checkout": "actions/checkout@3d3c42e5aac5ba805825da76410c181273ba90b1 # v7.0.1",
     "setup_python": "actions/setup-python@5fda3b95a4ea91299a34e894583c3862153e4b97 # v7.0.0",
     "upload": "actions/upload-artifact@bbbca2ddaa5d8feaa63e36b76fdaad77386f024f # v7.0.0",
-    "cache": "actions/cache@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "cache_restore": "actions/cache/restore@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
+    "cache_save": "actions/cache/save@27d5ce7f107fe9357f9df03efb73ab90386fccae # v5.0.5",
     "download": "actions/download-artifact@3e5f45b2cfb9172054b4087a40e8e0b5a5461e7c # v8.0.1",
 }
 
@@ -69,7 +70,7 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
         "publish_labels": _runs_on(options.publish_labels),
         "index_is_artifact": not Path(options.index).is_absolute(),
     }
-    names = ("buildfarm.yml", "buildfarm-shard.yml", "buildfarm-torch.yml")
+    names = ("buildfarm.yml", "buildfarm-shard.yml", "buildfarm-wheel.yml", "buildfarm-torch.yml")
     return {f".github/workflows/{name}": templates.get_template(f"{name}.j2").render(values) for name in names}
 
 
@@ -97,7 +98,8 @@ class WorkflowOptions:
         typer.Option(
             "--install",
             metavar="REQUIREMENT",
-            help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository.",
+            help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository. A name"
+            " of the package index, and a URL with a password or a token, are refused.",
         ),
     ]
     runner_labels: Annotated[

@@ -28,6 +28,7 @@ NAMES = [f"ops-1.0-cpython-torch2.11.0-cu130-{python}" for python in ("cp312", "
 #: `build`, `smoke` and `store` as copies of files of the folder `prepared`. Other commands are the real ones.
 #: If the home folder has a file `shards`, it is the output of `plan`, and nothing is published: this is faster.
 #: A file `kill` in the home folder names a Python whose compile is killed once; `compiles` lists all compiles.
+#: A file `defect` names a Python whose wheel fails a check: the wheel is in the store, and not in dist.
 FAKE = """\
 #!/bin/bash
 set -eu
@@ -51,8 +52,10 @@ build)
     mkdir -p "$(dirname "$kept")"
     cp -r "{prepared}/$python" "$kept"
   fi
+  if [ "$(cat "$HOME/defect" 2> /dev/null)" = "$python" ]; then exit 1; fi
   cp -r "$kept" dist ;;
 smoke)
+  echo "$python" >> "$HOME/smokes"
   cp "{prepared}/gpu-$python"/* dist
   for wheel in dist/*.whl; do echo changed > "$wheel"; done
   [ ! -e "$HOME/no-gpu" ] ;;
@@ -113,7 +116,7 @@ def compiles(done: WorkflowRun) -> list[str]:
 
 
 def jobs(step: str, *values: str) -> dict[str, str]:
-    return {f"wheels 0 / {step} {name}": value for name, value in zip(NAMES, values, strict=True)}
+    return {f"wheels 0 / {name} / {step}": value for name, value in zip(NAMES, values, strict=True)}
 
 
 def printed(done: WorkflowRun) -> str:
@@ -127,7 +130,11 @@ def new_machine(done: WorkflowRun) -> None:
 
 def test_pip_installs_from_the_published_index(done: WorkflowRun, tmp_path: Path) -> None:
     assert done.run() == "success", printed(done)
-    assert list(results(done)) == ["plan", *jobs("build", "", ""), *jobs("smoke", "", ""), "publish"]
+    assert list(results(done)) == [
+        "plan",
+        *(f"wheels 0 / {name} / {step}" for name in NAMES for step in ("build", "smoke")),
+        "publish",
+    ]
     assert "2 builds serve 2 cells" in done.jobs["plan"].summary
     assert (
         "build --ext ops --torch 2.11.0 --cuda 13.0 --python 3.12\n"
@@ -146,7 +153,7 @@ def test_pip_installs_from_the_published_index(done: WorkflowRun, tmp_path: Path
 
 
 def test_a_wheel_without_gpu_proofs_is_refused(done: WorkflowRun) -> None:
-    workflow = done.actions.repository / ".github/workflows/buildfarm-shard.yml"
+    workflow = done.actions.repository / ".github/workflows/buildfarm-wheel.yml"
     workflow.write_text(workflow.read_text().replace("buildfarm smoke", "true"))
     assert done.run() == "failure"
     assert results(done)["publish"] == "failure"
@@ -163,18 +170,33 @@ def test_a_second_attempt_and_the_next_night_compile_only_what_is_missing(done: 
     assert results(done) == {
         "plan": "success",
         **jobs("build", "success", "failure"),
-        **jobs("smoke", "success", "failure"),
+        **jobs("smoke", "success", "skipped"),
         "publish": "success",
     }, "the finished wheel is tested and published"
     assert compiles(done) == ["cp312", "cp313"]
     new_machine(done)
     assert done.run() == "success"
     assert compiles(done) == ["cp312", "cp313", "cp313"]
+    assert (home(done) / "smokes").read_text().split() == ["cp312", "cp313"], "no test runs again"
     new_machine(done)
     shutil.rmtree(done.actions.artifacts)
     done.jobs, done.github = {}, {**done.github, "sha": "1" * 40}
     assert done.run() == "success"
     assert compiles(done) == ["cp312", "cp313", "cp313"], "actions/cache has the wheels of the commit before"
+
+
+def test_a_wheel_with_a_failed_check_is_not_compiled_again_each_night(done: WorkflowRun) -> None:
+    _, _, plan = read_plan(done.actions.repository / "matrix.yaml", Selection())
+    (home(done) / "shards").write_text(shards_json(plan, Scope.FULL))
+    (home(done) / "defect").write_text("cp313")
+    for night in range(3):
+        done.jobs = {}
+        assert done.run() == "failure"
+        expected = {**jobs("build", "success", "failure"), **jobs("smoke", "success", "skipped")}
+        assert results(done) == {"plan": "success", **expected, "publish": "success"}
+        assert compiles(done) == ["cp312", "cp313"], f"night {night}"
+        new_machine(done)
+        shutil.rmtree(done.actions.artifacts)
 
 
 def test_a_pull_request_of_a_fork_builds_the_newest_cell_and_tests_nothing(done: WorkflowRun) -> None:
@@ -184,8 +206,8 @@ def test_a_pull_request_of_a_fork_builds_the_newest_cell_and_tests_nothing(done:
     newest = "ops-torch2.11.0-cu130-cp313"
     assert results(done) == {
         "plan": "success",
-        f"wheels 0 / build {newest}": "success",
-        "wheels 0 / smoke": "skipped",
+        f"wheels 0 / {newest} / build": "success",
+        f"wheels 0 / {newest} / smoke": "skipped",
         "publish": "skipped",
     }
 
@@ -193,7 +215,11 @@ def test_a_pull_request_of_a_fork_builds_the_newest_cell_and_tests_nothing(done:
 def test_a_start_by_hand_can_select_builds(done: WorkflowRun) -> None:
     done.github, done.inputs = {**done.github, "event_name": "workflow_dispatch"}, {"select": "--python 3.13"}
     assert done.run() == "success", printed(done)
-    assert list(results(done)) == ["plan", *(f"wheels 0 / {step} {NAMES[1]}" for step in ("build", "smoke")), "publish"]
+    assert list(results(done)) == [
+        "plan",
+        *(f"wheels 0 / {NAMES[1]} / {step}" for step in ("build", "smoke")),
+        "publish",
+    ]
     assert "1 build serves 1 cell" in done.jobs["plan"].summary
 
 

@@ -42,7 +42,7 @@ def actionlint(folder: Path, *paths: Path) -> str:
 def test_linters_accept_the_workflows(project: Path, arguments: tuple[str, ...]) -> None:
     written(project, *arguments)
     paths = sorted((project / ".github" / "workflows").iterdir())
-    assert len(paths) == 3
+    assert len(paths) == 4
     assert schema(*paths) == ""
     assert zizmor(*paths) == ""
     assert actionlint(project, *paths) == ""

@@ -15,4 +15,6 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "ops").mkdir()
     (tmp_path / "ops" / "extension.yaml").write_text(RECIPE)
     (tmp_path / "matrix.yaml").write_text(MATRIX)
+    (tmp_path / "buildfarm").mkdir()
+    (tmp_path / "buildfarm" / "pyproject.toml").write_text("[project]\nname = 'buildfarm'\nversion = '1'\n")
     return tmp_path

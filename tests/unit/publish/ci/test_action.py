@@ -35,10 +35,12 @@ jobs:
 
 FAKE = """\
 #!/bin/bash
+if [ "$1" = store ]; then echo "pruned $*"; exit; fi
 printf '%s\\n' "$@" > "$HOME/words"
 if [ -d "$HOME/.cache/buildfarm/builds" ]; then echo reused; fi
 mkdir -p dist "$HOME/.cache/buildfarm/builds"
 touch dist/x.whl "$HOME/.cache/buildfarm/builds/x"
+[ ! -e "$HOME/defect" ]
 """
 
 
@@ -79,9 +81,31 @@ def test_the_next_run_has_the_store_of_the_run_before(done: WorkflowRun) -> None
     assert "reused" in done.jobs["wheels"].output
 
 
+def test_a_run_with_a_failed_check_keeps_its_store(done: WorkflowRun) -> None:
+    home = Path(done.env["HOME"])
+    (home / "defect").touch()
+    assert done.run() == "failure"
+    assert "reused" not in done.jobs["wheels"].output
+    (home / ".cache").rename(home / "gone")
+    done.jobs = {}
+    assert done.run() == "failure", "the same commit"
+    assert "reused" in done.jobs["wheels"].output
+    assert "pruned store prune" in done.jobs["wheels"].output
+
+
+def test_the_action_twice_in_one_job_saves_twice(done: WorkflowRun) -> None:
+    workflow = done.actions.repository / "use.yml"
+    again = (
+        "      - uses: owner/buildfarm@v1\n        with:\n          args: smoke\n          working-directory: kernels\n"
+    )
+    workflow.write_text(workflow.read_text() + again)
+    assert done.run() == "success", done.jobs
+    assert len(list(done.actions.caches.iterdir())) == 2
+
+
 def test_no_script_of_the_action_holds_an_expression() -> None:
     steps = yaml.safe_load((ROOT / "action.yml").read_text())["runs"]["steps"]
-    assert len([step for step in steps if "run" in step]) == 2
+    assert len([step for step in steps if "run" in step]) == 3
     assert not [step for step in steps if "${{" in step.get("run", "")]
 
 

@@ -34,7 +34,7 @@ jobs:
 FAKE = """\
 #!/bin/bash
 printf '%s\\n' "$@" > "$HOME/words-$1"
-[ "$1" = inventory ] && exit 0
+if [ "$1" = inventory ]; then mkdir -p "$HOME/.cache/buildfarm/inventories"; exit; fi
 [ -f "$HOME/unreadable" ] && exit 2
 while [ $# -gt 0 ]; do
   case $1 in --sarif) echo '{}' > "$2" ;; --markdown) echo '### a wheel' > "$2" ;; esac
@@ -86,6 +86,15 @@ def test_inputs(tmp_path: Path) -> None:
     words = (tmp_path / "home" / "words-inventory").read_text().splitlines()
     assert words == ["inventory", "add", "2.11", "2.12"]
     assert not done.actions.artifacts.exists()
+
+
+def test_symbols_are_read_once_also_if_a_wheel_is_refused(tmp_path: Path) -> None:
+    done = started(tmp_path, 1, "upload-sarif: false\n          torch: 2.11 2.12")
+    for _ in range(2):
+        assert done.run() == "failure", done.jobs
+        assert "exit code 1" in done.jobs["verify"].output
+        done.jobs = {}
+        assert [file.name for file in done.actions.caches.iterdir()] == ["buildfarm-inventories-2.11 2.12.tar"]
 
 
 def test_no_script_holds_an_expression() -> None:

@@ -41,7 +41,7 @@ def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
 def test_every_action_of_this_repository_is_a_pinned_one() -> None:
     for path in (*WORKFLOWS.iterdir(), ACTION):
         used = re.findall(r"uses: ([^.\s].*)", path.read_text())
-        assert used, path
+        assert used or path.name == "buildfarm-shard.yml", path
         assert set(used) <= set(ACTIONS.values()), path
     others = set(re.findall(r"uses: ([^.\s].*)", VERIFY.read_text())) - set(ACTIONS.values())
     assert {action.partition("@")[0] for action in others} == {"github/codeql-action/upload-sarif"}
@@ -49,13 +49,24 @@ def test_every_action_of_this_repository_is_a_pinned_one() -> None:
     assert all(pinned.fullmatch(action) for action in [*ACTIONS.values(), *others])
 
 
+def test_a_cache_is_saved_from_the_paths_that_it_is_restored_to(project: Path) -> None:
+    jobs = written(project)["buildfarm-wheel"]["jobs"].values()
+    for steps in [
+        *(job["steps"] for job in jobs),
+        *(yaml.safe_load(p.read_text())["runs"]["steps"] for p in (ACTION, VERIFY)),
+    ]:
+        restored = [step["with"]["path"] for step in steps if "cache/restore" in step.get("uses", "")]
+        saved = [step["with"]["path"] for step in steps if "cache/save" in step.get("uses", "")]
+        assert restored == saved, "GitHub finds an entry by its key and its paths"
+
+
 def test_a_fork_reaches_no_gpu_runner_and_no_environment(project: Path) -> None:
     made = written(project, "--runner-labels", "self-hosted,gpu")
-    jobs = {**made["buildfarm"]["jobs"], **made["buildfarm-shard"]["jobs"]}
-    assert {name for name, job in jobs.items() if job.get("runs-on") != "ubuntu-latest"} == {"smoke", "wheels"}
+    jobs = {name: job for workflow in made.values() for name, job in workflow["jobs"].items()}
+    assert {name for name, job in jobs.items() if job.get("runs-on") != "ubuntu-latest"} == {"smoke", "wheels", "wheel"}
     assert jobs["smoke"]["runs-on"] == ["self-hosted", "gpu"]
     condition = " ".join(jobs["smoke"]["if"].split())
-    assert condition == f"${{{{ !cancelled() && (github.event_name != 'pull_request' || {SAME_REPOSITORY}) }}}}"
+    assert condition == f"${{{{ github.event_name != 'pull_request' || {SAME_REPOSITORY} }}}}"
     assert {name for name, job in jobs.items() if "environment" in job} == {"publish"}
     assert "github.event_name != 'pull_request'" in jobs["publish"]["if"].split(" && ")[-1]
     assert [set(workflow[True]) for workflow in made.values() if "pull_request" in workflow[True]] == [
@@ -78,23 +89,53 @@ def test_no_job_sees_a_secret_and_only_the_job_that_opens_issues_can_write(proje
 
 def test_each_job_needs_the_one_before(project: Path) -> None:
     made = written(project)
-    jobs, shard = made["buildfarm"]["jobs"], made["buildfarm-shard"]["jobs"]
-    assert (jobs["wheels"]["needs"], jobs["publish"]["needs"], shard["smoke"]["needs"]) == (
+    jobs, shard, wheel = (made[name]["jobs"] for name in ("buildfarm", "buildfarm-shard", "buildfarm-wheel"))
+    assert (jobs["wheels"]["needs"], jobs["publish"]["needs"], wheel["smoke"]["needs"]) == (
         "plan",
         ["plan", "wheels"],
         "build",
     )
     assert jobs["wheels"]["uses"] == "./.github/workflows/buildfarm-shard.yml"
     assert jobs["wheels"]["strategy"]["matrix"] == {"shard": "${{ fromJSON(needs.plan.outputs.shards) }}"}
-    assert shard["smoke"]["strategy"] == shard["build"]["strategy"]
-    for job in shard.values():
-        assert job["strategy"]["matrix"] == "${{ fromJSON(inputs.jobs) }}"
-    uploads = [step["with"]["path"] for step in shard["smoke"]["steps"] if "upload" in step.get("uses", "")]
+    assert shard["wheel"]["uses"] == "./.github/workflows/buildfarm-wheel.yml"
+    assert shard["wheel"]["strategy"] == {"fail-fast": False, "matrix": "${{ fromJSON(inputs.jobs) }}"}
+    assert set(shard["wheel"]["with"]) == set(made["buildfarm-wheel"][True]["workflow_call"]["inputs"])
+    uploads = [step["with"]["path"] for step in wheel["smoke"]["steps"] if "upload" in step.get("uses", "")]
     assert uploads == ["dist/*.whl.proofs.json"], "no wheel comes from a GPU machine"
 
 
+def test_a_gpu_machine_that_keeps_its_store_frees_it(project: Path) -> None:
+    jobs = written(project)["buildfarm-wheel"]["jobs"]
+    for job in (jobs["build"], jobs["smoke"]):
+        (step,) = [step for step in job["steps"] if "store prune" in step.get("run", "")]
+        assert step["if"] == "${{ !cancelled() }}", "also after a failed check"
+
+
+def test_a_step_that_takes_too_long_fails_before_its_job_is_cancelled(project: Path) -> None:
+    jobs = written(project)["buildfarm-wheel"]["jobs"]
+    for name, step in (("build", "Build"), ("smoke", "Smoke")):
+        (limit,) = [each.get("timeout-minutes", 360) for each in jobs[name]["steps"] if each.get("name") == step]
+        assert limit < jobs[name]["timeout-minutes"], "the steps after it run, and save and free the store"
+
+
+def test_artifacts_between_jobs_are_kept_for_a_week(project: Path) -> None:
+    made = written(project)
+    jobs = {name: job for workflow in made.values() for name, job in workflow["jobs"].items()}
+    steps = [step for job in jobs.values() for step in job.get("steps", [])]
+    uploads = {step["with"]["name"]: step["with"] for step in steps if "upload-artifact" in step.get("uses", "")}
+    kept = {name.partition("-")[0]: given.get("retention-days") for name, given in uploads.items()}
+    days = "${{ vars.BUILDFARM_RETENTION_DAYS || 7 }}"
+    assert kept == {"buildfarm": days, "wheels": days, "proofs": days, "index": None}, "the index is the result"
+
+
+def test_a_newer_run_cancels_only_an_older_one_of_a_pull_request(project: Path) -> None:
+    for name, workflow in written(project).items():
+        cancels = workflow.get("concurrency", {}).get("cancel-in-progress", False)
+        assert cancels == ("${{ github.event_name == 'pull_request' }}" if name == "buildfarm" else False)
+
+
 def test_a_single_label_is_a_name(project: Path) -> None:
-    assert written(project, "--runner-labels", "arc-gpu")["buildfarm-shard"]["jobs"]["smoke"]["runs-on"] == "arc-gpu"
+    assert written(project, "--runner-labels", "arc-gpu")["buildfarm-wheel"]["jobs"]["smoke"]["runs-on"] == "arc-gpu"
 
 
 def test_an_index_with_an_absolute_path_is_no_artifact(project: Path) -> None:
@@ -136,7 +177,7 @@ def test_files_of_the_user_are_kept(project: Path) -> None:
     ],
 )
 def test_values_that_would_break_the_file_are_refused(project: Path, option: str, value: str) -> None:
-    arguments = [option, value] if option == "--install" else ["--install", ".", option, value]
+    arguments = [option, value] if option == "--install" else ["--install", "./buildfarm", option, value]
     error = ci(project, *arguments).exception
     assert isinstance(error, UsageError)
     assert option in str(error)

@@ -1,0 +1,95 @@
+"""What `buildfarm ci --install` accepts: a requirement that is the same in every job, and that holds no secret."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import SplitResult, urlsplit
+
+from builder.errors import Code, UsageError
+from builder.masking import mask_credentials
+
+#: The form `NAME[EXTRAS] @ URL`, and a path with extras.
+_NAMED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\])?\s*@\s*(?P<url>.+)")
+_PATH = re.compile(r"(?P<path>[^\[\]]+)(?:\[[^\]]*\])?")
+_COMMIT = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
+_IN_ARCHIVE_URL = re.compile(rf"(?<![0-9a-fA-F])(?:{_COMMIT.pattern})(?![0-9a-fA-F])")
+_SHA256 = re.compile(r"(?:^|&)sha256=[0-9a-fA-F]{64}(?:&|$)")
+_ARCHIVES = (".whl", ".tar.gz", ".zip")
+_URL_HINT = 'write a URL with a commit: "buildfarm[cache] @ git+https://git.example/buildfarm@COMMIT"'
+_PATH_HINT = "write the path of buildfarm in the repository: ./tools/buildfarm, or with extras ./tools/buildfarm[cache]"
+
+
+def check_install(value: str, folder: Path) -> None:
+    """Raise UsageError unless `value` is a URL with a commit, or a path in the repository `folder` that exists."""
+    named = _NAMED.fullmatch(value)
+    if named or "://" in value:
+        _check_url(named["url"] if named else value)
+    elif value.startswith((".", "/", "~")) or ("/" in value and not value.startswith("-")):
+        _check_path(value, folder)
+    else:
+        raise _refusal(
+            f"{value!r} is no URL and no path, so each job would take what the package index has under this name",
+            _URL_HINT,
+            _PATH_HINT,
+        )
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _refusal(f"{url!r} is no URL", _URL_HINT) from None
+    if _has_secret(url, parts):
+        raise _refusal(
+            "the URL holds a user, a password or a token, and would be in the workflows, which are committed",
+            "leave it out of the URL; if the jobs cannot read the URL without it, add a copy of buildfarm to the"
+            " repository, and write its path: ./tools/buildfarm",
+        )
+    if parts.scheme in ("http", "git+http"):
+        raise _refusal(f"{url!r} gets code without TLS", "use https:// or git+https://", code=Code.NOT_ENCRYPTED)
+    if parts.scheme not in ("https", "git+https", "git+ssh") or not parts.netloc:
+        raise _refusal(f"{url!r} is no URL that each job can read", _URL_HINT, _PATH_HINT)
+    if parts.scheme == "https":
+        pinned = bool(_IN_ARCHIVE_URL.search(parts.path) or _SHA256.search(parts.fragment))
+        hint = "name an archive of a commit, or add #sha256=HASH to the URL"
+    else:
+        _, sign, revision = parts.path.rpartition("@")
+        pinned = bool(sign and _COMMIT.fullmatch(revision))
+        hint = f"end the URL with @ and the 40 digits of a commit, as `git ls-remote {_without(parts)}` prints them"
+    if not pinned:
+        raise _refusal(f"{url!r} names no commit, so its content can change between two jobs", hint)
+
+
+def _has_secret(url: str, parts: SplitResult) -> bool:
+    """Whether a URL has a secret. The user of git+ssh is none: it is `git` on most servers."""
+    user, sign, host = parts.netloc.rpartition("@")
+    if sign and parts.scheme == "git+ssh" and ":" not in user:
+        url = parts._replace(netloc=host).geturl()
+    return mask_credentials(url) != url
+
+
+def _without(parts: SplitResult) -> str:
+    """The URL of a repository for git, without a revision."""
+    path = parts.path.rpartition("@")[0] or parts.path
+    return parts._replace(scheme=parts.scheme.removeprefix("git+"), path=path, fragment="").geturl()
+
+
+def _check_path(value: str, folder: Path) -> None:
+    found = _PATH.fullmatch(value)
+    if not found:
+        raise _refusal(f"{value!r} is no path with extras", _PATH_HINT)
+    path = Path(found["path"])
+    root, target = folder.resolve(), (folder / path).resolve()
+    if path.is_absolute() or value.startswith("~") or not target.is_relative_to(root):
+        raise _refusal(f"{str(path)!r} is outside the repository, and a job has only its files", _PATH_HINT)
+    if not target.exists():
+        raise _refusal(f"{folder / path} does not exist", _PATH_HINT, code=Code.NO_SUCH_FILE)
+    if target.is_dir() and not any((target / name).is_file() for name in ("pyproject.toml", "setup.py")):
+        raise _refusal(f"{folder / path} has no pyproject.toml and no setup.py", _PATH_HINT, code=Code.NO_SUCH_FILE)
+    if target.is_file() and not target.name.endswith(_ARCHIVES):
+        raise _refusal(f"{folder / path} is no folder, no wheel and no source archive", _PATH_HINT)
+
+
+def _refusal(sentence: str, *hints: str, code: Code = Code.VALUE_INVALID) -> UsageError:
+    return UsageError(sentence, code, where="--install", hints=hints)
