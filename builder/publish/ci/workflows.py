@@ -98,8 +98,8 @@ class WorkflowOptions:
         typer.Option(
             "--install",
             metavar="REQUIREMENT",
-            help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository. A name"
-            " of the package index, and a URL with a password or a token, are refused.",
+            help="What the jobs install as buildfarm, with pip: a URL with a commit, or a path in the repository. A"
+            " name of the package index, and a URL with a password or a token, are refused.",
         ),
     ]
     runner_labels: Annotated[
