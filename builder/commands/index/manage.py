@@ -79,7 +79,10 @@ def unyank(what: WhatArgument, index: IndexOption, as_json: JsonOption = False) 
 
 @app.command(epilog=examples("buildfarm index check index"))
 def check(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Compare every file with its hash, and every page with its wheels; finish what a killed command left undone."""
+    """Compare every file with its hash, and every page with the one that `index write-pages` would write.
+
+    Also finish what a killed command left undone.
+    """
     result = check_index(open_index(index))
     print_data(json.dumps(asdict(result), indent=1) + "\n" if as_json else _check_text(result, index))
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from builder.errors import UsageError
 from builder.publish.index.entry import Entry
-from builder.publish.index.repository import ALL, Repository, paths_of
-from builder.publish.people.people_pages import FOLDER, PLANS, read_plan
-from builder.untrusted import JsonError, parse_json, text
+from builder.publish.index.objects import Objects
+from builder.publish.index.pages import entries_of, root_pages
+from builder.publish.index.repository import Repository
+from builder.publish.people.people_pages import FOLDER, HOME, PLANS, SUMMARIES, home_page, people_paths, read, read_plan
+from builder.untrusted import JsonError
 
 #: Seconds after which a file without a record belongs to no running upload.
 _ABANDONED = 24 * 3600
@@ -37,23 +39,22 @@ class IndexCheck:
 def check_index(repository: Repository) -> IndexCheck:
     """Finish interrupted changes, then read every file and every page. Changes nothing else."""
     finished = tuple(repository.finish_interrupted())
+    pages = list(_page_faults(repository))
+    if pages:  # a publisher may write pages meanwhile: what is wrong twice is wrong
+        again = set(_page_faults(repository))
+        pages = [fault for fault in pages if fault in again]
     faults: list[str] = []
-    pages: list[str] = []
     wheels = 0
     projects = repository.projects()
     for project in projects:
         try:
-            entries = repository.entries(project)
+            entries, _ = repository.entries(project), repository.status(project)
         except UsageError as error:
             faults.append(f"records/{project}/{error}")
             continue
         wheels += len(entries)
         for entry in entries:
             faults += _file_faults(repository, entry)
-        pages += _page_faults(repository, project, entries)
-    for path in repository.paths():
-        pages += _root_faults(repository, path)
-    pages += _people_faults(repository)
     faults += _plan_faults(repository)
     try:
         unused = unused_files(repository)
@@ -101,52 +102,86 @@ def _file_faults(repository: Repository, entry: Entry) -> Iterator[str]:
             yield f"{path}: the file is missing"
 
 
-def _page_faults(repository: Repository, project: str, entries: list[Entry]) -> Iterator[str]:
-    """Pages of a project that do not list exactly the wheels of its records."""
-    for path in sorted({ALL, *repository.paths(), *(path for entry in entries for path in paths_of(entry))}):
-        wanted = {entry.filename: entry for entry in entries if path == ALL or path in paths_of(entry)}
-        listed = {entry.filename: entry for entry in repository.listed(project, path)}
-        for name in sorted(wanted.keys() | listed.keys()):
-            if wanted.get(name) != listed.get(name):
-                yield f"{path}/{project}: the page does not agree with the record of {name}"
-        if wanted:
-            yield from _missing_page(repository, f"{path}/{project}")
+def _page_faults(repository: Repository) -> Iterator[str]:
+    """Each page that `write_all_pages` would add, change or delete; of a project with a damaged record, no page."""
+    objects = repository.objects
+    shown = {place: set(repository.projects_of(place)) for place in (*repository.paths(), FOLDER)}
+    summaries = objects.read_all(SUMMARIES)
+    wanted: dict[str, set[str]] = {place: set() for place in shown}
+    wanted_summaries: dict[str, bytes] = {}
+    for project in sorted({*repository.projects(), *objects.names(PLANS)}):
+        pages, unknown = _wanted_pages(repository, project)
+        for place in unknown:
+            wanted[place] |= shown[place] & {project}
+        if FOLDER in unknown and project in summaries:
+            wanted_summaries[project] = summaries[project]
+        for name, data in sorted(pages.items()):
+            place = name.partition("/")[0]
+            if place == SUMMARIES:
+                wanted_summaries[project] = data
+            else:
+                wanted.setdefault(place, set()).add(project)
+            yield from _differences(objects, name, data)
+    for place, projects in sorted(wanted.items()):
+        for project in sorted(shown.get(place, set()) - projects):
+            yield from _needless(objects, f"{place}/{project}")
+        for name, data in root_pages(sorted(projects)).items() if place != FOLDER else ():
+            yield from _differences(objects, f"{place}/{name}", data)
+    for project in sorted(summaries.keys() - wanted_summaries.keys()):
+        yield f"{SUMMARIES}/{project}: the index has no plan of this project"
+    yield from _differences(objects, HOME, home_page(sorted(wanted[FOLDER]), wanted_summaries))
 
 
-def _root_faults(repository: Repository, path: str) -> Iterator[str]:
-    """Projects that the list of projects lacks, or lists without a page."""
+def _wanted_pages(repository: Repository, project: str) -> tuple[dict[str, bytes], set[str]]:
+    """The pages of a project by path, and the places whose page of it is unknown because a record is damaged."""
     try:
-        page = repository.objects.read(f"{path}/index.json")
-        listed = parse_json(page, lambda data: {text(one["name"]) for one in data["projects"]})
-    except (FileNotFoundError, JsonError):
-        yield f"{path}/index.json: the page is missing or damaged"
-        return
-    yield from _missing_page(repository, path)
-    for project in sorted(listed ^ set(repository.projects_of(path))):
-        yield f"{path}: the list of projects does not agree with the page of {project}"
+        pages = repository.wanted_pages(project)
+    except UsageError:
+        return {}, {*repository.paths(), FOLDER}
+    if not _is_plan_damaged(repository, project):
+        return pages, set()
+    people = people_paths(project)
+    return {name: data for name, data in pages.items() if name not in people}, {FOLDER}
+
+
+def _differences(objects: Objects, name: str, wanted: bytes) -> Iterator[str]:
+    """What is wrong with a page: the wheels that it lists wrongly, if it can be read."""
+    found = read(objects, name)
+    if found is None:
+        yield f"{name}: the page is missing"
+    elif found != wanted:
+        wheels = _wrong_wheels(found, wanted)
+        folder = name.rpartition("/")[0]
+        yield from (f"{folder}: the page does not agree with the record of {wheel}" for wheel in wheels)
+        if not wheels:
+            yield f"{name}: the page was changed, or a different version of buildfarm wrote it"
+
+
+def _wrong_wheels(found: bytes, wanted: bytes) -> list[str]:
+    """The wheels that the JSON page of a project lists differently; none for other pages and for damaged ones."""
+    try:
+        right, listed = ({entry.filename: entry for entry in entries_of(page)} for page in (wanted, found))
+    except JsonError:
+        return []
+    return sorted(name for name in right.keys() | listed.keys() if right.get(name) != listed.get(name))
+
+
+def _needless(objects: Objects, folder: str) -> Iterator[str]:
+    """The pages in a folder of a project that has none there."""
+    for name in ("index.html", "index.json"):
+        if objects.exists(f"{folder}/{name}"):
+            yield f"{folder}/{name}: the page is of no project"
 
 
 def _plan_faults(repository: Repository) -> Iterator[str]:
     """Plans that cannot be read."""
     for project in repository.objects.names(PLANS):
-        if read_plan(repository.objects, project) is None:
+        if _is_plan_damaged(repository, project):
             yield f"{PLANS}/{project}: the plan cannot be read; `buildfarm publish` with its matrix replaces it"
 
 
-def _people_faults(repository: Repository) -> Iterator[str]:
-    """Projects without a page for people or with a page too many."""
-    shown = {*repository.projects_of(ALL), *repository.objects.names(PLANS)}
-    found = set(repository.objects.names(FOLDER))
-    for project in sorted(shown ^ found):
-        yield f"{FOLDER}/{project}: the page for people is {'missing' if project in shown else 'of no project'}"
-    for project in sorted(shown & found):
-        yield from _missing_page(repository, f"{FOLDER}/{project}")
-
-
-def _missing_page(repository: Repository, folder: str) -> Iterator[str]:
-    """The HTML page of a folder, if it is missing: pip reads these pages in an index without a server."""
-    if not repository.objects.exists(f"{folder}/index.html"):
-        yield f"{folder}/index.html: the page is missing"
+def _is_plan_damaged(repository: Repository, project: str) -> bool:
+    return repository.objects.exists(f"{PLANS}/{project}") and read_plan(repository.objects, project) is None
 
 
 def _file_folders(repository: Repository) -> Iterator[str]:

@@ -79,8 +79,69 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
         for fault in faults
         if fault.endswith("index.html: the page is missing")
     ]
-    # Without index.json, the root page is named for that alone.
-    assert sorted(named) == sorted(name for name in missing if name != "simple/index.html")
+    assert sorted(named) == sorted(missing)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "index.html",
+        "simple/index.html",
+        "simple/index.json",
+        "simple/my-ext/index.html",
+        "cu124/index.html",
+        "cu124/my-ext/index.html",
+        "cu124/my-ext/index.json",
+        "projects/my-ext/index.html",
+    ],
+)
+@pytest.mark.parametrize("damage", ["empty", "tampered", "older"])
+def test_check_compares_each_page_with_what_would_be_written(index: Path, run: Run, page: str, damage: str) -> None:
+    text = (index / page).read_text()
+    older = text.replace('"core-metadata":', '"dist-info-metadata":{},"core-metadata":').replace("<body>", "<body >")
+    tampered = text.replace("my", "mine")
+    (index / page).write_text({"empty": "", "tampered": tampered, "older": older}[damage])
+    if (index / page).read_text() == text:
+        return  # a list of projects has no such key
+    code, out, _ = run("index", "check", index)
+    assert code == 1
+    named = page.removesuffix("/index.json") if "my-ext" in page and damage == "tampered" else page  # and the wheel
+    assert [line for line in out.splitlines() if line.startswith(f"{named}: ")]
+    assert f"`buildfarm index write-pages {index}` writes all pages again\n" in out
+    assert run("index", "write-pages", index)[0] == 0
+    assert (index / page).read_text() == text
+    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
+
+
+def test_check_finds_pages_of_no_wheel(index: Path, run: Run) -> None:
+    for folder in ("cu124", "projects", "simple"):
+        shutil.copytree(index / folder / "my-ext", index / folder / "ghost")
+    code, out, _ = run("index", "check", index, "--json")
+    assert code == 1
+    extra = [fault.partition(":")[0] for fault in json.loads(out)["faults"] if fault.endswith("of no project")]
+    assert extra == [f"cu124/ghost/{name}" for name in ("index.html", "index.json")] + [
+        "projects/ghost/index.html",
+        "simple/ghost/index.html",
+        "simple/ghost/index.json",
+    ]
+    assert run("index", "write-pages", index)[0] == 0
+    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
+    assert not list(index.glob("*/ghost"))
+
+
+def test_check_accepts_pages_that_a_publisher_changes_meanwhile(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted_pages, new = Repository.wanted_pages, [ready(tmp_path, version="4.0", proven=False)]
+
+    def publishing(self: Repository, project: str) -> dict[str, bytes]:
+        wanted = wanted_pages(self, project)
+        while new:
+            Repository(Folder(index)).add(new.pop())
+        return wanted
+
+    monkeypatch.setattr(Repository, "wanted_pages", publishing)
+    assert check_index(Repository(Folder(index))).faults == ()
 
 
 def test_wrong_pages_are_written_again(index: Path, run: Run) -> None:
