@@ -193,6 +193,31 @@ def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
     assert not (index / "cu121" / "my-ext").exists()
 
 
+@pytest.mark.parametrize(
+    ("versions", "yanked", "left"),
+    [
+        (("1.0", "2.0"), ("2.0",), ["1.0", "2.0"]),
+        (("1.0", "2.0", "3.0rc1", "4.0"), ("4.0",), ["2.0", "3.0rc1", "4.0"]),
+        (("0.9", "1.0rc1", "1.0", "2.0"), ("0.9",), ["2.0"]),
+        (("1.0a1", "1.0a2"), (), ["1.0a2"]),
+        (("1.0a1", "1.0a2", "1.0a3"), ("1.0a3",), ["1.0a2", "1.0a3"]),
+        (("1.0a1", "1.0", "1.1a1"), ("1.0",), ["1.1a1"]),
+        (("1.0", "2.0"), ("1.0", "2.0"), ["1.0", "2.0"]),
+        (("1.0+cu124", "2.0+cu121", "2.0+cu124"), ("2.0+cu124",), ["2.0+cu121", "2.0+cu124"]),
+    ],
+)
+def test_prune_counts_neither_yanked_versions_nor_pre_releases(
+    tmp_path: Path, run: Run, versions: tuple[str, ...], yanked: tuple[str, ...], left: list[str]
+) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    for version in versions:
+        repository.add(ready(tmp_path, version=version, proven=False))
+    for version in yanked:
+        repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
+    assert run("index", "prune", tmp_path / "index", "--keep", 1)[0] == 0
+    assert sorted(str(entry.version) for entry in repository.entries("my-ext")) == left
+
+
 def test_the_status_of_a_project(index: Path, run: Run) -> None:
     assert run("index", "status", index, "My.Ext", "deprecated", "--reason", "use other")[0] == 0
     page = json.loads((index / "simple" / "my-ext" / "index.json").read_bytes())
