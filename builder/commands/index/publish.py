@@ -26,11 +26,11 @@ from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof
 from builder.publish.index.entry import Entry
-from builder.publish.index.install import commands_of_cells, install_commands, install_lines
+from builder.publish.index.install import commands_of_cells, install_commands, install_lines, wheel_url
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
 from builder.publish.index.objects import folder_of, open_objects, url_of
-from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, paths_of
+from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, file_path, paths_of
 from builder.publish.people.coverage import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
@@ -241,7 +241,7 @@ def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], requir
         outcome = PublishOutcome.PUBLISHED if target.add(new) else PublishOutcome.UNCHANGED
     except ConflictError as error:
         return PublishResult(new.wheel.name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
-    return PublishResult(new.wheel.name, outcome, cells, (ALL, *paths_of(new.entry)))
+    return PublishResult(new.wheel.name, outcome, cells, (ALL, *paths_of(new.entry)), new.entry.sha256)
 
 
 def _proofs(wheel: Path, store: Store) -> list[Proof]:
@@ -281,7 +281,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     elif commands := _install_commands(results, index):
         cells = [Cell.parse(cell) for result in results if result.paths for cell in result.cells]
         lines += ["", *(install_lines(cells, commands) if cells else ["To install:", *commands])]
-        if index.startswith("file:"):
+        if any(" --extra-index-url file:" in command for command in commands):
             lines.append("pip warns of each project that is not in this folder, and takes it from its default index.")
     return "\n".join(lines) + "\n"
 
@@ -310,7 +310,11 @@ def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
             text = str(Version(result.wheel.split("-")[1]))
             path = max(result.paths[1:] or result.paths, key=lambda one: (len(one), one))
             index, cells = f"{root}{path}/", [Cell.parse(cell) for cell in result.cells]
-            made = commands_of_cells(index, name, text, cells) if cells else install_commands(index, name, text, [])
+            url = wheel_url(root, file_path(result.sha256, result.wheel), result.sha256)
+            if cells:
+                made = commands_of_cells(index, name, text, cells, url=url)
+            else:
+                made = install_commands(index, name, text, [], url=url)
             commands |= dict.fromkeys(made)
     return list(commands)
 

@@ -26,7 +26,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry
-from builder.publish.index.install import install_commands
+from builder.publish.index.install import install_commands, wheel_url
 from builder.publish.index.levels import Level
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ALL
@@ -227,7 +227,12 @@ def _commands(reader: IndexReader, wheel: Entry, target: Target, compat: Compat)
     torch = [compat.torch_requirement(target.torch, target.cuda)]
     torch_index = "" if compat.is_default_variant(target.torch, target.cuda) else TORCH_INDEX
     return install_commands(
-        f"{reader.url}{path}/", wheel.project, str(wheel.version), torch, torch_index.replace("{variant}", variant)
+        f"{reader.url}{path}/",
+        wheel.project,
+        str(wheel.version),
+        torch,
+        torch_index.replace("{variant}", variant),
+        wheel_url(reader.url, wheel.path, wheel.sha256),
     )
 
 

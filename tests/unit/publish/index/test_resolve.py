@@ -171,6 +171,12 @@ def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
         f"pip install --extra-index-url {pages}/ my-ext==1.0+cu130 torch==2.11.0",
         f"uv pip install --index {pages}/ my-ext==1.0+cu130 torch==2.11.0",
     ]
+    (folder := Repository(Folder(tmp_path / "index"))).add(ready(tmp_path, version="2.0"))
+    (public,) = [entry for entry in folder.entries("my-ext") if not entry.version.local]
+    url = f"{(tmp_path / 'index' / public.path).as_uri()}#sha256={public.sha256}"
+    out = run(*words, "--torch", "2.11")[1]
+    assert f"pip install 'my-ext @ {url}' torch==2.11.0" in out.splitlines()
+    assert f"uv pip install --index {pages}/ my-ext==2.0 torch==2.11.0" in out.splitlines()
     words[3] = f"{tmp_path / 'index'}/simple/"  # as pip takes it
     code, out, _ = run(*words, "--torch", "2.12", "--json")
     assert (code, json.loads(out)["level"]) == (0, "")
