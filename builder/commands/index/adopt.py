@@ -115,8 +115,7 @@ def adopt(
         with progress.shown():
             results = [adopter.adopt(wheel) for wheel in found]
     print_data(_json(results) if as_json else _text(results, url_of(to), required))
-    refused = any(result.published.outcome is PublishOutcome.REFUSED for result in results)
-    raise typer.Exit(int(Exit.FAILED if refused else Exit.OK))
+    raise typer.Exit(int(Exit.FAILED if any(result.published.reasons for result in results) else Exit.OK))
 
 
 def _selected_pythons(select: Selection) -> list[Python]:

@@ -89,6 +89,7 @@ _OLDER = (
     " `buildfarm build` command again: it tests the wheel again and does not compile."
 )
 _UNTESTED = "To test a wheel that somebody else built, and publish it, run `buildfarm adopt WHEEL --to INDEX`."
+_KEPT = "The index keeps a published wheel that does not reach the level; `buildfarm yank` withdraws it."
 _NO_GPU = (
     "Ops without a CPU kernel need a GPU. Add CPU kernels, or run `buildfarm smoke` on a GPU machine and publish with"
     " `--require gpu`, or publish without results of these ops with `--require static`."
@@ -119,6 +120,8 @@ def publish(
 
     The checks of `buildfarm verify` run too. A failed one refuses the wheel, unless the recipe in --matrix accepts it.
     One that did not run, because the store has no symbol inventory, refuses it only with --require verify.
+
+    A published wheel that does not reach the levels stays in the index, and the exit code is 1.
 
     A published file never changes: a different wheel of the same file name is refused too.
 
@@ -162,11 +165,10 @@ def _publish(
 
 
 def _finish(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> NoReturn:
-    """Print the builds that failed; exit with 1 if there is one, or if a wheel was refused."""
+    """Print the builds that failed; exit with 1 if there is one, or if a wheel was refused or is below the level."""
     for error in failed:
         print_error(error)
-    refused = any(result.outcome is PublishOutcome.REFUSED for result in results)
-    raise typer.Exit(int(Exit.FAILED if refused or failed else Exit.OK))
+    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
 
 
 class Target(Protocol):
@@ -265,7 +267,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     Without `required`, the text does not mention levels.
     """
     lines = list(_result_lines(results))
-    low = [result for result in results if result.outcome is PublishOutcome.REFUSED and result.below_level]
+    low = [result for result in results if result.below_level]
     if required is not None and low:
         reasons = [reason for result in low for reason in result.reasons]
         wanted = " and ".join(map(str, required))
@@ -275,6 +277,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
             f"Each cell must reach {wanted}; --require sets a lower level. `buildfarm publish --help` explains it.",
             _NO_GPU if any("no GPU" in reason for reason in reasons) else _OLDER,
             *([_UNTESTED] if untested else []),
+            *([_KEPT] if any(result.outcome is PublishOutcome.UNCHANGED for result in low) else []),
         ]
     if not index:
         lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]

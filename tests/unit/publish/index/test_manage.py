@@ -260,6 +260,25 @@ def test_a_refused_publish_creates_nothing(tmp_path: Path, run: Run, monkeypatch
     assert list(Path("mine").iterdir()) == []
 
 
+def test_a_published_wheel_below_the_level_is_an_error(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wheel = ready(tmp_path, version="1.0+cu130").wheel
+    words = ("publish", wheel, "--to", "index", "--store", "store", "--require")
+    assert run(*words, "none")[0] == 0
+    before = {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()}
+    code, out, _ = run(*words, "gpu")
+    assert code == 1
+    assert out.startswith(f"already published  {wheel.name}\n  no cell was tested\n")
+    assert "Each cell must reach gpu" in out
+    assert "The index keeps a published wheel" in out
+    code, out, _ = run(*words, "gpu", "--json")
+    assert (code, json.loads(out)[0]["outcome"]) == (1, "already published")
+    assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
+    assert run(*words, "none")[0] == 0
+
+
 def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Run) -> None:
     dist = tmp_path / "dist"
     refused = ready(tmp_path / "refused", version="2.0").wheel
