@@ -81,7 +81,7 @@ def unyank(what: WhatArgument, index: IndexOption, as_json: JsonOption = False) 
 def check(index: IndexArgument, as_json: JsonOption = False) -> None:
     """Compare every file with its hash, and every page with the one that `index write-pages` would write.
 
-    Also finish what a killed command left undone.
+    Proofs, SBOM and provenance must be those of their wheel. Also finish what a killed command left undone.
     """
     result = check_index(open_index(index))
     print_data(json.dumps(asdict(result), indent=1) + "\n" if as_json else _check_text(result, index))

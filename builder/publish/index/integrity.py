@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from builder.errors import UsageError
-from builder.publish.index.entry import Entry
-from builder.publish.index.objects import Objects
+from builder.proof import proofs_of
+from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.new_wheel import sbom_of
+from builder.publish.index.objects import Folder, Objects
 from builder.publish.index.pages import entries_of, root_pages
 from builder.publish.index.repository import Repository
 from builder.publish.people.people_pages import FOLDER, HOME, PLANS, SUMMARIES, home_page, people_paths, read, read_plan
-from builder.untrusted import JsonError
+from builder.publish.provenance import statement_fault
+from builder.untrusted import JsonError, parse_json
 
 #: Seconds after which a file without a record belongs to no running upload.
 _ABANDONED = 24 * 3600
@@ -85,21 +92,74 @@ def _is_abandoned(repository: Repository, path: str) -> bool:
 
 
 def _file_faults(repository: Repository, entry: Entry) -> Iterator[str]:
-    """What is wrong with the wheel and with its METADATA."""
-    for path, wanted in ((entry.path, entry.sha256), (f"{entry.path}.metadata", entry.metadata_sha256)):
-        found = hashlib.sha256()
-        try:
-            for chunk in repository.objects.chunks(path):
-                found.update(chunk)
-        except FileNotFoundError:
+    """What is wrong with the wheel, with its METADATA and with its evidence."""
+    objects = repository.objects
+    with _copy(objects, entry) as copy:
+        found = list(_hash_faults(objects, entry.path, entry.sha256, copy))
+        yield from found
+        yield from _hash_faults(objects, f"{entry.path}.metadata", entry.metadata_sha256)
+        sbom = b"" if found or copy is None else sbom_of(Path(entry.filename), copy)
+    farm = entry.farm or FarmFacts()
+    checks: list[tuple[str, Callable[[bytes], str]]] = [
+        (farm.proofs, lambda data: _proofs_fault(data, entry.sha256)),
+        (farm.statement, lambda data: statement_fault(data, entry.sha256)),
+        (farm.sbom, lambda data: _sbom_fault(data, sbom)),
+    ]
+    for path, fault_of in checks:
+        data = read(objects, path) if path else None
+        if data is None and path:
             yield f"{path}: the file is missing"
-            continue
-        if found.hexdigest() != wanted:
-            yield f"{path}: the content changed: its sha256 is {found.hexdigest()}, the record says {wanted}"
-    farm = entry.farm
-    for path in (farm.proofs, farm.statement, farm.sbom) if farm else ():
-        if path and not repository.objects.exists(path):
-            yield f"{path}: the file is missing"
+        elif data is not None and (fault := fault_of(data)):
+            yield f"{path}: {fault}; `buildfarm publish` of the wheel writes it again"
+
+
+@contextmanager
+def _copy(objects: Objects, entry: Entry) -> Iterator[IO[bytes] | None]:
+    """The file of a wheel whose SBOM is compared: in a folder the file itself, else an empty one for its bytes.
+
+    None: it is not needed, or missing.
+    """
+    path = objects.root / entry.path if isinstance(objects, Folder) else None
+    if not (entry.farm and entry.farm.sbom) or (path and not path.is_file()):
+        yield None
+        return
+    with path.open("rb") if path else TemporaryFile() as stream:
+        yield stream
+
+
+def _hash_faults(objects: Objects, path: str, wanted: str, copy: IO[bytes] | None = None) -> Iterator[str]:
+    """Whether a file has its hash; its bytes are written to `copy`, if this can be written."""
+    found = hashlib.sha256()
+    try:
+        for chunk in objects.chunks(path):
+            found.update(chunk)
+            if copy and copy.writable():
+                copy.write(chunk)
+    except FileNotFoundError:
+        yield f"{path}: the file is missing"
+        return
+    if found.hexdigest() != wanted:
+        yield f"{path}: the content changed: its sha256 is {found.hexdigest()}, the record says {wanted}"
+
+
+def _proofs_fault(data: bytes, sha256: str) -> str:
+    try:
+        proofs = parse_json(data, proofs_of)
+    except JsonError as error:
+        return f"the proofs cannot be read: {error}"
+    if not proofs:
+        return "the proofs cannot be read: there is none"
+    return "" if all(proof.wheel == sha256 for proof in proofs) else "these are proofs of a different file"
+
+
+def _sbom_fault(data: bytes, in_wheel: bytes) -> str:
+    if in_wheel:
+        return "" if data == in_wheel else "the SBOM differs from the one in the wheel"
+    try:
+        parse_json(data, dict)
+    except JsonError as error:
+        return f"the SBOM cannot be read: {error}"
+    return ""
 
 
 def _page_faults(repository: Repository) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from builder.check import Check
 from builder.errors import Code, UsageError
@@ -40,7 +40,7 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
     attached = {".metadata": metadata}
     if proofs:
         attached[PROOFS_SUFFIX] = proofs_json(proofs)
-    if sbom := _sbom(wheel):
+    if sbom := sbom_of(wheel):
         attached[_SBOM_SUFFIX] = sbom
     statement = statement_path(wheel)
     built_here = statement.is_file() and not origin
@@ -144,9 +144,9 @@ def _rank(proof: Proof) -> tuple[bool, str]:
     return proof.has_run, proof.when
 
 
-def _sbom(wheel: Path) -> bytes:
-    """The SBOM inside a wheel (PEP 770), or nothing."""
-    with WheelFile(wheel) as archive:
+def sbom_of(wheel: Path, stream: IO[bytes] | None = None) -> bytes:
+    """The SBOM inside a wheel (PEP 770), or nothing; with `stream`, `wheel` is only its name."""
+    with WheelFile(wheel, stream) as archive:
         folder = f"{archive.dist_info}/sboms/"
         names = [name for name in archive.names if name.startswith(folder) and name.endswith(".json")]
         return archive.read(min(names)) if names else b""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,10 +15,13 @@ from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
 from builder.publish.index.integrity import check_index
+from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
-from builder.publish.index.repository import Repository
+from builder.publish.index.repository import Repository, file_path
+from builder.publish.provenance import statement_path
+from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
-from tests.unit.publish.index.make import CELL, ready
+from tests.unit.publish.index.make import CELL, proofs_of, ready
 
 
 @pytest.fixture
@@ -142,6 +146,50 @@ def test_check_accepts_pages_that_a_publisher_changes_meanwhile(
 
     monkeypatch.setattr(Repository, "wanted_pages", publishing)
     assert check_index(Repository(Folder(index))).faults == ()
+
+
+SBOM = "my_ext-1.0+cu130.dist-info/sboms/buildfarm.cdx.json"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "fault"),
+    [
+        (".proofs.json", "[{", "the proofs cannot be read: it is no JSON: "),
+        (".proofs.json", "{}", "the proofs cannot be read: there is none"),
+        (".proofs.json", "[]", "the proofs cannot be read: there is none"),
+        (".proofs.json", "other", "these are proofs of a different file"),
+        (".intoto.json", "garbage", "the provenance cannot be read: it is no JSON: "),
+        (".intoto.json", '{"subject": []}', "the provenance is of a different file"),
+        (".intoto.json", '{"subject": [{"digest": {"sha256": "0"}}]}', "the provenance is of a different file"),
+        (".cdx.json", "garbage", "the SBOM differs from the one in the wheel"),
+        (".cdx.json", '{"bomFormat": "CycloneDX", "serial": 2}', "the SBOM differs from the one in the wheel"),
+    ],
+)
+def test_check_reads_the_evidence(tmp_path: Path, suffix: str, text: str, fault: str) -> None:
+    wheel = pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130", {SBOM: '{"bomFormat": "CycloneDX"}'})
+    statement_path(wheel).write_text(json.dumps({"subject": [{"digest": {"sha256": sha256_of(wheel)}}]}))
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.add(new_wheel(wheel, proofs_of(wheel)))
+    assert check_index(repository).faults == ()
+    (path,) = (tmp_path / "index").glob(f"files/*/*/*{suffix}")
+    path.write_text(path.read_text().replace(sha256_of(wheel), "0" * 64) if text == "other" else text)
+    (found,) = check_index(repository).faults
+    assert found.startswith(f"{path.relative_to(tmp_path / 'index')}: {fault}")
+    assert found.endswith("; `buildfarm publish` of the wheel writes it again")
+    repository.add(new_wheel(wheel, proofs_of(wheel)))
+    assert check_index(repository).faults == ()
+
+
+def test_an_sbom_of_a_wheel_without_one_is_json(tmp_path: Path) -> None:
+    new = ready(tmp_path, version="1.0+cu130")
+    assert new.entry.farm
+    path = f"{file_path(new.entry.sha256, new.wheel.name)}.cdx.json"
+    entry = replace(new.entry, farm=replace(new.entry.farm, sbom=path))
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.add(replace(new, entry=entry, attached=new.attached | {".cdx.json": b"{}"}))
+    assert check_index(repository).faults == ()
+    repository.objects.write(path, b"garbage")
+    assert check_index(repository).faults[0].startswith(f"{path}: the SBOM cannot be read: it is no JSON: ")
 
 
 def test_wrong_pages_are_written_again(index: Path, run: Run) -> None:
