@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ from builder.check import Check
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
+from builder.publish.index import objects
 from builder.publish.index.integrity import check_index
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
@@ -380,6 +382,33 @@ def test_publish_keeps_the_plan_of_the_matrix(tmp_path: Path, run: Run, monkeypa
     code, _, err = run(*words, "--matrix", "none.yaml")
     assert code == 2
     assert "none.yaml" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("publish", "{wheel}", "--to", "{index}", "--store", "{tmp}/store", "--require", "none"),
+        ("yank", "my_ext==3.0", "--index", "{index}"),
+        ("token", "add", "{index}", "--name", "ci", "--scope", "read"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_full_disk_names_the_index(
+    index: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    wheel = ready(tmp_path, version="4.0", proven=False).wheel
+
+    def full(source: object, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", *((str(source),) if source == wheel else ()))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr(objects, "sync", full)
+    if words[0] == "yank":
+        monkeypatch.setattr(objects, "write_atomic", full)
+    code, _, err = run(*(word.format(wheel=wheel, index=index, tmp=tmp_path) for word in words))
+    assert code == 1
+    assert f"error[disk-full]: the disk is full ({index}" in err
 
 
 def test_prune_survives_files_that_vanish(index: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
