@@ -181,6 +181,7 @@ class _Adopter:
             subject,
             log=self.store.log(f"adopt-{wheel.path.name}"),
             stage=lambda text: self.progress.stage(wheel.path.name, text),
+            keep_others=recipe_for(facts.name, self.recipes, self.select) is None,
         )
         verification = Verification(self.store, select=self.select)
         proofs = verification.added(wheel.path, proofs, facts=facts, fault=fault, recipe=subject.recipe)
