@@ -291,8 +291,10 @@ def file_path(sha256: str, filename: str) -> str:
 
 
 def paths_of(entry: Entry) -> tuple[str, ...]:
-    """The paths that list a wheel besides `simple`."""
-    return (entry.farm.cuda if entry.farm else ()) or (WITHOUT_CUDA,)
+    """The paths that list a wheel besides `simple`; none if it may use CUDA of an unknown variant."""
+    if entry.farm and (entry.farm.cuda or entry.farm.cuda_unknown):
+        return entry.farm.cuda
+    return (WITHOUT_CUDA,)
 
 
 def is_variant(name: str) -> bool:

@@ -287,6 +287,7 @@ def _combinations(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
 def _installs(entries: Sequence[Entry]) -> tuple[Install, ...]:
     """What to install from which path of the index; several wheels of one version are one line."""
     cells: dict[tuple[str, str], list[Cell]] = {}
+    unknown = {str(entry.version) for entry in entries if entry.farm and entry.farm.cuda_unknown}
     wheels: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for entry in sorted(entries, key=lambda entry: entry.filename):
         if entry.yanked is None:
@@ -302,15 +303,18 @@ def _installs(entries: Sequence[Entry]) -> tuple[Install, ...]:
         return (bool(found), *((max(c.cuda for c in found), max(c.torch for c in found)) if found else key), *key)
 
     ordered = sorted(cells, key=rank, reverse=True)
-    return tuple(Install(_target(key[0], cells[key]), *key, tuple(wheels[key[1]])) for key in ordered)
+    return tuple(
+        Install(_target(key[0], cells[key], unknown=key[1] in unknown), *key, tuple(wheels[key[1]])) for key in ordered
+    )
 
 
-def _target(path: str, cells: Sequence[Cell]) -> str:
+def _target(path: str, cells: Sequence[Cell], *, unknown: bool) -> str:
     """For which CUDA and torch the wheels of a path are, as far as they were tested."""
     variants = sorted({cell.cuda for cell in cells}, reverse=True)
     torches = sorted({cell.torch for cell in cells})
     if not torches:
-        return "Every CUDA" if path == "simple" else path
+        every = "Not tested, and for which CUDA is unknown" if unknown else "Every CUDA"
+        return every if path == "simple" else path
     between = f"{torches[0]} to {torches[-1]}" if len(torches) > 1 else f"{torches[0]}"
     return f"CUDA {', '.join(map(str, variants))} with torch {between}"
 
