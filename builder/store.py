@@ -338,10 +338,11 @@ class Store:
         """Return the path of the log file of a build, by the build's readable name."""
         return self.root / "logs" / f"{name}.log"
 
-    def save_proofs(self, proofs: Sequence[Proof]) -> list[Proof]:
+    def save_proofs(self, proofs: Sequence[Proof], *, keep_others: bool = False) -> list[Proof]:
         """Write proofs to the store; a proof replaces the earlier one of the same wheel, cell and check.
 
-        "Not run" does not replace a verdict with the same basis. Return the proofs that were written.
+        "Not run" does not replace a verdict with the same basis; with `keep_others`, also no proof with another basis.
+        Return the proofs that were written.
         """
         saved: list[Proof] = []
         for wheel in {proof.wheel for proof in proofs}:
@@ -350,6 +351,8 @@ class Store:
                 ran = {key: p.basis for key, p in kept.items() if p.has_run}
                 new = {(str(p.cell), p.check): p for p in proofs if p.wheel == wheel}
                 new = {key: p for key, p in new.items() if p.has_run or ran.get(key) != p.basis}
+                if keep_others:
+                    new = {key: p for key, p in new.items() if p.has_run or kept.get(key, p).basis == p.basis}
                 saved += new.values()
                 kept |= new
                 data = [kept[key].to_json() for key in sorted(kept)]

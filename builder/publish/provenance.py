@@ -17,7 +17,7 @@ from builder.matrix.config import GitSource, SdistSource
 from builder.proof import Proof, Verdict
 from builder.records import Part, Record
 from builder.store import StoredBuild, write_atomic
-from builder.untrusted import JsonError, read_json
+from builder.untrusted import JsonError, parse_json, read_json
 
 # Files that are written only when their content changes, so that a second run leaves `dist/` as it is.
 
@@ -96,6 +96,15 @@ def write_statement(stored: StoredBuild, folder: Path, proofs: Sequence[Proof] =
 def statement_path(wheel: Path) -> Path:
     """The path of a wheel's statement."""
     return wheel.with_name(f"{wheel.name}{SUFFIX}")
+
+
+def statement_fault(data: bytes, sha256: str) -> str:
+    """Why a text is no statement of the wheel with this hash; empty if it is one."""
+    try:
+        named = parse_json(data, lambda plain: [one["digest"]["sha256"] for one in plain["subject"]])
+    except JsonError as error:
+        return f"the provenance cannot be read: {error}"
+    return "" if named == [sha256] else "the provenance is of a different file"
 
 
 def recorded_format(wheel: Path) -> int | None:

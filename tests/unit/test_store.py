@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +169,22 @@ def test_a_proof_replaces_only_the_earlier_one_of_its_check(store: Store) -> Non
         Check.GPU_VALUES: Verdict.NOT_RUN,
     }
     assert store.proofs("b" * 64) == []
+
+
+@pytest.mark.parametrize("earlier", [Verdict.NOT_RUN, Verdict.PASSED])
+def test_of_a_wheel_without_a_recipe_not_run_replaces_no_result_of_a_recipe(store: Store, earlier: Verdict) -> None:
+    before = replace(proof(Check.GPU_VALUES, earlier), basis="recipe", reason="no GPU on this machine")
+    without = replace(proof(Check.GPU_VALUES, Verdict.NOT_RUN), basis="none", reason="no cases")
+    other = replace(without, check=Check.VALUES)
+    store.save_proofs([before])
+    assert store.save_proofs([without, other], keep_others=True) == [other]
+    assert {p.check: p for p in store.proofs("a" * 64)} == {Check.GPU_VALUES: before, Check.VALUES: other}
+    again = replace(other, reason="no GPU")
+    assert store.save_proofs([again], keep_others=True) == [again]
+    ran = replace(without, verdict=Verdict.FAILED)
+    assert store.save_proofs([ran], keep_others=True) == [ran]
+    store.save_proofs([before])
+    assert store.save_proofs([without]) == [without], "a changed recipe"
 
 
 def _hold(root: Path, ready: str) -> None:

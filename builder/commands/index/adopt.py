@@ -115,8 +115,7 @@ def adopt(
         with progress.shown():
             results = [adopter.adopt(wheel) for wheel in found]
     print_data(_json(results) if as_json else _text(results, url_of(to), required))
-    refused = any(result.published.outcome is PublishOutcome.REFUSED for result in results)
-    raise typer.Exit(int(Exit.FAILED if refused else Exit.OK))
+    raise typer.Exit(int(Exit.FAILED if any(result.published.reasons for result in results) else Exit.OK))
 
 
 def _selected_pythons(select: Selection) -> list[Python]:
@@ -182,6 +181,7 @@ class _Adopter:
             subject,
             log=self.store.log(f"adopt-{wheel.path.name}"),
             stage=lambda text: self.progress.stage(wheel.path.name, text),
+            keep_others=recipe_for(facts.name, self.recipes, self.select) is None,
         )
         verification = Verification(self.store, select=self.select)
         proofs = verification.added(wheel.path, proofs, facts=facts, fault=fault, recipe=subject.recipe)

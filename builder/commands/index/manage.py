@@ -36,7 +36,7 @@ IndexOption = Annotated[str, typer.Option("--index", metavar="DIR|URL", help=_PL
 IndexArgument = Annotated[str, typer.Argument(metavar="DIR|URL", help=_PLACE_HELP)]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; installers print it.")]
 KeepOption = Annotated[
-    int, typer.Option("--keep", metavar="N", min=1, help="Keep the N newest versions of each project.")
+    int, typer.Option("--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer.")
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
 ProjectArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the project.")]
@@ -79,7 +79,10 @@ def unyank(what: WhatArgument, index: IndexOption, as_json: JsonOption = False) 
 
 @app.command(epilog=examples("buildfarm index check index"))
 def check(index: IndexArgument, as_json: JsonOption = False) -> None:
-    """Compare every file with its hash, and every page with its wheels; finish what a killed command left undone."""
+    """Compare every file with its hash, and every page with the one that `index write-pages` would write.
+
+    Proofs, SBOM and provenance must be those of their wheel. Also finish what a killed command left undone.
+    """
     result = check_index(open_index(index))
     print_data(json.dumps(asdict(result), indent=1) + "\n" if as_json else _check_text(result, index))
     raise typer.Exit(int(Exit.FAILED if result.faults else Exit.OK))
@@ -93,7 +96,11 @@ def write_pages(index: IndexArgument) -> None:
 
 @app.command(epilog=examples("buildfarm index prune index --keep 3 --dry-run"))
 def prune(index: IndexArgument, keep: KeepOption, dry_run: DryRunOption = False, as_json: JsonOption = False) -> None:
-    """Delete old versions of each project, and files of killed uploads that are older than a day."""
+    """Delete old versions of each project, and files of killed uploads that are older than a day.
+
+    A version is deleted if N newer versions of its project count. A version counts if it is no pre-release and has a
+    wheel that is not yanked. If a project has only pre-releases that are not yanked, these count.
+    """
     repository = open_index(index)
     old, unused = _old_wheels(repository, keep), abandoned_files(repository)
     if not dry_run:
@@ -147,15 +154,16 @@ def find_wheels(repository: Repository, what: str) -> list[Entry]:
 
 
 def _old_wheels(repository: Repository, keep: int) -> list[str]:
-    """File names of the wheels that are not of the `keep` newest versions of their project, sorted.
+    """File names of the wheels of versions for which `keep` newer versions count, sorted. The help says what counts.
 
     Versions that differ only in their local part, such as 1.0+cu121 and 1.0+cu124, count as one.
     """
     old = []
     for project in repository.projects():
         entries = repository.entries(project)
-        kept = sorted({_public(entry) for entry in entries}, reverse=True)[:keep]
-        old += [entry.filename for entry in entries if _public(entry) not in kept]
+        offered = {_public(entry) for entry in entries if entry.yanked is None}
+        counted = {version for version in offered if not version.is_prerelease} or offered
+        old += [entry.filename for entry in entries if sum(one > _public(entry) for one in counted) >= keep]
     return sorted(old)
 
 

@@ -27,11 +27,11 @@ from builder.matrix.config import MATRIX, Recipe, Selection
 from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof
 from builder.publish.index.entry import Entry
-from builder.publish.index.install import commands_of_cells, install_commands, install_lines
+from builder.publish.index.install import commands_of_cells, install_commands, install_lines, wheel_url
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
 from builder.publish.index.objects import folder_of, open_objects, url_of
-from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, paths_of
+from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, file_path, paths_of
 from builder.publish.people.coverage import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
@@ -90,6 +90,7 @@ _OLDER = (
     " `buildfarm build` command again: it tests the wheel again and does not compile."
 )
 _UNTESTED = "To test a wheel that somebody else built, and publish it, run `buildfarm adopt WHEEL --to INDEX`."
+_KEPT = "The index keeps a published wheel that does not reach the level; `buildfarm yank` withdraws it."
 _NO_GPU = (
     "Ops without a CPU kernel need a GPU. Add CPU kernels, or run `buildfarm smoke` on a GPU machine and publish with"
     " `--require gpu`, or publish without results of these ops with `--require static`."
@@ -120,6 +121,8 @@ def publish(
 
     The checks of `buildfarm verify` run too. A failed one refuses the wheel, unless the recipe in --matrix accepts it.
     One that did not run, because the store has no symbol inventory, refuses it only with --require verify.
+
+    A published wheel that does not reach the levels stays in the index, and the exit code is 1.
 
     A published file never changes: a different wheel of the same file name is refused too.
 
@@ -163,11 +166,10 @@ def _publish(
 
 
 def _finish(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> NoReturn:
-    """Print the builds that failed; exit with 1 if there is one, or if a wheel was refused."""
+    """Print the builds that failed; exit with 1 if there is one, or if a wheel was refused or is below the level."""
     for error in failed:
         print_error(error)
-    refused = any(result.outcome is PublishOutcome.REFUSED for result in results)
-    raise typer.Exit(int(Exit.FAILED if refused or failed else Exit.OK))
+    raise typer.Exit(int(Exit.FAILED if failed or any(result.reasons for result in results) else Exit.OK))
 
 
 class Target(Protocol):
@@ -237,7 +239,7 @@ def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], requir
         outcome = PublishOutcome.PUBLISHED if target.add(new) else PublishOutcome.UNCHANGED
     except ConflictError as error:
         return PublishResult(new.wheel.name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
-    return PublishResult(new.wheel.name, outcome, cells, (ALL, *paths_of(new.entry)))
+    return PublishResult(new.wheel.name, outcome, cells, (ALL, *paths_of(new.entry)), new.entry.sha256)
 
 
 def _proofs(wheel: Path, store: Store) -> list[Proof]:
@@ -261,7 +263,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     Without `required`, the text does not mention levels.
     """
     lines = list(_result_lines(results))
-    low = [result for result in results if result.outcome is PublishOutcome.REFUSED and result.below_level]
+    low = [result for result in results if result.below_level]
     if required is not None and low:
         reasons = [reason for result in low for reason in result.reasons]
         wanted = " and ".join(map(str, required))
@@ -271,13 +273,14 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
             f"Each cell must reach {wanted}; --require sets a lower level. `buildfarm publish --help` explains it.",
             _NO_GPU if any("no GPU" in reason for reason in reasons) else _OLDER,
             *([_UNTESTED] if untested else []),
+            *([_KEPT] if any(result.outcome is PublishOutcome.UNCHANGED for result in low) else []),
         ]
     if not index:
         lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]
     elif commands := _install_commands(results, index):
         cells = [Cell.parse(cell) for result in results if result.paths for cell in result.cells]
         lines += ["", *(install_lines(cells, commands) if cells else ["To install:", *commands])]
-        if index.startswith("file:"):
+        if any(" --extra-index-url file:" in command for command in commands):
             lines.append("pip warns of each project that is not in this folder, and takes it from its default index.")
     return "\n".join(lines) + "\n"
 
@@ -306,7 +309,11 @@ def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
             text = str(Version(result.wheel.split("-")[1]))
             path = max(result.paths[1:] or result.paths, key=lambda one: (len(one), one))
             index, cells = f"{root}{path}/", [Cell.parse(cell) for cell in result.cells]
-            made = commands_of_cells(index, name, text, cells) if cells else install_commands(index, name, text, [])
+            url = wheel_url(root, file_path(result.sha256, result.wheel), result.sha256)
+            if cells:
+                made = commands_of_cells(index, name, text, cells, url=url)
+            else:
+                made = install_commands(index, name, text, [], url=url)
             commands |= dict.fromkeys(made)
     return list(commands)
 

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
@@ -26,7 +26,7 @@ from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry
-from builder.publish.index.install import install_commands
+from builder.publish.index.install import install_commands, wheel_url
 from builder.publish.index.levels import Level
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ALL
@@ -67,6 +67,10 @@ def resolve(
     as_json: JsonOption = False,
 ) -> None:
     """Find the wheel of an index for a machine, and print the commands that install it.
+
+    Of the wheels that fit, a stable version comes before a pre-release, and a wheel that was tested with this torch,
+    CUDA and Python before one that was not. Then the newest version counts, then the level that its proofs reach. A
+    newer version that is passed over is named.
 
     Without --torch, --cuda and --python, the machine is this one with the current environment. If no wheel fits, the
     reason is printed for each wheel, and the exit code is 1.
@@ -125,22 +129,35 @@ class Resolution:
     level: str
     #: Why each wheel that does not fit does not, by file name; the newest version first.
     misfits: dict[str, str]
+    #: A wheel of the newest version that fits, if it is newer than `best`, and why it was passed over.
+    newer: Entry | None = None
+    reason: str = ""
 
 
 def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[str]], target: Target) -> Resolution:
-    """Choose a wheel: the newest version, then the one that was tested best in the target's cell.
+    """Choose a wheel: stable before a pre-release, tested in the target's cell before untested, then the newest
+    version, then the best level.
 
     `requires` returns the Requires-Dist lines of a wheel; it is called only for wheels that fit otherwise.
     """
     reasons = {entry.filename: misfit(entry, requires, target) for entry in entries}
     fits = [entry for entry in entries if not reasons[entry.filename]]
-    best = max(
-        fits, key=lambda entry: (Version(entry.version.public), _rank(entry, target), entry.version), default=None
-    )
     others = [entry for entry in entries if reasons[entry.filename]]
     others.sort(key=lambda entry: (entry.version, entry.filename), reverse=True)
     misfits = {entry.filename: reasons[entry.filename] for entry in others}
-    return Resolution(best, _level(best, target) if best else "", misfits)
+    if not fits:
+        return Resolution(None, "", misfits)
+
+    def newest(entry: Entry) -> tuple[Version, int, Version]:
+        return Version(entry.version.public), _rank(entry, target), entry.version
+
+    best = max(fits, key=lambda entry: (not entry.version.is_prerelease, _rank(entry, target) > 0, newest(entry)))
+    found = Resolution(best, _level(best, target), misfits)
+    newer = max(fits, key=newest)
+    if Version(newer.version.public) <= Version(best.version.public):
+        return found
+    is_worse = newer.version.is_prerelease and not best.version.is_prerelease
+    return replace(found, newer=newer, reason="a pre-release" if is_worse else "not tested in this cell")
 
 
 def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Target) -> str:
@@ -210,7 +227,12 @@ def _commands(reader: IndexReader, wheel: Entry, target: Target, compat: Compat)
     torch = [compat.torch_requirement(target.torch, target.cuda)]
     torch_index = "" if compat.is_default_variant(target.torch, target.cuda) else TORCH_INDEX
     return install_commands(
-        f"{reader.url}{path}/", wheel.project, str(wheel.version), torch, torch_index.replace("{variant}", variant)
+        f"{reader.url}{path}/",
+        wheel.project,
+        str(wheel.version),
+        torch,
+        torch_index.replace("{variant}", variant),
+        wheel_url(reader.url, wheel.path, wheel.sha256),
     )
 
 
@@ -228,7 +250,8 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], build_comm
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
-        return "\n".join([f"{found.best.filename} ({tested})", "", *commands, ""])
+        newer = [f"passed over: {found.newer.filename} is newer, but {found.reason}"] if found.newer else []
+        return "\n".join([f"{found.best.filename} ({tested})", *newer, "", *commands, ""])
     lines = [f"no wheel fits {_describe(target)}:"]
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
@@ -244,6 +267,7 @@ def _json(target: Target, found: Resolution, commands: Sequence[str], build_comm
         "sha256": found.best.sha256 if found.best else None,
         "level": found.level,
         "install": dict(zip(("pip", "uv"), commands, strict=False)),
+        "newer": {"wheel": found.newer.filename, "reason": found.reason} if found.newer else None,
         "misfits": found.misfits,
         "build": build_command or None,
     }

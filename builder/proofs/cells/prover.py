@@ -105,11 +105,13 @@ class WheelProver:
         log: Path,
         stage: Callable[[str], None],
         made: Mapping[Cell, Sequence[Proof]] | None = None,
+        keep_others: bool = False,
     ) -> list[Proof]:
         """Return every check of a wheel in the cells of its claim; checks that are decided already do not run again.
 
-        `made` are the checks that other machines made in cells; no check of a cell runs here then. Raises
-        DiskFullError and KilledError: they say nothing about the wheel.
+        `made` are the checks that other machines made in cells; no check of a cell runs here then. With `keep_others`,
+        "not run" replaces nothing in the store that another recipe gave. Raises DiskFullError and KilledError: they say
+        nothing about the wheel.
         """
         recipe = subject.recipe
         sha256 = subject.facts.sha256
@@ -126,7 +128,8 @@ class WheelProver:
         if made or self.again or not all(self._decided(known.get(key), subject.facts) for key in wanted):
             found = self._prove(subject, {} if self.again else known, log, stage, made)
             found = judge([replace(proof, basis=basis(proof.cell, proof.check)) for proof in found], recipe)
-            known |= {(p.cell, p.check): p for p in self._store.save_proofs(found)}
+            saved = self._store.save_proofs(found, keep_others=keep_others)
+            known = {(p.cell, p.check): p for p in found if keep_others} | known | {(p.cell, p.check): p for p in saved}
         # Also report file checks that the ABI class does not require, such as an abi3 tag on a wheel of class cpython.
         more = [key for key in known if key[0] is None and key not in wanted]
         return judge([known[key] for key in (*wanted, *more) if key in known], recipe)

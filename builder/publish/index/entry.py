@@ -27,7 +27,7 @@ OWN_KEY = "_buildfarm"
 class FarmFacts:
     """What buildfarm says about a published wheel beyond the standards."""
 
-    #: The CUDA variants under which the wheel is listed, such as ("cu130", "cu132"); empty: no CUDA.
+    #: The CUDA variants under which the wheel is listed, such as ("cu130", "cu132"); empty: no CUDA, or unknown.
     cuda: tuple[str, ...] = ()
     #: The level that the proofs of each cell reach, by the cell's name: `none`, `static`, `cpu` or `gpu`.
     cells: dict[str, str] = field(default_factory=dict)
@@ -43,6 +43,8 @@ class FarmFacts:
     origin: str = ""
     #: The GPU models on which every op was checked in each cell, by the cell's name, such as ("sm_80", "sm_90").
     gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Whether it may use CUDA, of a variant that is not known.
+    cuda_unknown: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` reads it."""
@@ -56,6 +58,7 @@ class FarmFacts:
             "built_here": self.built_here,
             **({"origin": self.origin} if self.origin else {}),
             **({"gpus": {cell: list(models) for cell, models in sorted(self.gpus.items())}} if self.gpus else {}),
+            **({"cuda_unknown": True} if self.cuda_unknown else {}),
         }
 
     @classmethod
@@ -71,6 +74,7 @@ class FarmFacts:
             bool(data["built_here"]),
             str(data.get("origin", "")),
             {str(cell): tuple(map(str, models)) for cell, models in data.get("gpus", {}).items()},
+            bool(data.get("cuda_unknown", False)),
         )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
+from builder.publish.index.pages import quoted
 from builder.wheels.toolchain.pythons import find_python
 from builder.wheels.toolchain.uv import uv_command
 
@@ -34,7 +35,12 @@ def install_lines(cells: Collection[Cell], commands: Sequence[str]) -> list[str]
 
 
 def commands_of_cells(
-    place: str | Path, name: str, version: str, cells: Collection[Cell], torch_index: str = TORCH_INDEX
+    place: str | Path,
+    name: str,
+    version: str,
+    cells: Collection[Cell],
+    torch_index: str = TORCH_INDEX,
+    url: str = "",
 ) -> list[str]:
     """The commands of pip and of uv for the newest torch and CUDA of the cells.
 
@@ -44,23 +50,34 @@ def commands_of_cells(
     torch, cuda = max((cell.torch, cell.cuda) for cell in cells)
     variants = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
     wanted = [text for text in compat.cell_requirements(torch, cuda) if text != "numpy"]
-    return install_commands(place, name, version, wanted, variants)
+    return install_commands(place, name, version, wanted, variants, url)
 
 
 def install_commands(
-    place: str | Path, name: str, version: str, torch: Sequence[str], torch_index: str = ""
+    place: str | Path, name: str, version: str, torch: Sequence[str], torch_index: str = "", url: str = ""
 ) -> list[str]:
     """The commands of pip and of uv that install this wheel, quoted for a shell.
 
     `place` is the URL of an index, or a folder with wheels.
     `torch` are the requirements of a cell, and `torch_index` is the index that has them; empty: the default index. So
-    the commands work in an empty environment, and keep a torch that fits. The exact version has a local part, which
-    public indexes refuse, so that no package of the same name on another index can be installed instead.
+    the commands work in an empty environment, and keep a torch that fits.
+
+    No package of the same name on another index may be installed instead. Public indexes refuse a version with a local
+    part. For a version without one, pip would take the file of any index, so it gets `url`, the URL of the wheel.
+    uv takes a package from the first index that has it.
     """
-    wanted = [f"{name}=={version}", *torch]
     commands = []
     for program, index_option in (("pip", "--extra-index-url"), ("uv pip", "--index")):
         option = "--find-links" if isinstance(place, Path) else index_option
-        argv = [*program.split(), "install", option, str(place)]
-        commands.append(shlex.join([*argv, *((index_option, torch_index) if torch_index else ()), *wanted]))
+        if program == "pip" and url and "+" not in version:
+            options, wheel = [], f"{name} @ {url}"
+        else:
+            options, wheel = [option, str(place)], f"{name}=={version}"
+        options += [index_option, torch_index] if torch_index else []
+        commands.append(shlex.join([*program.split(), "install", *options, wheel, *torch]))
     return commands
+
+
+def wheel_url(root: str, path: str, sha256: str) -> str:
+    """The URL of a wheel for pip, with its hash. `root` is the URL of the index, `path` that of the wheel in it."""
+    return f"{root}{quoted(path)}#sha256={sha256}"

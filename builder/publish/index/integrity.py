@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from builder.errors import UsageError
-from builder.publish.index.entry import Entry
-from builder.publish.index.repository import ALL, Repository, paths_of
-from builder.publish.people.people_pages import FOLDER, PLANS, read_plan
-from builder.untrusted import JsonError, parse_json, text
+from builder.proof import proofs_of
+from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.new_wheel import sbom_of
+from builder.publish.index.objects import Folder, Objects
+from builder.publish.index.pages import entries_of, root_pages
+from builder.publish.index.repository import Repository
+from builder.publish.people.people_pages import FOLDER, HOME, PLANS, SUMMARIES, home_page, people_paths, read, read_plan
+from builder.publish.provenance import statement_fault
+from builder.untrusted import JsonError, parse_json
 
 #: Seconds after which a file without a record belongs to no running upload.
 _ABANDONED = 24 * 3600
@@ -37,23 +46,22 @@ class IndexCheck:
 def check_index(repository: Repository) -> IndexCheck:
     """Finish interrupted changes, then read every file and every page. Changes nothing else."""
     finished = tuple(repository.finish_interrupted())
+    pages = list(_page_faults(repository))
+    if pages:  # a publisher may write pages meanwhile: what is wrong twice is wrong
+        again = set(_page_faults(repository))
+        pages = [fault for fault in pages if fault in again]
     faults: list[str] = []
-    pages: list[str] = []
     wheels = 0
     projects = repository.projects()
     for project in projects:
         try:
-            entries = repository.entries(project)
+            entries, _ = repository.entries(project), repository.status(project)
         except UsageError as error:
             faults.append(f"records/{project}/{error}")
             continue
         wheels += len(entries)
         for entry in entries:
             faults += _file_faults(repository, entry)
-        pages += _page_faults(repository, project, entries)
-    for path in repository.paths():
-        pages += _root_faults(repository, path)
-    pages += _people_faults(repository)
     faults += _plan_faults(repository)
     try:
         unused = unused_files(repository)
@@ -84,69 +92,156 @@ def _is_abandoned(repository: Repository, path: str) -> bool:
 
 
 def _file_faults(repository: Repository, entry: Entry) -> Iterator[str]:
-    """What is wrong with the wheel and with its METADATA."""
-    for path, wanted in ((entry.path, entry.sha256), (f"{entry.path}.metadata", entry.metadata_sha256)):
-        found = hashlib.sha256()
-        try:
-            for chunk in repository.objects.chunks(path):
-                found.update(chunk)
-        except FileNotFoundError:
+    """What is wrong with the wheel, with its METADATA and with its evidence."""
+    objects = repository.objects
+    with _copy(objects, entry) as copy:
+        found = list(_hash_faults(objects, entry.path, entry.sha256, copy))
+        yield from found
+        yield from _hash_faults(objects, f"{entry.path}.metadata", entry.metadata_sha256)
+        sbom = b"" if found or copy is None else sbom_of(Path(entry.filename), copy)
+    farm = entry.farm or FarmFacts()
+    checks: list[tuple[str, Callable[[bytes], str]]] = [
+        (farm.proofs, lambda data: _proofs_fault(data, entry.sha256)),
+        (farm.statement, lambda data: statement_fault(data, entry.sha256)),
+        (farm.sbom, lambda data: _sbom_fault(data, sbom)),
+    ]
+    for path, fault_of in checks:
+        data = read(objects, path) if path else None
+        if data is None and path:
             yield f"{path}: the file is missing"
-            continue
-        if found.hexdigest() != wanted:
-            yield f"{path}: the content changed: its sha256 is {found.hexdigest()}, the record says {wanted}"
-    farm = entry.farm
-    for path in (farm.proofs, farm.statement, farm.sbom) if farm else ():
-        if path and not repository.objects.exists(path):
-            yield f"{path}: the file is missing"
+        elif data is not None and (fault := fault_of(data)):
+            yield f"{path}: {fault}; `buildfarm publish` of the wheel writes it again"
 
 
-def _page_faults(repository: Repository, project: str, entries: list[Entry]) -> Iterator[str]:
-    """Pages of a project that do not list exactly the wheels of its records."""
-    for path in sorted({ALL, *repository.paths(), *(path for entry in entries for path in paths_of(entry))}):
-        wanted = {entry.filename: entry for entry in entries if path == ALL or path in paths_of(entry)}
-        listed = {entry.filename: entry for entry in repository.listed(project, path)}
-        for name in sorted(wanted.keys() | listed.keys()):
-            if wanted.get(name) != listed.get(name):
-                yield f"{path}/{project}: the page does not agree with the record of {name}"
-        if wanted:
-            yield from _missing_page(repository, f"{path}/{project}")
+@contextmanager
+def _copy(objects: Objects, entry: Entry) -> Iterator[IO[bytes] | None]:
+    """The file of a wheel whose SBOM is compared: in a folder the file itself, else an empty one for its bytes.
 
-
-def _root_faults(repository: Repository, path: str) -> Iterator[str]:
-    """Projects that the list of projects lacks, or lists without a page."""
-    try:
-        page = repository.objects.read(f"{path}/index.json")
-        listed = parse_json(page, lambda data: {text(one["name"]) for one in data["projects"]})
-    except (FileNotFoundError, JsonError):
-        yield f"{path}/index.json: the page is missing or damaged"
+    None: it is not needed, or missing.
+    """
+    path = objects.root / entry.path if isinstance(objects, Folder) else None
+    if not (entry.farm and entry.farm.sbom) or (path and not path.is_file()):
+        yield None
         return
-    yield from _missing_page(repository, path)
-    for project in sorted(listed ^ set(repository.projects_of(path))):
-        yield f"{path}: the list of projects does not agree with the page of {project}"
+    with path.open("rb") if path else TemporaryFile() as stream:
+        yield stream
+
+
+def _hash_faults(objects: Objects, path: str, wanted: str, copy: IO[bytes] | None = None) -> Iterator[str]:
+    """Whether a file has its hash; its bytes are written to `copy`, if this can be written."""
+    found = hashlib.sha256()
+    try:
+        for chunk in objects.chunks(path):
+            found.update(chunk)
+            if copy and copy.writable():
+                copy.write(chunk)
+    except FileNotFoundError:
+        yield f"{path}: the file is missing"
+        return
+    if found.hexdigest() != wanted:
+        yield f"{path}: the content changed: its sha256 is {found.hexdigest()}, the record says {wanted}"
+
+
+def _proofs_fault(data: bytes, sha256: str) -> str:
+    try:
+        proofs = parse_json(data, proofs_of)
+    except JsonError as error:
+        return f"the proofs cannot be read: {error}"
+    if not proofs:
+        return "the proofs cannot be read: there is none"
+    return "" if all(proof.wheel == sha256 for proof in proofs) else "these are proofs of a different file"
+
+
+def _sbom_fault(data: bytes, in_wheel: bytes) -> str:
+    if in_wheel:
+        return "" if data == in_wheel else "the SBOM differs from the one in the wheel"
+    try:
+        parse_json(data, dict)
+    except JsonError as error:
+        return f"the SBOM cannot be read: {error}"
+    return ""
+
+
+def _page_faults(repository: Repository) -> Iterator[str]:
+    """Each page that `write_all_pages` would add, change or delete; of a project with a damaged record, no page."""
+    objects = repository.objects
+    shown = {place: set(repository.projects_of(place)) for place in (*repository.paths(), FOLDER)}
+    summaries = objects.read_all(SUMMARIES)
+    wanted: dict[str, set[str]] = {place: set() for place in shown}
+    wanted_summaries: dict[str, bytes] = {}
+    for project in sorted({*repository.projects(), *objects.names(PLANS)}):
+        pages, unknown = _wanted_pages(repository, project)
+        for place in unknown:
+            wanted[place] |= shown[place] & {project}
+        if FOLDER in unknown and project in summaries:
+            wanted_summaries[project] = summaries[project]
+        for name, data in sorted(pages.items()):
+            place = name.partition("/")[0]
+            if place == SUMMARIES:
+                wanted_summaries[project] = data
+            else:
+                wanted.setdefault(place, set()).add(project)
+            yield from _differences(objects, name, data)
+    for place, projects in sorted(wanted.items()):
+        for project in sorted(shown.get(place, set()) - projects):
+            yield from _needless(objects, f"{place}/{project}")
+        for name, data in root_pages(sorted(projects)).items() if place != FOLDER else ():
+            yield from _differences(objects, f"{place}/{name}", data)
+    for project in sorted(summaries.keys() - wanted_summaries.keys()):
+        yield f"{SUMMARIES}/{project}: the index has no plan of this project"
+    yield from _differences(objects, HOME, home_page(sorted(wanted[FOLDER]), wanted_summaries))
+
+
+def _wanted_pages(repository: Repository, project: str) -> tuple[dict[str, bytes], set[str]]:
+    """The pages of a project by path, and the places whose page of it is unknown because a record is damaged."""
+    try:
+        pages = repository.wanted_pages(project)
+    except UsageError:
+        return {}, {*repository.paths(), FOLDER}
+    if not _is_plan_damaged(repository, project):
+        return pages, set()
+    people = people_paths(project)
+    return {name: data for name, data in pages.items() if name not in people}, {FOLDER}
+
+
+def _differences(objects: Objects, name: str, wanted: bytes) -> Iterator[str]:
+    """What is wrong with a page: the wheels that it lists wrongly, if it can be read."""
+    found = read(objects, name)
+    if found is None:
+        yield f"{name}: the page is missing"
+    elif found != wanted:
+        wheels = _wrong_wheels(found, wanted)
+        folder = name.rpartition("/")[0]
+        yield from (f"{folder}: the page does not agree with the record of {wheel}" for wheel in wheels)
+        if not wheels:
+            yield f"{name}: the page was changed, or a different version of buildfarm wrote it"
+
+
+def _wrong_wheels(found: bytes, wanted: bytes) -> list[str]:
+    """The wheels that the JSON page of a project lists differently; none for other pages and for damaged ones."""
+    try:
+        right, listed = ({entry.filename: entry for entry in entries_of(page)} for page in (wanted, found))
+    except JsonError:
+        return []
+    return sorted(name for name in right.keys() | listed.keys() if right.get(name) != listed.get(name))
+
+
+def _needless(objects: Objects, folder: str) -> Iterator[str]:
+    """The pages in a folder of a project that has none there."""
+    for name in ("index.html", "index.json"):
+        if objects.exists(f"{folder}/{name}"):
+            yield f"{folder}/{name}: the page is of no project"
 
 
 def _plan_faults(repository: Repository) -> Iterator[str]:
     """Plans that cannot be read."""
     for project in repository.objects.names(PLANS):
-        if read_plan(repository.objects, project) is None:
+        if _is_plan_damaged(repository, project):
             yield f"{PLANS}/{project}: the plan cannot be read; `buildfarm publish` with its matrix replaces it"
 
 
-def _people_faults(repository: Repository) -> Iterator[str]:
-    """Projects without a page for people or with a page too many."""
-    shown = {*repository.projects_of(ALL), *repository.objects.names(PLANS)}
-    found = set(repository.objects.names(FOLDER))
-    for project in sorted(shown ^ found):
-        yield f"{FOLDER}/{project}: the page for people is {'missing' if project in shown else 'of no project'}"
-    for project in sorted(shown & found):
-        yield from _missing_page(repository, f"{FOLDER}/{project}")
-
-
-def _missing_page(repository: Repository, folder: str) -> Iterator[str]:
-    """The HTML page of a folder, if it is missing: pip reads these pages in an index without a server."""
-    if not repository.objects.exists(f"{folder}/index.html"):
-        yield f"{folder}/index.html: the page is missing"
+def _is_plan_damaged(repository: Repository, project: str) -> bool:
+    return repository.objects.exists(f"{PLANS}/{project}") and read_plan(repository.objects, project) is None
 
 
 def _file_folders(repository: Repository) -> Iterator[str]:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from builder.check import Check
 from builder.errors import Code, UsageError
@@ -21,6 +21,7 @@ from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_path
 from builder.untrusted import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.facts import facts_of
 
 #: The proofs of `x.whl` are in `x.whl.proofs.json`.
 PROOFS_SUFFIX = ".proofs.json"
@@ -40,16 +41,17 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
     attached = {".metadata": metadata}
     if proofs:
         attached[PROOFS_SUFFIX] = proofs_json(proofs)
-    if sbom := _sbom(wheel):
+    if sbom := sbom_of(wheel):
         attached[_SBOM_SUFFIX] = sbom
     statement = statement_path(wheel)
     built_here = statement.is_file() and not origin
     if built_here:
         attached[STATEMENT_SUFFIX] = statement.read_bytes()
+    variants = cuda_variants(entry, proofs)
     path = file_path(entry.sha256, entry.filename)
     places = {suffix: path + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
     farm = FarmFacts(
-        cuda=cuda_variants(entry, proofs),
+        cuda=variants,
         cells=levels(proofs),
         proofs=places[PROOFS_SUFFIX],
         statement=places[STATEMENT_SUFFIX],
@@ -58,6 +60,7 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
         built_here=built_here,
         origin=origin,
         gpus=proven_on(proofs),
+        cuda_unknown=not variants and not _is_without_cuda(wheel),
     )
     return NewWheel(wheel, replace(entry, uploaded=iso_time(now or datetime.now(UTC)), farm=farm), attached)
 
@@ -66,7 +69,7 @@ _LINKED = (PROOFS_SUFFIX, _SBOM_SUFFIX, STATEMENT_SUFFIX)
 
 
 def cuda_variants(entry: Entry, proofs: Iterable[Proof]) -> tuple[str, ...]:
-    """The CUDA variants under which a wheel is listed, such as ("cu130", "cu132"); empty: no CUDA.
+    """The CUDA variants under which a wheel is listed, such as ("cu130", "cu132"); empty: no CUDA, or unknown.
 
     These are the variants of the cells in which it was tested. Without a test it is the one that its local version
     names: `cu121` for `1.0+cu121` and for `1.0+pt22cu121`.
@@ -76,6 +79,31 @@ def cuda_variants(entry: Entry, proofs: Iterable[Proof]) -> tuple[str, ...]:
         return tuple(sorted(tested))
     named = re.search(r"cu\d{2,3}", entry.version.local or "")
     return (named[0],) if named else ()
+
+
+#: Files with machine code.
+_BINARY = re.compile(r"\.(?:so(?:\.[\d.]+)?|pyd|dll|dylib)$")
+#: Libraries of CUDA, of the driver, and of torch for CUDA; auditwheel adds a hash to the name of a copy.
+_CUDA_LIBRARY = re.compile(
+    r"lib(?:cuda|cu(?:dart|blas|dnn|dss|fft|file|pti|rand|solver|sparse|tensor)\w*|nccl|\w+_cuda(?:_\w+)?"
+    r"|nv(?:comp|fatbin|idia|infer|JitLink|jpeg|rtc|shmem|ToolsExt)\w*)(?:-[\w.]+)?(?:\.[0-9a-f]{8,})?\.so\b"
+)
+
+
+def _is_without_cuda(wheel: Path) -> bool:
+    """Whether a wheel is known to have no CUDA: no GPU code, and it needs no library and no package of CUDA."""
+    with WheelFile(wheel) as archive:
+        required = [line.lower() for line in archive.metadata.get_all("Requires-Dist", [])]
+        if any(line.startswith(("nvidia-", "nvidia_", "cupy", "cuda-")) for line in required):
+            return False
+        binaries = {name for name in archive.names if _BINARY.search(name)}
+        try:
+            libraries = facts_of(archive, "", 0).libraries if binaries else ()
+        except UsageError:  # others may have built it
+            return False
+    needed = [name for library in libraries for name in library.needed]
+    is_known = binaries <= {library.path for library in libraries}
+    return is_known and not any(map(_CUDA_LIBRARY.match, needed)) and not any(one.fatbin for one in libraries)
 
 
 def gpu_code(proofs: Iterable[Proof]) -> tuple[str, ...]:
@@ -144,9 +172,9 @@ def _rank(proof: Proof) -> tuple[bool, str]:
     return proof.has_run, proof.when
 
 
-def _sbom(wheel: Path) -> bytes:
-    """The SBOM inside a wheel (PEP 770), or nothing."""
-    with WheelFile(wheel) as archive:
+def sbom_of(wheel: Path, stream: IO[bytes] | None = None) -> bytes:
+    """The SBOM inside a wheel (PEP 770), or nothing; with `stream`, `wheel` is only its name."""
+    with WheelFile(wheel, stream) as archive:
         folder = f"{archive.dist_info}/sboms/"
         names = [name for name in archive.names if name.startswith(folder) and name.endswith(".json")]
         return archive.read(min(names)) if names else b""

@@ -5,6 +5,7 @@ Every write is atomic, so a reader never sees a partial object.
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -99,7 +100,7 @@ class Folder:
     def write(self, name: str, data: bytes) -> None:
         """Write or replace a file."""
         for _ in self._attempts():
-            with suppress(*_FOLDER_GONE):
+            with suppress(*_FOLDER_GONE), self._disk_named():
                 write_atomic(self._path(name), data, synced=self._synced)
                 break
 
@@ -117,7 +118,7 @@ class Folder:
         """Write a file unless it exists; of several processes, one succeeds."""
         path = self._path(name)
         for _ in self._attempts():
-            with suppress(*_FOLDER_GONE):
+            with suppress(*_FOLDER_GONE), self._disk_named():
                 return not path.exists() and self._create(path, data)
         return False
 
@@ -156,6 +157,16 @@ class Folder:
                 return False
         sync(path.parent)
         return True
+
+    @contextmanager
+    def _disk_named(self) -> Iterator[None]:
+        """Let the error of a full disk name this folder; it may name the file that was read, or none."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise OSError(error.errno, error.strerror, str(self.root)) from None
+            raise
 
     def _attempts(self) -> Iterator[int]:
         """Repeat a write: another process may delete the empty folder before the file is in it."""

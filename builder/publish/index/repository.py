@@ -31,7 +31,17 @@ from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
 from builder.publish.people.coverage import ProjectPlan
-from builder.publish.people.people_pages import FOLDER, PLANS, read, read_plan, write_changed, write_home, write_project
+from builder.publish.people.people_pages import (
+    FOLDER,
+    PLANS,
+    SUMMARIES,
+    people_pages,
+    people_paths,
+    read,
+    read_plan,
+    write_changed,
+    write_home,
+)
 from builder.untrusted import JsonError, parse_json, texts
 
 #: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
@@ -176,6 +186,10 @@ class Repository:
         """The wheels of a project, from the records, in no order."""
         return _read_entries(self.objects.read_all(f"records/{project}"))
 
+    def status(self, project: str) -> Status:
+        """The status of a project; raises UsageError for a damaged record."""
+        return _read_status(self.objects.read_all(f"records/{project}"))
+
     def listed(self, project: str, path: str = ALL) -> list[Entry]:
         """The wheels that the page of a project lists in this path; empty without a readable page."""
         try:
@@ -213,7 +227,8 @@ class Repository:
 
         After a power failure in the middle, pages may be empty: call it again.
         """
-        shown = {*self.projects_of(ALL), *self.objects.names(FOLDER)}  # pages of a project without wheels are deleted
+        # Pages of a project without wheels are deleted.
+        shown = {name for path in (*self.paths(), FOLDER, SUMMARIES) for name in self.projects_of(path)}
         with self.objects.synced_at_end(), ThreadPoolExecutor(_THREADS) as threads:
             list(threads.map(self._write_until_stable, {*self.projects(), *self.objects.names(PLANS), *shown}))
             self._write_roots()
@@ -232,15 +247,15 @@ class Repository:
         raise BuildfarmError("the records change faster than the pages can be written", Code.INDEX_BUSY, where=project)
 
     def _write_project(self, project: str, records: dict[str, bytes], plan: ProjectPlan | None) -> None:
-        entries, status = _read_entries(records), _read_status(records)
-        wanted = {ALL, *(path for entry in entries for path in paths_of(entry))} if entries else set()
-        for path in wanted:
-            members = [entry for entry in entries if path == ALL or path in paths_of(entry)]
-            write_changed(self.objects, f"{path}/{project}", project_pages(project, members, status))
-        for path in set(self.paths()) - wanted:
-            for name in ("index.html", "index.json"):
-                self.objects.delete(f"{path}/{project}/{name}")
-        write_project(self.objects, project, entries, status, plan)
+        pages = dict(_pages(project, records, plan))
+        write_changed(self.objects, "", pages)
+        names = [f"{path}/{project}/{name}" for path in self.paths() for name in ("index.html", "index.json")]
+        for name in {*names, *people_paths(project)} - pages.keys():
+            self.objects.delete(name)
+
+    def wanted_pages(self, project: str) -> dict[str, bytes]:
+        """What `write_pages` writes now for a project, by path; raises UsageError for a damaged record."""
+        return dict(_pages(project, self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)))
 
     def _write_roots(self) -> None:
         for path in self.paths():
@@ -260,14 +275,26 @@ class Repository:
         return None if data is None else _read_record(name, data)
 
 
+def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None) -> Iterator[tuple[str, bytes]]:
+    """The pages of a project for installers and for people, by path; raises UsageError for a damaged record."""
+    entries, status = _read_entries(records), _read_status(records)
+    for path in {ALL, *(path for entry in entries for path in paths_of(entry))} if entries else set[str]():
+        members = [entry for entry in entries if path == ALL or path in paths_of(entry)]
+        for name, data in project_pages(project, members, status).items():
+            yield f"{path}/{project}/{name}", data
+    yield from people_pages(project, entries, status, plan)
+
+
 def file_path(sha256: str, filename: str) -> str:
     """The path of a wheel in the index, by the hash of its content: two different files never share a path."""
     return f"files/{sha256[:2]}/{sha256[2:]}/{filename}"
 
 
 def paths_of(entry: Entry) -> tuple[str, ...]:
-    """The paths that list a wheel besides `simple`."""
-    return (entry.farm.cuda if entry.farm else ()) or (WITHOUT_CUDA,)
+    """The paths that list a wheel besides `simple`; none if it may use CUDA of an unknown variant."""
+    if entry.farm and (entry.farm.cuda or entry.farm.cuda_unknown):
+        return entry.farm.cuda
+    return (WITHOUT_CUDA,)
 
 
 def is_variant(name: str) -> bool:

@@ -17,6 +17,7 @@ from builder.gate.amounts import size_text
 from builder.matrix.axes import Cell, Python
 from builder.matrix.plan import Build, Plan
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.install import wheel_url
 from builder.publish.index.levels import Level
 from builder.untrusted import parse_json, texts
 from builder.wheelfile.compatibility import admits
@@ -154,11 +155,16 @@ class Reason:
 
 @dataclass(frozen=True)
 class Install:
-    """A version to install: for which torch and CUDA as text, the path of the index, and the version's local part."""
+    """A version to install: for which torch and CUDA as text, the path of the index, and the version.
+
+    `wheels` are file names and URLs from the root of the index, if the version has no local part: see
+    `install_commands`.
+    """
 
     target: str
     path: str
     version: str
+    wheels: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -281,8 +287,12 @@ def _combinations(cells: Sequence[Cell]) -> tuple[tuple[str, str], ...]:
 def _installs(entries: Sequence[Entry]) -> tuple[Install, ...]:
     """What to install from which path of the index; several wheels of one version are one line."""
     cells: dict[tuple[str, str], list[Cell]] = {}
-    for entry in entries:
+    unknown = {str(entry.version) for entry in entries if entry.farm and entry.farm.cuda_unknown}
+    wheels: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for entry in sorted(entries, key=lambda entry: entry.filename):
         if entry.yanked is None:
+            if not entry.version.local:
+                wheels[str(entry.version)].append((entry.filename, wheel_url("", entry.path, entry.sha256)))
             tested = [_cell(name) for name in entry.farm.cells] if entry.farm else []
             for path in (entry.farm.cuda if entry.farm else ()) or ("simple",):
                 known = cells.setdefault((path, str(entry.version)), [])
@@ -292,15 +302,19 @@ def _installs(entries: Sequence[Entry]) -> tuple[Install, ...]:
         found = cells[key]
         return (bool(found), *((max(c.cuda for c in found), max(c.torch for c in found)) if found else key), *key)
 
-    return tuple(Install(_target(key[0], cells[key]), *key) for key in sorted(cells, key=rank, reverse=True))
+    ordered = sorted(cells, key=rank, reverse=True)
+    return tuple(
+        Install(_target(key[0], cells[key], unknown=key[1] in unknown), *key, tuple(wheels[key[1]])) for key in ordered
+    )
 
 
-def _target(path: str, cells: Sequence[Cell]) -> str:
+def _target(path: str, cells: Sequence[Cell], *, unknown: bool) -> str:
     """For which CUDA and torch the wheels of a path are, as far as they were tested."""
     variants = sorted({cell.cuda for cell in cells}, reverse=True)
     torches = sorted({cell.torch for cell in cells})
     if not torches:
-        return "Every CUDA" if path == "simple" else path
+        every = "Not tested, and for which CUDA is unknown" if unknown else "Every CUDA"
+        return every if path == "simple" else path
     between = f"{torches[0]} to {torches[-1]}" if len(torches) > 1 else f"{torches[0]}"
     return f"CUDA {', '.join(map(str, variants))} with torch {between}"
 

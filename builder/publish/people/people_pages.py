@@ -6,7 +6,7 @@ import hashlib
 import json
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -163,25 +163,32 @@ def _templates() -> Environment:
 #: The folder with the plan of each project.
 PLANS = "plans"
 #: The folder with the part of each planned project in the first page. One folder, so that a bucket reads it at once.
-_SUMMARIES = "coverage"
-_PAGE = "index.html"
+SUMMARIES = "coverage"
+HOME = "index.html"
 
 
-def write_project(
-    objects: Objects, project: str, entries: Sequence[Entry], status: Status, plan: ProjectPlan | None
-) -> None:
-    """Write the page of a project and its part of the first page; delete those of a project without wheels and plan."""
+def people_paths(project: str) -> tuple[str, str]:
+    """The paths of the page of a project and of its part of the first page."""
+    return f"{FOLDER}/{project}/{HOME}", f"{SUMMARIES}/{project}"
+
+
+def people_pages(
+    project: str, entries: Sequence[Entry], status: Status, plan: ProjectPlan | None
+) -> Iterator[tuple[str, bytes]]:
+    """The page of a project and its part of the first page, by path; those without wheels and plan get none."""
     plan = None if status.name == "archived" else plan  # an archived project gets no more wheels
-    page = project_page(project, entries, status, plan) if entries or plan else None
-    _write_or_delete(objects, f"{FOLDER}/{project}", _PAGE, page)
-    _write_or_delete(objects, _SUMMARIES, project, summary(entries, plan) if plan else None)
+    page, part = people_paths(project)
+    if entries or plan:
+        yield page, project_page(project, entries, status, plan)
+    if plan:
+        yield part, summary(entries, plan)
 
 
 def write_home(objects: Objects, attempts: int) -> None:
     """Write the first page, and repeat this while others change what it shows."""
     for _ in range(attempts):
         projects, summaries = shown = _home_facts(objects)
-        write_changed(objects, "", {_PAGE: home_page(projects, summaries)})
+        write_changed(objects, "", {HOME: home_page(projects, summaries)})
         if _home_facts(objects) == shown:
             break
 
@@ -195,7 +202,7 @@ def read_plan(objects: Objects, project: str) -> ProjectPlan | None:
 
 
 def write_changed(objects: Objects, folder: str, pages: Mapping[str, bytes]) -> None:
-    """Write those pages of a folder that changed."""
+    """Write those pages that changed, by their paths from a folder; "": from the root of the index."""
     for name, data in pages.items():
         path = f"{folder}/{name}".lstrip("/")
         if read(objects, path) != data:
@@ -210,13 +217,6 @@ def read(objects: Objects, name: str) -> bytes | None:
         return None
 
 
-def _write_or_delete(objects: Objects, folder: str, name: str, data: bytes | None) -> None:
-    if data is None:
-        objects.delete(f"{folder}/{name}")
-    else:
-        write_changed(objects, folder, {name: data})
-
-
 def _home_facts(objects: Objects) -> tuple[list[str], dict[str, bytes]]:
     """What the first page shows: the projects, and the summaries of those with a plan."""
-    return objects.names(FOLDER), objects.read_all(_SUMMARIES)
+    return objects.names(FOLDER), objects.read_all(SUMMARIES)

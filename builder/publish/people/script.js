@@ -32,8 +32,9 @@ if (field) {
   field.addEventListener("input", filter);
 }
 for (const place of document.querySelectorAll("[data-path]")) {
-  const address = new URL(`../../${place.dataset.path}/`, location.href).href;
-  place.textContent = /^[\w@%+=:,./~-]+$/.test(address) ? address : `'${address.replaceAll("'", "%27")}'`;
+  const address = new URL(`../../${place.dataset.path}`, location.href).href.replaceAll("'", "%27");
+  const plain = "quoted" in place.dataset || /^[\w@%+=:,./~-]+$/.test(address);
+  place.textContent = plain ? address : `'${address}'`;
   const code = place.closest("code");
   const button = code.closest(".command").querySelector("button");
   button.hidden = false;

@@ -179,7 +179,7 @@ def test_check_names_a_damaged_plan_and_a_missing_page(tmp_path: Path) -> None:
     (tmp_path / "index" / "projects" / "other").rmdir()
     assert [fault.partition(";")[0] for fault in check_index(repository).faults] == [
         "plans/my-ext: the plan cannot be read",
-        "projects/other: the page for people is missing",
+        "projects/other/index.html: the page is missing",
     ]
     repository.set_plans({"my-ext": PLAN, "other": PLAN})
     repository.write_all_pages()

@@ -15,13 +15,16 @@ import pytest
 from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import Exit
 from builder.hashing import sha256_of
+from builder.matrix.axes import Cell
+from builder.proof import Check, Proof, Verdict
 from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path
+from builder.store import Store
 from tests.fixtures.compiled import torch_libraries
 from tests.unit import loopback
-from tests.unit.canned_gate import can_gate
+from tests.unit.canned_gate import NO_GPU, can_gate
 from tests.unit.loopback import PYTHON, pure_wheel
 from tests.unit.publish.index.conftest import Run
 
@@ -119,6 +122,20 @@ def test_a_version_of_an_index_is_published_with_its_origin_and_proofs(
     code, again, _ = adopt("ops==1.0")
     assert (code, again["outcome"], again["proofs"]) == (Exit.OK, "already published", result["proofs"])
     assert len(gates) == 1, "the second run proved something again"
+
+
+def test_without_a_recipe_not_run_replaces_no_result_of_a_recipe(adopt: Adopt, make: Make, tmp_path: Path) -> None:
+    wheel, store = make(), Store(tmp_path / "store")
+    reason = "no GPU of the cell here"
+    before = Proof(
+        sha256_of(wheel), Cell.parse(HERE), Check.GPU_VALUES, Verdict.NOT_RUN, reason, basis="of the recipe with cases"
+    )
+    store.save_proofs([before])
+    code, result, err = adopt(wheel)
+    assert code == Exit.OK, err
+    (told,) = [proof for proof in result["proofs"] if proof["check"] == "gpu-values"]
+    assert (told["verdict"], told["reason"]) == ("not run", NO_GPU)
+    assert before in store.proofs(sha256_of(wheel))
 
 
 def test_a_cell_that_cannot_be_made_is_not_run_and_not_published(adopt: Adopt, make: Make, tmp_path: Path) -> None:
@@ -315,7 +332,7 @@ def test_cases_come_from_the_recipe_that_ext_names(
     assert run("adopt", wheel, *words)[0] == Exit.OK, "no recipe has the name of the wheel"
     assert "must reach" not in run("adopt", pure_wheel(tmp_path, "ops", "2.0"), *words)[1]
     code, out, _ = run("adopt", wheel, *words, "--ext", "mine")
-    assert code == Exit.OK, "published before"
+    assert code == Exit.FAILED, "it was published before, and stays"
     assert "No module named 'absent'" in out
     assert "Each tested cell must reach static" in out
     assert "A recipe accepts a known finding with `accepts`" in out

@@ -48,3 +48,17 @@ def test_the_new_environment_has_the_newest_python_of_this_machine(monkeypatch: 
     older = Interpreter(Path("/py/3.11"), "3.11.2", headers=True)
     monkeypatch.setattr(install, "find_python", lambda python: older if str(python) == "3.11" else None)
     assert " venv --seed --python /py/3.11 env &&" in install_lines(CELLS, [])[1]
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.0+cu130"])
+def test_only_a_local_version_is_installed_by_its_version(version: str) -> None:
+    """pip takes the file of any index for `==1.0`; no public index has `1.0+cu130`."""
+    url = f"https://wheels.example/files/ab/cd/my_ext-{version}-py3-none-any.whl#sha256=0"
+    pip, uv = install.install_commands(
+        "https://wheels.example/simple/", "my_ext", version, ["torch==2.11.0"], "https://torch.example/", url
+    )
+    options = ["https://wheels.example/simple/", "--index", "https://torch.example/", f"my_ext=={version}"]
+    assert shlex.split(uv) == ["uv", "pip", "install", "--index", *options, "torch==2.11.0"]
+    direct = ["--extra-index-url", "https://torch.example/", f"my_ext @ {url}", "torch==2.11.0"]
+    both = ["--extra-index-url", options[0], "--extra-index-url", *options[2:], "torch==2.11.0"]
+    assert shlex.split(pip) == ["pip", "install", *(both if "+" in version else direct)]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,15 @@ from builder.check import Check
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
 from builder.proof import Proof, Verdict
+from builder.publish.index import objects
 from builder.publish.index.integrity import check_index
+from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
-from builder.publish.index.repository import Repository
+from builder.publish.index.repository import Repository, file_path
+from builder.publish.provenance import statement_path
+from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
-from tests.unit.publish.index.make import CELL, ready
+from tests.unit.publish.index.make import CELL, proofs_of, ready
 
 
 @pytest.fixture
@@ -79,8 +85,113 @@ def test_check_finds_each_damage(index: Path, run: Run) -> None:
         for fault in faults
         if fault.endswith("index.html: the page is missing")
     ]
-    # Without index.json, the root page is named for that alone.
-    assert sorted(named) == sorted(name for name in missing if name != "simple/index.html")
+    assert sorted(named) == sorted(missing)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "index.html",
+        "simple/index.html",
+        "simple/index.json",
+        "simple/my-ext/index.html",
+        "cu124/index.html",
+        "cu124/my-ext/index.html",
+        "cu124/my-ext/index.json",
+        "projects/my-ext/index.html",
+    ],
+)
+@pytest.mark.parametrize("damage", ["empty", "tampered", "older"])
+def test_check_compares_each_page_with_what_would_be_written(index: Path, run: Run, page: str, damage: str) -> None:
+    text = (index / page).read_text()
+    older = text.replace('"core-metadata":', '"dist-info-metadata":{},"core-metadata":').replace("<body>", "<body >")
+    tampered = text.replace("my", "mine")
+    (index / page).write_text({"empty": "", "tampered": tampered, "older": older}[damage])
+    if (index / page).read_text() == text:
+        return  # a list of projects has no such key
+    code, out, _ = run("index", "check", index)
+    assert code == 1
+    named = page.removesuffix("/index.json") if "my-ext" in page and damage == "tampered" else page  # and the wheel
+    assert [line for line in out.splitlines() if line.startswith(f"{named}: ")]
+    assert f"`buildfarm index write-pages {index}` writes all pages again\n" in out
+    assert run("index", "write-pages", index)[0] == 0
+    assert (index / page).read_text() == text
+    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
+
+
+def test_check_finds_pages_of_no_wheel(index: Path, run: Run) -> None:
+    for folder in ("cu124", "projects", "simple"):
+        shutil.copytree(index / folder / "my-ext", index / folder / "ghost")
+    code, out, _ = run("index", "check", index, "--json")
+    assert code == 1
+    extra = [fault.partition(":")[0] for fault in json.loads(out)["faults"] if fault.endswith("of no project")]
+    assert extra == [f"cu124/ghost/{name}" for name in ("index.html", "index.json")] + [
+        "projects/ghost/index.html",
+        "simple/ghost/index.html",
+        "simple/ghost/index.json",
+    ]
+    assert run("index", "write-pages", index)[0] == 0
+    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 4 wheels, 0 faults\n")
+    assert not list(index.glob("*/ghost"))
+
+
+def test_check_accepts_pages_that_a_publisher_changes_meanwhile(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted_pages, new = Repository.wanted_pages, [ready(tmp_path, version="4.0", proven=False)]
+
+    def publishing(self: Repository, project: str) -> dict[str, bytes]:
+        wanted = wanted_pages(self, project)
+        while new:
+            Repository(Folder(index)).add(new.pop())
+        return wanted
+
+    monkeypatch.setattr(Repository, "wanted_pages", publishing)
+    assert check_index(Repository(Folder(index))).faults == ()
+
+
+SBOM = "my_ext-1.0+cu130.dist-info/sboms/buildfarm.cdx.json"
+
+
+@pytest.mark.parametrize(
+    ("suffix", "text", "fault"),
+    [
+        (".proofs.json", "[{", "the proofs cannot be read: it is no JSON: "),
+        (".proofs.json", "{}", "the proofs cannot be read: there is none"),
+        (".proofs.json", "[]", "the proofs cannot be read: there is none"),
+        (".proofs.json", "other", "these are proofs of a different file"),
+        (".intoto.json", "garbage", "the provenance cannot be read: it is no JSON: "),
+        (".intoto.json", '{"subject": []}', "the provenance is of a different file"),
+        (".intoto.json", '{"subject": [{"digest": {"sha256": "0"}}]}', "the provenance is of a different file"),
+        (".cdx.json", "garbage", "the SBOM differs from the one in the wheel"),
+        (".cdx.json", '{"bomFormat": "CycloneDX", "serial": 2}', "the SBOM differs from the one in the wheel"),
+    ],
+)
+def test_check_reads_the_evidence(tmp_path: Path, suffix: str, text: str, fault: str) -> None:
+    wheel = pure_wheel(tmp_path / "dist", "my_ext", "1.0+cu130", {SBOM: '{"bomFormat": "CycloneDX"}'})
+    statement_path(wheel).write_text(json.dumps({"subject": [{"digest": {"sha256": sha256_of(wheel)}}]}))
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.add(new_wheel(wheel, proofs_of(wheel)))
+    assert check_index(repository).faults == ()
+    (path,) = (tmp_path / "index").glob(f"files/*/*/*{suffix}")
+    path.write_text(path.read_text().replace(sha256_of(wheel), "0" * 64) if text == "other" else text)
+    (found,) = check_index(repository).faults
+    assert found.startswith(f"{path.relative_to(tmp_path / 'index')}: {fault}")
+    assert found.endswith("; `buildfarm publish` of the wheel writes it again")
+    repository.add(new_wheel(wheel, proofs_of(wheel)))
+    assert check_index(repository).faults == ()
+
+
+def test_an_sbom_of_a_wheel_without_one_is_json(tmp_path: Path) -> None:
+    new = ready(tmp_path, version="1.0+cu130")
+    assert new.entry.farm
+    path = f"{file_path(new.entry.sha256, new.wheel.name)}.cdx.json"
+    entry = replace(new.entry, farm=replace(new.entry.farm, sbom=path))
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.add(replace(new, entry=entry, attached=new.attached | {".cdx.json": b"{}"}))
+    assert check_index(repository).faults == ()
+    repository.objects.write(path, b"garbage")
+    assert check_index(repository).faults[0].startswith(f"{path}: the SBOM cannot be read: it is no JSON: ")
 
 
 def test_wrong_pages_are_written_again(index: Path, run: Run) -> None:
@@ -132,6 +243,31 @@ def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
     assert not (index / "cu121" / "my-ext").exists()
 
 
+@pytest.mark.parametrize(
+    ("versions", "yanked", "left"),
+    [
+        (("1.0", "2.0"), ("2.0",), ["1.0", "2.0"]),
+        (("1.0", "2.0", "3.0rc1", "4.0"), ("4.0",), ["2.0", "3.0rc1", "4.0"]),
+        (("0.9", "1.0rc1", "1.0", "2.0"), ("0.9",), ["2.0"]),
+        (("1.0a1", "1.0a2"), (), ["1.0a2"]),
+        (("1.0a1", "1.0a2", "1.0a3"), ("1.0a3",), ["1.0a2", "1.0a3"]),
+        (("1.0a1", "1.0", "1.1a1"), ("1.0",), ["1.1a1"]),
+        (("1.0", "2.0"), ("1.0", "2.0"), ["1.0", "2.0"]),
+        (("1.0+cu124", "2.0+cu121", "2.0+cu124"), ("2.0+cu124",), ["2.0+cu121", "2.0+cu124"]),
+    ],
+)
+def test_prune_counts_neither_yanked_versions_nor_pre_releases(
+    tmp_path: Path, run: Run, versions: tuple[str, ...], yanked: tuple[str, ...], left: list[str]
+) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    for version in versions:
+        repository.add(ready(tmp_path, version=version, proven=False))
+    for version in yanked:
+        repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
+    assert run("index", "prune", tmp_path / "index", "--keep", 1)[0] == 0
+    assert sorted(str(entry.version) for entry in repository.entries("my-ext")) == left
+
+
 def test_the_status_of_a_project(index: Path, run: Run) -> None:
     assert run("index", "status", index, "My.Ext", "deprecated", "--reason", "use other")[0] == 0
     page = json.loads((index / "simple" / "my-ext" / "index.json").read_bytes())
@@ -172,6 +308,25 @@ def test_a_refused_publish_creates_nothing(tmp_path: Path, run: Run, monkeypatch
     Path("mine").mkdir()  # a folder of the user stays
     assert run(*words, "mine")[0] == 1
     assert list(Path("mine").iterdir()) == []
+
+
+def test_a_published_wheel_below_the_level_is_an_error(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wheel = ready(tmp_path, version="1.0+cu130").wheel
+    words = ("publish", wheel, "--to", "index", "--store", "store", "--require")
+    assert run(*words, "none")[0] == 0
+    before = {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()}
+    code, out, _ = run(*words, "gpu")
+    assert code == 1
+    assert out.startswith(f"already published  {wheel.name}\n  no cell was tested\n")
+    assert "Each cell must reach gpu" in out
+    assert "The index keeps a published wheel" in out
+    code, out, _ = run(*words, "gpu", "--json")
+    assert (code, json.loads(out)[0]["outcome"]) == (1, "already published")
+    assert {path: path.read_bytes() for path in Path("index").rglob("*") if path.is_file()} == before
+    assert run(*words, "none")[0] == 0
 
 
 def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Run) -> None:
@@ -227,6 +382,33 @@ def test_publish_keeps_the_plan_of_the_matrix(tmp_path: Path, run: Run, monkeypa
     code, _, err = run(*words, "--matrix", "none.yaml")
     assert code == 2
     assert "none.yaml" in err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("publish", "{wheel}", "--to", "{index}", "--store", "{tmp}/store", "--require", "none"),
+        ("yank", "my_ext==3.0", "--index", "{index}"),
+        ("token", "add", "{index}", "--name", "ci", "--scope", "read"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_full_disk_names_the_index(
+    index: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    wheel = ready(tmp_path, version="4.0", proven=False).wheel
+
+    def full(source: object, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", *((str(source),) if source == wheel else ()))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("shutil.copyfile", full)
+    monkeypatch.setattr(objects, "sync", full)
+    if words[0] == "yank":
+        monkeypatch.setattr(objects, "write_atomic", full)
+    code, _, err = run(*(word.format(wheel=wheel, index=index, tmp=tmp_path) for word in words))
+    assert code == 1
+    assert f"error[disk-full]: the disk is full ({index}" in err
 
 
 def test_prune_survives_files_that_vanish(index: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,3 +149,22 @@ def test_the_text_says_how_to_install_and_what_is_missing(wheel: Path, tmp_path:
     pages = (tmp_path / "index" / "cu130").as_uri()
     assert f"  pip install --extra-index-url {pages}/ my_ext==1.0+cu130 {TORCH}" in text.splitlines()
     assert f"  {uv_command()} pip install --index {pages}/ my_ext==1.0+cu130 {TORCH}" in text.splitlines()
+
+
+def test_a_wheel_without_a_local_version_is_installed_by_its_url(tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    wheels = [pure_wheel(tmp_path / "dist", "my_ext", "1.0"), pure_wheel(tmp_path / "dist", "other", "1.0+cu130")]
+    results = publish_wheels(repository, wheels, store, [Level.NONE])
+    lines = publish_text(results, url_of(str(tmp_path / "index")), [Level.NONE]).splitlines()
+    (entry,) = repository.entries("my-ext")
+    direct = f"my_ext @ {(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
+    assert f"pip install '{direct}'" in lines
+    assert "pip warns of each project that is not in this folder, and takes it from its default index." in lines
+    assert [line for line in lines if line.startswith("uv") and line.endswith("my_ext==1.0")]
+    assert [line for line in lines if line.startswith("pip install --extra") and line.endswith("other==1.0+cu130")]
+    (page,) = (tmp_path / "index").glob("projects/my-ext/index.html")
+    assert f'pip install \'my-ext @ <span data-path="{entry.path}#sha256={entry.sha256}"' in html.unescape(
+        page.read_text()
+    )
+    assert 'data-path="simple/"' in page.read_text()
+    assert "pip install --extra-index-url <span" in (tmp_path / "index/projects/other/index.html").read_text()

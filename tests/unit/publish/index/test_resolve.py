@@ -98,7 +98,7 @@ def test_an_unknown_gpu_is_an_error() -> None:
         gpu_named("Voodoo 2", Compat.load())
 
 
-def test_the_newest_version_then_the_best_tested_wheel() -> None:
+def test_of_tested_wheels_the_newest_version_then_the_best_tested_one() -> None:
     farm = FarmFacts(("cu124",), {"torch2.6.0-cu124-cp311": "gpu"})
     old, new = (
         entry("my_ext-9.0+cu124-cp311-cp311-linux_x86_64.whl"),
@@ -107,6 +107,56 @@ def test_the_newest_version_then_the_best_tested_wheel() -> None:
     better = entry("my_ext-10.0+a.cu124-cp311-cp311-linux_x86_64.whl", farm=farm)
     found = best_wheel([old, better, new], nothing, TARGET)
     assert (found.best, found.level, found.misfits) == (better, "gpu", {})
+
+
+STABLE, UNTESTED = {"torch2.6.0-cu124-cp311": "static"}, {"torch2.5.0-cu124-cp311": "gpu"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "best", "passed_over"),
+    [
+        ({"1.0": STABLE, "2.0": UNTESTED}, "1.0", "2.0"),
+        ({"1.0": STABLE, "2.0": {}}, "1.0", "2.0"),
+        ({"1.0": STABLE, "2.0rc1": STABLE}, "1.0", "2.0rc1"),
+        ({"1.0": UNTESTED, "2.0rc1": STABLE}, "1.0", "2.0rc1"),
+        ({"1.0": STABLE, "2.0": UNTESTED, "3.0rc1": STABLE}, "1.0", "3.0rc1"),
+        ({"1.0": STABLE, "2.0": STABLE, "3.0rc1": {}}, "2.0", "3.0rc1"),
+        ({"1.0rc1": STABLE, "1.0rc2": {}}, "1.0rc1", "1.0rc2"),
+        ({"1.0": {}, "2.0": UNTESTED}, "2.0", ""),
+        ({"1.0": {"torch2.6.0-cu124-cp311": "gpu"}, "2.0": STABLE}, "2.0", ""),
+        ({"1.0": {"torch2.6.0-cu124-cp311": "none"}, "2.0": {}}, "2.0", ""),
+    ],
+)
+def test_stable_then_tested_then_the_newest_version(
+    versions: dict[str, dict[str, str]], best: str, passed_over: str
+) -> None:
+    wheels = [
+        entry(f"my_ext-{version}+cu124-cp311-cp311-linux_x86_64.whl", farm=FarmFacts(("cu124",), cells))
+        for version, cells in versions.items()
+    ]
+    found = best_wheel(wheels, nothing, TARGET)
+    assert found.best
+    assert (found.best.version.public, found.newer.version.public if found.newer else "") == (best, passed_over)
+
+
+def test_the_command_names_the_newer_version_that_it_passes_over(tmp_path: Path, run: Run) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    repository.add(ready(tmp_path, version="1.0+cu130"))
+    words = ["resolve", "my_ext", "--index", tmp_path / "index", "--cuda", "13.0", "--python", "3.12"]
+    words += ["--torch", "2.11"]
+    assert json.loads(run(*words, "--json")[1])["newer"] is None
+    for version, why in (("2.0+cu130", "not tested in this cell"), ("3.0rc1+cu130", "a pre-release")):
+        repository.add(ready(tmp_path, version=version, proven=False))
+        code, out, _ = run(*words)
+        assert (code, out.splitlines()[:2]) == (
+            0,
+            [
+                "my_ext-1.0+cu130-py3-none-any.whl (tested in this cell: cpu)",
+                f"passed over: my_ext-{version}-py3-none-any.whl is newer, but {why}",
+            ],
+        )
+        newer = {"wheel": f"my_ext-{version}-py3-none-any.whl", "reason": why}
+        assert json.loads(run(*words, "--json")[1])["newer"] == newer
 
 
 def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
@@ -121,6 +171,12 @@ def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
         f"pip install --extra-index-url {pages}/ my-ext==1.0+cu130 torch==2.11.0",
         f"uv pip install --index {pages}/ my-ext==1.0+cu130 torch==2.11.0",
     ]
+    (folder := Repository(Folder(tmp_path / "index"))).add(ready(tmp_path, version="2.0"))
+    (public,) = [entry for entry in folder.entries("my-ext") if not entry.version.local]
+    url = f"{(tmp_path / 'index' / public.path).as_uri()}#sha256={public.sha256}"
+    out = run(*words, "--torch", "2.11")[1]
+    assert f"pip install 'my-ext @ {url}' torch==2.11.0" in out.splitlines()
+    assert f"uv pip install --index {pages}/ my-ext==2.0 torch==2.11.0" in out.splitlines()
     words[3] = f"{tmp_path / 'index'}/simple/"  # as pip takes it
     code, out, _ = run(*words, "--torch", "2.12", "--json")
     assert (code, json.loads(out)["level"]) == (0, "")
