@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from builder.errors import UsageError
 from builder.publish.index.entry import Entry
+from builder.publish.index.pages import Status
 from builder.publish.index.repository import ALL, Repository, paths_of
 from builder.publish.people.people_pages import FOLDER, PLANS, read_plan
 from builder.untrusted import JsonError, parse_json, text
@@ -43,14 +44,14 @@ def check_index(repository: Repository) -> IndexCheck:
     projects = repository.projects()
     for project in projects:
         try:
-            entries = repository.entries(project)
+            entries, status = repository.entries(project), repository.status(project)
         except UsageError as error:
             faults.append(f"records/{project}/{error}")
             continue
         wheels += len(entries)
         for entry in entries:
             faults += _file_faults(repository, entry)
-        pages += _page_faults(repository, project, entries)
+        pages += _page_faults(repository, project, entries, status)
     for path in repository.paths():
         pages += _root_faults(repository, path)
     pages += _people_faults(repository)
@@ -101,15 +102,16 @@ def _file_faults(repository: Repository, entry: Entry) -> Iterator[str]:
             yield f"{path}: the file is missing"
 
 
-def _page_faults(repository: Repository, project: str, entries: list[Entry]) -> Iterator[str]:
-    """Pages of a project that do not list exactly the wheels of its records."""
+def _page_faults(repository: Repository, project: str, entries: list[Entry], status: Status) -> Iterator[str]:
+    """Pages of a project that do not list exactly the wheels of its records, or any wheel of a quarantined project."""
     for path in sorted({ALL, *repository.paths(), *(path for entry in entries for path in paths_of(entry))}):
-        wanted = {entry.filename: entry for entry in entries if path == ALL or path in paths_of(entry)}
+        shown = {entry.filename: entry for entry in entries if path == ALL or path in paths_of(entry)}
+        wanted = shown if status.offers_files else {}
         listed = {entry.filename: entry for entry in repository.listed(project, path)}
         for name in sorted(wanted.keys() | listed.keys()):
             if wanted.get(name) != listed.get(name):
                 yield f"{path}/{project}: the page does not agree with the record of {name}"
-        if wanted:
+        if shown:
             yield from _missing_page(repository, f"{path}/{project}")
 
 

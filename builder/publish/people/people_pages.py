@@ -171,8 +171,9 @@ def write_project(
     objects: Objects, project: str, entries: Sequence[Entry], status: Status, plan: ProjectPlan | None
 ) -> None:
     """Write the page of a project and its part of the first page; delete those of a project without wheels and plan."""
-    plan = None if status.name == "archived" else plan  # an archived project gets no more wheels
-    page = project_page(project, entries, status, plan) if entries or plan else None
+    plan = plan if status.takes_uploads else None  # the project gets no more wheels
+    offered = entries if status.offers_files else ()
+    page = project_page(project, offered, status, plan) if entries or plan else None
     _write_or_delete(objects, f"{FOLDER}/{project}", _PAGE, page)
     _write_or_delete(objects, _SUMMARIES, project, summary(entries, plan) if plan else None)
 
