@@ -195,6 +195,45 @@ def test_a_signal_ends_the_server_after_running_transfers(patient: Server, tmp_p
     assert patient.process.wait(PATIENCE) == 0
 
 
+#: Runs `buildfarm serve` with a short time for running transfers after a signal.
+IMPATIENT = """
+from builder.publish.server import run
+run._GRACE = 1
+from builder.__main__ import main
+main()
+"""
+
+
+def test_a_signal_cuts_transfers_that_take_longer(tmp_path: Path) -> None:
+    """The log has a line for each, and no traceback; nothing of the upload is left."""
+    with running(tmp_path / "index", program=IMPATIENT) as server:
+        new = ready(tmp_path)
+        repository = Repository(Folder(server.root))
+        repository.add(new)
+        path = repository.find(new.wheel.name).path
+        with (server.root / path).open("r+b") as stream:
+            stream.truncate(500_000_000)
+        address = ("127.0.0.1", server.port)
+        with socket.create_connection(address) as uploading, socket.create_connection(address) as downloading:
+            part = b'--b\r\nContent-Disposition: form-data; name="content"; filename="x-1.0-py3-none-any.whl"\r\n\r\nx'
+            head = f"POST /legacy/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(server)}\r\n"
+            head += "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000\r\n\r\n"
+            uploading.sendall(head.encode() + part)
+            downloading.sendall(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert downloading.recv(10) == b"HTTP/1.1 2"
+            wait_until(lambda: any(server.root.glob(".uploads/*/x-1.0-*.whl")), "an upload that has begun")
+            assert server.stop() == 0
+            assert b"503" in uploading.recv(1000)
+        assert not list((server.root / ".uploads").iterdir())
+        assert server.process.stderr
+        assert server.process.stderr.read() == "the server stops, and 2 transfers were cut\n"
+        lines = server.log.read_text().splitlines()
+        assert sorted(" ".join(line.split()[2:5]) for line in lines) == [
+            f"GET /{path} 200",
+            "POST /legacy/ 503",
+        ]
+
+
 def _refuses(port: int) -> bool:
     """Whether no program listens on a port of this machine any more."""
     try:

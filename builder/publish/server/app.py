@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -134,11 +136,13 @@ class RefusedBodies:
                 message = {**message, "more_body": True}
             await send(message)
 
-        await self._app(scope, reading, sending)
+        with suppress(asyncio.CancelledError):  # the server stops, and waits no longer; uvicorn closes the connection
+            await self._app(scope, reading, sending)
+            if last:
+                with anyio.move_on_after(LINGER_SECONDS):
+                    while unread:
+                        await reading()
         if last:
-            with anyio.move_on_after(LINGER_SECONDS):
-                while unread:
-                    await reading()
             await send(last)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import hashlib
@@ -300,7 +301,7 @@ class Uploads:
 
     async def _receive(self, request: Request, token: Token) -> str:
         """Write the form to disk as it arrives, then publish the wheel; what was written is deleted in any case."""
-        folder = UploadFolder(self._root)
+        folder, stopping = UploadFolder(self._root), False
         form = UploadForm(
             request.headers.get("content-type", ""), folder.path, self._max_size, may_prove=token.may_prove()
         )
@@ -312,10 +313,17 @@ class Uploads:
             if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
                 raise
             raise refusal(507, "the disk of the server is full") from None
+        except asyncio.CancelledError:
+            stopping = True
+            raise refusal(503, "the server stops; upload the file again later", {"Connection": "close"}) from None
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._in_thread(form.close)
-                await self._in_thread(folder.delete)
+            if stopping:  # a second CancelledError would end the next `await`
+                form.close()
+                folder.delete()
+            else:
+                with anyio.CancelScope(shield=True):
+                    await self._in_thread(form.close)
+                    await self._in_thread(folder.delete)
 
     async def _read(self, request: Request, form: UploadForm) -> None:
         waited, received = 0.0, 0  # the server's own work is no delay of the client
