@@ -29,6 +29,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from builder.errors import UsageError
+from builder.log import print_warning
 from builder.proof import Proof
 from builder.publish.index.entry import Entry, check_file_name
 from builder.publish.index.levels import Level, shortfalls
@@ -310,9 +311,11 @@ class Uploads:
             await self._read(request, form)
             return await self._in_thread(partial(self._publish, form, token))
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            sentence = _unwritable(error)
+            if not sentence:
                 raise
-            raise refusal(507, "the disk of the server is full") from None
+            print_warning(f"an upload failed: {sentence}")
+            raise refusal(507, sentence) from None
         except asyncio.CancelledError:
             stopping = True
             raise refusal(503, "the server stops; upload the file again later", {"Connection": "close"}) from None
@@ -403,6 +406,15 @@ class Uploads:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do blocking work; the other clients are served meanwhile."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+
+def _unwritable(error: OSError) -> str:
+    """Why nothing can be written, one sentence without a path of the server; empty for another error."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk of the server is full"
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        return f"the server cannot write to the folder of the index: {error.strerror}"
+    return ""
 
 
 def _new_statement(published: Entry, wheel: Path) -> bool:
