@@ -138,7 +138,7 @@ def _plan_faults(repository: Repository) -> Iterator[str]:
 def _people_faults(repository: Repository) -> Iterator[str]:
     """Projects without a page for people or with a page too many."""
     shown = {*repository.projects_of(ALL), *repository.objects.names(PLANS)}
-    found = set(repository.objects.names(FOLDER))
+    found = set(repository.objects.folders(FOLDER))
     for project in sorted(shown ^ found):
         yield f"{FOLDER}/{project}: the page for people is {'missing' if project in shown else 'of no project'}"
     for project in sorted(shown & found):

@@ -191,7 +191,7 @@ class Repository:
 
     def projects(self) -> list[str]:
         """The normalized names of the projects, sorted."""
-        return self.objects.names("records")
+        return self.objects.folders("records")
 
     def entries(self, project: str) -> list[Entry]:
         """The wheels of a project, from the records, in no order."""
@@ -234,7 +234,7 @@ class Repository:
 
         After a power failure in the middle, pages may be empty: call it again.
         """
-        shown = {*self.projects_of(ALL), *self.objects.names(FOLDER)}  # pages of a project without wheels are deleted
+        shown = {*self.projects_of(ALL), *self.objects.folders(FOLDER)}  # pages of a project without wheels are deleted
         with self.objects.synced_at_end(), ThreadPoolExecutor(_THREADS) as threads:
             list(threads.map(self._write_until_stable, {*self.projects(), *self.objects.names(PLANS), *shown}))
             self._write_roots()
@@ -274,7 +274,7 @@ class Repository:
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""
-        return [name for name in self.objects.names(path) if not name.startswith("index.")]
+        return self.objects.folders(path)
 
     def _record(self, name: str) -> Entry | None:
         data = read(self.objects, name)

@@ -220,4 +220,4 @@ def _write_or_delete(objects: Objects, folder: str, name: str, data: bytes | Non
 
 def _home_facts(objects: Objects) -> tuple[list[str], dict[str, bytes]]:
     """What the first page shows: the projects, and the summaries of those with a plan."""
-    return objects.names(FOLDER), objects.read_all(_SUMMARIES)
+    return objects.folders(FOLDER), objects.read_all(_SUMMARIES)
