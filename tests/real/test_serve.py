@@ -245,6 +245,19 @@ def _refuses(port: int) -> bool:
     return False
 
 
+def test_a_damaged_form_writes_no_line_of_its_own(tmp_path: Path) -> None:
+    with running(tmp_path / "index") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        headers = {"Authorization": f"Bearer {token(server)}", "Content-Type": "multipart/form-data; boundary=b"}
+        connection.request("POST", "/legacy/", b"zzzz", headers)
+        answer = connection.getresponse()
+        assert (answer.status, b"the form cannot be read" in answer.read()) == (400, True)
+        connection.close()
+        assert server.stop() == 0
+        assert server.process.stderr
+        assert server.process.stderr.read() == ""
+
+
 def test_idle_connections_do_not_hold_the_server(patient: Server) -> None:
     with socket.create_connection(("127.0.0.1", patient.port)) as idle, socket.create_connection(idle.getpeername()):
         idle.sendall(b"GET /simple/ HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -255,10 +268,11 @@ def test_idle_connections_do_not_hold_the_server(patient: Server) -> None:
 def test_behind_a_proxy(tmp_path: Path) -> None:
     """The log has the address that the proxy names, and paths may have the prefix of the proxy."""
     with running(tmp_path / "index", "--proxy-headers", "--root-path", "/wheels") as server:
+        Repository(Folder(server.root)).add(ready(tmp_path))
         for path in ("/wheels/simple/", "/simple/"):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
             connection.request("GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
             response = connection.getresponse()
-            assert (response.status, response.getheader("X-Content-Type-Options")) == (200, "nosniff")
+            assert (response.status, response.headers.get_all("X-Content-Type-Options")) == (200, ["nosniff"])
             connection.close()
         wait_until(lambda: server.log.read_text().count(" 192.0.2.7 GET ") == 2, "two lines in the log")

@@ -49,6 +49,8 @@ _KEPT_SIZE, _KEPT_PAGES = 2**19, 128
 _PAGE_SECONDS = 10
 #: A longer header `Accept` is ignored: the time to read it grows with its length. Browsers send about 150 characters.
 _LONGEST_ACCEPT = 400
+#: One range is `2-5`, `2-` or `-5`. No file has a size of more than 18 digits.
+_RANGES = re.compile(r"bytes=((?:[ \t]*(?:\d{1,18}-\d{0,18}|-\d{1,18})[ \t]*(?:,|$))+)", re.IGNORECASE | re.ASCII)
 _FOREVER = "max-age=31536000, immutable"
 #: What a browser may show as text, by the end of the file name; it saves every other file.
 _SHOWN = {".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
@@ -57,15 +59,21 @@ _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 _PEOPLE_POLICY = f"{_POLICY}; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
+def _is_range(header: str) -> bool:
+    """Whether a header `Range` asks for ranges of bytes, of which none ends before it starts."""
+    found = _RANGES.fullmatch(header.strip())
+    parts = [part.strip().partition("-") for part in found[1].split(",")] if found else []
+    return bool(parts) and all(not (start and end) or int(start) <= int(end) for start, _, end in parts)
+
+
 class _Download(FileResponse):
     """A file; larger chunks need fewer threads."""
 
     chunk_size = 2**18
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file. A range in another unit than bytes is ignored (RFC 9110, 14.2)."""
-        wanted = Headers(scope=scope).get("range", "")
-        if not wanted.strip().lower().startswith("bytes="):
+        """Send the file. A range that cannot be read, or in another unit than bytes, is ignored (RFC 9110, 14.2)."""
+        if not _is_range(Headers(scope=scope).get("range", "")):
             scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"range"]}
         await super().__call__(scope, receive, send)
 
@@ -232,8 +240,8 @@ def _stat(root: Path, path: Path) -> os.stat_result | None:
 
 
 def _secured(policy: str) -> dict[str, str]:
-    """Headers that keep a browser from running, or guessing at, what others uploaded."""
-    return {"content-security-policy": policy, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+    """Headers that keep a browser from running what others uploaded; `run.py` adds that it must not guess at it."""
+    return {"content-security-policy": policy, "referrer-policy": "no-referrer"}
 
 
 def _normalized(project: str) -> str:

@@ -166,6 +166,7 @@ def run(
     """
     certificate, key = tls or (None, None)
     logging.getLogger("uvicorn.error").addFilter(_in_plain_words)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer to the client says what is wrong
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
