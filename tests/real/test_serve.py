@@ -195,6 +195,45 @@ def test_a_signal_ends_the_server_after_running_transfers(patient: Server, tmp_p
     assert patient.process.wait(PATIENCE) == 0
 
 
+#: Runs `buildfarm serve` with a short time for running transfers after a signal.
+IMPATIENT = """
+from builder.publish.server import run
+run._GRACE = 1
+from builder.__main__ import main
+main()
+"""
+
+
+def test_a_signal_cuts_transfers_that_take_longer(tmp_path: Path) -> None:
+    """The log has a line for each, and no traceback; nothing of the upload is left."""
+    with running(tmp_path / "index", program=IMPATIENT) as server:
+        new = ready(tmp_path)
+        repository = Repository(Folder(server.root))
+        repository.add(new)
+        path = repository.find(new.wheel.name).path
+        with (server.root / path).open("r+b") as stream:
+            stream.truncate(500_000_000)
+        address = ("127.0.0.1", server.port)
+        with socket.create_connection(address) as uploading, socket.create_connection(address) as downloading:
+            part = b'--b\r\nContent-Disposition: form-data; name="content"; filename="x-1.0-py3-none-any.whl"\r\n\r\nx'
+            head = f"POST /legacy/ HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token(server)}\r\n"
+            head += "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 100000\r\n\r\n"
+            uploading.sendall(head.encode() + part)
+            downloading.sendall(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert downloading.recv(10) == b"HTTP/1.1 2"
+            wait_until(lambda: any(server.root.glob(".uploads/*/x-1.0-*.whl")), "an upload that has begun")
+            assert server.stop() == 0
+            assert b"503" in uploading.recv(1000)
+        assert not list((server.root / ".uploads").iterdir())
+        assert server.process.stderr
+        assert server.process.stderr.read() == "the server stops, and 2 transfers were cut\n"
+        lines = server.log.read_text().splitlines()
+        assert sorted(" ".join(line.split()[2:5]) for line in lines) == [
+            f"GET /{path} 200",
+            "POST /legacy/ 503",
+        ]
+
+
 def _refuses(port: int) -> bool:
     """Whether no program listens on a port of this machine any more."""
     try:
@@ -204,6 +243,19 @@ def _refuses(port: int) -> bool:
     except ConnectionResetError:  # the program stopped listening during the handshake: the next connection is refused
         return False
     return False
+
+
+def test_a_damaged_form_writes_no_line_of_its_own(tmp_path: Path) -> None:
+    with running(tmp_path / "index") as server:
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        headers = {"Authorization": f"Bearer {token(server)}", "Content-Type": "multipart/form-data; boundary=b"}
+        connection.request("POST", "/legacy/", b"zzzz", headers)
+        answer = connection.getresponse()
+        assert (answer.status, b"the form cannot be read" in answer.read()) == (400, True)
+        connection.close()
+        assert server.stop() == 0
+        assert server.process.stderr
+        assert server.process.stderr.read() == ""
 
 
 def test_idle_connections_do_not_hold_the_server(patient: Server) -> None:
@@ -216,10 +268,11 @@ def test_idle_connections_do_not_hold_the_server(patient: Server) -> None:
 def test_behind_a_proxy(tmp_path: Path) -> None:
     """The log has the address that the proxy names, and paths may have the prefix of the proxy."""
     with running(tmp_path / "index", "--proxy-headers", "--root-path", "/wheels") as server:
+        Repository(Folder(server.root)).add(ready(tmp_path))
         for path in ("/wheels/simple/", "/simple/"):
             connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
             connection.request("GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
             response = connection.getresponse()
-            assert (response.status, response.getheader("X-Content-Type-Options")) == (200, "nosniff")
+            assert (response.status, response.headers.get_all("X-Content-Type-Options")) == (200, ["nosniff"])
             connection.close()
         wait_until(lambda: server.log.read_text().count(" 192.0.2.7 GET ") == 2, "two lines in the log")

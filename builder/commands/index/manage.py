@@ -113,7 +113,11 @@ def prune(index: IndexArgument, keep: KeepOption, dry_run: DryRunOption = False,
 
 @app.command(epilog=examples("buildfarm index status index my_ext deprecated --reason 'use other_ext'"))
 def status(index: IndexArgument, project: ProjectArgument, status: StatusArgument, reason: ReasonOption = "") -> None:
-    """Set the status of a project, which installers may print (PEP 792)."""
+    """Set the status of a project, which installers may print (PEP 792).
+
+    The index offers no file of a quarantined project. A quarantined or archived project takes no uploads. With the
+    status active, all is as before.
+    """
     repository, name = open_index(index), canonicalize_name(project)
     if not repository.entries(name):
         raise UsageError("the index has no such project", Code.PROJECT_UNKNOWN, where=project)

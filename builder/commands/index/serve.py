@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import sys
 from contextlib import suppress
@@ -114,6 +115,8 @@ def serve(
         raise UsageError("this is a file, not the folder of an index", Code.PATH_NOT_USABLE, where=str(index))
     index.mkdir(parents=True, exist_ok=True)
     listening = run.open_socket(host, port)
+    if not os.access(index, os.W_OK):
+        print_warning(f"{index} cannot be written, so the server refuses every upload")
     for project in run.finish_interrupted(index):
         print_line(f"finished an interrupted change of {project}")
     address, number = listening.getsockname()[:2]

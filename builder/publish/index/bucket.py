@@ -98,6 +98,10 @@ class Bucket:
         """The last names of the objects and folders directly below a folder, without hidden ones."""
         return sorted(self._list(folder))
 
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly below a folder, without hidden ones."""
+        return sorted(name for name, tag in self._list(folder).items() if tag is None)
+
     def write(self, name: str, data: bytes) -> None:
         """Write or replace an object."""
         with self._explained():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -13,13 +13,14 @@ from typing import IO
 from builder.errors import UsageError
 from builder.proof import proofs_of
 from builder.publish.index.entry import Entry, FarmFacts
-from builder.publish.index.new_wheel import sbom_of
 from builder.publish.index.objects import Folder, Objects
 from builder.publish.index.pages import entries_of, root_pages
 from builder.publish.index.repository import Repository
+from builder.publish.index.usable import sbom_of
 from builder.publish.people.people_pages import FOLDER, HOME, PLANS, SUMMARIES, home_page, people_paths, read, read_plan
 from builder.publish.provenance import statement_fault
 from builder.untrusted import JsonError, parse_json
+from builder.wheelfile.archive import WheelFile
 
 #: Seconds after which a file without a record belongs to no running upload.
 _ABANDONED = 24 * 3600
@@ -98,7 +99,7 @@ def _file_faults(repository: Repository, entry: Entry) -> Iterator[str]:
         found = list(_hash_faults(objects, entry.path, entry.sha256, copy))
         yield from found
         yield from _hash_faults(objects, f"{entry.path}.metadata", entry.metadata_sha256)
-        sbom = b"" if found or copy is None else sbom_of(Path(entry.filename), copy)
+        sbom = b"" if found or copy is None else _sbom_inside(entry, copy)
     farm = entry.farm or FarmFacts()
     checks: list[tuple[str, Callable[[bytes], str]]] = [
         (farm.proofs, lambda data: _proofs_fault(data, entry.sha256)),
@@ -150,6 +151,13 @@ def _proofs_fault(data: bytes, sha256: str) -> str:
     if not proofs:
         return "the proofs cannot be read: there is none"
     return "" if all(proof.wheel == sha256 for proof in proofs) else "these are proofs of a different file"
+
+
+def _sbom_inside(entry: Entry, stream: IO[bytes]) -> bytes:
+    """The SBOM inside the wheel; nothing if it has none that can be read, as earlier versions published."""
+    with WheelFile(Path(entry.filename), stream) as archive, suppress(UsageError):
+        return sbom_of(archive)
+    return b""
 
 
 def _sbom_fault(data: bytes, in_wheel: bytes) -> str:

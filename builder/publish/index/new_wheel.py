@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from builder.check import Check
 from builder.errors import Code, UsageError
@@ -17,6 +17,7 @@ from builder.publish.gpu_models import proven_on
 from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
 from builder.publish.index.levels import levels
 from builder.publish.index.repository import NewWheel, file_path
+from builder.publish.index.usable import check_usable, sbom_of
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_path
 from builder.untrusted import JsonError, read_json, texts
@@ -35,14 +36,16 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
 
     With `origin`, others built the wheel, and a statement beside it is not used.
 
-    Raises UsageError for a wheel that cannot be read.
+    Raises UsageError for a wheel that cannot be read, and for one that no installer can use.
     """
     entry, metadata = read_entry(wheel)
     attached = {".metadata": metadata}
     if proofs:
         attached[PROOFS_SUFFIX] = proofs_json(proofs)
-    if sbom := sbom_of(wheel):
-        attached[_SBOM_SUFFIX] = sbom
+    with WheelFile(wheel) as archive:
+        check_usable(archive)
+        if sbom := sbom_of(archive):
+            attached[_SBOM_SUFFIX] = sbom
     statement = statement_path(wheel)
     built_here = statement.is_file() and not origin
     if built_here:
@@ -170,11 +173,3 @@ def merged(*sources: Iterable[Proof]) -> list[Proof]:
 
 def _rank(proof: Proof) -> tuple[bool, str]:
     return proof.has_run, proof.when
-
-
-def sbom_of(wheel: Path, stream: IO[bytes] | None = None) -> bytes:
-    """The SBOM inside a wheel (PEP 770), or nothing; with `stream`, `wheel` is only its name."""
-    with WheelFile(wheel, stream) as archive:
-        folder = f"{archive.dist_info}/sboms/"
-        names = [name for name in archive.names if name.startswith(folder) and name.endswith(".json")]
-        return archive.read(min(names)) if names else b""

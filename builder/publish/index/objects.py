@@ -40,6 +40,9 @@ class Objects(Protocol):
     def names(self, folder: str) -> list[str]:
         """The last names of the objects and folders directly below a folder, sorted; empty for a missing folder."""
 
+    def folders(self, folder: str) -> list[str]:
+        """The names among `names` that are folders, sorted."""
+
     def write(self, name: str, data: bytes) -> None:
         """Write or replace an object."""
 
@@ -95,6 +98,12 @@ class Folder:
         """The names of the files and folders directly below a folder, without hidden ones."""
         with suppress(FileNotFoundError, NotADirectoryError):
             return sorted(name for name in os.listdir(self._path(folder)) if not name.startswith("."))  # noqa: PTH208
+        return []
+
+    def folders(self, folder: str) -> list[str]:
+        """The names of the folders directly below a folder, without hidden ones; a link to a folder is one."""
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self._path(folder)) as found:
+            return sorted(one.name for one in found if one.is_dir() and not one.name.startswith("."))
         return []
 
     def write(self, name: str, data: bytes) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from builder.publish.index.entry import Entry
-from builder.untrusted import parse_json
+from builder.untrusted import parse_json, text
 
 #: PEP 629: the version of the repository API. 1.4 adds the status of a project (PEP 792).
 API_VERSION = "1.4"
@@ -26,11 +26,29 @@ class Status:
     name: str = "active"
     reason: str = ""
 
+    @property
+    def offers_files(self) -> bool:
+        """Whether the index offers the files of the project."""
+        return self.name != "quarantined"
+
+    @property
+    def takes_uploads(self) -> bool:
+        """Whether a wheel of the project can be published."""
+        return self.name not in {"quarantined", "archived"}
+
+    @property
+    def because(self) -> str:
+        """The reason after a colon, for the end of a sentence; empty without a reason."""
+        return f": {self.reason}" if self.reason else ""
+
 
 def project_pages(project: str, entries: Sequence[Entry], status: Status | None = None) -> dict[str, bytes]:
-    """The pages of a project by file name. The entries are sorted by version and file name."""
-    ordered = sorted(entries, key=lambda entry: (entry.version, entry.filename))
+    """The pages of a project by file name. The entries are sorted by version and file name.
+
+    The pages of a quarantined project list none of them (PEP 792).
+    """
     status = status or Status()
+    ordered = sorted(entries if status.offers_files else (), key=lambda entry: (entry.version, entry.filename))
     return {
         "index.html": _project_html(project, ordered, status),
         "index.json": _json(_project_data(project, ordered, status)),
@@ -45,6 +63,16 @@ def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
         "index.html": _page("Simple index", [f'<a href="{project}/">{project}</a><br>' for project in ordered]),
         "index.json": _json(data),
     }
+
+
+def status_of(page: bytes) -> Status:
+    """The status on a project's JSON page; raises JsonError for anything else."""
+
+    def read(data: dict[str, Any]) -> Status:
+        found = data.get("project-status", {})
+        return Status(text(found.get("status", "active")), text(found.get("reason", "")))
+
+    return parse_json(page, read)
 
 
 def entries_of(page: bytes) -> list[Entry]:

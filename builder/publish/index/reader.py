@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.index.entry import Entry
 from builder.publish.index.objects import folder_of
-from builder.publish.index.pages import entries_of, link
+from builder.publish.index.pages import entries_of, link, status_of
 from builder.publish.index.repository import ALL
 from builder.untrusted import JsonError
 
@@ -42,7 +42,8 @@ class IndexReader:
     def entries(self, name: str) -> list[Entry]:
         """The wheels of a project.
 
-        Raises UsageError for an unknown project or an unreadable page, MissingToolError if the server does not answer.
+        Raises UsageError for an unknown or a quarantined project or an unreadable page, MissingToolError if the server
+        does not answer.
         """
         if self._folder and not (self._folder / ALL).is_dir():
             raise UsageError(
@@ -58,7 +59,10 @@ class IndexReader:
             if (data := self._get(file)) is not None:
                 found = data
                 with suppress(JsonError):
-                    return entries_of(data)
+                    status = status_of(data)
+                    if status.offers_files:
+                        return entries_of(data)
+                    raise UsageError(f"this project is {status.name}{status.because}", Code.PROJECT_CLOSED, where=name)
         if found is None:
             raise UsageError(
                 f"the index has no project of this name ({self.url}{page})", Code.PROJECT_UNKNOWN, where=name

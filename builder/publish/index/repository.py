@@ -58,6 +58,10 @@ class ConflictError(BuildfarmError):
     """The index has a different wheel under this file name. A published file never changes."""
 
 
+class ClosedProjectError(ConflictError):
+    """The project is quarantined or archived, so it takes no uploads."""
+
+
 @dataclass(frozen=True)
 class NewWheel:
     """A wheel to publish."""
@@ -78,8 +82,10 @@ class Repository:
     def add(self, new: NewWheel, *, update: bool = True) -> bool:
         """Publish a wheel. Return False if it was published before; then its facts are replaced, unless not `update`.
 
-        Raises ConflictError if the index has a different file of this name; the index is then unchanged.
+        Raises ConflictError if the index has a different file of this name, or if the project takes no uploads; the
+        index is then unchanged.
         """
+        self.refuse_closed(new.entry.project)
         entry = replace(new.entry, path=file_path(new.entry.sha256, new.entry.filename))
         name = f"records/{entry.project}/{entry.filename}.json"
         before = self._record(name)
@@ -126,6 +132,21 @@ class Repository:
                 self.objects.delete(f"records/{project}/{_STATUS}")
             else:
                 self.objects.write(f"records/{project}/{_STATUS}", _status_json(status))
+
+    def status(self, project: str) -> Status:
+        """The status of a project; raises UsageError for a damaged record."""
+        data = read(self.objects, f"records/{project}/{_STATUS}")
+        return _read_status({} if data is None else {_STATUS: data})
+
+    def refuse_closed(self, project: str) -> None:
+        """Raise ClosedProjectError if the project takes no uploads, and UsageError for a damaged record."""
+        status = self.status(project)
+        if not status.takes_uploads:
+            raise ClosedProjectError(
+                f"the project {project} is {status.name}, so it takes no uploads{status.because}",
+                Code.PROJECT_CLOSED,
+                hints=[f"`buildfarm index status DIR {project} active` opens it again"],
+            )
 
     def set_plans(self, plans: Mapping[str, ProjectPlan]) -> None:
         """Keep the plans of the projects of a matrix, and delete those of projects that this matrix no longer has."""
@@ -180,15 +201,11 @@ class Repository:
 
     def projects(self) -> list[str]:
         """The normalized names of the projects, sorted."""
-        return self.objects.names("records")
+        return self.objects.folders("records")
 
     def entries(self, project: str) -> list[Entry]:
         """The wheels of a project, from the records, in no order."""
         return _read_entries(self.objects.read_all(f"records/{project}"))
-
-    def status(self, project: str) -> Status:
-        """The status of a project; raises UsageError for a damaged record."""
-        return _read_status(self.objects.read_all(f"records/{project}"))
 
     def listed(self, project: str, path: str = ALL) -> list[Entry]:
         """The wheels that the page of a project lists in this path; empty without a readable page."""
@@ -268,7 +285,7 @@ class Repository:
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""
-        return [name for name in self.objects.names(path) if not name.startswith("index.")]
+        return self.objects.folders(path)
 
     def _record(self, name: str) -> Entry | None:
         data = read(self.objects, name)

@@ -176,10 +176,10 @@ def people_pages(
     project: str, entries: Sequence[Entry], status: Status, plan: ProjectPlan | None
 ) -> Iterator[tuple[str, bytes]]:
     """The page of a project and its part of the first page, by path; those without wheels and plan get none."""
-    plan = None if status.name == "archived" else plan  # an archived project gets no more wheels
+    plan = plan if status.takes_uploads else None  # the project gets no more wheels
     page, part = people_paths(project)
     if entries or plan:
-        yield page, project_page(project, entries, status, plan)
+        yield page, project_page(project, entries if status.offers_files else (), status, plan)
     if plan:
         yield part, summary(entries, plan)
 
@@ -219,4 +219,4 @@ def read(objects: Objects, name: str) -> bytes | None:
 
 def _home_facts(objects: Objects) -> tuple[list[str], dict[str, bytes]]:
     """What the first page shows: the projects, and the summaries of those with a plan."""
-    return objects.names(FOLDER), objects.read_all(SUMMARIES)
+    return objects.folders(FOLDER), objects.read_all(SUMMARIES)

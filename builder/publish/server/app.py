@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import anyio
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -102,6 +104,8 @@ class _Guard:
         if len(path) > _LONGEST_PATH:
             error = refusal(414, "the path is too long")
             await PlainTextResponse(error.detail, 414, error.headers)(scope, receive, send)
+        elif self._prefix and path == self._prefix:
+            await RedirectResponse(f"{path.rpartition('/')[2]}/", 301)(scope, receive, send)
         elif self._prefix and path.startswith(f"{self._prefix}/"):
             scope["path"] = path.removeprefix(self._prefix)  # in place: the log reads the name of the token from it
             await self._app(scope, receive, send)
@@ -134,11 +138,13 @@ class RefusedBodies:
                 message = {**message, "more_body": True}
             await send(message)
 
-        await self._app(scope, reading, sending)
+        with suppress(asyncio.CancelledError):  # the server stops, and waits no longer; uvicorn closes the connection
+            await self._app(scope, reading, sending)
+            if last:
+                with anyio.move_on_after(LINGER_SECONDS):
+                    while unread:
+                        await reading()
         if last:
-            with anyio.move_on_after(LINGER_SECONDS):
-                while unread:
-                    await reading()
             await send(last)
 
 

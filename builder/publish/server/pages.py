@@ -21,8 +21,11 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Receive, Scope, Send
 
+from builder.errors import UsageError
+from builder.publish.index.entry import project_of
+from builder.publish.index.objects import Folder
 from builder.publish.index.pages import root_pages
-from builder.publish.index.repository import ALL, WITHOUT_CUDA, is_variant
+from builder.publish.index.repository import ALL, WITHOUT_CUDA, Repository, is_variant
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import refusal, unauthorized
 from builder.publish.server.replies import token_of as find_token
@@ -46,6 +49,8 @@ _KEPT_SIZE, _KEPT_PAGES = 2**19, 128
 _PAGE_SECONDS = 10
 #: A longer header `Accept` is ignored: the time to read it grows with its length. Browsers send about 150 characters.
 _LONGEST_ACCEPT = 400
+#: One range is `2-5`, `2-` or `-5`. No file has a size of more than 18 digits.
+_RANGES = re.compile(r"bytes=((?:[ \t]*(?:\d{1,18}-\d{0,18}|-\d{1,18})[ \t]*(?:,|$))+)", re.IGNORECASE | re.ASCII)
 _FOREVER = "max-age=31536000, immutable"
 #: What a browser may show as text, by the end of the file name; it saves every other file.
 _SHOWN = {".json": "application/json", ".metadata": "text/plain; charset=utf-8"}
@@ -54,15 +59,21 @@ _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancest
 _PEOPLE_POLICY = f"{_POLICY}; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
+def _is_range(header: str) -> bool:
+    """Whether a header `Range` asks for ranges of bytes, of which none ends before it starts."""
+    found = _RANGES.fullmatch(header.strip())
+    parts = [part.strip().partition("-") for part in found[1].split(",")] if found else []
+    return bool(parts) and all(not (start and end) or int(start) <= int(end) for start, _, end in parts)
+
+
 class _Download(FileResponse):
     """A file; larger chunks need fewer threads."""
 
     chunk_size = 2**18
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the file. A range in another unit than bytes is ignored (RFC 9110, 14.2)."""
-        wanted = Headers(scope=scope).get("range", "")
-        if not wanted.strip().lower().startswith("bytes="):
+        """Send the file. A range that cannot be read, or in another unit than bytes, is ignored (RFC 9110, 14.2)."""
+        if not _is_range(Headers(scope=scope).get("range", "")):
             scope = {**scope, "headers": [pair for pair in scope["headers"] if pair[0] != b"range"]}
         await super().__call__(scope, receive, send)
 
@@ -72,6 +83,7 @@ class Pages:
 
     def __init__(self, root: Path, tokens: Tokens, *, token_required: bool) -> None:
         self._root = root
+        self._repository = Repository(Folder(root))
         self._tokens = tokens
         self._token_required = token_required
         self._cache = "private" if token_required else "public"
@@ -140,6 +152,7 @@ class Pages:
         found = await anyio.to_thread.run_sync(_stat, self._root, path)
         if found is None:
             raise refusal(404, "the index has no such file")
+        await anyio.to_thread.run_sync(self._refuse_quarantined, name)
         headers = {"cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}"}
         if name.endswith((".whl", ".whl.metadata")):  # what these hold never changes, and the path has the hash
             headers["cache-control"] = f"{self._cache}, {_FOREVER}"
@@ -153,6 +166,19 @@ class Pages:
         """Raise HTTPException if the index may only be read with a token and the request has none."""
         if find_token(request, self._tokens) is None and self._token_required:
             raise unauthorized("reading this index needs a valid token: user __token__, the token as password")
+
+    def _refuse_quarantined(self, file: str) -> None:
+        """Raise HTTPException for a file of a quarantined project (PEP 792), and if its status cannot be read."""
+        wheel = f"{file[66:].rpartition('.whl')[0]}.whl"
+        try:
+            project = project_of(wheel)
+            status = self._repository.status(project)
+        except ValueError:  # a file that no wheel has
+            return
+        except UsageError as error:
+            raise refusal(403, error.sentence) from None
+        if not status.offers_files:
+            raise refusal(403, f"the project {project} is {status.name}{status.because}", {"cache-control": "no-store"})
 
     def _public(self, request: Request) -> str:
         path = str(request.path_params["path"])
@@ -214,8 +240,8 @@ def _stat(root: Path, path: Path) -> os.stat_result | None:
 
 
 def _secured(policy: str) -> dict[str, str]:
-    """Headers that keep a browser from running, or guessing at, what others uploaded."""
-    return {"content-security-policy": policy, "x-content-type-options": "nosniff", "referrer-policy": "no-referrer"}
+    """Headers that keep a browser from running what others uploaded; `run.py` adds that it must not guess at it."""
+    return {"content-security-policy": policy, "referrer-policy": "no-referrer"}
 
 
 def _normalized(project: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import resource
 import signal
 import socket
@@ -164,6 +165,8 @@ def run(
     says; the variable FORWARDED_ALLOW_IPS names other proxies.
     """
     certificate, key = tls or (None, None)
+    logging.getLogger("uvicorn.error").addFilter(_in_plain_words)
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # the answer to the client says what is wrong
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
@@ -182,6 +185,17 @@ def run(
         ssl_keyfile=key,
     )
     _Server(config).run([listening])
+
+
+def _in_plain_words(record: logging.LogRecord) -> bool:
+    """Say in one line that transfers were cut at the end; uvicorn says it for each of them too."""
+    if record.msg == "Cancel %s running task(s), timeout graceful shutdown exceeded" and isinstance(record.args, tuple):
+        record.msg, record.args = f"the server stops, and {_cut(record.args[0])} cut", ()
+    return record.msg != "ASGI callable returned without completing response."
+
+
+def _cut(count: object) -> str:
+    return "1 transfer was" if count == 1 else f"{count} transfers were"
 
 
 class _Server(uvicorn.Server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import fcntl
 import hashlib
@@ -28,12 +29,13 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from builder.errors import UsageError
+from builder.log import print_warning
 from builder.proof import Proof
 from builder.publish.index.entry import Entry, check_file_name
 from builder.publish.index.levels import Level, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder
-from builder.publish.index.repository import ConflictError, Repository
+from builder.publish.index.repository import ClosedProjectError, ConflictError, Repository
 from builder.publish.provenance import statement_path
 from builder.publish.remote.evidence import check_statement, earlier_proofs, nothing_new, vouched_proofs
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
@@ -251,8 +253,22 @@ class Uploads:
         if token is None:
             raise unauthorized(_NO_TOKEN)
         project = canonicalize_name(request.query_params.get("project", "")[:_LONGEST_PROJECT])
-        rights = {"uploads": token.may_upload(project), "proofs": token.may_prove(project), "max_size": self._max_size}
+        rights = {
+            "uploads": token.may_upload(project),
+            "proofs": token.may_prove(project),
+            "max_size": self._max_size,
+            "closed": await self._in_thread(partial(self._why_closed, project)) if token.may_upload(project) else "",
+        }
         return JSONResponse(rights, headers={"cache-control": "no-store"})
+
+    def _why_closed(self, project: str) -> str:
+        """Why the project takes no uploads; empty if it takes them."""
+        try:
+            if project:
+                self._repository.refuse_closed(project)
+        except (ClosedProjectError, UsageError) as error:
+            return error.sentence
+        return ""
 
     async def upload(self, request: Request) -> Response:
         """Receive and publish one wheel. The answer to a wheel that is already published is 200."""
@@ -286,7 +302,7 @@ class Uploads:
 
     async def _receive(self, request: Request, token: Token) -> str:
         """Write the form to disk as it arrives, then publish the wheel; what was written is deleted in any case."""
-        folder = UploadFolder(self._root)
+        folder, stopping = UploadFolder(self._root), False
         form = UploadForm(
             request.headers.get("content-type", ""), folder.path, self._max_size, may_prove=token.may_prove()
         )
@@ -295,13 +311,22 @@ class Uploads:
             await self._read(request, form)
             return await self._in_thread(partial(self._publish, form, token))
         except OSError as error:
-            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+            sentence = _unwritable(error)
+            if not sentence:
                 raise
-            raise refusal(507, "the disk of the server is full") from None
+            print_warning(f"an upload failed: {sentence}")
+            raise refusal(507, sentence) from None
+        except asyncio.CancelledError:
+            stopping = True
+            raise refusal(503, "the server stops; upload the file again later", {"Connection": "close"}) from None
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._in_thread(form.close)
-                await self._in_thread(folder.delete)
+            if stopping:  # a second CancelledError would end the next `await`
+                form.close()
+                folder.delete()
+            else:
+                with anyio.CancelScope(shield=True):
+                    await self._in_thread(form.close)
+                    await self._in_thread(folder.delete)
 
     async def _read(self, request: Request, form: UploadForm) -> None:
         waited, received = 0.0, 0  # the server's own work is no delay of the client
@@ -336,6 +361,8 @@ class Uploads:
             sent = self._vouched(wheel, form.sha256.hexdigest()) if form.evidence else None
             with self._locks[project]:
                 return self._add(wheel, project, form.sha256.hexdigest(), sent)
+        except ClosedProjectError as error:
+            raise refusal(403, error.sentence) from None
         except ConflictError as error:
             raise refusal(409, error.sentence) from None
         except UsageError as error:
@@ -348,6 +375,7 @@ class Uploads:
 
     def _add(self, wheel: Path, project: str, sha256: str, sent: list[Proof] | None) -> str:
         """Publish a wheel, or add what was sent to the proofs of a published one; `sent` None: the wheel alone."""
+        self._repository.refuse_closed(project)
         published = self._repository.published(project, wheel.name)
         same = published if published and published.sha256 == sha256 else None
         if same and sent is None:
@@ -378,6 +406,15 @@ class Uploads:
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do blocking work; the other clients are served meanwhile."""
         return await anyio.to_thread.run_sync(work, limiter=self._threads)
+
+
+def _unwritable(error: OSError) -> str:
+    """Why nothing can be written, one sentence without a path of the server; empty for another error."""
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return "the disk of the server is full"
+    if error.errno in {errno.EROFS, errno.EACCES, errno.EPERM}:
+        return f"the server cannot write to the folder of the index: {error.strerror}"
+    return ""
 
 
 def _new_statement(published: Entry, wheel: Path) -> bool:

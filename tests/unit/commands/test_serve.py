@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import sys
 from pathlib import Path
@@ -38,6 +39,18 @@ def test_errors_before_the_server_runs(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=sentence):
             raise refusal(tmp_path, *words) or AssertionError
+
+
+def test_an_index_that_cannot_be_written_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def said() -> str:
+        result = CliRunner().invoke(app, ["serve", str(tmp_path), "--port", "0"])
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    monkeypatch.setattr("builder.publish.server.run.run", lambda _, listening, **__: listening.close())
+    assert "warning:" not in said()
+    monkeypatch.setattr("os.access", lambda _, mode: mode != os.W_OK)
+    assert "cannot be written, so the server refuses every upload" in said()
 
 
 def test_a_missing_package_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

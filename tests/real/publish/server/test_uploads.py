@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import multiprocessing
+import os
 import random
 import time
 import zipfile
@@ -306,13 +308,31 @@ def test_too_many_uploads(client: Client, tmp_path: Path, monkeypatch: pytest.Mo
     assert "retry-after" in refused.headers
 
 
-def test_a_full_disk(client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     auth = client.token()
     monkeypatch.setattr(Folder, "create", full)
     assert client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), auth).status_code == 507
+    assert " ".join(capfd.readouterr().err.split()) == "warning: an upload failed: the disk of the server is full"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES, errno.EPERM])
+def test_an_index_that_cannot_be_written(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number), "/srv/wheels/.uploads")
+
+    auth = client.token()
+    monkeypatch.setattr(UploadFolder, "make", refuse)
+    refused = client.upload(pure_wheel(tmp_path, "my_ext", "1.0"), auth)
+    sentence = f"the server cannot write to the folder of the index: {os.strerror(number)}"
+    assert (refused.status_code, refused.text) == (507, f"{sentence}\n")
+    assert " ".join(capfd.readouterr().err.split()) == f"warning: an upload failed: {sentence}"
 
 
 def _hold(root: Path, ready: Event) -> None:

@@ -426,6 +426,23 @@ def test_prune_survives_files_that_vanish(index: Path, run: Run, monkeypatch: py
     assert (code, err) == (0, "")
 
 
+def test_a_stray_file_is_no_project(index: Path, tmp_path: Path, run: Run) -> None:
+    stray = [
+        index / folder / name for folder in ("simple", "cpu", "projects", "records") for name in ("x", "robots.txt")
+    ]
+    for path in stray:
+        path.write_text("User-agent: *\n")
+    Repository(Folder(index)).add(ready(tmp_path, version="4.0", proven=False))
+    assert run("index", "write-pages", index) == (0, "", "")
+    for folder in ("simple", "cpu"):
+        page = json.loads((index / folder / "index.json").read_bytes())
+        assert page["projects"] == [{"name": "my-ext"}]
+    assert "robots" not in (index / "index.html").read_text()
+    assert Repository(Folder(index)).projects() == ["my-ext"]
+    assert run("index", "check", index)[:2] == (0, "checked: 1 project, 5 wheels, 0 faults\n")
+    assert all(path.is_file() for path in stray)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, "{}", '{"filename": 1}', '{"size": "x"}'])
 def test_a_damaged_record_is_a_fault(index: Path, run: Run, text: str) -> None:
     (index / "records/my-ext/my_ext-3.0-py3-none-any.whl.json").write_text(text)

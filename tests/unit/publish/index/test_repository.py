@@ -82,7 +82,7 @@ def test_an_untested_wheel_is_in_cpu_only_if_it_has_no_cuda(
     paths: list[str],
 ) -> None:
     if needed is not None:
-        library = Library("ops/_C.so", needed, (), (), {}, (), (), **changes)
+        library = Library(needed, (), (), {}, path="ops/_C.so", **{"sass": (), "ptx": (), **changes})
         monkeypatch.setattr(index_new_wheel, "facts_of", lambda *_: SimpleNamespace(libraries=(library,)))
     wheel = pure_wheel(tmp_path, "ops", "1.0", {"ops/_C.so": "no library"}, requires=[requires])
     repository.add(index_new_wheel.new_wheel(wheel, []))

@@ -1,0 +1,128 @@
+"""Wheels that no installer can use, that contradict themselves, or that are hostile are not published."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from builder.errors import Code
+from builder.publish.index import usable
+from builder.publish.index.new_wheel import new_wheel
+from tests.refused import refused
+from tests.unit.publish.index.conftest import Run
+from tests.unit.publish.server.client import Client
+
+NAME = "my_ext-1.0-py3-none-any.whl"
+INFO = "my_ext-1.0.dist-info"
+METADATA = b"Metadata-Version: 2.1\nName: my_ext\nVersion: 1.0\n"
+
+
+def wheel_of(folder: Path, files: Mapping[str, bytes | None], name: str = NAME) -> Path:
+    """A wheel with these files beside the usual ones; None: without this file."""
+    usual = {f"{INFO}/METADATA": METADATA, f"{INFO}/WHEEL": b"Tag: py3-none-any\n", f"{INFO}/RECORD": b""}
+    with zipfile.ZipFile(folder / name, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, data in {**usual, **files}.items():
+            if data is not None:
+                archive.writestr(path, data)
+    return folder / name
+
+
+HOSTILE = [
+    pytest.param({f"{INFO}/RECORD": None}, NAME, "has no RECORD", id="no RECORD"),
+    pytest.param({f"{INFO}/WHEEL": None}, NAME, "has no WHEEL", id="no WHEEL"),
+    pytest.param(
+        {f"{INFO}/METADATA": METADATA + b"Author: M\xfcller\n"},
+        NAME,
+        "METADATA is not UTF-8: byte 57 is 0xfc",
+        id="UTF-8",
+    ),
+    pytest.param(
+        {f"{INFO}/METADATA": METADATA + b"Requires-Dist: this is not valid ;;;\n"},
+        NAME,
+        "Requires-Dist of METADATA is not valid: 'this is not valid ;;;'",
+        id="Requires-Dist",
+    ),
+    pytest.param(
+        {},
+        "my_ext-1.0-cp312-cp312-linux_x86_64.whl",
+        "WHEEL says py3-none-any, but the file name says cp312-cp312-linux_x86_64",
+        id="tag",
+    ),
+    pytest.param({"a\nb": b""}, NAME, "control characters: 'a\\nb'", id="control characters"),
+    pytest.param({f"{INFO}/sboms/x.cdx.json": b"[" * 31 * 2**20}, NAME, "x.cdx.json cannot be read", id="large SBOM"),
+    pytest.param({f"{INFO}/sboms/x.cdx.json": b"[]"}, NAME, "x.cdx.json cannot be read", id="SBOM of another kind"),
+]
+
+
+@pytest.mark.parametrize(("files", "name", "sentence"), HOSTILE)
+def test_it_is_refused(tmp_path: Path, files: Mapping[str, bytes | None], name: str, sentence: str) -> None:
+    wheel = wheel_of(tmp_path, files, name)
+    with refused(Code.WHEEL_DAMAGED, sentence):
+        new_wheel(wheel, [])
+    client = Client(tmp_path / "index")
+    answer = client.upload(wheel, client.token())
+    assert (answer.status_code, sentence in answer.text, answer.text.count("\n")) == (400, True, 1), answer.text
+    assert not (client.root / "records").exists()
+
+
+def test_publish_to_a_folder_refuses_it_too(tmp_path: Path, run: Run) -> None:
+    wheel = wheel_of(tmp_path, {f"{INFO}/RECORD": None})
+    words = ("publish", wheel, "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
+    code, _, err = run(*words)
+    assert code == 2
+    assert "error[wheel-damaged]" in err
+    assert not (tmp_path / "index").exists()
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        (b"Tag: py2-none-any\nTag: py3-none-any\n", "my_ext-1.0-py2.py3-none-any.whl"),
+        (b"Tag: py2.py3-none-any\n", "my_ext-1.0-py2.py3-none-any.whl"),
+        (b"Tag: py3-none-any\n", "my_ext-1.0-py2.py3-none-any.whl"),
+        (
+            b"Tag: cp312-cp312-manylinux_2_17_x86_64\nTag: cp312-cp312-manylinux2014_x86_64\n",
+            "my_ext-1.0-cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64.whl",
+        ),
+        (b"Tag: cp312-cp312-linux_x86_64\n", "my_ext-1.0-cp312-cp312-manylinux1_x86_64.whl"),
+        (b"Tag: cp312-cp312-linux_x86_64\n", "my_ext-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
+        (b"", "my_ext-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"),
+    ],
+)
+def test_tags_of_real_wheels(tmp_path: Path, written: bytes, name: str) -> None:
+    assert new_wheel(wheel_of(tmp_path, {f"{INFO}/WHEEL": b"Wheel-Version: 1.0\n" + written}, name), [])
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch==2.11.*",
+        "x @ https://files.example/x-1.0-py3-none-any.whl",
+        'x>=1; extra == "test"',
+        # uv repairs the following ones, which are in wheels of the package index
+        "pytz (>dev)",
+        "numpy (>=1.19.*)",
+        "torch (>=1.2.0<2.0)",
+        "x (!=3.0*)",
+        "x (>=1.0,); python_version < '3.9'",
+    ],
+)
+def test_requirements_of_real_wheels(tmp_path: Path, line: str) -> None:
+    metadata = METADATA + f"Requires-Dist: {line}\n".encode()
+    assert new_wheel(wheel_of(tmp_path, {f"{INFO}/METADATA": metadata}), [])
+
+
+def test_names_in_other_languages(tmp_path: Path) -> None:
+    assert new_wheel(wheel_of(tmp_path, {"my_ext/naïve\u3000文.txt": b""}), [])
+
+
+def test_the_first_sbom_is_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {f"{INFO}/sboms/{name}.cdx.json": f'{{"name": "{name}"}}'.encode() for name in ("b", "a")}
+    wheel = wheel_of(tmp_path, files)
+    assert new_wheel(wheel, []).attached[".cdx.json"] == b'{"name": "a"}'
+    monkeypatch.setattr(usable, "MAX_SBOM", 5)
+    with refused(Code.WHEEL_DAMAGED, "a.cdx.json"):
+        new_wheel(wheel, [])
