@@ -10,6 +10,7 @@ from packaging.utils import parse_wheel_filename
 from builder.errors import Code, UsageError
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.limits import MAX_REQUIREMENT
 
 #: Bytes of the SBOM of a wheel. Reading JSON needs about twenty times as much memory.
 MAX_SBOM = 12 * 2**20
@@ -71,6 +72,8 @@ def _fault(wheel: WheelFile) -> str:
 def _readable(line: str) -> bool:
     from builder.proofs.static.metadata import read_requirement  # noqa: PLC0415 - takes long
 
+    if len(line) > MAX_REQUIREMENT:
+        return False
     version, semicolon, marker = line.partition(";")
     for pattern, text in _REPAIRED:
         version = re.sub(pattern, text, version)

@@ -46,6 +46,12 @@ HOSTILE = [
         id="Requires-Dist",
     ),
     pytest.param(
+        {f"{INFO}/METADATA": METADATA + b"Requires-Dist: x" + b">=1," * 600 + b">=1\n"},
+        NAME,
+        "Requires-Dist of METADATA is not valid",
+        id="long Requires-Dist",
+    ),
+    pytest.param(
         {},
         "my_ext-1.0-cp312-cp312-linux_x86_64.whl",
         "WHEEL says py3-none-any, but the file name says cp312-cp312-linux_x86_64",
