@@ -8,6 +8,8 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +68,7 @@ def run_command() -> int:
         return error.exit_code
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            place = error.filename or "while writing"
-            _report(
-                [
-                    BuildfarmError(
-                        f"the disk is full ({place}); unfinished files were deleted", Code.DISK_FULL, hints=[DISK_HINT]
-                    )
-                ]
-            )
+            _report([_disk_full(error)])
         elif error.errno in _REFUSED:
             _report([_refused(error)])
         else:
@@ -96,6 +91,21 @@ def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of t
     command = error.ctx.command_path if error.ctx else " ".join(["buildfarm", *sys.argv[1:2]])
     hint = f"`{command} --help` lists the commands, arguments and options"
     return UsageError(sentence[:1].lower() + sentence[1:], Code.COMMAND_LINE_INVALID, hints=[hint])
+
+
+def _disk_full(error: OSError) -> BuildfarmError:
+    """Return a full disk as an error of buildfarm. The store can be made smaller only if it is on this disk."""
+    from builder.store import default_store, same_disk  # noqa: PLC0415 - loads slowly
+
+    place = error.filename2 or error.filename  # of a copy, the second one is the file that was written
+    given = [after for word, after in pairwise(sys.argv) if word == "--store"]
+    given += [word.partition("=")[2] for word in sys.argv if word.startswith("--store=")]
+    hints = [DISK_HINT]
+    with suppress(OSError):
+        if isinstance(place, str) and not same_disk(Path(place), Path(given[-1]) if given else default_store()):
+            hints = [f"delete files on the disk of {place}, or name a place on another disk"]
+    sentence = f"the disk is full ({place or 'while writing'}); unfinished files were deleted"
+    return BuildfarmError(sentence, Code.DISK_FULL, hints=hints)
 
 
 def _refused(error: OSError) -> BuildfarmError:

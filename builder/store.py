@@ -111,7 +111,7 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
     """Write a file under a temporary name, sync it to disk unless not `synced`, and rename it into place.
 
     The temporary name is unique, so that threads and processes may write the same file at the same time; the last
-    rename wins. Raises OSError and leaves the old file as it is if writing fails.
+    rename wins. Raises OSError, which names `path`, and leaves the old file as it is if writing fails.
     """
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -124,8 +124,20 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
                 stream.flush()
                 os.fsync(stream.fileno())
         temporary.rename(path)
+    except OSError as error:  # that of a write has no name: the disk is full
+        error.filename = str(path)
+        raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def same_disk(path: Path, other: Path) -> bool:
+    """Whether two paths, which need not exist, are on one file system."""
+    return _existing(path).stat().st_dev == _existing(other).stat().st_dev
+
+
+def _existing(path: Path) -> Path:
+    return next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
 
 
 def remove_temporary_files(folder: Path) -> None:

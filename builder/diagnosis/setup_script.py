@@ -140,7 +140,7 @@ def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
             continue
         seen.add(path)
         try:
-            module = ast.parse(path.read_bytes())
+            module = ast.parse(path.read_bytes() if path.is_file() else b"")
         except (OSError, SyntaxError, ValueError):
             continue
         yield path, module, always

@@ -9,10 +9,11 @@ from pathlib import Path
 from builder.diagnosis.first_error import FirstError, clean, first_error, is_message, last_lines, last_words
 from builder.diagnosis.hints import hints_for
 from builder.diagnosis.known_errors import reports
+from builder.diagnosis.missing_files import SourceTree, missing_file_hints
 from builder.diagnosis.setup_script import SetupFacts
 from builder.errors import DISK_HINT, BuildError, Code
 from builder.matrix.compat import and_list
-from builder.matrix.config import Recipe
+from builder.matrix.config import PathSource, Recipe
 from builder.wheels.job import CompileJob
 from builder.wheels.toolchain.pythons import header_hint
 
@@ -63,7 +64,9 @@ def compile_failure(
     if "Python.h: No such file" in error.message:
         hints.insert(0, header_hint(job.toolchain.python))
         return failure("Python's headers (Python.h) are missing", *error.excerpt)
-    hints[:0] = _hints(error, job)
+    origin = job.recipe.source.path if isinstance(job.recipe.source, PathSource) else None
+    place = SourceTree(tree or Path(source), source, origin)
+    hints[:0] = missing_file_hints(error.message, lines, place) or _hints(error, job)
     return failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
 
 

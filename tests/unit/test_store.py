@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from builder.hashing import digest_of, sha256_of
 from builder.matrix.axes import Cell
 from builder.process import OWNER_VARIABLE
 from builder.proof import Check, Proof, Verdict
-from builder.store import Store, default_store, remove_temporary_files, sync_file_system, write_atomic
+from builder.store import Store, default_store, remove_temporary_files, same_disk, sync_file_system, write_atomic
 from tests.conftest import PATIENCE, owned, wait_until
 from tests.unit.wheels import make_record
 
@@ -228,3 +229,21 @@ def test_a_store_does_not_kill_processes_of_a_different_store(store: Store, tmp_
                 assert program.communicate("alive\n", timeout=PATIENCE)[0] == "alive\n"
         finally:
             program.kill()
+
+
+def test_a_full_disk_is_an_error_with_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system names no file for a write that fails."""
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_atomic(tmp_path / "report.html", b"x")
+    assert caught.value.filename == str(tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_of_one_disk(tmp_path: Path) -> None:
+    assert same_disk(tmp_path / "absent" / "deep", tmp_path)
+    assert not same_disk(tmp_path, Path("/proc/absent"))

@@ -6,12 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from builder.errors import BuildfarmError, Code, UsageError, raise_problems
-from builder.matrix.config import Recipe
+from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
 from builder.recipes.inspection.metadata import other_versions
 from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store
 from builder.wheels.job import Executor
+from builder.wheels.sources.folder import source_files
 from builder.wheels.sources.prepare import prepare_source, source_digest
 
 
@@ -46,16 +47,29 @@ def preflight(
 
 
 def check_recipes(builds: Iterable[Build], recipes: Mapping[str, Recipe]) -> None:
-    """Check what `preflight` checks without a fetch, a tool or an image: cases.py, and the version of the source.
+    """Check what `preflight` checks without a fetch, a tool or an image: cases.py, kinds of files, and the version.
 
     Raises what `preflight` raises.
     """
-    raise_problems(_recipe_problems(recipes[name] for name in dict.fromkeys(build.extension for build in builds)))
+    found = [recipes[name] for name in dict.fromkeys(build.extension for build in builds)]
+    raise_problems([*_folder_problems(found), *_recipe_problems(found)])
 
 
 def _recipe_problems(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
     found = list(recipes)
     return [*_syntax_errors(found), *other_versions(found)]
+
+
+def _folder_problems(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
+    """Source folders that do not exist, or that have a pipe, a socket or a device."""
+    found: list[BuildfarmError] = []
+    for source in (recipe.source for recipe in recipes):
+        try:
+            if isinstance(source, PathSource):
+                source_files(source.path)
+        except UsageError as error:
+            found.append(error)
+    return found
 
 
 def _syntax_errors(recipes: Iterable[Recipe]) -> list[BuildfarmError]:

@@ -17,6 +17,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
+from builder.proofs.cells.import_hints import import_hints
 from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
@@ -74,7 +75,9 @@ class CellRunner:
                     if lacking := _missing_driver(outcome.reason, wheel):
                         import_not_run = _not_run(Check.IMPORT, lacking, sha256, cell)
                         return CellRun(symbols, (import_not_run, *gate_not_run(lacking, sha256, cell)))
-                    return CellRun(symbols, _import_failed(outcome.reason, outcome.evidence, sha256, cell))
+                    more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
+                    evidence = outcome.evidence | ({"hints": more} if more else {})
+                    return CellRun(symbols, _import_failed(outcome.reason, evidence, sha256, cell))
                 imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
                 answer = self._run_gate(environment, cell, wheel, recipe)
         except MissingToolError as error:

@@ -119,7 +119,7 @@ def _read_headers(path: Path) -> Message:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}
 
@@ -155,7 +155,7 @@ def _version_files(tree: Path) -> Iterator[str]:
     names = ("setup.py", "version.py", "_version.py", "__version__.py", "__init__.py")
     patterns = [f"{base}/{name}" for name in names for base in (".", "*", "src/*")]
     for path in chain.from_iterable(sorted(tree.glob(pattern)) for pattern in patterns):
-        if {"tests", "docs"}.isdisjoint(path.parts):
+        if {"tests", "docs"}.isdisjoint(path.parts) and path.is_file():
             with suppress(OSError, UnicodeDecodeError):
                 yield path.read_text("utf-8")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 from collections.abc import Iterator
 from contextlib import suppress
@@ -42,6 +43,7 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
 
     In a git work tree, these are the files that git tracks or does not ignore. In any other folder, these are all files
     except those below a folder whose .gitignore is `*`. Both without caches, Python environments and left-over files.
+    Raises UsageError for a pipe, a socket or a device, which nobody may open: a reader of a pipe waits for its writer.
     """
     if not root.is_dir():
         raise UsageError(
@@ -61,7 +63,22 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     marked = [name.removesuffix(f"/{marker}") for name in names for marker in _MARKERS if name.endswith(f"/{marker}")]
     below = tuple(f"{folder}/" for folder in marked)
     files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
+    for name in sorted(files):
+        check_kind(root / name)
     return [(name, root / name) for name in sorted(files)]
+
+
+def check_kind(file: Path) -> None:
+    """Raise UsageError unless this is a file, a folder or a link; a link to anything is one."""
+    mode = file.lstat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+        kinds = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+        raise UsageError(
+            f"this is {kinds.get(stat.S_IFMT(mode), 'a device')}, and a source has only files, folders and links",
+            Code.SOURCE_UNSAFE,
+            where=str(file),
+            hints=("delete it, or move it out of the source folder",),
+        )
 
 
 def _packages(root: Path) -> set[str]:
@@ -69,7 +86,7 @@ def _packages(root: Path) -> set[str]:
     text = ""
     for name in ("setup.py", "setup.cfg", "pyproject.toml"):
         with suppress(OSError):
-            text += (root / name).read_text(errors="replace")
+            text += (root / name).read_text(errors="replace") if (root / name).is_file() else ""
     listed = " ".join(found for form in _PACKAGES for found in form.findall(text))
     return {name for name in ("build", "dist", "tests") if re.search(rf"(?<![\w.]){name}(?![\w-])", listed)}
 

@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError, UsageError
 from builder.masking import mask_credentials
-from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, uv_variables
+from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, network_hints, uv_variables
 
 _ATTEMPTS = 3
 TIMEOUT = 60.0  # seconds without a byte
@@ -114,7 +114,8 @@ def _unreachable(kind: str, where: str, detail: str) -> MissingToolError:
         where=where,
         hints=(
             f"the index is {index_setting()}",
-            "behind a proxy, set HTTPS_PROXY; if the proxy intercepts TLS, also set SSL_CERT_FILE",
+            *(network_hints() or ["behind a proxy, set HTTPS_PROXY"]),
+            "if a proxy intercepts TLS, set SSL_CERT_FILE",
             "the network is needed only once: after a successful download, later runs use the stored file",
         ),
     )

@@ -18,7 +18,7 @@ from builder.masking import mask_credentials
 from builder.matrix.compat import and_list
 from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, WheelSource
 from builder.wheels.sources.archive import unpack
-from builder.wheels.sources.folder import source_files
+from builder.wheels.sources.folder import check_kind, source_files
 from builder.wheels.sources.git import checkout
 from builder.wheels.sources.index import Location, download, locate
 from builder.wheels.sources.patches import apply_patches
@@ -202,6 +202,7 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
                 where=str(file),
                 hints=("replace the link by the file",),
             )
+        check_kind(file)
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         inside = end.is_relative_to((top or root).resolve())
@@ -212,7 +213,8 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
             shutil.copyfile(file, copy)
             copy.chmod(0o755 if mode & stat.S_IXUSR else 0o644)
         else:
-            raise UsageError("this is neither a file, a folder nor a link", Code.SOURCE_UNSAFE, where=str(file))
+            sentence = "the link leads to something that is no file of the source"
+            raise UsageError(sentence, Code.SOURCE_UNSAFE, where=str(file))
 
 
 def _empty(folder: Path) -> None:

@@ -22,7 +22,7 @@ from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.process import run
 from builder.store import Store
-from builder.wheels.toolchain.uv import find_uv, uv_command, uv_variables
+from builder.wheels.toolchain.uv import find_uv, network_hints, uv_command, uv_variables
 
 _PROBE = (
     "import os, platform, sysconfig\n"
@@ -189,6 +189,7 @@ class Pythons:
         return _missing(
             python,
             f"{missing}, and uv cannot download a Python with headers{source}{reason}",
+            *network_hints(),
             "set UV_PYTHON_INSTALL_MIRROR to a mirror of python-build-standalone that this machine can reach"
             " (https:// or file://)",
         )

@@ -24,6 +24,11 @@ from builder.process import run
 #: Variables that name the default package index, in uv's order of precedence; pip's counts when uv's are not set.
 INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
+#: Variables that name a proxy, in the order in which an error names them.
+_PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
+#: What uv says about a package that its cache lacks if it may not use the network.
+_NOT_CACHED = re.compile(r"not found in the cache|network (?:was|connectivity is) disabled", re.IGNORECASE)
+
 #: How uv introduces a cause, before and after uv 0.10.
 _CAUSE = re.compile(r"(?s)(?:╰─▶|cause:) (.+?)(?:\n\n|$)")
 _COMPILE = ("pip", "compile", "--quiet", "--no-header")
@@ -58,6 +63,23 @@ def index_setting() -> str:
         if url := os.environ.get(name):
             return f"{name}={mask_credentials(url)}"
     return "the default package index (UV_DEFAULT_INDEX is not set)"
+
+
+def network_hints() -> list[str]:
+    """What the variables of the shell have to do with a download that failed, without credentials; often nothing."""
+    offline = os.environ.get("UV_OFFLINE", "")
+    hints = [f"UV_OFFLINE={offline} forbids uv to use the network: unset it"] if _is_offline() else []
+    name = next((name for name in _PROXIES if os.environ.get(name)), "")
+    if name and not hints:
+        scheme, separator, rest = os.environ[name].rpartition("://")
+        login, at, host = rest.rpartition("@")
+        proxy = f"{scheme}{separator}{'***' if login else ''}{at}{host}"
+        hints.append(f"{name}={proxy} names a proxy: if it does not run, correct or unset this variable")
+    return hints
+
+
+def _is_offline() -> bool:
+    return os.environ.get("UV_OFFLINE", "").lower() not in {"", "0", "false", "f", "n", "no", "off"}
 
 
 def uv_variables(index: Sequence[str] = ()) -> dict[str, str]:
@@ -142,7 +164,9 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
         sentence = "the disk is full; unfinished files were deleted"
         return DiskFullError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])
     if reports("unreachable", output) or reports("fetch-failed", output):
-        return _unreachable(output, wanted, where, log)
+        return _unreachable("the package index cannot be reached", output, wanted, where, log)
+    if _is_offline() and _NOT_CACHED.search(output):
+        return _unreachable("a package is not in uv's cache, and uv is offline", output, wanted, where, log)
     if newer := reports("newer-glibc", output):
         tags = " or ".join(re.findall(r"'(\w+)'", newer["tags"]))
         return MissingToolError(
@@ -191,15 +215,16 @@ def _why_built(output: str) -> str:
     return last + (f" ({chain[1].replace('`', '')})" if chain else "")
 
 
-def _unreachable(output: str, wanted: str, where: str, log: Path) -> MissingToolError:
+def _unreachable(sentence: str, output: str, wanted: str, where: str, log: Path) -> MissingToolError:
     """The index does not answer. One network error of many builds is printed once, so the sentence names no package."""
     named = re.search(r"(?i)failed to (?:fetch: `?\S+/|download `)([\w.-]+)\S*$", output, re.MULTILINE)
     return MissingToolError(
-        "the package index cannot be reached",
+        sentence,
         Code.NETWORK_UNREACHABLE,
         where=where,
         hints=[
-            "set UV_DEFAULT_INDEX to an index or mirror that this machine can reach",
+            *network_hints(),
+            *([] if _is_offline() else ["set UV_DEFAULT_INDEX to an index or mirror that this machine can reach"]),
             *([f"uv failed to download {named[1]}"] if named else []),
             f"requirements: {wanted}",
             f"the full output is in {log}",

@@ -155,6 +155,56 @@ def test_without_a_server_the_launcher_is_the_compiler(laid_out: Place) -> None:
     assert "absent.cpp" in failed.stderr
 
 
+@pytest.mark.parametrize("asked", [["g++", "-c", "absent.cpp"], ["nvcc", "-c", "k.cu"]])
+def test_a_compiler_that_sccache_starts_does_not_wait_for_sccache(laid_out: Place, asked: list[str]) -> None:
+    """`sccache nvcc` of Meson: the server starts the launcher, which would wait for that server."""
+    (laid_out.folder / "sccache").write_text("#!/bin/sh\nexit 7\n")
+    caller = laid_out.folder / "outer" / "sccache"
+    caller.parent.mkdir()
+    caller.write_text('#!/bin/sh\n"$@"\nexit $?\n')
+    caller.chmod(0o755)
+    assert laid_out.tool(*asked).returncode == 7, "without sccache around it, sccache is called"
+    done = subprocess.run([caller, *asked], capture_output=True, text=True, check=False, env=laid_out.environ)
+    assert done.returncode == (1 if asked[0] == "g++" else 0)
+    assert ("absent.cpp" in done.stderr) or done.stdout.startswith(f"{laid_out.objects}/toolkit/bin/nvcc\n")
+
+
+@pytest.mark.parametrize("name", ["sccache", "ccache"])
+@pytest.mark.parametrize("off", [False, True])
+def test_a_source_finds_no_compiler_cache_of_its_own(without_nvcc: Place, name: str, *, off: bool) -> None:
+    """Meson and many setup.py put a compiler cache of PATH before each compiler."""
+    without_nvcc.sccache(fake("sound"))
+    found = without_nvcc.folder / "bin" / name
+    found.parent.mkdir()
+    found.write_text("#!/bin/sh\nexit 8\n")
+    found.chmod(0o755)
+    without_nvcc.environ |= {"PATH": f"{without_nvcc.environ['PATH']}:{found.parent}"}
+    calls = f"{name} --version || echo none; {name} --zero-stats && {name} sloppiness=x g++ -c absent.cpp || exit 3"
+    done = without_nvcc.run("sh", "-c", calls, **({"disabled": TURNED_OFF} if off else {}))
+    assert (done.returncode, done.stdout) == (3, "none\n")
+    assert "absent.cpp" in done.stderr, "it calls the compiler, whose launcher calls sccache"
+
+
+@pytest.mark.parametrize("name", ["sccache", "ccache"])
+def test_a_compiler_cache_that_is_not_on_path_stays_away(without_nvcc: Place, name: str, tmp_path: Path) -> None:
+    for tool in ("sh", "g++", "gcc", "as", "ld", "cat", "uname"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or tool)
+    launch = without_nvcc.environ["PATH"].partition(":")[0]
+    without_nvcc.environ |= {"PATH": f"{launch}:{tmp_path}"}
+    without_nvcc.sccache(fake("sound"))
+    assert without_nvcc.run("sh", "-c", f"command -v {name}").stdout == ""
+
+
+def test_the_server_is_stopped_by_the_real_sccache(without_nvcc: Place) -> None:
+    """In a container, the settings name the program without its folder."""
+    without_nvcc.sccache(fake("sound"))
+    launch, _, rest = without_nvcc.environ["PATH"].partition(":")
+    without_nvcc.environ |= {"PATH": f"{launch}:{without_nvcc.folder}:{rest}"}
+    done = without_nvcc.run("sh", "-c", 'test -S "$SCCACHE_SERVER_UDS"', sccache="sccache")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert (without_nvcc.statistics_dir / "stats.json").read_text() == "{}\n"
+
+
 def test_an_option_of_nvcc_is_joined_with_its_value(laid_out: Place) -> None:
     asked = ["-cudart", "shared", "-c", "k.cu", "-Xcompiler", "-fPIC", "--fmad", "false", "-o", "k.o", "-std"]
     arguments = laid_out.tool("nvcc", *asked).stdout.split("\n")[2:-1]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import io
 import lzma
 import os
 import shutil
+import socket
 import subprocess
 import tarfile
 import zipfile
@@ -231,10 +233,38 @@ def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, target: Pa
             says = "leads out of the source tree, to /etc/hostname"
         case _:
             os.mkfifo(folder / "pipe")
-            says = "neither a file"
+            says = "a named pipe"
     with pytest.raises(UsageError, match=says):
         prepare_source(recipe(PathSource(folder)), target, cache=cache)
     assert not list(target.iterdir())
+
+
+@pytest.mark.parametrize("name", ["p", "sub/p", "setup.py"])
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_pipe_or_a_socket_is_never_opened(folder: Path, cache: Path, name: str, kind: str) -> None:
+    """`mkfifo p` in a source folder: the digest waited for ever for somebody to write into the pipe."""
+    special = folder / name
+    special.parent.mkdir(exist_ok=True)
+    special.unlink(missing_ok=True)
+    if kind == "pipe":
+        os.mkfifo(special)
+    else:
+        with contextlib.chdir(special.parent), socket.socket(socket.AF_UNIX) as server:
+            server.bind(special.name)
+    with refused(Code.SOURCE_UNSAFE, kind) as caught:
+        source_digest(recipe(PathSource(folder)), cache=cache)
+    assert caught.value.where == str(special)
+
+
+@pytest.mark.parametrize("place", ["build/p", "__pycache__/p", "linked"])
+def test_a_pipe_that_is_no_source_does_not_matter(folder: Path, target: Path, cache: Path, place: str) -> None:
+    pipe = folder / ("build/p" if place == "linked" else place)
+    pipe.parent.mkdir(exist_ok=True)
+    os.mkfifo(pipe)
+    if place == "linked":
+        (folder / "link").symlink_to("build/p")
+    prepare_source(recipe(PathSource(folder)), target, cache=cache)
+    assert not (target / place).exists()
 
 
 # --- patches

@@ -228,6 +228,11 @@ done
 cached=
 [ ! -S "${SCCACHE_SERVER_UDS-}" ] || cached=yes
 [ -z "$shared" ] || cached=
+# A source may call sccache by itself: its server, or sccache in its place, started this script. A second sccache would
+# wait for the first one.
+caller=
+[ ! -r "/proc/$PPID/comm" ] || read -r caller < "/proc/$PPID/comm" || :
+[ "$caller" != sccache ] || cached=
 
 count=$#
 if [ "$name" = nvcc ]; then

@@ -33,17 +33,37 @@ case " $* " in
 esac
 """
 
+#: Compiler caches that Meson and many a setup.py put before each compiler if they find them on PATH.
+_OTHER_CACHES = ("sccache", "ccache")
+
+#: In the place of such a program: it says that it does not work, and calls the compiler for those that do not ask. The
+#: launcher of this compiler calls sccache, unless the compiler cache is turned off.
+_NO_CACHE = """\
+#!/bin/sh
+while :; do
+    case ${1-} in
+        [A-Za-z_]*=*) shift ;; # a setting of ccache
+        --version | -V) exit 1 ;;
+        "" | -*) exit 0 ;;
+        *) exec "$@" ;;
+    esac
+done
+"""
+
 
 def lay_out(settings: CacheSettings) -> None:
     """Delete the folder and make it again; raises OSError."""
     layout = settings.layout
     shutil.rmtree(layout.root, ignore_errors=True)
+    others = [name for name in _OTHER_CACHES if shutil.which(name)]
     for folder in (layout.launch, layout.compilers, layout.cuda / "bin"):
         folder.mkdir(parents=True)
     _link_compilers(settings)
     # After the real compilers were looked up, because the launchers are first on PATH.
     for compiler in layout.compilers.iterdir():
         _copy_launcher(layout.launch / compiler.name)
+    for name in others:
+        _write_program(layout.launch / name, _NO_CACHE)
     if os.access(settings.toolkit / "bin" / "nvcc", os.X_OK):
         _lay_out_toolkit(layout, settings.toolkit)
     layout.site.symlink_to(os.path.realpath(settings.site))
@@ -80,13 +100,24 @@ def _lay_out_toolkit(layout: Layout, toolkit: Path) -> None:
     nvcc.unlink()
     _copy_launcher(nvcc)
     layout.server_nvcc.parent.mkdir()
-    layout.server_nvcc.write_text(_SERVER_NVCC.format(toolkit=layout.toolkit), encoding="utf-8")
-    layout.server_nvcc.chmod(0o755)
+    _write_program(layout.server_nvcc, _SERVER_NVCC.format(toolkit=layout.toolkit))
 
 
 def _copy_launcher(target: Path) -> None:
     shutil.copyfile(_LAUNCHER, target)
     target.chmod(0o755)
+
+
+def _write_program(target: Path, text: str) -> None:
+    target.write_text(text, encoding="utf-8")
+    target.chmod(0o755)
+
+
+def _sccache(settings: CacheSettings) -> str:
+    """The real program, not what `lay_out` put in its place on PATH."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    path = os.pathsep.join(folder for folder in folders if folder != str(settings.layout.launch))
+    return shutil.which(settings.sccache, path=path) or settings.sccache
 
 
 # Whether a Redis can be the shared compiler cache. sccache itself waits ten seconds and does not say what is wrong.
@@ -185,7 +216,7 @@ def cache_problem(settings: CacheSettings) -> str:
 
 def _result_file(settings: CacheSettings) -> Path:
     """Beside the objects and not among them: the server takes each file there for an object."""
-    programs: list[str | Path] = [settings.sccache, settings.host_compiler]
+    programs: list[str | Path] = [_sccache(settings), settings.host_compiler]
     if settings.layout.toolkit.exists():
         programs.append(settings.layout.toolkit / "bin" / "nvcc")
     versions = [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
@@ -251,7 +282,7 @@ def start(settings: CacheSettings) -> None:
 def stop(settings: CacheSettings) -> None:
     """Save the server's statistics and end it, if it runs."""
     if settings.socket.is_socket():
-        argv = [settings.sccache, "--show-stats", "--stats-format=json"]
+        argv = [_sccache(settings), "--show-stats", "--stats-format=json"]
         with suppress(OSError), (settings.statistics_dir / "stats.json").open("wb") as stream:
             subprocess.run(argv, stdout=stream, stderr=subprocess.DEVNULL, check=False)
         _stop_server(settings)
@@ -288,7 +319,7 @@ def _start_server(settings: CacheSettings, environment: Mapping[str, str]) -> st
         "SCCACHE_NO_DAEMON": "1",
         "SCCACHE_ERROR_LOG": str(settings.statistics_dir / "server.log"),
     }
-    argv = [settings.sccache, "--start-server"]
+    argv = [_sccache(settings), "--start-server"]
     try:
         settings.cache_dir.mkdir(parents=True, exist_ok=True)
         with log.open("wb") as stream:
@@ -318,5 +349,5 @@ def _stop_server(settings: CacheSettings) -> None:
 
 def _call_server(settings: CacheSettings, option: str) -> None:
     with suppress(OSError):
-        argv = [settings.sccache, option]
+        argv = [_sccache(settings), option]
         subprocess.run(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)

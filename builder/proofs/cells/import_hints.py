@@ -1,0 +1,60 @@
+"""What a failed import and the source of the wheel say together: data that was left out, an op without a schema."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from zipfile import BadZipFile, ZipFile
+
+from builder.errors import BuildfarmError
+from builder.matrix.config import PathSource, Recipe
+from builder.wheels.sources.folder import source_files
+
+_NO_FILE = re.compile(r"No such file or directory: '[^'\n]*?/site-packages/([^'\n]+)'")
+_NO_OP = re.compile(r"'_OpNamespace' '(\w+)' object has no attribute '(\w+)'")
+_NATIVE = (".c", ".cc", ".cpp", ".cu", ".cuh", ".cxx", ".h", ".hpp")
+#: Bytes of a source file; larger ones are data.
+_BYTES = 4 << 20
+
+
+def import_hints(stderr: str, wheel: Path, recipe: Recipe) -> list[str]:
+    """What to change in the source, whose folder must be on this machine; `stderr` is what the import printed."""
+    if not isinstance(recipe.source, PathSource):
+        return []
+    try:
+        files = source_files(recipe.source.path)
+        return [*_left_out(stderr, wheel, files), *_without_schema(stderr, files)]
+    except (BuildfarmError, OSError, BadZipFile):  # a hint is no reason for an error
+        return []
+
+
+def _left_out(stderr: str, wheel: Path, files: Sequence[tuple[str, Path]]) -> Iterator[str]:
+    """A file that the wheel does not have where the import looks for it, and that the source has."""
+    for file in _NO_FILE.findall(stderr)[-1:]:
+        name = next((name for name, _ in files if f"/{name}".endswith(f"/{file}")), "")
+        with ZipFile(wheel) as archive:
+            if name and file not in archive.namelist():
+                yield (
+                    f"the source has {name}, and the wheel does not: add it to `package_data` in setup.py, or to"
+                    " `[tool.setuptools.package-data]` in pyproject.toml"
+                )
+
+
+def _without_schema(stderr: str, files: Sequence[tuple[str, Path]]) -> Iterator[str]:
+    """An op that has kernels and no schema: torch does not know its name then."""
+    for space, op in _NO_OP.findall(stderr)[-1:]:
+        kernel = re.compile(rf'\bimpl\(\s*"(?:{space}::)?{op}[".]')
+        schema = re.compile(rf'"(?:{space}::)?{op}(?:\.\w+)?\s*\(|\b(?:define|custom_op)\w*\(\s*["\']{space}::{op}\b')
+        at = ""
+        for name, path in files:
+            if name.endswith((*_NATIVE, ".py")) and path.is_file() and path.stat().st_size <= _BYTES:
+                text = path.read_text(encoding="utf-8", errors="replace")
+                if schema.search(text):
+                    return
+                at = at or (name if kernel.search(text) else "")
+        if at:
+            yield (
+                f'{at} has a kernel of {op} (`m.impl("{op}", …)`), and no file has its schema: add'
+                f' `m.def("{op}(…) -> …")` to TORCH_LIBRARY({space}, m)'
+            )

@@ -1,0 +1,82 @@
+"""A failed import, and what the source says about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+from builder.matrix.config import PathSource, Recipe, SdistSource
+from builder.proofs.cells.import_hints import import_hints
+
+NO_FILE = "FileNotFoundError: [Errno 2] No such file or directory: '/x/lib/python3.12/site-packages/tiny/table.json'\n"
+NO_OP = "AttributeError: '_OpNamespace' 'myext' object has no attribute 'scale'\n"
+
+
+def recipe(source: PathSource | SdistSource) -> Recipe:
+    return Recipe("tiny", "1.0", folder=Path("/"), source=source)
+
+
+@pytest.fixture
+def wheel(tmp_path: Path) -> Path:
+    file = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with ZipFile(file, "w") as archive:
+        archive.writestr("tiny/__init__.py", "")
+    return file
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    folder = tmp_path / "source"
+    for name in ("src/tiny/table.json", "src/tiny/__init__.py", "csrc/bind.cpp"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+    return folder
+
+
+def test_data_that_the_wheel_lacks_and_the_source_has(source: Path, wheel: Path) -> None:
+    (hint,) = import_hints(NO_FILE, wheel, recipe(PathSource(source)))
+    assert hint.startswith("the source has src/tiny/table.json, and the wheel does not: add it to `package_data`")
+
+
+@pytest.mark.parametrize("case", ["in the wheel", "not in the source", "no folder", "no wheel", "an archive"])
+def test_data_without_a_hint(source: Path, wheel: Path, case: str) -> None:
+    match case:
+        case "in the wheel":
+            with ZipFile(wheel, "a") as archive:
+                archive.writestr("tiny/table.json", "{}")
+        case "not in the source":
+            (source / "src/tiny/table.json").unlink()
+        case "no folder":
+            source = source / "absent"
+        case "no wheel":
+            wheel.write_text("")
+        case _:
+            assert import_hints(NO_FILE, wheel, recipe(SdistSource("tiny", "1.0", "0" * 64))) == []
+            return
+    assert import_hints(NO_FILE, wheel, recipe(PathSource(source))) == []
+
+
+@pytest.mark.parametrize("kernel", ['m.impl("scale", &f);', 'm.impl(\n  "myext::scale", f)', 'm.impl("scale.out", f)'])
+def test_an_op_with_a_kernel_and_no_schema(source: Path, wheel: Path, kernel: str) -> None:
+    (source / "csrc/bind.cpp").write_text(f'm.def("scaled(Tensor x) -> Tensor"); {kernel}')
+    (hint,) = import_hints(NO_OP, wheel, recipe(PathSource(source)))
+    assert hint.startswith("csrc/bind.cpp has a kernel of scale")
+    assert '`m.def("scale(…) -> …")` to TORCH_LIBRARY(myext, m)' in hint
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("csrc/bind.cpp", 'm.impl("other", f)'),
+        ("csrc/bind.cpp", 'm.impl("scale", f); m.def("scale(Tensor x) -> Tensor")'),
+        ("csrc/other.cu", 'm.def(TORCH_SELECTIVE_SCHEMA("myext::scale.out(Tensor x) -> Tensor"))'),
+        ("src/tiny/ops.py", "torch.library.define('myext::scale', '(Tensor x) -> Tensor')"),
+        ("src/tiny/ops.py", '@torch.library.custom_op("myext::scale", mutates_args=())'),
+    ],
+)
+def test_an_op_with_a_schema_or_without_a_kernel(source: Path, wheel: Path, file: str, text: str) -> None:
+    (source / "csrc/bind.cpp").write_text('m.impl("scale", f)')
+    (source / file).write_text(text)
+    assert import_hints(NO_OP, wheel, recipe(PathSource(source))) == []
