@@ -62,7 +62,7 @@ OUTCOMES = {
     ),
     "verify WHEEL": (2, "no package WHEEL is installed in ENV"),
     "serve index": (0, "serving index on http://HOST/simple/"),
-    "token add index --name ci --scope upload": (0, "TOKEN"),
+    "token add index --name ci --scope upload": (2, "index: there is no such folder"),
     "resolve NAME --index index": (2, "--torch is not given, and the current environment has no torch (ENV)"),
     "ci --install REQUIREMENT": _NO_MATRIX,
     "doctor": (1, "python     VERSION ENV/bin/python"),
@@ -72,7 +72,7 @@ OUTCOMES = {
     "store history": (0, "No run is recorded in this store."),
 }
 #: Commands that were asked to write into the folder.
-WRITES = {"serve index": {"index"}, "token add index --name ci --scope upload": {"index"}}
+WRITES = {"serve index": {"index"}}
 
 COMMANDS = [
     command

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -30,11 +31,13 @@ YANK_EXAMPLES = examples(
 )
 UNYANK_EXAMPLES = examples("buildfarm unyank my_ext==1.0+cu130 --index index")
 
+#: Control characters, line breaks, and characters that change the direction of text.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _PLACE_HELP = "The index: its folder, or s3://BUCKET/PREFIX."
 WhatArgument = Annotated[str, typer.Argument(metavar="WHEEL", help="A wheel's file name, or NAME==VERSION.")]
 IndexOption = Annotated[str, typer.Option("--index", metavar="DIR|URL", help=_PLACE_HELP)]
 IndexArgument = Annotated[str, typer.Argument(metavar="DIR|URL", help=_PLACE_HELP)]
-ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; installers print it.")]
+ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in one line; installers print it.")]
 KeepOption = Annotated[
     int, typer.Option("--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer.")
 ]
@@ -60,6 +63,7 @@ app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 def yank(what: WhatArgument, index: IndexOption, reason: ReasonOption = "", as_json: JsonOption = False) -> None:
     """Mark wheels of an index as yanked: installers choose them only if their exact version is asked for (PEP 592)."""
+    _refuse_control_characters(reason)
     repository = open_index(index)
     chosen = find_wheels(repository, what)
     for entry in chosen:
@@ -118,6 +122,7 @@ def status(index: IndexArgument, project: ProjectArgument, status: StatusArgumen
     The index offers no file of a quarantined project. A quarantined or archived project takes no uploads. With the
     status active, all is as before.
     """
+    _refuse_control_characters(reason)
     repository, name = open_index(index), canonicalize_name(project)
     if not repository.entries(name):
         raise UsageError("the index has no such project", Code.PROJECT_UNKNOWN, where=project)
@@ -135,6 +140,16 @@ def open_index(place: str) -> Repository:
             hints=[f"`buildfarm publish --to {place}` makes an index"],
         )
     return Repository(objects)
+
+
+def _refuse_control_characters(reason: str) -> None:
+    """Raise UsageError for a reason with line breaks or control characters: installers print it on a terminal."""
+    if found := _CONTROL.search(reason):
+        raise UsageError(
+            f"a reason is one line without control characters; this one has {found[0]!a}",
+            Code.VALUE_INVALID,
+            where="--reason",
+        )
 
 
 def find_wheels(repository: Repository, what: str) -> list[Entry]:

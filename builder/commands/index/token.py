@@ -53,7 +53,12 @@ def add(
     expires: ExpiresOption = "90d",
     as_json: JsonOption = False,
 ) -> None:
-    """Make a token and print it. The index keeps only its hash, so the token cannot be printed again."""
+    """Make a token and print it. The index keeps only its hash, so the token cannot be printed again.
+
+    The folder must contain an index, or be empty, as `buildfarm serve` makes it.
+    """
+    _check(index)
+    _refuse_other_folder(index)
     secret, token = Tokens(index).add(name, tuple(scope), parse_lifetime(expires))
     print_data(json.dumps({"token": secret, **_data(token)}, indent=1) + "\n" if as_json else f"{secret}\n")
     print_line(f"{name}: {', '.join(token.scopes)}, {_expiry(token)}; the user name is __token__")
@@ -81,7 +86,24 @@ def revoke(index: IndexArgument, name: NameArgument, as_json: JsonOption = False
 def _check(index: Path) -> None:
     """Raise UsageError if there is no such folder: a mistyped folder would look like an index without tokens."""
     if not index.is_dir():
-        raise UsageError("there is no such folder", Code.NO_INDEX, where=str(index))
+        raise UsageError(
+            "there is no such folder",
+            Code.NO_INDEX,
+            where=str(index),
+            hints=["name the folder that `buildfarm serve` serves; `serve` makes a new one"],
+        )
+
+
+def _refuse_other_folder(index: Path) -> None:
+    """Raise UsageError for a folder that has files and no index: no server would know the token."""
+    names = {path.name for path in index.iterdir() if not path.name.startswith(".")}
+    if names and names.isdisjoint({"records", "pending"}):
+        raise UsageError(
+            "this folder contains no index",
+            Code.NO_INDEX,
+            where=str(index),
+            hints=["name the folder that `buildfarm serve` serves, or an empty one"],
+        )
 
 
 def _expiry(token: Token) -> str:

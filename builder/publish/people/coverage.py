@@ -203,19 +203,24 @@ class VersionCoverage:
     planned: bool
 
     @property
+    def is_prerelease(self) -> bool:
+        """Whether this is a pre-release."""
+        return Version(self.version).is_prerelease
+
+    @property
     def all_yanked(self) -> bool:
         """Whether every wheel is yanked."""
         return all(wheel.yanked is not None for wheel in self.wheels)
 
 
 def coverage(entries: Sequence[Entry], plan: ProjectPlan | None = None) -> list[VersionCoverage]:
-    """The versions of a project, the newest first; with a plan, also the planned version without a wheel."""
+    """The versions of a project, stable ones first, then the newest; with a plan, also that version without a wheel."""
     by_version: dict[Version, list[Entry]] = {Version(plan.version): []} if plan else {}
     for entry in entries:
         by_version.setdefault(Version(entry.version.public), []).append(entry)
     return [
         _version(str(version), by_version[version], plan if plan and Version(plan.version) == version else None)
-        for version in sorted(by_version, reverse=True)
+        for version in sorted(by_version, key=lambda one: (not one.is_prerelease, one), reverse=True)
     ]
 
 

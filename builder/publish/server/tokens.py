@@ -163,4 +163,6 @@ def parse_lifetime(text: str) -> timedelta | None:
         raise UsageError(
             f"{text!r} is not a time; write it like 90d or 12h, or write never", Code.VALUE_INVALID, where="--expires"
         )
+    if not int(match[1]):
+        raise UsageError(f"a token for {text} has expired at once", Code.VALUE_INVALID, where="--expires")
     return timedelta(days=int(match[1])) if match[2] == "d" else timedelta(hours=int(match[1]))

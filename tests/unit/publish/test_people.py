@@ -98,6 +98,18 @@ def test_coverage_has_the_best_level_of_each_cell() -> None:
     assert not [one for one in new.installs if one.version.endswith("b")]
 
 
+def test_the_newest_stable_version_is_shown_before_pre_releases() -> None:
+    shown = coverage([entry(f"{version}+cu13", CELLS) for version in ("1.0", "2.0", "2.1.dev1", "3.0rc1")])
+    assert [one.version for one in shown] == ["2.0", "1.0", "3.0rc1", "2.1.dev1"]
+    assert [one.is_prerelease for one in shown] == [False, False, True, True]
+    page = project_page("my-ext", [entry("1.0+cu13", CELLS), entry("2.0rc1+cu13", CELLS)]).decode()
+    assert page.index(">Version 1.0</h2>") < page.index(">Version 2.0rc1 (pre-release)</h2>")
+    yanked = coverage([entry("1.0+cu13", CELLS), entry("2.0+cu13", CELLS, yanked=""), entry("3.0rc1+cu13", CELLS)])
+    assert [one.version for one in yanked] == ["2.0", "1.0", "3.0rc1"]
+    only = coverage([entry(f"{version}+cu13", CELLS) for version in ("1.0a1", "1.0rc1")])
+    assert [one.version for one in only] == ["1.0rc1", "1.0a1"]
+
+
 def test_yanked_wheels_prove_nothing() -> None:
     (version,) = coverage([entry("1.0+cu13", CELLS, yanked="")])
     assert version.grid.rows == ()

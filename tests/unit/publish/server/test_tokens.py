@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.index.token import add
 from builder.errors import Code, UsageError
 from builder.publish.server.tokens import Tokens, parse_lifetime, parse_scope
 from tests.conftest import coded
@@ -76,3 +77,26 @@ def test_changes_within_one_step_of_the_clock_are_seen(tmp_path: Path) -> None:
     Tokens(tmp_path).revoke("ci")
     os.utime(tmp_path / ".tokens", ns=(before.st_atime_ns, before.st_mtime_ns))
     assert tokens.find(secret) is None
+
+
+@pytest.mark.parametrize("text", ["0d", "00h", "000d"])
+def test_no_token_is_expired_when_it_is_made(text: str) -> None:
+    with refused(Code.VALUE_INVALID, text):
+        parse_lifetime(text)
+
+
+def test_a_token_is_for_an_index_or_a_new_folder(tmp_path: Path) -> None:
+    mistyped, other, new = tmp_path / "indxe", tmp_path / "home", tmp_path / "new"
+    other.mkdir()
+    (other / "notes.txt").write_text("")
+    for folder in (mistyped, other):
+        with refused(Code.NO_INDEX, str(folder)):
+            add(folder, "ci", ["upload"])
+    assert not mistyped.exists()
+    assert [path.name for path in other.iterdir()] == ["notes.txt"]
+    new.mkdir()  # as `buildfarm serve` makes it
+    add(new, "ci", ["upload"])
+    (other / "records").mkdir()
+    add(other, "ci", ["upload"])
+    (file,) = (other / ".tokens").iterdir()
+    assert file.name == "ci.json"
