@@ -127,7 +127,7 @@ def _report(errors: Sequence[BuildfarmError]) -> None:
 
 def _print_json(errors: Sequence[BuildfarmError]) -> None:
     """With --json, print errors to stdout, unless the command has already printed its data."""
-    if "--json" in sys.argv[1:] and not data_printed():
+    if "--json" in sys.argv[1:] and not data_printed() and sys.stdout is not None:
         print_data(json.dumps({"errors": [error.to_json() for error in errors]}, indent=1) + "\n")
 
 

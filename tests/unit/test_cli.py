@@ -314,6 +314,21 @@ def test_the_options_reach_run_build(call: Call, monkeypatch: pytest.MonkeyPatch
     assert (full.store, full.dist, full.matrix) == (Path("kept"), tmp_path / "out", Path("other.yaml"))
 
 
+@pytest.mark.parametrize("words", [["resolve", "--json"], ["plan", "--json"], ["verify", "absent.whl", "--json"]])
+def test_a_closed_stdout_is_an_error(words: list[str], tmp_path: Path) -> None:
+    """`buildfarm plan --json >&-`: it ended with 0, and nobody got the plan."""
+    (tmp_path / "matrix.yaml").write_text("torch: [2.11]\ncuda: [13.0]\npython: [3.12]\nextensions: [.]\n")
+    (tmp_path / "extension.yaml").write_text(
+        "name: ops\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [ops]\n"
+    )
+    argv = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "builder", *words]
+    done = subprocess.run(argv, cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode not in (0, None)
+    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith("error[")
+    assert ("error[path-not-usable]: stdout: it is closed" in done.stderr) is (words[0] == "plan")
+
+
 def test_a_closed_pipe_is_no_error() -> None:
     reader = subprocess.Popen(
         [sys.executable, "-m", "builder", "plan", "--explain"],
