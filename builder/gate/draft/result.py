@@ -35,7 +35,7 @@ class OpDraft:
     arguments: Sequence[Argument] = ()
     #: The number of calls that were tried.
     calls: int = 0
-    #: Dtype and shape of each tensor of the result.
+    #: Dtype and shape of each tensor of the result; the type of a number.
     results: Sequence[str] = ()
     #: Whether the op raises an error for inputs that are not contiguous.
     contiguous_only: bool = False

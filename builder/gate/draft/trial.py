@@ -16,7 +16,7 @@ from torch import Tensor
 
 from builder.gate.case import Make
 from builder.gate.checks.guard_pages import GuardPages, digest
-from builder.gate.context import dtype_name, flatten, iter_tensors, map_tensors, resolve, sentence
+from builder.gate.context import dtype_name, flatten, iter_tensors, map_tensors, resolve, sentence, values_of
 from builder.gate.draft import guesses
 from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
@@ -167,7 +167,10 @@ class Caller:
         tensors = flatten(result)
         if any(one.numel() > 1 << 22 for one in tensors) or (tensors and not any(one.numel() for one in tensors)):
             raise ValueError("the result has no elements, or millions: the arguments are not typical")
-        shown = [f"{dtype_name(one.dtype)} {tuple(one.shape)}" for one in tensors]
+        shown = [
+            f"{dtype_name(one.dtype)} {tuple(one.shape)}" if isinstance(one, Tensor) else type(one).__name__
+            for one in values_of(result)
+        ]
         return {"result": shown, "changed": sorted(changed), "type": type(result).__name__}
 
     def gradient(self, candidate: Sequence[Guess]) -> list[int]:
