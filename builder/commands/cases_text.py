@@ -116,7 +116,7 @@ def _cases(draft: OpDraft) -> str:
     typical = _case(draft, "draft", _comment(draft), gap)
     if not draft.empty:
         return typical
-    empty = replace(draft, arguments=draft.empty)
+    empty = replace(draft, arguments=draft.empty, unclaimed=draft.empty_unclaimed)
     gap = "the function of the case above, if it accepts empty tensors"
     return typical + "\n" + _case(empty, "empty", [], gap, '        edge="empty",')
 
@@ -135,6 +135,10 @@ def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: st
         lines.append(f"        mutates={list(draft.mutates)},")
     if draft.untraced:
         lines.append(f"        not_claimed=untraced({_quoted(draft.untraced, 300)}),")
+    elif draft.unclaimed:
+        lines.append("        not_claimed={")
+        lines += [f'            "{check}": {_quoted(reason, 300)},' for check, reason in draft.unclaimed.items()]
+        lines.append("        },")
     return "    Case(\n" + "\n".join(lines) + "\n    ),"
 
 
