@@ -83,9 +83,12 @@ def _summary(result: CasesResult) -> str:
             if result.file.absolute() == result.cases.absolute()
             else f" move the text of this file to {result.cases},"
         )
+        do = "replace each GAP in this file by a reference"
+        if not any(map(is_case, drafts)):
+            do = "no op could be called: write a Case for each op of NOT_CLAIMED in this file"
         lines += [
             f"wrote {result.file}",
-            f"next: replace each GAP in this file by a reference,{move} then run your `buildfarm build`"
+            f"next: {do},{move} then run your `buildfarm build`"
             " command again: it tests the wheel with the cases and does not compile",
         ]
     else:

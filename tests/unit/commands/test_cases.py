@@ -104,6 +104,17 @@ def test_an_op_without_a_fake_kernel_is_named_with_the_cure() -> None:
     assert "fake kernel" not in summary_text([result(Drafts({}, drafts=[ON_CUDA, UNKNOWN]))])
 
 
+def test_without_a_successful_call_there_is_no_gap_to_replace() -> None:
+    drafts = Drafts({}, drafts=[UNKNOWN])
+    text = cases_text("toy", "a cell", drafts)
+    assert "GAP" not in text
+    assert "CASES = []" in text
+    assert "NOT_CLAIMED" in text
+    said = summary_text([result(drafts)])
+    assert "GAP" not in said
+    assert "next: no op could be called: write a Case for each op of NOT_CLAIMED" in said
+
+
 def result(drafts: Drafts) -> CasesResult:
     cell = Cell.parse("torch2.11.0-cu130-cp312")
     return CasesResult("toy", "toy.whl", cell, drafts, Path("cases.py"), "", Path("cases.py"))
