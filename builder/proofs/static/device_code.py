@@ -58,7 +58,7 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
         facts,
         Check.DEVICE_CODE,
         errors,
-        good=" ".join(every) or "no GPU code, which the recipe allows (`cuda: optional`)",
+        good=" ".join(every) or "no GPU code" + ", which the recipe allows (`cuda: optional`)" * (not claim.foreign),
         evidence=evidence,
     )
 
