@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -107,7 +106,9 @@ def _refuse_impossible(
             message,
             Code.SOURCE_UNSUPPORTED,
             where=f"{pinned.label}/{place}" if isinstance(pinned.source, PathSource) else f"{pinned.label}: {place}",
-            hints=[f"this is what Python {sys.version_info[0]}.{sys.version_info[1]} says, with which buildfarm runs"],
+            hints=[
+                "if the source needs a newer Python than the one that runs buildfarm, run buildfarm with that Python"
+            ],
         )
     if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
         compiled = [source for extension in script.extensions for source in extension.sources]
