@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,12 +70,24 @@ def add(options: AddOptions) -> None:
 
     Runs no code of the source if its files state name and version. Otherwise it asks the build backend for them.
     """
-    if options.matrix.exists() and (options.torch or options.cuda or options.python or options.arch):
-        print_warning(
-            f"--torch, --cuda, --python and --arch have no effect, because {options.matrix} exists: edit this file"
-        )
+    ignored = _ignored_options(options) if options.matrix.exists() else []
+    if ignored:
+        have = "has" if len(ignored) == 1 else "have"
+        print_warning(f"{and_list(ignored)} {have} no effect, because {options.matrix} exists: edit this file")
     added = run_add(options)
     print_data(added_json(added) if options.as_json else added_text(added) + next_steps(added))
+
+
+def _ignored_options(options: AddOptions) -> list[str]:
+    """The options that name other values than the matrix.yaml that exists."""
+    matrix, compat = load_matrix(options.matrix), Compat.load()
+    given: dict[str, tuple[Collection[object], Collection[object]]] = {
+        "--torch": ([compat.resolve_torch(text) for text in options.torch or ()], matrix.torch),
+        "--cuda": ([compat.resolve_cuda(text) for text in options.cuda or ()], matrix.cuda),
+        "--python": ([compat.resolve_python(text) for text in options.python or ()], matrix.python),
+        "--arch": (architectures(options.arch), matrix.archs),
+    }
+    return [name for name, (values, listed) in given.items() if values and set(values) != set(listed)]
 
 
 def run_add(options: AddOptions, *, write: bool = True) -> Added:

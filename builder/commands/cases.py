@@ -23,13 +23,14 @@ from builder.cli.options import (
     examples,
 )
 from builder.cli.output import print_data
-from builder.commands.cases_text import cases_text, missing_text
+from builder.commands.cases_text import cases_text, is_case, missing_text
 from builder.commands.folders import DIST, open_store
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import BuildfarmError, Code, MissingToolError, NothingSelectedError, UsageError
-from builder.gate.draft.result import CALLED, CUDA_ONLY, Drafts, OpDraft
+from builder.gate.draft.result import CALLED, CUDA_ONLY, TRACING_CHECKS, Drafts, OpDraft
 from builder.log import print_line
 from builder.matrix.axes import Cell
+from builder.matrix.compat import and_list
 from builder.matrix.config import CASES, MATRIX, Recipe, WheelSource
 from builder.matrix.load import load_matrix, load_recipes
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
@@ -75,15 +76,19 @@ def _summary(result: CasesResult) -> str:
     was = "was" if len(drafts) == 1 else "were"
     lines = [f"{name}: {len(called)} of {_ops(len(drafts))}{without} {was} called successfully in {result.cell}"]
     lines += [f"  {_why_not(draft)}" for draft in drafts if draft.state != CALLED]
+    lines += [f"  {line}" for line in _not_claimed(drafts)]
     if result.file:
         move = (
             ""
             if result.file.absolute() == result.cases.absolute()
             else f" move the text of this file to {result.cases},"
         )
+        do = "replace each GAP in this file by a reference"
+        if not any(map(is_case, drafts)):
+            do = "no op could be called: write a Case for each op of NOT_CLAIMED in this file"
         lines += [
             f"wrote {result.file}",
-            f"next: replace each GAP in this file by a reference,{move} then run your `buildfarm build`"
+            f"next: {do},{move} then run your `buildfarm build`"
             " command again: it tests the wheel with the cases and does not compile",
         ]
     else:
@@ -93,6 +98,21 @@ def _summary(result: CasesResult) -> str:
             result.text,
         ]
     return "\n".join(lines) + "\n"
+
+
+def _not_claimed(drafts: Sequence[OpDraft]) -> Iterator[str]:
+    """Name the checks that the drafted cases turn off, so that no defect is hidden."""
+    cases = [draft for draft in drafts if is_case(draft)]
+    checks = and_list(TRACING_CHECKS)
+    if lacking := [draft.op for draft in cases if draft.lacks_fake_kernel]:
+        yield (
+            f"no fake kernel: {', '.join(lacking)}: the cases do not claim {checks}; to claim them, register a function"
+            f' in the Python package with torch.library.register_fake("{lacking[0]}"), which compares the devices of'
+            " the tensors and returns an empty tensor like the result, and remove `not_claimed`"
+        )
+    for draft in cases:
+        for check, reason in {**draft.empty_unclaimed, **draft.unclaimed}.items():
+            yield f"not claimed: {draft.op}: {check} fails: {reason}"
 
 
 def _stale(result: CasesResult) -> str:

@@ -16,13 +16,16 @@ _INTRODUCTION = '''\
 
 buildfarm guessed the inputs of each op and called the op with them.
 {exceptions}
+{gaps}
+"""
+'''
+_GAPS = """\
 No result was compared with anything. The checks `values`, `gradients` and `edges` need a reference: without one, they
 are "not run" for a case. Write a function for each GAP below. It gets the same arguments as the op, and computes the
 result in plain PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op
 writes to.
-Add more inputs: other sizes, dtypes and options.
-"""
-'''
+Add more inputs: other sizes, dtypes and options."""
+_NO_CASES = "Write a Case for each op of NOT_CLAIMED that has inputs you know, and remove its entry there."
 _IMPORTS = """\
 from __future__ import annotations
 
@@ -46,7 +49,8 @@ def cases_text(name: str, cell: str, drafts: Drafts) -> str:
     if any(draft.state == CUDA_ONLY for draft in cases):
         results.append("Ops without a CPU kernel were not called: check their inputs.")
     exceptions = "\n".join(results or ["No call succeeded."])
-    parts = [_INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions), _IMPORTS]
+    gaps = _GAPS if cases else _NO_CASES
+    parts = [_INTRODUCTION.format(name=name, cell=cell, exceptions=exceptions, gaps=gaps), _IMPORTS]
     if any(draft.untraced for draft in cases):
         parts.append(f"\n{_UNTRACED}")
     parts += [f"\n{part}" if at == 0 else part for at, part in enumerate(_lists(drafts, cases))]
@@ -95,7 +99,7 @@ def _comment(draft: OpDraft) -> list[str]:
 
 
 def _lists(drafts: Drafts, cases: Sequence[OpDraft]) -> Iterator[str]:
-    yield "CASES = [\n" + "".join(f"{_cases(draft)}\n" for draft in cases) + "]\n"
+    yield "CASES = [" + "\n" * bool(cases) + "".join(f"{_cases(draft)}\n" for draft in cases) + "]\n"
     if drafts.public:
         listed = ", ".join(f'"{name}"' for name in drafts.public)
         yield f"#: Modules in which every public function needs a case.\nPUBLIC = [{listed}]\n"
@@ -116,7 +120,7 @@ def _cases(draft: OpDraft) -> str:
     typical = _case(draft, "draft", _comment(draft), gap)
     if not draft.empty:
         return typical
-    empty = replace(draft, arguments=draft.empty)
+    empty = replace(draft, arguments=draft.empty, unclaimed=draft.empty_unclaimed)
     gap = "the function of the case above, if it accepts empty tensors"
     return typical + "\n" + _case(empty, "empty", [], gap, '        edge="empty",')
 
@@ -135,6 +139,10 @@ def _case(draft: OpDraft, name: str, comment: Sequence[str], gap: str, *more: st
         lines.append(f"        mutates={list(draft.mutates)},")
     if draft.untraced:
         lines.append(f"        not_claimed=untraced({_quoted(draft.untraced, 300)}),")
+    elif draft.unclaimed:
+        lines.append("        not_claimed={")
+        lines += [f'            "{check}": {_quoted(reason, 300)},' for check, reason in draft.unclaimed.items()]
+        lines.append("        },")
     return "    Case(\n" + "\n".join(lines) + "\n    ),"
 
 

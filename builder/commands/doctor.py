@@ -144,6 +144,12 @@ def read_machine(path: Path, compat: Compat) -> Machine:
     return Machine(model.driver, tuple(gpus), described=True)
 
 
+_MANAGED = (
+    "the system manages the packages of this Python, and installers refuse to change them: first make a virtual"
+    " environment, such as `python3 -m venv env`, install there, and run `buildfarm doctor --python env/bin/python`"
+)
+
+
 def doctor_text(environment: Environment, findings: Sequence[Finding]) -> str:
     """The environment in a few lines, then each finding with its cause and cure."""
     lines = [f"{name:<11}{escape(value)}" for name, value in _summary(environment)]
@@ -152,6 +158,8 @@ def doctor_text(environment: Environment, findings: Sequence[Finding]) -> str:
         lines += ["", f"[{colour}]{finding.level}:[/] {escape(finding.what)}", f"  why:  {escape(finding.why)}"]
         lines += [f"  cure: {escape(command)}" for command in finding.cure]
         lines += [f"  {'also' if finding.cure else 'cure'}: {escape(finding.advice)}"] if finding.advice else []
+    if environment.interpreter.managed and any(finding.cure for finding in findings):
+        lines += ["", f"[yellow]note:[/] {_MANAGED}"]
     faults = sum(finding.level is Level.FAULT for finding in findings)
     notes = len(findings) - faults
     total = "no fault" if not faults else "1 fault" if faults == 1 else f"{faults} faults"

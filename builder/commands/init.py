@@ -113,16 +113,18 @@ def _cuda_file(folder: Path) -> Path | None:
 def _name(text: str, *, given: bool) -> str:
     """The name as a Python module. Raises UsageError if the user gave a name that is none."""
     name = text if given else re.sub(r"\W+", "_", text).strip("_").lower()
-    known = keyword.iskeyword(name) or name in sys.stdlib_module_names or name == "torch"
-    if known or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
+    known = name in sys.stdlib_module_names or name == "torch"
+    if keyword.iskeyword(name):
+        hint = f"pass another `--name NAME`: {name} is a keyword of Python"
+    elif known:
+        hint = "pass another `--name NAME`: Python or torch has a module of this name"
+    else:
+        hint = "pass `--name NAME`, with lower-case letters, digits and _ only"
+    if known or keyword.iskeyword(name) or not re.fullmatch(r"[a-z_][a-z0-9_]*", name):
         raise UsageError(
             f"{text!r} cannot be the name of a Python package",
             Code.VALUE_INVALID,
-            hints=[
-                "pass another `--name NAME`: Python or torch has a module of this name"
-                if known
-                else "pass `--name NAME`, with lower-case letters, digits and _ only"
-            ],
+            hints=[hint],
         )
     return name
 

@@ -6,9 +6,11 @@ import ast
 import re
 import shlex
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 #: Stands in a text for a part that only the run knows. It reads as a glob pattern.
@@ -26,6 +28,8 @@ _LISTS_FILES = {"iterdir", "listdir", "rglob", "walk", "scandir"}
 #: Modules that can download, and programs.
 _DOWNLOADERS = {"urllib", "urllib.request", "http.client", "urllib3", "requests", "httpx", "wget"}
 _DOWNLOADS = re.compile(r"(?:curl|wget|aria2c)(?:\s|$)")
+#: Folders of a source that its wheel does not contain.
+_NO_PACKAGES = {"test", "tests", "docs", "examples", "benchmark", "benchmarks", "third_party", "venv", "env", "build"}
 #: Modules of the source that are read, besides setup.py.
 _MOST_HELPERS = 30
 #: An option of the command line, such as `--cuda_ext` or `--blas=`; those of setuptools are not the source's own.
@@ -101,11 +105,23 @@ class SetupFacts:
     optional_imports: list[str] = field(default_factory=list)
     #: Every text constant.
     strings: list[str] = field(default_factory=list)
+    #: How a package of the source compiles at run time: `a/b.py compiles with torch.utils.cpp_extension when …`; or
+    #: empty.
+    run_time_compile: str = ""
+    #: The place and the message of a syntax error in setup.py: `setup.py:4`, `SyntaxError: …`; or empty.
+    syntax_error: tuple[str, str] = ("", "")
+
+
+def parse_python(source: bytes) -> ast.Module:
+    """Parse a file of somebody else, without Python's warnings about it. Raises SyntaxError or ValueError."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(source)
 
 
 def read_setup_script(tree: Path) -> SetupFacts:
-    """Return the facts about the setup.py of a source; empty facts without one, or if it is not valid Python."""
-    facts = SetupFacts()
+    """Return the facts about the setup.py of a source; few facts without one, or if it is not valid Python."""
+    facts = SetupFacts(run_time_compile=_run_time_compile(tree), syntax_error=_syntax_error(tree / "setup.py"))
     for path, module, always in _modules(tree):
         needed = set(_imported(module, path, tree, always=True)) if always else set()
         facts.imports += needed
@@ -130,6 +146,43 @@ def read_setup_script(tree: Path) -> SetupFacts:
     return facts
 
 
+def _syntax_error(script: Path) -> tuple[str, str]:
+    try:
+        parse_python(script.read_bytes())
+    except SyntaxError as error:
+        line = f":{error.lineno}" if error.lineno else ""
+        return f"{script.name}{line}", f"{type(error).__name__}: {error.msg}"
+    except (OSError, ValueError):
+        pass
+    return "", ""
+
+
+def _run_time_compile(tree: Path) -> str:
+    """How the first module of a package that calls `torch.utils.cpp_extension.load` compiles."""
+    for path in sorted(chain.from_iterable(tree.glob(f"{folders}*.py") for folders in ("*/", "*/*/", "*/*/*/"))):
+        name = path.relative_to(tree)
+        if any(part.startswith(".") or part in _NO_PACKAGES for part in name.parts[:-1]):
+            continue
+        with suppress(OSError, SyntaxError, ValueError):
+            if b"cpp_extension" in (text := path.read_bytes()):
+                module = parse_python(text)
+                own = [each for each in module.body if not isinstance(each, ast.FunctionDef | ast.ClassDef)]
+                at_import = any(map(_loads, chain.from_iterable(map(ast.walk, own))))
+                if at_import or any(map(_loads, ast.walk(module))):
+                    when = "it is imported" if at_import else "one of its functions is called"
+                    return f"{name.as_posix()} compiles with torch.utils.cpp_extension when {when}"
+    return ""
+
+
+def _loads(node: ast.AST) -> bool:
+    """Whether it is a call of torch's `load` or `load_inline`, which have the arguments `name` and `sources`."""
+    if not isinstance(node, ast.Call) or _last_name(node.func) not in {"load", "load_inline"}:
+        return False
+    return "cpp_extension" in ast.unparse(node.func) or any(
+        one.arg in {"sources", "cpp_sources", "cuda_sources"} for one in node.keywords
+    )
+
+
 def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
     """setup.py and the modules of the source that it imports or executes, each once; and whether every build does."""
     pending, optional, seen = [tree / "setup.py"], list[Path](), set[Path]()
@@ -140,7 +193,7 @@ def _modules(tree: Path) -> Iterator[tuple[Path, ast.Module, bool]]:
             continue
         seen.add(path)
         try:
-            module = ast.parse(path.read_bytes() if path.is_file() else b"")
+            module = parse_python(path.read_bytes() if path.is_file() else b"")
         except (OSError, SyntaxError, ValueError):
             continue
         yield path, module, always

@@ -21,6 +21,8 @@ from builder.gate.case import Case, Make
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+#: Numbers that only a run knows, in a traced call.
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 class CaseError(Exception):
@@ -168,14 +170,18 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def flatten(result: Any) -> list[Tensor]:  # noqa: ANN401
     """Return the tensors of a result, also from tuples, lists and dicts. Numbers and bools become 0-d tensors."""
-    if isinstance(result, Tensor):
+    values = (one for one in values_of(result) if not isinstance(one, SYMBOLS))
+    return [one if isinstance(one, Tensor) else torch.tensor(one) for one in values]
+
+
+def values_of(result: Any) -> list[Any]:  # noqa: ANN401
+    """Return the tensors, numbers and bools of a result, also from tuples, lists and dicts."""
+    if isinstance(result, (Tensor, bool, int, float, complex, *SYMBOLS)):
         return [result]
-    if isinstance(result, (bool, int, float, complex)):
-        return [torch.tensor(result)]
     if isinstance(result, dict):
         result = [result[key] for key in sorted(result, key=str)]
     if isinstance(result, (tuple, list)):
-        return [tensor for one in result for tensor in flatten(one)]
+        return [value for one in result for value in values_of(one)]
     return []
 
 

@@ -191,10 +191,12 @@ def _extension_folders(document: Document, texts: Sequence[str]) -> tuple[Path, 
             missing = f"there is no {RECIPE} in {text or repr('')}" if folder.is_dir() else f"there is no folder {text}"
             if folder.is_file():
                 missing = f"{text} is a file; write its folder"
+            if (folder / RECIPE).is_dir():
+                missing = f"{RECIPE} in {text} is a folder; it must be a file"
             siblings = [
                 str(p.parent.relative_to(home))
                 for p in sorted(folder.parent.glob(f"*/{RECIPE}"))
-                if p.is_relative_to(home)
+                if p.is_relative_to(home) and p.is_file()
             ]
             raise _error_at(document, key, missing + did_you_mean(text, siblings))
         if folder in folders:

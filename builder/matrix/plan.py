@@ -231,8 +231,16 @@ class SkipSummary:
     reason: str
     #: Number of skips.
     count: int
-    #: The first skip, as an example.
-    first: Skip
+    #: Number of different cells.
+    cells: int
+    #: The extensions; empty if the reason is about every extension.
+    extensions: tuple[str, ...]
+
+    @property
+    def about(self) -> str:
+        """The extensions as text: `a, b, c and 2 more`; empty for a reason about every extension."""
+        more = f" and {len(self.extensions) - 3} more" if len(self.extensions) > 3 else ""
+        return ", ".join(self.extensions[:3]) + more
 
 
 def make_plan(
@@ -269,11 +277,8 @@ def no_cell_left(matrix: Matrix, plan: Plan) -> NothingSelectedError:
 
     What a recipe or the matrix says comes first: a user can change that, but not which combinations torch has.
     """
-    said = sorted(summarise_skips(plan), key=lambda s: 0 if s.first.extension else 1 if s.code == "excluded" else 2)
-    reasons = [
-        (f"{s.first.extension}: " if s.first.extension else "") + f"{s.reason} ({counted(s.count, 'cell')})"
-        for s in said[:3]
-    ]
+    said = sorted(summarise_skips(plan), key=lambda s: 0 if s.extensions else 1 if s.code == "excluded" else 2)
+    reasons = [(f"{s.about}: " if s.about else "") + f"{s.reason} ({counted(s.cells, 'cell')})" for s in said[:3]]
     return NothingSelectedError(
         "every selected cell is skipped", Code.NO_CELL_LEFT, where=str(matrix.path), hints=reasons
     )
@@ -314,7 +319,16 @@ def summarise_skips(plan: Plan) -> tuple[SkipSummary, ...]:
     groups: dict[tuple[str, str], list[Skip]] = defaultdict(list)
     for skip in plan.skips:
         groups[skip.code, skip.reason].append(skip)
-    return tuple(SkipSummary(code, reason, len(members), members[0]) for (code, reason), members in groups.items())
+    return tuple(
+        SkipSummary(
+            code,
+            reason,
+            len(members),
+            len({(one.torch, one.cuda, one.python, one.platform) for one in members}),
+            tuple(dict.fromkeys(one.extension for one in members)) if all(one.extension for one in members) else (),
+        )
+        for (code, reason), members in groups.items()
+    )
 
 
 def _cells(matrix: Matrix, axes: Axes, compat: Compat) -> tuple[list[Cell], list[Skip]]:

@@ -137,10 +137,22 @@ def _listed(matrix: Matrix, axis: str, listed: Sequence[Axis], selected: Sequenc
                 f"the matrix does not list {_NAMES[axis]} {values[-1]}",
                 Code.NOT_IN_MATRIX,
                 where=f"{matrix.path}, `{axis}`",
-                hints=[f"add {values[-1]} under `{axis}`", f"the matrix lists {and_list(sorted(listed))}"],
+                hints=[_to_add(matrix, axis, values[-1]), f"the matrix lists {and_list(sorted(listed))}"],
             )
     wanted = {value for values in selected for value in values}
     return tuple(sorted(value for value in set(listed) if value in wanted or not selected))
+
+
+def _to_add(matrix: Matrix, axis: str, value: Axis) -> str:
+    """What to add to matrix.yaml, so that it has cells of a value."""
+    if isinstance(value, Python):
+        compat = Compat.load()
+        fitting = [torch for torch in compat.torches if not compat.why_not_python(torch, value)]
+        if fitting and not set(fitting) & set(matrix.torch):
+            return (
+                f"add {value} under `{axis}`, and a torch that has wheels for it under `torch`, such as {fitting[-1]}"
+            )
+    return f"add {value} under `{axis}`"
 
 
 def _refuse_impossible(

@@ -36,7 +36,7 @@ def plan_text(plan: Plan, *, explain: bool, hint: str = "") -> str:
                 lines.append(f"  {cell!s:26}  {_reason(skip.extension, skip.reason)}")
         else:
             for group in summarise_skips(plan):
-                lines.append(f"  {group.count:4}  {_reason(group.first.extension, group.reason)}")
+                lines.append(f"  {group.cells:4}  {_reason(group.about, group.reason)}")
             lines.append("  (number of cells and reason; `--explain` lists each cell)")
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from builder.publish.gpu_models import KEY, models_of, proven_on
 from builder.result import BuildResult
 
 #: Checks that many ops do not promise to pass.
-_OPTIONAL = (Check.FAKE, Check.EXPORT, Check.COMPILE)
+_OPTIONAL = (Check.OPCHECK, Check.FAKE, Check.DEVICES, Check.EXPORT, Check.COMPILE)
 #: A name of GPU code, such as sm_90a or compute_90.
 _CODE = re.compile(r"(sm|compute)_(\d+)(\d[af]?)")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from builder.matrix.config import MATRIX, RECIPE, GitSource, Recipe, SdistSource
+from builder.matrix.load import load_matrix
 from builder.publish.terminal import to_text
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.findings import Draft
@@ -57,9 +58,10 @@ def next_steps(added: Added) -> str:
     option = "" if added.matrix == MATRIX else f" --matrix {added.matrix}"
     build = f"  buildfarm build --ext {added.recipe.name}{option}"
     cases = f"  buildfarm cases --ext {added.recipe.name}{option}"
-    lines = ["To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"]
-    if added.axes and added.axes.archs:
-        lines = ["To build the extension:", build]
+    lines = ["To build the extension:", build]
+    archs = added.axes.archs if added.axes else added.matrix.exists() and load_matrix(added.matrix).archs
+    if not archs and added.recipe.cuda == "required":
+        lines = ["To build the extension, for all GPU architectures of torch or for one:", build, f"{build} --arch 9.0"]
     return to_text(
         *("", *lines),
         *("", "After the build, to draft a cases.py with a case for each op:", cases),

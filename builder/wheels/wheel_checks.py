@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
-from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
+from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, parse_python, read_setup_script
 from builder.errors import BuildError, Code
 from builder.matrix.config import RECIPE, Recipe, name_pattern, version_pattern
 from builder.records import CudaSources
@@ -187,7 +187,7 @@ def _names(commands: str, file: str) -> bool:
 def _asks_for_gpu(file: Path) -> bool:
     """Whether the code of a file, and not only a comment, names `cuda.is_available`."""
     try:
-        nodes = ast.walk(ast.parse(file.read_bytes()))
+        nodes = ast.walk(parse_python(file.read_bytes()))
     except (OSError, SyntaxError, ValueError):
         return False
     called = [node.value for node in nodes if isinstance(node, ast.Attribute) and node.attr == "is_available"]

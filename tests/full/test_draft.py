@@ -102,6 +102,19 @@ def drafted_here(interpreter: Path, schema: str, kernel: str, device: str = "CPU
     return OpDraft.from_json(json.loads(done.out))
 
 
+def test_a_draft_claims_no_check_that_fails(gate_python: Callable[[str], Path]) -> None:
+    """With such a claim, the next build would refuse a wheel that was accepted before."""
+    python = gate_python("2.11.0")
+    count = drafted_here(python, "count(Tensor x) -> int", "lambda x: x.numel()", "CompositeExplicitAutograd")
+    assert (count.results, count.untraced, list(count.unclaimed)) == (["int"], "", ["compile"])
+    assert "an op that returns a number" in count.unclaimed["compile"]
+    # It runs with fake tensors, but reads a size that must stay symbolic.
+    fixed = "lambda x: x.new_zeros([int(one) for one in x.shape])"
+    sized = drafted_here(python, "sized(Tensor x) -> Tensor", fixed, "CompositeExplicitAutograd")
+    assert "export" in sized.unclaimed
+    assert "export" in cases_text("sized", "a cell", Drafts({}, drafts=[sized]))
+
+
 @pytest.mark.parametrize(("device", "state"), [("CPU", CALLED), ("CUDA", CUDA_ONLY)])
 def test_the_weight_of_a_norm_has_the_size_of_the_last_dimension(
     gate_python: Callable[[str], Path], device: str, state: str

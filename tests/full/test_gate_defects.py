@@ -203,6 +203,23 @@ def test_a_wrong_gradient_is_found_without_a_reference(gate: Gate) -> None:
     assert "gradcheck: Jacobian mismatch" in reason
 
 
+RETURNS_INT = """
+from builder.gate import Case
+
+CASES = [Case("sample_correct::count", lambda make: [make.randn(2, 3)])]
+"""
+
+
+def test_an_op_that_returns_a_number_has_no_device(gate: Gate) -> None:
+    run = gate(OLD, "correct", "fake", "compile", cases=RETURNS_INT)
+    (fake,) = run.of("sample_correct::count", "fake")
+    assert fake.verdict == PASSED, fake.reason
+    (compiled,) = run.of("sample_correct::count", "compile")
+    assert compiled.verdict == FAILED
+    assert "an op that returns a number" in compiled.reason
+    assert "op with a fake kernel" not in compiled.reason
+
+
 STALE_DEVICES = """
 from builder.gate import Case
 

@@ -358,7 +358,13 @@ def test_add_and_init_print_json_and_name_ignored_options(
     code, out, err = call("add", "mine", "--torch", "2.11")
     assert code == 0
     assert "mine/extension.yaml is the recipe of mine already" in out
-    assert "--torch, --cuda, --python and --arch have no effect" in err
+    assert "--torch has no effect, because matrix.yaml exists: edit this file" in err
+    listed = [line for line in Path("mine/matrix.yaml").read_text().splitlines() if line.startswith("archs:")]
+    assert listed == ["archs: [9.0]"]
+    monkeypatch.chdir("mine")
+    code, out, err = call("add", ".", "--arch", "9.0")
+    assert (code, err) == (0, ""), "the file has this value"
+    assert "--arch" not in out, "the file lists the architectures"
 
 
 def test_an_interrupted_inventory_add_says_what_is_kept(

@@ -152,6 +152,10 @@ _CHATTER = re.compile(
 #: Advice by pattern of torch's message.
 _ADVICE = (
     (
+        r"returned non-Tensor",
+        "torch.compile does not trace an op that returns a number: return a tensor, or do not claim `compile`",
+    ),
+    (
         r"fake impl|UnsupportedOperatorException|with fake tensors",
         "register a fake kernel with torch.library.register_fake",
     ),

@@ -24,13 +24,15 @@ from torch._subclasses.fake_tensor import (
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from builder.gate.case import Case
-from builder.gate.context import Context, TensorPath, dtype_name, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.context import Context, TensorPath, dtype_name, iter_tensors, map_tensors, sentence, values_of
 from builder.gate.outcome import Outcome
 from builder.gate.torch_limits import NO_GPU, UnsupportedByTorchError, raise_if_unsupported, release_of
 
 _RELEASE = release_of(torch.__version__)
 
 _ACCEPTS = "the fake kernel accepts"
+#: The kind of a result that is no tensor.
+_NUMBER = "a number"
 #: Errors about devices: torch up to 2.12, torch since 2.13, and messages of ops.
 _OF_DEVICES = re.compile(
     r"Unhandled FakeTensor Device Propagation|all tensors to be on the same device"  # <= 2.12, >= 2.13
@@ -46,6 +48,8 @@ _MODE = {"allow_fallback_kernels": False} if _UNSUPPORTED is NotImplementedError
 def fake(context: Context, case: Case) -> list[Outcome]:
     """The check "fake": the fake kernel returns tensors of the same number, shape, dtype, strides and device.
 
+    A number among the results must be a number there too. It has no device.
+
     For every dtype, with contiguous inputs and, unless the case has `contiguous_only`, with reversed strides; then with
     fake CUDA tensors, whose results must be on CUDA too.
     """
@@ -57,7 +61,7 @@ def fake(context: Context, case: Case) -> list[Outcome]:
             context.step(f"fake, {name}")
             try:
                 with torch.no_grad():
-                    real = [_described(tensor) for tensor in flatten(context.call(case, args))]
+                    real = [_described(value) for value in values_of(context.call(case, args))]
             except Exception as error:  # noqa: BLE001 (an op may raise anything)
                 if layout:
                     continue  # the check "layouts" reports it
@@ -122,7 +126,7 @@ def _one_on_cpu(context: Context, case: Case, args: Sequence[Any], path: TensorP
         if _OF_DEVICES.search(message):
             return "", message
         return f"with {name} on the CPU the op raises an error that does not mention devices: {message}", message
-    devices = sorted({str(tensor.device) for tensor in flatten(result)})
+    devices = sorted({str(value.device) for value in values_of(result) if isinstance(value, Tensor)})
     returned = f"returns {', '.join(devices) + ' tensors' if devices else 'no tensor'}"
     if not mixed:
         return f"{_ACCEPTS} {name} on the CPU although the other tensors are on CUDA, and {returned}", returned
@@ -198,15 +202,19 @@ def _compare(
     target = torch.device("cuda:0" if device == "cuda" else device)
     where = f"with fake inputs on {target}, " if str(target) != context.device else ""
     try:
-        results = flatten(_call(context, case, args, lambda _: str(target)))
+        results = values_of(_call(context, case, args, lambda _: str(target)))
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
         raise_if_unsupported("fake", _RELEASE, error)
         return _raised(error, where, case.op, context.spec.imports[:1])
     if len(results) != len(real):
-        return f"{where}the fake kernel returns {len(results)} tensors, the real kernel {len(real)}"
-    for index, (tensor, want) in enumerate(zip(results, real)):
-        name = "" if len(real) == 1 else f" for tensor {index}"
-        have = _described(tensor)
+        return f"{where}the fake kernel returns {len(results)} results, the real kernel {len(real)}"
+    for index, (result, want) in enumerate(zip(results, real)):
+        name = "" if len(real) == 1 else f" for result {index}"
+        have = _described(result)
+        if have["kind"] != want["kind"]:
+            return f"{where}the fake kernel returns {have['kind']}{name}, the real kernel {want['kind']}"
+        if have["kind"] == _NUMBER:
+            continue
         if not _same_shape(have["shape"], want["shape"]):
             return f"{where}the fake kernel returns shape {have['shape']}{name}, the real kernel {want['shape']}"
         if have["dtype"] != want["dtype"]:
@@ -248,17 +256,22 @@ def _raised(error: Exception, where: str, op: str, imports: Sequence[str]) -> st
     return f"{where}the fake kernel raises an exception: {message}"
 
 
-def _described(tensor: Tensor) -> dict[str, Any]:
+def _described(value: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return what a fake kernel must compute; sizes that depend on data stay symbols."""
+    if not isinstance(value, Tensor):
+        return {"kind": _NUMBER}
     return {
-        "shape": tuple(tensor.shape),
-        "dtype": dtype_name(tensor.dtype),
-        "strides": tuple(tensor.stride()) if tensor.layout == torch.strided else (),
-        "device": str(tensor.device),
+        "kind": "a tensor",
+        "shape": tuple(value.shape),
+        "dtype": dtype_name(value.dtype),
+        "strides": tuple(value.stride()) if value.layout == torch.strided else (),
+        "device": str(value.device),
     }
 
 
 def _text(described: dict[str, Any]) -> str:
+    if described["kind"] == _NUMBER:
+        return _NUMBER
     return "{dtype}{shape} strides {strides} on {device}".format(**described)
 
 

@@ -21,6 +21,7 @@ from builder.gate.coverage import without_overload
 from builder.gate.draft.guesses import Guess, norm_weights, source
 from builder.gate.draft.refine import (
     facts_about,
+    failing_checks,
     of_compiled_module,
     with_different_numbers,
     with_different_sizes,
@@ -32,7 +33,7 @@ from builder.gate.draft.signatures import STR, Parameter, Signature, likely_writ
 from builder.gate.draft.trial import TrialProcess
 from builder.gate.imports.cases_file import CasesFile, load_cases
 from builder.gate.outcome import Spec
-from builder.gate.processes.fork_server import PRELOAD, import_all
+from builder.gate.processes.fork_server import PRELOAD, import_all, warm_up_tracing
 from builder.gate.system import rlimits
 from builder.gate.system.nvidia import may_have_gpu
 
@@ -131,6 +132,7 @@ _FILE = re.compile(r"file|path|folder|^dir", re.IGNORECASE)
 def draft(root: Path, spec: Spec) -> Drafts:
     """Return the drafts of every op and function without a case."""
     import_all(PRELOAD)  # torch's own ops that an import registers late are not the extension's
+    warm_up_tracing()
     where = discover.where()
     recorder = discover.RegistrationRecorder(spec.imports)
     for name in dict.fromkeys([*spec.needs_first, *spec.imports]):
@@ -224,6 +226,8 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
             candidate, _ = with_different_numbers(process, candidate, {}, called=False)
             facts = {"changed": likely_written(op, signature), "untraced": of_compiled_module(process, op)}
         empty, empty_error = with_empty_tensor(process, candidate, called=found.called)
+        if found.called and not facts["untraced"]:
+            facts.update(failing_checks(process, op, candidate, empty, facts))
     finally:
         process.close()
     return OpDraft(
@@ -242,6 +246,8 @@ def _try(op: str, signature: Signature, device: str) -> OpDraft:
         written=_written(signature, facts),
         empty=_arguments(signature, empty, []) if empty and (found.called or found.only_cuda) else [],
         empty_error=empty_error,
+        unclaimed=facts.get("unclaimed", {}),
+        empty_unclaimed=facts.get("empty_unclaimed", {}),
     )
 
 

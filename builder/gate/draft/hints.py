@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from builder.gate.draft.signatures import Parameter
 from builder.gate.torch_limits import NO_GPU
 
+if TYPE_CHECKING:  # it imports torch
+    from builder.gate.draft.signatures import Parameter
+
 _ONLY_CUDA = re.compile(
-    r"from the '(CPU|Autograd\w*)' backend|must be (a |on )?(the )?(CUDA|GPU)|(to|must) be (a |on )?(a )?(cuda|gpu)"
+    r"from the '(CPU|Autograd\w*)' backend|must be (located |placed )?(a |on |in )?(the )?(CUDA|GPU)"
+    r"|(to|must) be (a |on )?(a )?(cuda|gpu)"
     r"|(CUDA|GPU) tensors?\b.*(expected|required)|(expected|expects?|requires?)( a| all)?( \w+)? (a |on )?(CUDA|GPU)\b"
     r"|not (implemented|supported|compiled) (on|for) (the )?CPU|no CPU (implementation|kernel|support)"
     r"|CPU (version )?(is )?not (implemented|supported)|Not compiled with GPU|is_cuda|non-CUDA DeviceType",

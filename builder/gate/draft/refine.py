@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from builder.gate.check_table import CHECKS
 from builder.gate.draft.guesses import SIZE, Guess
-from builder.gate.draft.result import shortened
+from builder.gate.draft.result import NO_FAKE_KERNEL, TRACING_CHECKS, shortened
 from builder.gate.draft.search import Candidate
-from builder.gate.draft.trial import Trial, TrialProcess
+from builder.gate.draft.trial import CHECK_SECONDS, Trial, TrialProcess
 
 #: Sizes of dimensions, instead of SIZE for each: a case with equal sizes does not show that two are mixed up.
 _SIZES = (5, 3, 6, 2, 7, 3)
@@ -91,13 +93,43 @@ def facts_about(process: TrialProcess, op: str, candidate: Candidate) -> dict[st
     if not untraced and "::" not in op and fake.error:
         untraced = f"torch cannot trace the function: with fake tensors it raises {fake.error}"
     elif not untraced and fake.error:
-        untraced = f"no fake kernel: with fake tensors the op raises {fake.error}"
+        missing = re.match("UnsupportedOperatorException|NotImplementedError", fake.error)  # NotImplementedError: 2.0
+        what = NO_FAKE_KERNEL if missing else "the fake kernel fails"
+        untraced = f"{what}: with fake tensors the op raises {fake.error}"
     return {
         "grad": gradient.fact or [],
         "remark": f"no gradient: {gradient.error}" if gradient.error else "",
         "contiguous_only": "contiguous" in strided.error,
         "untraced": shortened(untraced, 300),
     }
+
+
+def failing_checks(
+    process: TrialProcess, op: str, candidate: Candidate, empty: Candidate, facts: dict[str, Any]
+) -> dict[str, Any]:
+    """Return which checks of tracing fail for the drafted cases, as `unclaimed` and `empty_unclaimed`.
+
+    A case that claims such a check would refuse a wheel that was accepted before. A check that does not end here is
+    claimed: the gate has other limits.
+    """
+    unclaimed: dict[str, str] = {}
+    empty_unclaimed: dict[str, str] = {}
+    options = {
+        "op": op,
+        "empty": empty,
+        "grad": facts["grad"],
+        "contiguous_only": facts["contiguous_only"],
+        "mutates": [] if "::" in op else facts["changed"],
+    }
+    for name in TRACING_CHECKS:
+        for of_empty, found in ((False, unclaimed), (True, empty_unclaimed)):
+            if of_empty and (not empty or CHECKS[name].edges == "without"):
+                continue
+            trial = process.call("check", candidate, CHECK_SECONDS, name=name, of_empty=of_empty, **options)
+            reason = "" if trial.late else trial.error or trial.fact
+            if reason:
+                found[name] = shortened(reason.partition(" Exception raised from ")[0], 300)
+    return {"unclaimed": unclaimed, "empty_unclaimed": empty_unclaimed}
 
 
 def of_compiled_module(process: TrialProcess, op: str) -> str:

@@ -8,6 +8,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 CALLED, CUDA_ONLY, NOT_CALLED = "called", "cuda only", "not called"
+#: The checks that need an op that torch can trace.
+TRACING_CHECKS = ("opcheck", "fake", "devices", "export", "compile")
+#: The beginning of `untraced` for an op without a fake kernel.
+NO_FAKE_KERNEL = "no fake kernel"
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class OpDraft:
     arguments: Sequence[Argument] = ()
     #: The number of calls that were tried.
     calls: int = 0
-    #: Dtype and shape of each tensor of the result.
+    #: Dtype and shape of each tensor of the result; the type of a number.
     results: Sequence[str] = ()
     #: Whether the op raises an error for inputs that are not contiguous.
     contiguous_only: bool = False
@@ -55,6 +59,15 @@ class OpDraft:
     empty: Sequence[Argument] = ()
     #: Why no such call succeeded, or "".
     empty_error: str = ""
+    #: The checks of tracing that fail for this call, each with the reason.
+    unclaimed: Mapping[str, str] = field(default_factory=dict)
+    #: Those that fail for the call with an empty tensor.
+    empty_unclaimed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def lacks_fake_kernel(self) -> bool:
+        """Whether torch finds no fake kernel for the op."""
+        return self.untraced.startswith(NO_FAKE_KERNEL)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> OpDraft:

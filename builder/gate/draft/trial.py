@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import select
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import BuiltinFunctionType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from builder.gate.case import Make
+from builder.gate.case import Case, Make
+from builder.gate.check_table import CHECKS
 from builder.gate.checks.guard_pages import GuardPages, digest
-from builder.gate.context import dtype_name, flatten, iter_tensors, map_tensors, resolve, sentence
+from builder.gate.context import Context, dtype_name, flatten, iter_tensors, map_tensors, resolve, sentence, values_of
 from builder.gate.draft import guesses
 from builder.gate.draft.guesses import Guess
 from builder.gate.draft.signatures import Parameter
+from builder.gate.outcome import FAILED, Spec
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import signal_name
 from builder.gate.system.nvidia import hide_gpus
@@ -27,6 +31,8 @@ from builder.gate.system.nvidia import hide_gpus
 #: Limits of one call. Inputs are tiny: an op that needs more time hangs.
 CALL_SECONDS = 5.0
 MEMORY = 2 << 30
+#: Seconds for a check of the gate; torch's compiler needs most of them.
+CHECK_SECONDS = 60.0
 #: The value of an argument that is not given.
 OMITTED = object()
 #: Seconds between the end of a process's pipe and the end of the process.
@@ -39,7 +45,10 @@ class Trial:
 
     error: str = ""
     fact: Any = None
+    #: Whether the call ended the process, or did not end.
     crashed: bool = False
+    #: Whether the call did not end.
+    late: bool = False
 
 
 class TrialProcess:
@@ -51,14 +60,14 @@ class TrialProcess:
         self._pid = 0
         self._write = self._read = -1
 
-    def call(self, step: str, candidate: Sequence[Guess]) -> Trial:
-        """Run a step of STEPS with these arguments; a crash or a time-out is an error of the call."""
+    def call(self, step: str, candidate: Sequence[Guess], seconds: float = 0.0, **options: Any) -> Trial:  # noqa: ANN401
+        """Run a step, a method of `Caller`, with these arguments; a crash or a time-out is an error of the call."""
         if not self._pid:
             self._start()
-        os.write(self._write, json.dumps([step, candidate]).encode() + b"\n")
-        line, late = self._line(time.monotonic() + self._seconds)
+        os.write(self._write, json.dumps([step, candidate, options]).encode() + b"\n")
+        line, late = self._line(time.monotonic() + (seconds or self._seconds))
         if line is None:
-            return Trial(self._end(late), crashed=True)
+            return Trial(self._end(late), crashed=True, late=late)
         error, fact = json.loads(line)
         return Trial(error, fact)
 
@@ -134,9 +143,10 @@ def _serve(op: str, parameters: Sequence[Parameter], device: str, commands: int,
     caller = Caller(resolve(op), parameters, device)
     with os.fdopen(commands, encoding="utf-8") as lines:
         for line in lines:
-            step, candidate = json.loads(line)
+            step, candidate, options = json.loads(line)
             try:
-                answer = ["", getattr(caller, step)(_tuples(candidate))]
+                given = {name: _tuples(value) for name, value in options.items()}
+                answer = ["", getattr(caller, step)(_tuples(candidate), **given)]
             except BaseException as error:  # noqa: BLE001 (an op may raise anything)
                 answer = [sentence(error, 1500), None]
             os.write(answers, json.dumps(answer, default=str).encode() + b"\n")
@@ -167,7 +177,10 @@ class Caller:
         tensors = flatten(result)
         if any(one.numel() > 1 << 22 for one in tensors) or (tensors and not any(one.numel() for one in tensors)):
             raise ValueError("the result has no elements, or millions: the arguments are not typical")
-        shown = [f"{dtype_name(one.dtype)} {tuple(one.shape)}" for one in tensors]
+        shown = [
+            f"{dtype_name(one.dtype)} {tuple(one.shape)}" if isinstance(one, Tensor) else type(one).__name__
+            for one in values_of(result)
+        ]
         return {"result": shown, "changed": sorted(changed), "type": type(result).__name__}
 
     def gradient(self, candidate: Sequence[Guess]) -> list[int]:
@@ -216,15 +229,50 @@ class Caller:
             self._call(map_tensors(self._values(candidate), lambda _, one: mode.from_tensor(one)))
         return True
 
+    def check(
+        self,
+        candidate: Sequence[Guess],
+        *,
+        op: str,
+        name: str,
+        empty: Sequence[Guess],
+        of_empty: bool,
+        grad: Sequence[int],
+        contiguous_only: bool,
+        mutates: Sequence[int],
+    ) -> str:
+        """Run a check of the gate for the case with these arguments, or for the one with an empty tensor.
+
+        Return why it fails; "" if it does not fail.
+        """
+        shared: dict[str, Any] = {"contiguous_only": contiguous_only, "mutates": mutates}
+        cases = [Case(op, partial(self._given, candidate, grad), "draft", self._named(candidate), **shared)]
+        if empty:
+            cases.append(Case(op, partial(self._given, empty, ()), "empty", self._named(empty), edge="empty", **shared))
+        module, _, function = CHECKS[name].function.partition(":")
+        check = getattr(importlib.import_module(f"builder.gate.checks.{module}"), function)
+        context = Context(Spec("", []), cases, check=name, device=self._device)
+        outcomes = check(context, cases[-1] if of_empty else cases[0])
+        return next((one.reason for one in outcomes if one.verdict == FAILED), "")
+
     def compiled(self, _candidate: Sequence[Guess]) -> bool:
         """Whether it is a function of a compiled module, such as one of pybind11."""
         return isinstance(self._function, BuiltinFunctionType)
 
-    def _values(self, candidate: Sequence[Guess]) -> list[Any]:
-        maker = Make(self._device, torch.float32)
+    def _values(self, candidate: Sequence[Guess], make: Make | None = None) -> list[Any]:
+        maker = make or Make(self._device, torch.float32)
         return [OMITTED if guess[0] == "omitted" else guesses.make(guess, maker) for guess in candidate]
 
-    def _call(self, values: Sequence[Any]) -> Any:  # noqa: ANN401
+    def _given(self, candidate: Sequence[Guess], grad: Sequence[int], make: Make) -> list[Any]:
+        """Make the positional arguments; the floating-point tensors at the positions `grad` require a gradient."""
+        given, _ = self._split(self._values(candidate, make))
+        return list(map_tensors(given, lambda path, one: _leaf(one) if path.position in grad else one))
+
+    def _named(self, candidate: Sequence[Guess]) -> dict[str, Any]:
+        return self._split(self._values(candidate))[1]
+
+    def _split(self, values: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return the arguments that are given by position, and those that are given by name."""
         given: list[Any] = []
         named: dict[str, Any] = {}
         for number, (one, value) in enumerate(zip(self._parameters, values)):
@@ -234,6 +282,10 @@ class Caller:
                 named[one.name] = value
             else:
                 given.append(value)
+        return given, named
+
+    def _call(self, values: Sequence[Any]) -> Any:  # noqa: ANN401
+        given, named = self._split(values)
         result = self._function(*given, **named)
         if self._device == "cuda":
             torch.cuda.synchronize()

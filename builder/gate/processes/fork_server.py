@@ -234,10 +234,15 @@ def preload(spec: Spec, *, heap_checks: bool) -> None:
     if heap_checks:
         malloc_checks.heap_checks_work()
     elif traced:
-        # A compilation uses fake tensors, after which this process and its forks would not find a GPU.
-        compiles = torch.version.cuda is None or not may_have_gpu()
-        with hidden_gpus():
-            compile_export.warm_up(compiles=compiles)
+        warm_up_tracing()
+
+
+def warm_up_tracing() -> None:
+    """Make the first compilation of a child faster."""
+    # A compilation uses fake tensors, after which this process and its forks would not find a GPU.
+    compiles = torch.version.cuda is None or not may_have_gpu()
+    with hidden_gpus():
+        compile_export.warm_up(compiles=compiles)
 
 
 def import_all(names: Iterable[str]) -> None:

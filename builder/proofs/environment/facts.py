@@ -35,6 +35,8 @@ class Interpreter:
     headers: bool
     #: The values of environment markers, such as `platform_machine`.
     markers: Mapping[str, str]
+    #: Whether the system manages its packages (PEP 668), so that installers refuse to change them.
+    managed: bool = False
 
 
 @dataclass(frozen=True)

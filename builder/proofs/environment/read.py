@@ -49,6 +49,8 @@ print(json.dumps({
     "own": [sysconfig.get_path("purelib"), sysconfig.get_path("platlib")],
     "path": [entry for entry in sys.path if os.path.isdir(entry)],
     "user_site": (site.getusersitepackages() if site.ENABLE_USER_SITE else ""),
+    "managed": sys.prefix == sys.base_prefix
+    and os.path.isfile(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
     "headers": os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h")),
     "markers": {
         "python_version": "{0[0]}.{0[1]}".format(sys.version_info),
@@ -132,6 +134,7 @@ def _interpreter(data: dict[str, Any], program: Path) -> Interpreter:
         user_site=Path(data["user_site"]) if data["user_site"] else None,
         headers=data["headers"],
         markers=data["markers"],
+        managed=data["managed"],
     )
 
 

@@ -37,6 +37,8 @@ class WheelClaim:
     cuda_sources: CudaSources | None = None
     #: Bytes that the wheel file may have; 0: any number.
     max_size: int = 0
+    #: The record of the wheel says that its recipe has `cuda: optional`.
+    cuda_optional: bool = False
     #: Others built the wheel; only what surely breaks it is a failure.
     foreign: bool = False
     #: Libraries that are for one CUDA or one architecture.

@@ -53,12 +53,13 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
     }
     if beyond := _beyond(coded, claim.archs):
         evidence["beyond"] = beyond
+    allowed = claim.cuda_optional or not claim.foreign  # a wheel of others has no recipe
     every = sorted({code for library in coded for code in (*library.sass, *library.ptx)}, key=_order)
     return make_proof(
         facts,
         Check.DEVICE_CODE,
         errors,
-        good=" ".join(every) or "no GPU code, which the recipe allows (`cuda: optional`)",
+        good=" ".join(every) or "no GPU code" + ", which the recipe allows (`cuda: optional`)" * allowed,
         evidence=evidence,
     )
 

@@ -229,7 +229,7 @@ class Judge:
         spare = frozenset(path for used in outside.optional.values() for path in used)
         claim = replace(foreign_claim(facts, claimed.cells), max_size=self.max_size, spare=spare)
         if needs_no_gpu_code(wheel):
-            claim = replace(claim, cuda_required=False)
+            claim = replace(claim, cuda_required=False, cuda_optional=True)
         # Every cell of the claim would repeat the same verdict on the file.
         for proof in static_proofs(facts, claim, provided, {}):
             if proof.check is Check.METADATA and not claimed.cells and uses_torch(facts):

@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.known_errors import knowledge
-from builder.diagnosis.setup_script import SetupFacts
+from builder.diagnosis.setup_script import SetupFacts, parse_python
 from builder.gate.amounts import counted
 from builder.matrix.compat import and_list
 from builder.recipes.inspection.findings import Draft
@@ -103,7 +103,7 @@ def _reachable(home: Path, name: str) -> set[str]:
             continue
         seen.add(path)
         try:
-            tree = ast.parse(path.read_bytes())
+            tree = parse_python(path.read_bytes())
         except (SyntaxError, ValueError):
             continue
         own |= set(_placed(tree))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from packaging.utils import canonicalize_name
@@ -98,20 +100,33 @@ def _refuse_impossible(
             where=pinned.label,
             hints=_other_folders(pinned, tree),
         )
+    if script.syntax_error[0]:
+        place, message = script.syntax_error
+        raise UsageError(
+            message,
+            Code.SOURCE_UNSUPPORTED,
+            where=f"{pinned.label}/{place}" if isinstance(pinned.source, PathSource) else f"{pinned.label}: {place}",
+            hints=[
+                "if the source needs a newer Python than the one that runs buildfarm, run buildfarm with that Python"
+            ],
+        )
     if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
         compiled = [source for extension in script.extensions for source in extension.sources]
         sentence = f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile"
         if compiled and compiled[0].startswith("../"):
             sentence = f"setup.py compiles {compiled[0]}, which is outside of the folder that buildfarm builds"
+            hints += _as_subdirectory(pinned, compiled[0])
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
         raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)
     if not native.cmake and _compiles_nothing(tree, stated, script):
         count = len([*native.cuda_files, *native.cpp_files, *native.foreign_cuda_files])
         files = "the C++ or CUDA file" if count == 1 else f"the {count} C++ and CUDA files"
+        sentence = f"no extension module is named, and {files} may be compiled at run time"
         raise UsageError(
-            f"the build makes a pure Python wheel: no extension module is named, and {files} may be compiled at run"
-            " time",
+            f"the build compiles nothing: {script.run_time_compile}"
+            if script.run_time_compile
+            else f"the build makes a pure Python wheel: {sentence}",
             Code.SOURCE_UNSUPPORTED,
             where=pinned.label,
             hints=["install the project with pip or uv: a pure Python wheel fits every torch and CUDA"],
@@ -125,17 +140,37 @@ def _compiles_nothing(tree: Path, stated: Metadata, script: SetupFacts) -> bool:
         return False
     others = {*script.imports, *script.optional_imports}
     others |= {canonicalize_name(each.name).replace("-", "_") for each in valid_requirements(stated.build_requires)}
-    return others <= _PLAIN_BUILDS and _COMPILING.isdisjoint(script.arguments)
+    # A setup.py imports torch for its extension modules; they may be commented out.
+    plain = _PLAIN_BUILDS | ({"torch"} if script.run_time_compile else set())
+    return others <= plain and _COMPILING.isdisjoint(script.arguments)
 
 
 def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
     """Hints for a source whose project is in a folder further down, or that has none."""
     found = sorted({path.parent.name for name in ("setup.py", "pyproject.toml") for path in tree.glob(f"*/{name}")})
     if found and isinstance(pinned.source, PathSource):
-        return [f"name the folder: `buildfarm add {Path(pinned.label, found[0])}`"]
+        folder = Path(pinned.label, found[0])
+        inner = replace(pinned, source=PathSource(tree / found[0]), label=str(folder))
+        sources = [one for each in read_setup_script(tree / found[0]).extensions for one in each.sources]
+        outside = next((one for one in sources if one.startswith("../")), "")
+        return _as_subdirectory(inner, outside) if outside else [f"name the folder: `buildfarm add {folder}`"]
     if found:
         return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={found[0]}`"]
     return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
+
+
+def _as_subdirectory(pinned: PinnedSource, source: str) -> list[str]:
+    """How to add a folder whose setup.py compiles files above the folder."""
+    if not isinstance(pinned.source, PathSource):
+        return []
+    path = pinned.source.path.resolve()
+    above = path.parents[min(source.count("../"), len(path.parents)) - 1]
+    root = next((each for each in (above, *above.parents) if (each / ".git").exists()), above)
+    shown = root if Path(pinned.label).is_absolute() else Path(os.path.relpath(root))
+    return [
+        f"of a git repository, buildfarm builds a subfolder with the files above it; commit them, and run"
+        f" `buildfarm add {shown}@BRANCH#subdirectory={path.relative_to(root)}`"
+    ]
 
 
 def _tagged_version(pinned: PinnedSource) -> str:

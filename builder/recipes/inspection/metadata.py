@@ -87,9 +87,10 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
     build_requires = [*_texts(build.get("requires")), *_texts(keywords.get("setup_requires"))]
     dynamic = any(_BY_GIT.match(each.replace("-", "_")) for each in (*build_requires, *script.imports))
     licence = project.get("license")
-    stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"))
+    meson = _meson_project(tree) if _first(build.get("build-backend")).startswith("mesonpy") else ("", "")
+    stated = _first(info["Version"], project.get("version"), section.get("version"), keywords.get("version"), meson[1])
     return Metadata(
-        name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name")),
+        name=_first(info["Name"], project.get("name"), section.get("name"), keywords.get("name"), meson[0]),
         version=_version(tree, stated, keywords, dynamic=dynamic),
         stated_version=_public(stated),
         summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
@@ -122,6 +123,16 @@ def _read_toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
         return {}
+
+
+def _meson_project(tree: Path) -> tuple[str, str]:
+    """The name and the version that `project()` of meson.build states as constants; empty where it does not."""
+    with suppress(OSError, UnicodeDecodeError):
+        text = re.sub(r"(?m)^\s*#.*$", "", (tree / "meson.build").read_text(encoding="utf-8"))
+        if found := re.match(r"\s*project\s*\(\s*'([^']+)'([^)]*)", text):
+            version = re.search(r"\bversion\s*:\s*'([^']+)'", found[2])
+            return found[1], version[1] if version else ""
+    return "", ""
 
 
 def _first(*values: object) -> str:

@@ -74,6 +74,52 @@ def test_an_op_that_accepts_an_empty_tensor_has_a_case_with_one() -> None:
     assert "# no case with an empty tensor: with one, the op raises RuntimeError: x has no elements" in text
 
 
+def test_a_check_that_failed_in_a_trial_is_not_claimed_and_is_named() -> None:
+    failing = replace(
+        ADD,
+        untraced="",
+        unclaimed={"opcheck": 'it raises "RuntimeError"', "compile": "static: no"},
+        empty=[Argument("x", "make.randn(0, 3)")],
+        empty_unclaimed={"opcheck": "for no rows"},
+    )
+    drafts = Drafts({}, drafts=[failing])
+    [plain, empty] = [
+        ast.unparse(one)
+        for one in ast.walk(assigned(cases_text("toy", "a cell", drafts))["CASES"])
+        if isinstance(one, ast.Call) and ast.unparse(one).startswith("Case(")
+    ]
+    assert """not_claimed={'opcheck': 'it raises "RuntimeError"', 'compile': 'static: no'}""" in plain
+    assert "not_claimed={'opcheck': 'for no rows'}" in empty
+    text = summary_text([result(drafts)])
+    assert 'not claimed: toy::add: opcheck fails: it raises "RuntimeError"\n' in text
+    assert "not claimed: toy::add: compile fails: static: no\n" in text
+
+
+def test_an_op_without_a_fake_kernel_is_named_with_the_cure() -> None:
+    text = summary_text([result(Drafts({}, drafts=[ADD, replace(ADD, op="toy::sub")]))])
+    assert (
+        "no fake kernel: toy::add, toy::sub: the cases do not claim opcheck, fake, devices, export and compile" in text
+    )
+    assert 'torch.library.register_fake("toy::add")' in text
+    assert "fake kernel" not in summary_text([result(Drafts({}, drafts=[ON_CUDA, UNKNOWN]))])
+
+
+def test_without_a_successful_call_there_is_no_gap_to_replace() -> None:
+    drafts = Drafts({}, drafts=[UNKNOWN])
+    text = cases_text("toy", "a cell", drafts)
+    assert "GAP" not in text
+    assert "CASES = []" in text
+    assert "NOT_CLAIMED" in text
+    said = summary_text([result(drafts)])
+    assert "GAP" not in said
+    assert "next: no op could be called: write a Case for each op of NOT_CLAIMED" in said
+
+
+def result(drafts: Drafts) -> CasesResult:
+    cell = Cell.parse("torch2.11.0-cu130-cp312")
+    return CasesResult("toy", "toy.whl", cell, drafts, Path("cases.py"), "", Path("cases.py"))
+
+
 @pytest.mark.parametrize(
     ("text", "short"),
     [

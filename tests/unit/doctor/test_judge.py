@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.commands.doctor import doctor_text
 from builder.matrix.axes import Arch, Cuda, Platform, Python
 from builder.matrix.compat import Compat
 from builder.proofs.environment.checks.gpus import check_gpus, check_nvidia
@@ -63,6 +64,18 @@ def environment(
         platform=Platform.LINUX_X86_64,
     )
     return replace(found, **facts)  # type: ignore[arg-type]
+
+
+def test_the_python_of_the_system_gets_a_virtual_environment_first() -> None:
+    found = environment("")
+    managed = replace(found, interpreter=replace(found.interpreter, managed=True))
+    findings = [Finding("no-torch", Level.FAULT, "no torch", "why", cure=("uv pip install torch",))]
+    text = doctor_text(managed, findings)
+    says = "the system manages the packages of this Python, and installers refuse to change them"
+    assert says in " ".join(text.split())
+    assert "first make a virtual environment" in " ".join(text.split())
+    assert says not in " ".join(doctor_text(found, findings).split())
+    assert says not in " ".join(doctor_text(managed, []).split())
 
 
 def cures(found: Environment) -> Cures:

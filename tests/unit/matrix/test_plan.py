@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from builder.commands.plan import plan_to_json
 from builder.errors import BuildfarmError, Code, Exit, NothingSelectedError, UsageError
-from builder.matrix.axes import AbiClass, Cuda, Platform, Python
+from builder.matrix.axes import AbiClass, Arch, Cuda, Platform, Python
 from builder.matrix.compat import UPDATE, Compat
 from builder.matrix.config import Exclude, Matrix, Recipe, Selection, WheelSource
 from builder.matrix.plan import Plan, make_plan, served_cells, summarise_skips
@@ -401,6 +401,15 @@ def test_what_a_recipe_says_comes_first() -> None:
     first = caught.value.hints[0]
     assert first.startswith("ext: ")
     assert "Python" in first
+
+
+def test_a_reason_names_every_extension_that_it_is_about_and_counts_cells_once() -> None:
+    axes = replace(matrix(["2.11"], ["13.0"], ["3.12"]), archs=(Arch.parse("1.5"),))
+    with refused(Code.NO_CELL_LEFT) as caught:
+        planned(axes, *map(recipe, ("a", "b", "c", "d", "e")))
+    (hint,) = caught.value.hints
+    assert hint.startswith("a, b, c and 2 more: ")
+    assert hint.endswith("(1 cell)")
 
 
 def test_a_matrix_without_extensions() -> None:

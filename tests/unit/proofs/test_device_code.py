@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from builder.matrix.axes import Arch
@@ -56,7 +58,10 @@ def test_code_beyond_the_claim_is_measured(archs: str, beyond: dict[str, int]) -
 
 
 def test_no_gpu_code_where_none_is_required() -> None:
-    assert check_device_code(wheel_facts(library()), claim(cuda_required=False)).verdict == "passed"
+    proof = check_device_code(wheel_facts(library()), claim(cuda_required=False))
+    assert (proof.verdict, proof.reason) == ("passed", "no GPU code, which the recipe allows (`cuda: optional`)")
+    foreign = check_device_code(wheel_facts(library()), replace(claim(cuda_required=False), foreign=True))
+    assert (foreign.verdict, foreign.reason) == ("passed", "no GPU code"), "a wheel of others has no recipe"
 
 
 def test_affected_gpus_are_named() -> None:

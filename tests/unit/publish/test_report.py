@@ -136,10 +136,11 @@ def test_a_refusal_names_the_cure_the_wheel_and_the_log(stored: StoredBuild, tmp
     assert entry["hints"] == hints
 
 
-def test_a_refusal_for_a_check_that_ops_may_not_support_names_not_claimed(stored: StoredBuild) -> None:
-    failed = Proof("ab", CELLS[0], Check.FAKE, FAILED, "ops::f: the fake kernel raises x", {})
+@pytest.mark.parametrize("check", ["opcheck", "fake", "devices", "export", "compile"])
+def test_a_refusal_for_a_check_that_ops_may_not_support_names_not_claimed(stored: StoredBuild, check: str) -> None:
+    failed = Proof("ab", CELLS[0], Check(check), FAILED, "ops::f: the fake kernel raises x", {})
     text = build_text(Path("dist"), PLAN, [result(stored, [failed, replace(failed, check=Check.VALUES)])])
-    assert 'hint: if the op does not support `fake`, write `not_claimed={"fake": REASON}` in its Case' in text
+    assert f'hint: if the op does not support `{check}`, write `not_claimed={{"{check}": REASON}}` in its Case' in text
     assert 'values":' not in text
 
 

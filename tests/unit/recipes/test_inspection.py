@@ -10,10 +10,11 @@ import pytest
 
 from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import Code, UsageError
-from builder.matrix.config import GitSource, PathSource
+from builder.matrix.config import GitSource, PathSource, Recipe
 from builder.recipes.fetch import PinnedSource
 from builder.recipes.inspection.draft_recipe import inspect_source
 from builder.recipes.inspection.findings import Draft
+from builder.wheels.failures import no_library_hints
 from tests.conftest import coded
 
 PYBIND = "#include <torch/extension.h>\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}\n"
@@ -356,12 +357,81 @@ def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:
     with pytest.raises(UsageError, match=r"setup.py compiles csrc/bind.cpp, but the folder does not contain"):
         inspect(tree)
     (tree / "setup.py").write_text((tree / "setup.py").read_text().replace("csrc/", "../csrc/"))
-    with pytest.raises(UsageError, match=r"setup.py compiles ../csrc/bind.cpp, which is outside of the folder"):
+    with pytest.raises(
+        UsageError, match=r"setup.py compiles ../csrc/bind.cpp, which is outside of the folder"
+    ) as outside:
         inspect(tree)
+    (hint,) = outside.value.hints
+    assert f"`buildfarm add {tree.parent}@BRANCH#subdirectory={tree.name}`" in hint
+    assert "git repository" in hint
     (tree / "setup.py").rename(tree / "csrc" / "setup.py")
     with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as raised:
         inspect(tree)
+    (hint,) = raised.value.hints
+    assert f"`buildfarm add {tree}@BRANCH#subdirectory=csrc`" in hint, "it compiles files above the folder"
+    (tree / "csrc" / "setup.py").write_text("setup()\n")
+    with pytest.raises(UsageError, check=coded(Code.SOURCE_UNSUPPORTED)) as raised:
+        inspect(tree)
     assert raised.value.hints == (f"name the folder: `buildfarm add {tree / 'csrc'}`",)
+
+
+def test_a_setup_script_that_python_cannot_parse_is_refused(tree: Path) -> None:
+    with (tree / "setup.py").open("a") as file:
+        file.write("x = = 1\n")
+    with pytest.raises(UsageError, match=r"SyntaxError: invalid syntax") as raised:
+        inspect(tree)
+    assert raised.value.where == f"{tree}/setup.py:{SETUP.count(chr(10)) + 1}"
+
+
+@pytest.mark.parametrize(
+    ("call", "when"),
+    [
+        ("backend = load(name='b', sources=['b.cpp'])\n", "when it is imported"),
+        ("def backend():\n    return load(name='b', sources=['b.cpp'])\n", "when one of its functions is called"),
+    ],
+)
+def test_a_package_that_compiles_at_run_time_is_refused(tree: Path, call: str, when: str) -> None:
+    """As torchac 0.8.9."""
+    later = "from torch.utils.cpp_extension import load\n" + call
+    (tree / "small_ops" / "backend.py").write_text(later)
+    assert inspect(tree).name == "small_ops", "the build compiles something too"
+    unused = "from torch.utils.cpp_extension import BuildExtension, CppExtension\n"
+    (tree / "setup.py").write_text(f"from setuptools import setup\n{unused}{PLAIN}")
+    says = f"the build compiles nothing: small_ops/backend.py compiles with torch.utils.cpp_extension {when}"
+    with pytest.raises(UsageError, match=says):
+        inspect(tree)
+    recipe = Recipe(name="small_ops", version="1.0", folder=tree, source=PathSource(tree))
+    assert no_library_hints(read_setup_script(tree), recipe) == [
+        f"small_ops/backend.py compiles with torch.utils.cpp_extension {when}: if the build compiles nothing else, "
+        "install the project with pip or uv"
+    ]
+
+
+@pytest.mark.filterwarnings("error")
+def test_warnings_about_the_files_of_a_source_are_not_shown(tree: Path) -> None:
+    for name in ("setup.py", "small_ops/__init__.py"):
+        text = (tree / name).read_text()
+        (tree / name).write_text(text + "pattern = '\\d'\n")
+    assert inspect(tree).version == "1.2.0"
+
+
+@pytest.mark.parametrize(
+    ("project", "name", "version"),
+    [
+        ('[project]\nname = "tiny-meson"\ndynamic = ["version"]\n', "tiny_meson", "3.1"),
+        ("", "tiny", "3.1"),
+    ],
+)
+def test_a_version_in_meson_build(tree: Path, project: str, name: str, version: str) -> None:
+    (tree / "setup.py").unlink()
+    (tree / "pyproject.toml").write_text(f'[build-system]\nbuild-backend = "mesonpy"\n{project}')
+    (tree / "meson.build").write_text(
+        "# project('no', version: '9')\nproject('tiny', 'cpp', 'cuda',\n  version: '3.1')\n"
+    )
+    draft = inspect(tree)
+    assert (draft.name, draft.version, draft.unknown) == (name, version, ())
+    (tree / "meson.build").write_text("project('tiny', 'cpp', version: files('VERSION'))\n")
+    assert "version" in inspect(tree).unknown
 
 
 def test_the_source_is_read_and_not_run(tree: Path) -> None:
