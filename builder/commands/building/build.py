@@ -49,7 +49,7 @@ from builder.commands.distributed.options import (
     WorkerTimeoutOption,
 )
 from builder.commands.distributed.protocol import Settings
-from builder.commands.folders import DIST, check_output, open_store
+from builder.commands.folders import DIST, check_output, new_folder, open_store
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
@@ -248,7 +248,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     started, clock = datetime.now(UTC), time.monotonic()
     matrix, recipes, plan = _read_plan(options)
     matrix = override_base_image(matrix, options.image)
-    store = open_store(options.store)
+    with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
+        store = open_store(options.store)
     check_output(options.dist, "--dist")
     store.clear_abandoned()
     clear_abandoned()
