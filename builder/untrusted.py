@@ -123,6 +123,15 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\
 #: Control characters besides tab and line feed, and those that change the direction of text.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
+#: The same, and what begins a new line.
+_NOT_ON_ONE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def control_character(text: str) -> str:
+    """Return the first character of a text that has no place on one line of a terminal; empty: none."""
+    found = _NOT_ON_ONE_LINE.search(text)
+    return found[0] if found else ""
+
 
 def without_escapes(text: str) -> str:
     """Return a text without the escape sequences of terminals; other control characters stay."""

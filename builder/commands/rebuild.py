@@ -114,7 +114,7 @@ def recorded_recipe(record: Record, wheel: Path) -> Recipe:
     return recipe
 
 
-def check_source(record: Record, recipe: Recipe, cache: Path) -> None:
+def check_source(record: Record, recipe: Recipe) -> None:
     """Raises MissingToolError when the source here, or a setting of the recipe, differs from the record."""
     old = record.settings.to_json()
     new = RecipeSettings.of(recipe).to_json()
@@ -127,7 +127,7 @@ def check_source(record: Record, recipe: Recipe, cache: Path) -> None:
     if recipe.wheel_version(record.build.torch, record.build.cuda) != record.build.version:
         differing.insert(0, "`version`")
     source = record.source
-    if source_digest(recipe, cache=cache) != source.digest:
+    if source_digest(recipe) != source.digest:
         differing.insert(0, "source")
         match source.origin:
             case SdistSource(project=project, version=version, sha256=sha256):
@@ -267,7 +267,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
     clear_abandoned()
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.cuda)
-    check_source(record, recipe, store.root / "sources")
+    check_source(record, recipe)
     _report_format(options.wheel)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     executor = _recorded_executor(record, matrix, environments, pull=not options.no_pull)

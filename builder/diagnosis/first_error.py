@@ -246,12 +246,12 @@ def count_errors(lines: Iterable[str]) -> int:
 def message_lines(lines: Sequence[str], n: int) -> list[str]:
     """The lines of the message that begins at line `n`: up to an empty line, the next message, or the shown source.
 
-    CMake's message begins after an empty line or none, and is indented.
+    CMake's message begins after an empty line or none, and is indented. A list follows a colon and an empty line.
     """
     found = [lines[n]]
     cmake = "CMake Error" in lines[n]
     for line in islice(lines, n + 1, n + _MESSAGE):
-        if cmake and not line.strip() and len(found) == 1:
+        if cmake and not line.strip() and (len(found) == 1 or found[-1].endswith(":")):
             continue
         ended = not line.startswith("  ") if cmake else NEXT_MESSAGE.match(line) or _GUTTER.fullmatch(line)
         if ended or not line.strip() or _MARK.fullmatch(line):

@@ -14,10 +14,11 @@ from builder.diagnosis.first_error import place_of
 from builder.diagnosis.known_errors import NO_HEADER, plain_quotes
 
 _SUFFIXES = (".c", ".cc", ".cpp", ".cu", ".cxx")
-#: ninja and the compiler proper about a source file that does not exist.
+#: ninja, the compiler proper and CMake about a source file that does not exist.
 _NO_SOURCE = re.compile(
     r"ninja: error: '(?P<ninja>[^']+)',.* missing and no known rule"
     r"|^cc1(?:plus)?: fatal error: (?P<compiler>\S+): No such file"
+    r"|Cannot find source file:\s+(?P<cmake>\S+)"
 )
 _NO_HEADER = re.compile(NO_HEADER.replace("{headers}", r"[^\s:']+"))
 #: Files that list the source files of an extension.

@@ -90,14 +90,14 @@ class Engine:
 
     def version(self) -> tuple[str, tuple[int, int]]:
         """The versions of the engine and of its API: ("20.10.24", (1, 41)). Raises the SDK's own errors."""
-        with self.client() as client:
+        with self._client() as client:
             versions = client.version()
         major, minor = versions["ApiVersion"].split(".")[:2]
         return str(versions["Version"]), (int(major), int(minor))
 
     def image_id(self, tag: str) -> str | None:
         """The id (`sha256:…`) of an image on this machine, or None when there is no such image."""
-        with self._client() as client:
+        with translate_sdk_errors(), self._client() as client:
             try:
                 found = client.images.get(tag).id
             except ImageNotFound:
@@ -130,7 +130,7 @@ class Engine:
                 where=base,
                 hints=["run the command without `--no-pull`"],
             )
-        with self._client() as client:
+        with translate_sdk_errors(), self._client() as client:
             pull_image(client, base, self.mirrors.locate(base), size)
 
     def run_script(self, image: str, script: str, *, owner: str = "") -> str:
@@ -139,7 +139,7 @@ class Engine:
         `owner` is the owner of the container, by which a later run removes the container if this run is killed.
         Raises MissingToolError when the script or the engine fails.
         """
-        with translate_sdk_errors(), self.client(CONTAINER_TIMEOUT) as client:
+        with translate_sdk_errors(), self._client(CONTAINER_TIMEOUT) as client:
             output = client.containers.run(
                 image,
                 ["/bin/sh", "-c", script],
@@ -192,7 +192,7 @@ class Engine:
 
         Raises MissingToolError when the engine cannot create the container.
         """
-        with self.client(CONTAINER_TIMEOUT) as client:
+        with self._client(CONTAINER_TIMEOUT) as client:
             with translate_sdk_errors():
                 handle = client.containers.create(**spec.options())
             try:
@@ -204,7 +204,7 @@ class Engine:
 
     def owners(self) -> set[str]:
         """The owners that containers of compiles and checks carry as a label, running or not."""
-        with self._client() as client:
+        with translate_sdk_errors(), self._client() as client:
             found = client.containers.list(all=True, filters={"label": OWNER_LABEL}, ignore_removed=True)
             return {str(container.labels[OWNER_LABEL]) for container in found}
 
@@ -213,7 +213,7 @@ class Engine:
 
         Raises MissingToolError when the engine does not answer.
         """
-        with self._client() as client:
+        with translate_sdk_errors(), self._client() as client:
             running = client.containers.list(filters={"label": f"{OWNER_LABEL}={owner}"}, ignore_removed=True)
             statuses = [container.exec_run(["chmod", "1777", "/"], user="0:0").exit_code for container in running]
         return 0 in statuses
@@ -222,7 +222,7 @@ class Engine:
         """Kill and remove the containers of an owner, with their anonymous volumes; returns their ids."""
         removed = []
         label = f"{OWNER_LABEL}={owner}"
-        with translate_sdk_errors(), self.client(CONTAINER_TIMEOUT) as client:
+        with translate_sdk_errors(), self._client(CONTAINER_TIMEOUT) as client:
             for container in client.containers.list(all=True, filters={"label": label}, ignore_removed=True):
                 with suppress(NotFound):  # the container exited in the meantime
                     try:
@@ -258,13 +258,7 @@ class Engine:
         return str(context["Name"]), str(context["Endpoints"]["docker"]["Host"])
 
     @contextmanager
-    def _client(self) -> Iterator[docker.DockerClient]:
-        """The SDK's client. SDK errors that the body does not handle are raised as MissingToolError."""
-        with translate_sdk_errors(), self.client() as client:
-            yield client
-
-    @contextmanager
-    def client(self, timeout: int = REQUEST_TIMEOUT) -> Iterator[docker.DockerClient]:
+    def _client(self, timeout: int = REQUEST_TIMEOUT) -> Iterator[docker.DockerClient]:
         """The SDK's client, which raises the SDK's own errors; `timeout` is in seconds."""
         name, address = self._context
         # Only the default context can have a TLS address (DOCKER_CERT_PATH), which from_env reads.

@@ -1,7 +1,8 @@
-"""Network settings of this machine that containers get: package indexes, proxies, CA bundle."""
+"""Network settings of this machine, which containers get: package indexes, proxies, CA bundle; and its own address."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import re
 import shlex
@@ -57,6 +58,14 @@ def index_variables(environ: Mapping[str, str] = os.environ, *, index: Sequence[
     if pip and not uv:
         found["UV_DEFAULT_INDEX"] = pip
     return dict(sorted(prepend_index(index, found).items()))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or an address is that of this machine itself."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def ca_variables(bundle: str) -> dict[str, str]:

@@ -120,7 +120,7 @@ class BuildRun:
 
     def _digest(self, build: Build, toolchain: Toolchain) -> str:
         recipe = self._recipes[build.extension]
-        return build_digest(build, recipe, toolchain, source_digest(recipe, cache=self._source_cache))
+        return build_digest(build, recipe, toolchain, source_digest(recipe))
 
     def _run_one(self, build: Build) -> BuildResult:
         """Build and prove; afterwards the builds that wait for this one go on, even after an error."""

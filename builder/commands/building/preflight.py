@@ -96,7 +96,7 @@ def _source_problems(recipes: Iterable[Recipe], store: Store) -> list[BuildfarmE
     cache = store.root / "sources"
     for recipe in recipes:
         try:
-            prepared = cache / "seen" / source_digest(recipe, cache=cache)
+            prepared = cache / "seen" / source_digest(recipe)
             if not prepared.exists():  # exists: the same source and patches were prepared before without an error
                 with store.work(f"source-{recipe.name}") as scratch:
                     (scratch / "src").mkdir()

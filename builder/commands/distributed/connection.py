@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import ssl
 import warnings
@@ -17,6 +16,7 @@ from distributed.comm.core import connect as connect_comm
 from distributed.security import Security
 
 from builder.errors import Code, MissingToolError, UsageError
+from builder.images.network import is_loopback
 
 # Who may connect: TLS with certificates, or loopback.
 
@@ -53,14 +53,6 @@ def check_address(address: str, *, plain_tcp: bool, option: str) -> str:
             ],
         )
     return address
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address is that of this machine itself."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def security_for(address: str, role: str = "client") -> Security:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -11,6 +10,7 @@ from typing import Annotated
 
 import typer
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
@@ -24,6 +24,7 @@ from builder.publish.index.integrity import IndexCheck, abandoned_files, check_i
 from builder.publish.index.objects import open_objects
 from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
+from builder.untrusted import control_character
 
 YANK_EXAMPLES = examples(
     "buildfarm yank my_ext==1.0+cu130 --index index --reason 'wrong results on sm_120'",
@@ -31,8 +32,6 @@ YANK_EXAMPLES = examples(
 )
 UNYANK_EXAMPLES = examples("buildfarm unyank my_ext==1.0+cu130 --index index")
 
-#: Control characters, line breaks, and characters that change the direction of text.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 _PLACE_HELP = "The index: its folder, or s3://BUCKET/PREFIX."
 WhatArgument = Annotated[str, typer.Argument(metavar="WHEEL", help="A wheel's file name, or NAME==VERSION.")]
 IndexOption = Annotated[str, typer.Option("--index", metavar="DIR|URL", help=_PLACE_HELP)]
@@ -144,9 +143,9 @@ def open_index(place: str) -> Repository:
 
 def _refuse_control_characters(reason: str) -> None:
     """Raise UsageError for a reason with line breaks or control characters: installers print it on a terminal."""
-    if found := _CONTROL.search(reason):
+    if found := control_character(reason):
         raise UsageError(
-            f"a reason is one line without control characters; this one has {found[0]!a}",
+            f"a reason is one line without control characters; this one has {found!a}",
             Code.VALUE_INVALID,
             where="--reason",
         )
@@ -181,7 +180,7 @@ def _old_wheels(repository: Repository, keep: int) -> list[str]:
     for project in repository.projects():
         entries = repository.entries(project)
         offered = {_public(entry) for entry in entries if entry.yanked is None}
-        counted = {version for version in offered if not version.is_prerelease} or offered
+        counted = list(SpecifierSet().filter(offered))  # the stable ones; of a project without any, all
         old += [entry.filename for entry in entries if sum(one > _public(entry) for one in counted) >= keep]
     return sorted(old)
 

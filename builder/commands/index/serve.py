@@ -16,6 +16,7 @@ import typer
 from builder.cli.options import examples
 from builder.commands.folders import open_store
 from builder.errors import Code, MissingToolError, UsageError
+from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
 from builder.matrix.models.fields import parse_size
 from builder.publish.index.levels import levels_of
@@ -121,7 +122,7 @@ def serve(
         print_line(f"finished an interrupted change of {project}")
     address, number = listening.getsockname()[:2]
     print_line(f"serving {index} on {'https' if tls else 'http'}://{host_of(address)}:{number}{root_path}/simple/")
-    if not tls and not proxy_headers and not ipaddress.ip_address(address).is_loopback:
+    if not tls and not proxy_headers and not is_loopback(address):
         print_warning("without TLS, everybody on the network can read the tokens that clients send")
     run.run(app.make_app(settings, _log), listening, tls=tls, proxy_headers=proxy_headers)
 

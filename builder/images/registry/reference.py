@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from builder.errors import Code, UsageError
+from builder.images.network import is_loopback
 from builder.matrix.models.fields import MIRROR_PATTERN, REGISTRY_PATTERN
 
 #: Environment variable with mirrors, `docker.io=registry.example/mirror quay.io=registry.example/mirror`. An entry
@@ -59,7 +59,7 @@ class Reference:
     def url(self) -> str:
         """URL of the manifest. As in Docker, a registry on this machine is used without TLS."""
         host = _DOCKER_HUB_API if self.registry == _DOCKER_HUB else self.registry
-        scheme = "http" if _on_this_machine(host.partition(":")[0]) else "https"
+        scheme = "http" if is_loopback(host.partition(":")[0]) else "https"
         return f"{scheme}://{host}/v2/{self.repository}/manifests/{self.digest or self.tag}"
 
 
@@ -96,10 +96,3 @@ def read_mirrors(declared: Mapping[str, str], environ: Mapping[str, str] = os.en
             )
         mirrors[registry] = mirror
     return Mirrors(mirrors)
-
-
-def _on_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

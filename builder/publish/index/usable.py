@@ -8,13 +8,12 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
 from builder.errors import Code, UsageError
-from builder.untrusted import JsonError, parse_json
+from builder.untrusted import JsonError, control_character, parse_json
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.limits import MAX_REQUIREMENT
 
 #: Bytes of the SBOM of a wheel. Reading JSON needs about twenty times as much memory.
 MAX_SBOM = 12 * 2**20
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 #: Mistakes in versions of Requires-Dist that uv repairs, so that such a wheel can be installed: `>=1.2<2`, `>=1.19.*`,
 #: `!=3.0*`, `>dev`, a comma at the end.
 _REPAIRED = (
@@ -54,7 +53,7 @@ def sbom_of(wheel: WheelFile) -> bytes:
 def _fault(wheel: WheelFile) -> str:
     """The first fault, one sentence; empty: none."""
     wheel.read_dist_info("RECORD")  # raises
-    if odd := next((name for name in wheel.names if _CONTROL.search(name)), None):
+    if odd := next((name for name in wheel.names if control_character(name)), None):
         return f"the name of a file in the wheel has control characters: {odd[:100]!r}"
     try:
         wheel.read_dist_info("METADATA").decode()

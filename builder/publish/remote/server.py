@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 import time
@@ -16,7 +15,7 @@ import requests
 from requests.utils import get_netrc_auth
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.images.network import ca_bundle
+from builder.images.network import ca_bundle, is_loopback
 from builder.log import print_line
 from builder.proof import Proof, proofs_of
 from builder.publish.index.entry import Entry
@@ -290,7 +289,7 @@ def root_url(url: str) -> str:
             where=url,
             hints=[f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"],
         )
-    if parts.scheme == "http" and not _is_loopback(host):
+    if parts.scheme == "http" and not is_loopback(host):
         raise UsageError(
             "without TLS, everybody on the network can read the token that is sent",
             Code.NOT_ENCRYPTED,
@@ -327,10 +326,3 @@ def token_for(url: str, environ: Mapping[str, str] = os.environ) -> str:
             f"or put it into ~/.netrc: machine {urlsplit(url).hostname} login __token__ password TOKEN",
         ],
     )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -121,7 +121,7 @@ def changed_files(recipe: Recipe, prepared: PreparedSource) -> list[str]:
     return sorted(name for name in {*now, *prepared.files} if now.get(name) != prepared.files.get(name))
 
 
-def source_digest(recipe: Recipe, *, cache: Path) -> str:  # noqa: ARG001 - not needed yet
+def source_digest(recipe: Recipe) -> str:
     """sha256 (hex) over the source that `prepare_source` would prepare.
 
     It covers, for a path, the files (relative path, executable bit, bytes; links by their target); for an sdist, its

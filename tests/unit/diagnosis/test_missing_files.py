@@ -28,9 +28,15 @@ def tree(tmp_path: Path) -> Path:
 
 NINJA = "ninja: error: '{}', needed by 'build/x.o', missing and no known rule to make it"
 COMPILER = "cc1plus: fatal error: {}: No such file or directory"
+CMAKE = """CMake Error at CMakeLists.txt:6 (python_add_library):
+  Cannot find source file:
+
+    {}
+
+  Tried extensions .c .C .c++ .cc .cpp .cxx .cu .mpp .m .M .mm .ixx .cppm"""
 
 
-@pytest.mark.parametrize("form", [NINJA, COMPILER])
+@pytest.mark.parametrize("form", [NINJA, COMPILER, CMAKE])
 @pytest.mark.parametrize(
     ("file", "there"),
     [
@@ -43,7 +49,7 @@ COMPILER = "cc1plus: fatal error: {}: No such file or directory"
 def test_a_misspelt_source_file_is_named(tree: Path, form: str, file: str, there: str) -> None:
     named = file.removeprefix(f"{SOURCE}/")
     (tree / "setup.py").write_text(f"sources = [{named!r}]")
-    assert hints(tree, form.format(file)) == [f"setup.py names {named}, which does not exist{there}"]
+    assert hints(tree, *form.format(file).splitlines()) == [f"setup.py names {named}, which does not exist{there}"]
 
 
 def test_a_file_that_was_not_copied_is_not_misspelt(tree: Path, tmp_path: Path) -> None:

@@ -88,9 +88,9 @@ LEFTOVERS = [
 @pytest.mark.parametrize("leftover", LEFTOVERS)
 def test_leftovers_are_neither_named_nor_taken(folder: Path, target: Path, cache: Path, leftover: str) -> None:
     ours = recipe(PathSource(folder))
-    before = source_digest(ours, cache=cache)
+    before = source_digest(ours)
     write(folder, {leftover: "left over"})
-    assert source_digest(ours, cache=cache) == before
+    assert source_digest(ours) == before
     prepare_source(ours, target, cache=cache)
     assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
@@ -99,11 +99,11 @@ def test_op_cases_and_what_they_import_can_neither_cause_nor_need_a_rebuild(
     folder: Path, target: Path, cache: Path
 ) -> None:
     ours = recipe(PathSource(folder))
-    before = source_digest(ours, cache=cache)
+    before = source_digest(ours)
     write(folder, {"references/plain.py": "1"})
-    assert source_digest(ours, cache=cache) != before, "without cases.py it is a folder like any other"
+    assert source_digest(ours) != before, "without cases.py it is a folder like any other"
     write(folder, {"cases.py": "CASES = []"})
-    assert source_digest(ours, cache=cache) == before
+    assert source_digest(ours) == before
     prepare_source(ours, target, cache=cache)
     assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
@@ -127,9 +127,9 @@ def test_environments_caches_and_output_folders_are_not_source(
     if in_git:
         git(folder, "init", "--quiet")
     ours = recipe(PathSource(folder))
-    before = source_digest(ours, cache=cache)
+    before = source_digest(ours)
     write(folder, IGNORED)
-    assert source_digest(ours, cache=cache) == before
+    assert source_digest(ours) == before
     prepare_source(ours, target, cache=cache)
     assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
@@ -168,7 +168,7 @@ def test_a_file_that_changes_after_the_copy_is_named_and_the_digest_is_that_of_t
 ) -> None:
     ours = recipe(PathSource(folder))
     prepared = prepare_source(ours, target, cache=cache)
-    assert prepared.digest == source_digest(ours, cache=cache)
+    assert prepared.digest == source_digest(ours)
     assert changed_files(ours, prepared) == []
     write(folder, {"build.log": "1"})
     edit(folder)
@@ -203,23 +203,21 @@ def test_what_can_change_the_wheel_changes_the_name_and_is_taken(
     folder: Path, target: Path, cache: Path, change: Callable[[Path], None]
 ) -> None:
     ours = recipe(PathSource(folder))
-    before = source_digest(ours, cache=cache)
+    before = source_digest(ours)
     change(folder)
-    after = source_digest(ours, cache=cache)
+    after = source_digest(ours)
     assert after != before
     prepare_source(ours, target, cache=cache)
     # The tree that a build sees has the same name, whatever was left behind.
-    assert source_digest(recipe(PathSource(target)), cache=cache) == after
+    assert source_digest(recipe(PathSource(target))) == after
 
 
-def test_the_name_does_not_depend_on_place_time_or_umask(folder: Path, tmp_path: Path, cache: Path) -> None:
+def test_the_name_does_not_depend_on_place_time_or_umask(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "deep" / "copy"
     shutil.copytree(folder, other, copy_function=shutil.copyfile)
     (other / "setup.py").chmod(0o600)
     os.utime(other / "setup.py", (1, 1))
-    assert source_digest(recipe(PathSource(folder)), cache=cache) == source_digest(
-        recipe(PathSource(other)), cache=cache
-    )
+    assert source_digest(recipe(PathSource(folder))) == source_digest(recipe(PathSource(other)))
 
 
 @pytest.mark.parametrize("case", ["absent", "outward link", "pipe"])
@@ -241,7 +239,7 @@ def test_a_folder_that_cannot_be_taken_whole_is_refused(folder: Path, target: Pa
 
 @pytest.mark.parametrize("name", ["p", "sub/p", "setup.py"])
 @pytest.mark.parametrize("kind", ["pipe", "socket"])
-def test_a_pipe_or_a_socket_is_never_opened(folder: Path, cache: Path, name: str, kind: str) -> None:
+def test_a_pipe_or_a_socket_is_never_opened(folder: Path, name: str, kind: str) -> None:
     """`mkfifo p` in a source folder: the digest waited for ever for somebody to write into the pipe."""
     special = folder / name
     special.parent.mkdir(exist_ok=True)
@@ -252,7 +250,7 @@ def test_a_pipe_or_a_socket_is_never_opened(folder: Path, cache: Path, name: str
         with contextlib.chdir(special.parent), socket.socket(socket.AF_UNIX) as server:
             server.bind(special.name)
     with refused(Code.SOURCE_UNSAFE, kind) as caught:
-        source_digest(recipe(PathSource(folder)), cache=cache)
+        source_digest(recipe(PathSource(folder)))
     assert caught.value.where == str(special)
 
 
@@ -430,16 +428,15 @@ def test_without_git_and_patch_it_says_so(
     prepare_source(recipe(PathSource(folder)), target, cache=cache)  # no patches, no tool
 
 
-def test_patches_are_part_of_the_name(folder: Path, cache: Path, tmp_path: Path) -> None:
+def test_patches_are_part_of_the_name(folder: Path, tmp_path: Path) -> None:
     write(tmp_path, {"1.patch": GOOD, "2.patch": BAD})
     one, two = tmp_path / "1.patch", tmp_path / "2.patch"
     names = {
-        source_digest(recipe(PathSource(folder), *patches), cache=cache)
-        for patches in ((), (one,), (two,), (one, two), (two, one))
+        source_digest(recipe(PathSource(folder), *patches)) for patches in ((), (one,), (two,), (one, two), (two, one))
     }
     assert len(names) == 5
     with pytest.raises(UsageError, check=coded(Code.PATH_NOT_USABLE)):
-        source_digest(recipe(PathSource(folder), tmp_path / "3.patch"), cache=cache)
+        source_digest(recipe(PathSource(folder), tmp_path / "3.patch"))
 
 
 # --- a source distribution, from a package index on loopback
@@ -959,21 +956,21 @@ def test_the_names_of_downloads_need_no_network(cache: Path) -> None:
         GitSource("https://example.org/a", "2" * 40),
         GitSource("https://example.org/a", "2" * 40, "sub"),
     ]
-    names = [source_digest(recipe(source), cache=cache) for source in sources]
+    names = [source_digest(recipe(source)) for source in sources]
     assert len(set(names)) == len(names)
     # A mirror of the same commit is the same source.
-    assert source_digest(recipe(GitSource("https://example.org/b", "2" * 40)), cache=cache) == names[3]
+    assert source_digest(recipe(GitSource("https://example.org/b", "2" * 40))) == names[3]
     assert not cache.exists()
 
 
-def test_in_a_repository_what_buildfarm_writes_is_source_only_if_git_tracks_it(folder: Path, cache: Path) -> None:
+def test_in_a_repository_what_buildfarm_writes_is_source_only_if_git_tracks_it(folder: Path) -> None:
     ours = recipe(PathSource(folder))
     subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-    before = source_digest(ours, cache=cache)
+    before = source_digest(ours)
     write(folder, {"buildfarm-report.html": "", "gate.pyz": "", "relabelled/ext.whl": ""})
-    assert source_digest(ours, cache=cache) == before
+    assert source_digest(ours) == before
     subprocess.run(["git", "add", "gate.pyz"], cwd=folder, check=True)
-    assert source_digest(ours, cache=cache) != before
+    assert source_digest(ours) != before
 
 
 @pytest.mark.parametrize(

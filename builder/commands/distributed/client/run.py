@@ -204,7 +204,7 @@ class RemoteRun:
 
     def _new_task(self, build: Build) -> BuildTask:
         recipe = self._recipes[build.extension]
-        source = source_digest(recipe, cache=self._store.root / "sources")
+        source = source_digest(recipe)
         settings = replace(self._settings, matrix=replace(self._settings.matrix, extensions=()))
         matrix, lock = settings.matrix, lock_path(settings.matrix.path)
         digest = digest_of(

@@ -20,7 +20,6 @@ from builder.commands.distributed.connection import (
     RefusedError,
     UnreachableError,
     check_address,
-    is_loopback,
     quiet_dask,
     reach,
     security_for,
@@ -29,6 +28,7 @@ from builder.commands.distributed.worker.facts import lines, measure
 from builder.commands.distributed.worker.service import Service
 from builder.commands.distributed.worker_command import WorkerOptions
 from builder.commands.folders import open_store
+from builder.images.network import is_loopback
 from builder.log import print_line, print_warning
 from builder.store import Store
 
