@@ -5,19 +5,20 @@ Each runs in a forked child on a machine with a GPU: the scheduler calls `where`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
 from builder.gate.checks.gradients import backward, differentiable, leaves
 from builder.gate.checks.guard_pages import mutable
-from builder.gate.checks.values import broken_invariant, compare, one_dtype
-from builder.gate.context import Context, dtype_name, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.checks.values import broken_invariant, compare, one_dtype, or_written
+from builder.gate.context import Context, detached, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.system import nvidia
 
@@ -55,28 +56,44 @@ def _count() -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Results:
-    """The result of one call: its tensors, or else the inputs that it wrote; and the gradients of the inputs."""
+    """The result of one call, as the invariant of a case gets it, and the gradients of the inputs."""
 
-    results: list[Tensor]
+    value: Any
     gradients: list[Tensor]
+
+    @property
+    def results(self) -> list[Tensor]:
+        """The tensors of the result."""
+        return flatten(self.value)
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Results:
+        """Return it with every tensor changed."""
+        return Results(_changed(self.value, change), [change(one) for one in self.gradients])
+
+
+def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401
+    return tree_map(lambda one: change(one) if isinstance(one, Tensor) else one, value)
 
 
 def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Sequence[Tensor] | None = None) -> Results:
     """Call the op, and its backward if an input requires a gradient and the case claims gradients."""
-    results = flatten(context.call(case, args))
-    if not results:
-        results = flatten([args[position] for position in sorted(mutable(context, case)) if position < len(args)])
     inputs = [] if "gradients" in case.not_claimed else leaves(args)
-    ends = differentiable(results)
+    value = _call(context, case, args)
+    ends = differentiable(value)
     if not inputs or not ends:
-        return Results(results, [])
-    gradients = backward(ends, inputs, cotangents_of(results) if cotangents is None else cotangents)
-    return Results([tensor.detach() for tensor in results], gradients)
+        return Results(value, [])
+    gradients = backward(ends, inputs, cotangents_of(value) if cotangents is None else cotangents)
+    return Results(_changed(value, Tensor.detach), gradients)
 
 
-def cotangents_of(results: Sequence[Tensor]) -> list[Tensor]:
+def _call(context: Context, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
+    """Return what the op returns, or else the arguments that it wrote."""
+    return or_written(context.call(case, args), args, mutable(context, case))
+
+
+def cotangents_of(value: Any) -> list[Tensor]:  # noqa: ANN401
     """Return an output gradient for each differentiable result: the same numbers on every device."""
-    ends = enumerate(differentiable(results), start=1)
+    ends = enumerate(differentiable(value), start=1)
     return [Make(str(end.device), end.dtype, seed).randn(*end.shape) for seed, end in ends]
 
 
@@ -88,7 +105,7 @@ def difference(case: Case, dtype: torch.dtype, have: Results, want: Results, oth
     if len(have.gradients) != len(want.gradients):
         return f"the number of inputs with a gradient is {len(have.gradients)}, but {len(want.gradients)} for {other}"
     for number, (one, two) in enumerate(zip(have.gradients, want.gradients)):
-        failure = compare(one, two, case, dtype, f"gradient {number}")
+        failure = compare(one, two, case, dtype, f"gradient {number}", scaled=True)
         if failure:
             return f"{failure}; the expected values are those of {other}"
     return None
@@ -127,7 +144,7 @@ def stream(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-stream": inputs and output gradients arrive late, so a kernel on another stream reads zeros."""
     dtype = case.dtypes[0]
     # Made first: copying numbers to the GPU may wait for the stream, and so hide a backward on the wrong stream.
-    cotangents = cotangents_of(flatten(context.call(case, context.arguments(case, dtype))))
+    cotangents = cotangents_of(_call(context, case, context.arguments(case, dtype)))
     expected = execute(context, case, context.arguments(case, dtype), cotangents)
     ready = context.arguments(case, dtype)
     late = map_tensors(ready, lambda _, tensor: torch.zeros_like(tensor).requires_grad_(tensor.requires_grad))
@@ -147,7 +164,7 @@ def stream(context: Context, case: Case) -> list[Outcome]:
         have = execute(context, case, late, late_cotangents)
         waited = arrived.query()
         # Copied on this stream now, so that a kernel on a different stream that ends later does not count.
-        have = Results([one.clone() for one in have.results], [one.clone() for one in have.gradients])
+        have = have.map(Tensor.clone)
     torch.cuda.synchronize()
     failure = _difference_or_invariant(case, dtype, have, expected, ready, "the default stream")
     if failure:
@@ -171,31 +188,37 @@ def _difference_or_invariant(
 ) -> str | None:
     if case.invariant is None:
         return difference(case, dtype, have, want, other)
-    return broken_invariant(case.invariant, have.results[0] if len(have.results) == 1 else tuple(have.results), args)
+    return broken_invariant(case.invariant, have.value, detached(args))
 
 
 def graph(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-graph": captured once, outputs overwritten, then replayed with other inputs."""
     dtype = case.dtypes[0]
-    static, other = context.arguments(case, dtype), _other_arguments(case, dtype)
+    # A replay writes to the inputs, so no element of an input may be the memory of another element.
+    static = map_tensors(context.arguments(case, dtype), lambda _, tensor: _own_elements(tensor))
+    other = _other_arguments(case, dtype)
     if not _same_signature(static, other):
         return context.not_run(
             case, "the case cannot be replayed with other inputs: its shapes or non-tensor arguments are random"
         )
     expected = execute(context, case, _other_arguments(case, dtype))
-    cotangents = cotangents_of(_warm_up(context, case, static))
+    cotangents = cotangents_of(_warm_up(context, case, dtype))
+    kept = [one.clone() for one in cotangents]
     captured = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(captured):
             have = execute(context, case, static, cotangents)
     except RuntimeError as error:
         hint = "Do not synchronise. Do not read device data on the host. Allocate memory only through torch"
-        return context.failed(case, f"cannot be captured: {sentence(error)}. {hint}")
-    # Outputs first, then inputs: an in-place op returns one of its inputs.
+        # CUDA ends a capture that has failed with error 901, which hides the first error.
+        hidden = error.__context__ if "due to a previous error during capture" in str(error) else None
+        return context.failed(case, f"cannot be captured: {sentence(hidden or error)}. {hint}")
+    # Outputs first, then inputs: an in-place op returns one of its inputs, and a backward its output gradient.
     for tensor in [*have.results, *have.gradients]:
         if tensor.is_cuda:
             tensor.detach().fill_(_OVERWRITTEN)
     _fill(static, other)
+    _fill(cotangents, kept)
     captured.replay()
     torch.cuda.synchronize()
     failure = _difference_or_invariant(case, dtype, have, expected, other, "a call without a graph")
@@ -209,17 +232,26 @@ def _other_arguments(case: Case, dtype: torch.dtype) -> tuple[Any, ...]:
     return tuple(case.inputs(Make("cuda", dtype, seed=1)))
 
 
-def _warm_up(context: Context, case: Case, args: Sequence[Any]) -> list[Tensor]:
-    """Call the op on a side stream three times before a capture, as torch's documentation of graphs requires."""
+def _own_elements(tensor: Tensor) -> Tensor:
+    """Return the tensor, or a copy if elements of it share memory, as after `expand`."""
+    shared = any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride()))
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad) if shared else tensor
+
+
+def _warm_up(context: Context, case: Case, dtype: torch.dtype) -> Any:  # noqa: ANN401
+    """Call the op on a side stream three times before a capture, as torch's documentation of graphs requires.
+
+    Each call has new arguments: an in-place op leaves the history of its gradients in them.
+    """
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(3):
-            execute(context, case, args)
-        results = flatten(context.call(case, args))
+            execute(context, case, context.arguments(case, dtype))
+        value = _call(context, case, context.arguments(case, dtype))
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    return results
+    return value
 
 
 def _same_signature(one: Sequence[Any], two: Sequence[Any]) -> bool:
@@ -231,15 +263,17 @@ def _same_signature(one: Sequence[Any], two: Sequence[Any]) -> bool:
 
 def second_device(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-device": inputs on cuda:1 while cuda:0 is the current device."""
-    if torch.cuda.device_count() < 2:
+    # torch.cuda.device_count() asks NVML, which counts a GPU that is divided by MIG; CUDA finds one part of one GPU.
+    if _count()[0] < 2:
         return context.not_run(case, "this machine has one GPU, but the check needs two")
     dtype = case.dtypes[0]
     torch.cuda.set_device(0)
     expected = execute(context, case, context.arguments(case, dtype, "cuda:0"))
-    args = context.arguments(case, dtype, "cuda:1")
-    have = execute(context, case, args)
+    context.step("inputs on cuda:1, and cuda:0 is the current device")
+    have = execute(context, case, context.arguments(case, dtype, "cuda:1"))
     torch.cuda.synchronize(1)
-    failure = _difference_or_invariant(case, dtype, have, expected, args, "cuda:0")
+    unchanged = context.arguments(case, dtype, "cuda:1")
+    failure = _difference_or_invariant(case, dtype, have, expected, unchanged, "cuda:0")
     current = torch.cuda.current_device()
     if current != 0:
         failure = f"the op changes the current device from cuda:0 to cuda:{current}"

@@ -79,7 +79,7 @@ def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, set[
     args = context.arguments(case, dtype, grad=False)
     written = mutable(context, case)
     canaries = Canaries(args, written)
-    result = _or_written(context.call(case, canaries.args), canaries.args, written)
+    result = or_written(context.call(case, canaries.args), canaries.args, written)
     if context.device == "cuda":
         torch.cuda.synchronize()
     return result, written, canaries.failure(), canaries.args
@@ -106,13 +106,13 @@ def judge_result(
     expected = context.expected(case, theirs)
     if not flatten(expected):
         changed = {path.position for path, tensor in iter_tensors(theirs) if digest(tensor) != before[path]}
-        expected = _or_written(expected, theirs, {*written, *changed})
+        expected = or_written(expected, theirs, {*written, *changed})
     if flatten(result) or flatten(expected):
         errors[dtype_name(dtype)] = largest_error(result, expected)
     return compare(result, expected, case, dtype)
 
 
-def _or_written(result: Any, args: Sequence[Any], written: Set[int]) -> Any:  # noqa: ANN401
+def or_written(result: Any, args: Sequence[Any], written: Set[int]) -> Any:  # noqa: ANN401
     """Return the result or, if it has no tensor, the arguments that were written, in their order."""
     if flatten(result):
         return result
