@@ -21,6 +21,9 @@ from builder.gate.system import nvidia
 #: Time limit as a multiple of the limit in the spec; below the `time_factor` of the check, which kills the task.
 _TIME_FACTOR = 3.0
 
+#: The line that the program prints after the last dtype.
+_DONE = "buildfarm-case-done"
+
 _PROGRAM = """\
 import sys
 root, number = sys.argv[1:]
@@ -54,13 +57,17 @@ def sanitizer(context: Context, case: Case) -> list[Outcome]:
 
 def _outcome(context: Context, case: Case, status: int, text: str) -> list[Outcome]:
     report = nvidia.read_sanitizer(text)
-    if report.errors:
+    if report.errors and (report.findings or not report.own_error):
         first = report.findings[0] if report.findings else "see the evidence"
         reason = f"compute-sanitizer finds {counted(report.errors, 'error')}: {first}"
         return context.failed(case, reason, report=text[-20000:])
-    if report.errors is None:
+    if report.errors is None or report.own_error:
         last = next((line for line in reversed(text.splitlines()) if line.strip()), f"status {status}")
-        reason = f"compute-sanitizer does not work on this machine: {last}"
+        reason = f"compute-sanitizer does not work on this machine: {report.own_error or last}"
+        return context.not_run(case, reason, report=text[-4000:])
+    if status == 0 and _DONE not in text.splitlines():
+        # Seen with compute-sanitizer 2024.1: it reports 0 errors of a program that it has not started.
+        reason = "compute-sanitizer does not work on this machine: it ends before the case does, and reports 0 errors"
         return context.not_run(case, reason, report=text[-4000:])
     if status:
         last = next((line for line in reversed(text.splitlines()) if line.strip() and not line.startswith("=")), "")
@@ -77,7 +84,7 @@ def run_case(root: str, number: int) -> None:
 
     """
     spec = Spec.read(Path(root))
-    for module in spec.imports:
+    for module in dict.fromkeys([*spec.needs_first, *spec.imports]):
         importlib.import_module(module)
     file = load_cases(Path(root))
     if file.problem:
@@ -87,3 +94,4 @@ def run_case(root: str, number: int) -> None:
     for dtype in cases[number].dtypes:
         execute(context, cases[number], context.arguments(cases[number], dtype))
         torch.cuda.synchronize()
+    print(f"\n{_DONE}", flush=True)  # noqa: T201

@@ -25,8 +25,12 @@ NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
 
 #: Exit status of compute-sanitizer when it found an error; torch and Python do not use this number.
 FOUND = 86
+#: Bytes behind each allocation that no kernel may touch.
+_PADDING = 1024
 _SUMMARY = re.compile(r"ERROR SUMMARY: (\d+) error")
 _PREFIX = re.compile(r"^=+ ?")
+#: First lines of a block about compute-sanitizer itself. Its manual: "Errors might go undetected".
+_OWN_ERROR = re.compile(r"Internal Sanitizer Error|Device not supported|unsupported driver version", re.IGNORECASE)
 #: First lines of a block that are not findings: banners, and messages about the program itself.
 _NO_FINDING = re.compile(
     r"COMPUTE-SANITIZER|ERROR SUMMARY|LEAK SUMMARY|RACECHECK SUMMARY|Target application|Warning|Error: process"
@@ -112,8 +116,12 @@ def find_sanitizer(environment: Mapping[str, str] = os.environ) -> str | None:
 
 
 def sanitizer_command(sanitizer: str, program: Sequence[str]) -> list[str]:
-    """Return the command for memcheck. API errors are not reported, because torch makes calls that may fail."""
+    """Return the command for memcheck. API errors are not reported, because torch makes calls that may fail.
+
+    Without padding, allocations can be adjacent, and an access behind one is inside the next (its manual, "Padding").
+    """
     options = ["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", str(FOUND), "--print-limit", "5"]
+    options += ["--padding", str(_PADDING)]
     return [sanitizer, *options, *program]
 
 
@@ -125,18 +133,23 @@ class Sanitized:
     errors: int | None
     #: Each in one line: error, kernel, thread.
     findings: list[str] = field(default_factory=list)
+    #: Why compute-sanitizer could not do its work, or "".
+    own_error: str = ""
 
 
 def read_sanitizer(text: str) -> Sanitized:
     """Parse its report, which is mixed with the output of the program."""
     summary = _SUMMARY.findall(text)
     findings: list[str] = []
+    own_error = ""
     details = 0
     for line in text.splitlines():
         if not line.startswith("====="):
             continue
         message = _PREFIX.sub("", line).rstrip()
-        if not message.strip() or _NO_FINDING.search(message):
+        if _OWN_ERROR.search(message):
+            own_error, details = own_error or message.strip(), 0
+        elif not message.strip() or _NO_FINDING.search(message):
             details = 0
         elif not message.startswith(" "):
             findings.append(message.strip())
@@ -144,7 +157,7 @@ def read_sanitizer(text: str) -> Sanitized:
         elif details and findings:
             findings[-1] += f" {message.strip()}"
             details -= 1
-    return Sanitized(int(summary[-1]) if summary else None, findings)
+    return Sanitized(int(summary[-1]) if summary else None, findings, own_error)
 
 
 # Hides the GPUs of the machine from torch, which otherwise initialises CUDA in unexpected places.

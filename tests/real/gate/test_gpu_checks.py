@@ -17,20 +17,44 @@ from tests.fixtures import gate_env
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
-def test_correct_ops_pass_however_they_write_and_return(store: Path, tmp_path: Path) -> None:
-    """In-place ops with gradients, a gradient that is the output gradient, results in a list, expanded inputs."""
+@pytest.fixture(scope="module")
+def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """Verdict and reason of each check and op."""
+    tmp_path = tmp_path_factory.mktemp("gpu")
     environment = gate_env.torch_environment(store, "2.11.0", "3.12", tmp_path / "log")
     program = Path(gate_env.__file__).with_name("gpu_checks_on_cpu.py")
     ran = run(environment.interpreter, program, ROOT)
     assert ran.code == 0, ran.all
-    found = json.loads(ran.out)
-    one_gpu = {name: told for name, told in found.items() if "with one GPU" in name}
-    assert {verdict for verdict, _ in one_gpu.values()} == {NOT_RUN}, one_gpu
-    assert found.pop("graph: synchronises") == [
-        FAILED,
-        "cannot be captured: RuntimeError: operation not permitted when stream is capturing. Do not synchronise. "
-        "Do not read device data on the host. Allocate memory only through torch",
-    ]
-    others = {name: told for name, told in found.items() if name not in one_gpu}
-    assert {name: told for name, told in others.items() if told[0] != PASSED} == {}
-    assert len(others) == 23
+    return dict(json.loads(ran.out))
+
+
+def test_a_second_gpu_is_one_that_cuda_finds(found: dict[str, list[str]]) -> None:
+    verdicts = {told[0] for name, told in found.items() if "with one GPU" in name}
+    assert verdicts == {NOT_RUN}
+
+
+def test_correct_ops_pass_however_they_write_and_return(found: dict[str, list[str]]) -> None:
+    """In-place ops with gradients, a gradient that is the output gradient, results in a list, expanded inputs."""
+    ops = [name for name in found if name.startswith(("stream: ", "graph: ", "second_device: "))]
+    assert len(ops) == 24
+    assert {name: found[name] for name in ops if found[name][0] != PASSED} == {
+        "graph: synchronises": [
+            FAILED,
+            "cannot be captured: RuntimeError: operation not permitted when stream is capturing. Do not synchronise. "
+            "Do not read device data on the host. Allocate memory only through torch",
+        ]
+    }
+
+
+def test_only_a_case_that_ran_under_the_sanitizer_passes(found: dict[str, list[str]]) -> None:
+    assert found["imports under the sanitizer"] == ["first", "toy"]
+    reports = {name: told[0] for name, told in found.items() if name.startswith("sanitizer, ")}
+    assert reports == {
+        "sanitizer, nothing ran, 0 errors": NOT_RUN,
+        "sanitizer, nothing ran, 1 error": FAILED,
+        "sanitizer, clean, 0 errors": PASSED,
+        "sanitizer, clean, 1 error": FAILED,
+        "sanitizer, own error, 0 errors": NOT_RUN,
+        "sanitizer, own error, 1 error": NOT_RUN,
+    }
+    assert "Internal Sanitizer Error" in found["sanitizer, own error, 1 error"][1]

@@ -119,6 +119,7 @@ def test_the_command_ends_with_the_program() -> None:
     assert command[0] == "/x/compute-sanitizer"
     assert command[-3:] == ["python", "-c", "pass"]
     assert command[command.index("--error-exitcode") + 1] == str(nvidia.FOUND)
+    assert int(command[command.index("--padding") + 1]) >= 512, "cudaMalloc's alignment: allocations can be adjacent"
 
 
 def test_findings_have_error_location_and_thread() -> None:
@@ -129,6 +130,16 @@ def test_findings_have_error_location_and_thread() -> None:
         "by thread (31,0,0) in block (0,0,0) Address 0x7f2b5be00080 is out of bounds",
         "Invalid __global__ read of size 2 bytes at read()+0x10 by thread (0,0,0) in block (1,0,0) "
         "Address 0x0 is out of bounds",
+    ]
+
+
+def test_an_error_of_the_sanitizer_itself_is_no_finding() -> None:
+    own = "Internal Sanitizer Error: The Sanitizer encountered an error while launching add"
+    report = read_sanitizer(MEMCHECK.replace("Invalid __global__ write of size 4 bytes", own))
+    assert report.own_error == own
+    assert report.findings == [
+        "Invalid __global__ read of size 2 bytes at read()+0x10 by thread (0,0,0) in block (1,0,0) "
+        "Address 0x0 is out of bounds"
     ]
 
 
