@@ -29,18 +29,33 @@ _OVERWRITTEN = 77  # a number that no case expects
 
 
 def where(context: Context) -> dict[str, Any]:  # noqa: ARG001
-    """Return `gpus`, a dict of facts for each GPU; if there is none, also the reason `no_gpu`."""
+    """Return `gpus`, a dict of facts for each GPU, and how many processes may use the first one at the same time.
+
+    If there is no GPU, or torch cannot compute on the first one, `gpus` is empty and `no_gpu` is the reason.
+    """
     rows = nvidia.smi()
     count, error = _count()
     if not count:
         return {"gpus": [], "no_gpu": nvidia.why_no_gpu(torch.version.cuda, error, rows)}
-    gpus = []
+    gpus, processes = [], []
     for number in range(count):
         properties = torch.cuda.get_device_properties(number)
         row = nvidia.row_of(rows, number, properties.name, str(getattr(properties, "uuid", "")))
         capability = (properties.major, properties.minor)
         gpus.append(nvidia.gpu_facts(properties.name, capability, properties.total_memory, row))
-    return {"gpus": gpus}
+        processes.append(nvidia.most_processes(properties.total_memory, row))
+    if error := _unusable():
+        return {"gpus": [], "no_gpu": f"torch {torch.__version__} cannot compute on the {gpus[0]['name']}: {error}"}
+    return {"gpus": gpus, nvidia.PROCESSES: processes[0]}
+
+
+def _unusable() -> str:
+    """Return why torch's own kernels do not run, or "": torch has none for this GPU, or another process occupies it."""
+    try:
+        torch.ones(1, device="cuda").item()
+    except RuntimeError as error:
+        return sentence(error)
+    return ""
 
 
 def _count() -> tuple[int, str]:

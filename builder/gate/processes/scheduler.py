@@ -31,7 +31,7 @@ from builder.gate.processes.spawn import (
     interrupt_without,
     start_command,
 )
-from builder.gate.system import rlimits
+from builder.gate.system import nvidia, rlimits
 from builder.gate.tasks import Task
 
 # The tasks that have not started: their order, which ones wait for another task, which ones are dropped.
@@ -63,10 +63,12 @@ class TaskQueue:
         """Whether tasks of the checks that the judge decides wait."""
         return bool(self._first)
 
-    def take(self, *, heap_checks: bool) -> Task | None:
-        """Remove and return the next task for this fork server, or None if none can start now."""
+    def take(self, *, heap_checks: bool, gpu: bool = True) -> Task | None:
+        """Remove and return the next task for this fork server, or None if none can start now; `gpu` allows the GPU."""
         for queue in (self._first, self._rest):
             for task in queue:
+                if task.device == "cuda" and not gpu:
+                    continue
                 if task.check.heap_checks == heap_checks and (queue is self._first or _key(task) not in self._held):
                     queue.remove(task)
                     return task
@@ -148,7 +150,7 @@ def _key(task: Task) -> int | None:
 _TICK = 0.05  # seconds between two looks at the limits of running tasks
 
 #: The task that looks for GPUs; it runs before the others are planned.
-_WHERE = Check("where", "", "", "gpu:where", device="none", per_extension=True)
+_WHERE = Check("where", "", "", "gpu:where", device="none", per_extension=True, time_factor=2.0)
 
 
 class Scheduler:
@@ -176,6 +178,7 @@ class Scheduler:
         self._parent = parent
         self._queue = TaskQueue()
         self._looking_for_gpu = False  # the tasks are planned when this is answered
+        self._gpu_processes = 1
         self._running: dict[int, RunningTask] = {}
         self._import_orders: ImportOrderProcess | None = None
         self._launcher: socket.socket | None = None
@@ -316,7 +319,8 @@ class Scheduler:
         ready.pop(JUDGE, None)
         for role, server in ready.items():
             while len(self._running) < self.spec.jobs and not any(one.exclusive for one in self._running.values()):
-                task = self._queue.take(heap_checks=role == HEAP_CHECKS)
+                on_gpu = sum(one.task.device == "cuda" for one in self._running.values())
+                task = self._queue.take(heap_checks=role == HEAP_CHECKS, gpu=on_gpu < self._gpu_processes)
                 if task is None:
                     break
                 step = self._judging.first_step(task)
@@ -346,7 +350,8 @@ class Scheduler:
         if running.task.check is _WHERE:
             self._where.update(record.facts)
             self._looking_for_gpu = False
-            self._plan(verdicts.no_gpu(self._where, record))
+            self._gpu_processes = int(self._where.pop(nvidia.PROCESSES, self.spec.jobs))
+            self._plan(verdicts.no_gpu(self._where, running, status, record, self.spec))
             return
         if running.step.others:
             self._divide(running, status, record)

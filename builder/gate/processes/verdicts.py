@@ -70,13 +70,17 @@ def not_run(spec: Spec, reason: str, *, per_extension: bool) -> list[Outcome]:
     ]
 
 
-def no_gpu(where: dict[str, Any], record: journal.Record) -> str:
-    """Return why the GPU checks cannot run, or ""; `record` is what the task that looked for GPUs wrote."""
+def no_gpu(where: dict[str, Any], running: RunningTask, status: int, record: journal.Record, spec: Spec) -> str:
+    """Return why the GPU checks cannot run, or ""; `running` is the task that looked for GPUs and wrote the record."""
     if where.get("gpus"):
         return ""
     failed = [outcome.reason for outcome in record.outcomes if outcome.verdict == FAILED]
     if failed:
         return f"looking for a GPU failed: {failed[0]}"
+    if running.limit == "time":
+        return f"looking for a GPU took longer than {running.allowed(spec)}: look whether `nvidia-smi` answers"
+    if not record.ended:
+        return f"looking for a GPU failed: the process {running.process_exit(spec, status, record).sentence()}"
     if where.get("cuda") is None:
         return "this torch is a CPU build, which cannot use a GPU"
     return str(where.get("no_gpu") or "no GPU on this machine")

@@ -17,8 +17,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_QUERY = ("index", "uuid", "name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit")
+_QUERY = (
+    *("index", "uuid", "name", "driver_version", "clocks.sm", "clocks.max.sm", "clocks.mem", "power.limit"),
+    *("memory.free", "compute_mode"),
+)
 _SECONDS = 20.0
+
+#: The fact of `where` that `most_processes` returns.
+PROCESSES = "processes of a GPU"
+#: GPU memory of a process that calls an op on small inputs: a context of CUDA with torch's kernels takes half of it.
+_BYTES_OF_PROCESS = 1 << 30
 
 #: Device files that the driver creates: on Linux, and under WSL.
 NODES = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
@@ -85,6 +93,18 @@ def gpu_facts(name: str, capability: tuple[int, int], memory: int, row: Mapping[
     if "power.limit" in row:
         facts["power limit"] = f"{row['power.limit']} W"
     return facts
+
+
+def most_processes(memory: int, row: Mapping[str, str]) -> int:
+    """Return how many processes may use a GPU at the same time; `memory` is that of the GPU or its part, in bytes.
+
+    In an exclusive compute mode, CUDA refuses a second process: "all CUDA-capable devices are busy or unavailable".
+    """
+    if row.get("compute_mode", "Default") != "Default":
+        return 1
+    free = row.get("memory.free", "")  # MiB
+    least = min(memory, int(free) << 20) if free.isdecimal() else memory
+    return max(1, least // _BYTES_OF_PROCESS)
 
 
 def why_no_gpu(built_for: str | None, error: str, rows: Sequence[Mapping[str, str]]) -> str:

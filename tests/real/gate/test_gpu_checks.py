@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Verdict and reason of each check and op."""
     tmp_path = tmp_path_factory.mktemp("gpu")
     environment = gate_env.torch_environment(store, "2.11.0", "3.12", tmp_path / "log")
@@ -28,12 +29,12 @@ def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, li
     return dict(json.loads(ran.out))
 
 
-def test_a_second_gpu_is_one_that_cuda_finds(found: dict[str, list[str]]) -> None:
+def test_a_second_gpu_is_one_that_cuda_finds(found: dict[str, Any]) -> None:
     verdicts = {told[0] for name, told in found.items() if "with one GPU" in name}
     assert verdicts == {NOT_RUN}
 
 
-def test_correct_ops_pass_however_they_write_and_return(found: dict[str, list[str]]) -> None:
+def test_correct_ops_pass_however_they_write_and_return(found: dict[str, Any]) -> None:
     """In-place ops with gradients, a gradient that is the output gradient, results in a list, expanded inputs."""
     ops = [name for name in found if name.startswith(("stream: ", "graph: ", "second_device: "))]
     assert len(ops) == 24
@@ -46,7 +47,23 @@ def test_correct_ops_pass_however_they_write_and_return(found: dict[str, list[st
     }
 
 
-def test_only_a_case_that_ran_under_the_sanitizer_passes(found: dict[str, list[str]]) -> None:
+def test_a_gpu_on_which_torch_cannot_compute_is_not_one(found: dict[str, Any]) -> None:
+    without = found["torch without kernels for the GPU"]
+    assert without["gpus"] == []
+    assert "cannot compute on the NVIDIA Tesla V100: RuntimeError: CUDA error: no kernel image" in without["no_gpu"]
+    assert [one["sm"] for one in found["a usable GPU"]["gpus"]] == ["sm_70"]
+    assert found["a usable GPU"]["processes of a GPU"] == 16
+
+
+def test_a_task_on_a_gpu_computes_float32_without_tf32(found: dict[str, Any]) -> None:
+    assert found["TF32"] == [False, False]
+
+
+def test_a_full_gpu_is_reported_with_its_free_memory(found: dict[str, Any]) -> None:
+    assert "of which 1.02 GiB is free" in found["GPU out of memory"]
+
+
+def test_only_a_case_that_ran_under_the_sanitizer_passes(found: dict[str, Any]) -> None:
     assert found["imports under the sanitizer"] == ["first", "toy"]
     reports = {name: told[0] for name, told in found.items() if name.startswith("sanitizer, ")}
     assert reports == {

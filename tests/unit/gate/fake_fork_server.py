@@ -18,6 +18,7 @@ from builder.gate.outcome import FAILED, PASSED, Outcome
 from builder.gate.processes.journal import KEY_BYTES, Journal
 from builder.gate.processes.spawn import GO
 from builder.gate.system import rlimits
+from builder.gate.system.nvidia import PROCESSES
 
 
 def ready(ops: list[str]) -> dict[str, Any]:
@@ -32,7 +33,10 @@ def ready(ops: list[str]) -> dict[str, Any]:
             "threads": 1,
             "libraries": [],
         }
-    cases = [{"number": i, "op": op, "name": "plain", "devices": ["cpu"]} for i, op in enumerate(ops)]
+    cases = [
+        {"number": i, "op": op, "name": "plain", "devices": ["cpu", "cuda"] if "gpu" in op else ["cpu"]}
+        for i, op in enumerate(ops)
+    ]
     if ops == ["ns::uncased"]:
         cases = []
     return {"event": "ready", "imported": True, "cases": cases, "ops": ops, "errors": [], "threads": 1, "libraries": []}
@@ -47,12 +51,25 @@ def run_child(command: dict[str, Any], ops: list[str], parent: int, key: int) ->
     os.dup2(log, 2)
     journal = Journal(str(task_dir / "journal"), os.read(key, KEY_BYTES))
     if command["check"] == "where":
-        journal.facts({"gpus": [], "no_gpu": "no GPU in a test"})
+        look_for_gpu(ops, journal)
     for number in command["cases"]:
         run_case(command, ops[number], parent, journal)
         journal.done(number)
     journal.end()
     os._exit(0)
+
+
+def look_for_gpu(ops: list[str], journal: Journal) -> None:
+    """Find none, unless the first op says how the driver behaves."""
+    match ops[0]:
+        case "ns::gpu-driver-crashes":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "ns::gpu-driver-hangs":
+            time.sleep(600)
+        case "ns::gpu-for-one":
+            journal.facts({"gpus": [{"name": "small"}], PROCESSES: 1})
+        case _:
+            journal.facts({"gpus": [], "no_gpu": "no GPU in a test"})
 
 
 def run_case(command: dict[str, Any], op: str, parent: int, journal: Journal) -> None:  # noqa: PLR0912 (a table)
@@ -92,6 +109,11 @@ def run_case(command: dict[str, Any], op: str, parent: int, journal: Journal) ->
         case "ns::forks":
             if os.fork():
                 os.wait()  # the copy writes to the journal first; the real worker waits for it too
+        case "ns::gpu-for-one":
+            lock = task_dir.with_name("gpu")
+            lock.mkdir()  # fails beside another task on the GPU
+            time.sleep(0.2)
+            lock.rmdir()
         case "ns::wrong":
             journal.outcome(Outcome(command["check"], op, "plain", FAILED, "1 is not 2"))
     if not op.endswith("ns::wrong") and ":send_" not in command["function"]:

@@ -10,8 +10,8 @@ from builder.gate.system import nvidia
 from builder.gate.system.nvidia import find_sanitizer, gpu_facts, read_sanitizer, row_of, sanitizer_command, smi_rows
 
 TWO = """\
-0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 345, 1980, 2619, 700.00
-1, GPU-22222222-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 1980, 1980, 2619, [N/A]
+0, GPU-11111111-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 345, 1980, 2619, 700.00, 80503, Default
+1, GPU-22222222-aaaa-bbbb-cccc-000000000000, NVIDIA H100 80GB HBM3, 580.65.06, 1980, 1980, 2619, [N/A], 3100, Prohibited
 """
 MEMCHECK = """\
 ========= COMPUTE-SANITIZER
@@ -78,6 +78,15 @@ def test_facts_of_a_gpu(rows: list[dict[str, str]]) -> None:
         "power limit": "700.00 W",
     }
     assert gpu_facts("x", (12, 0), 1 << 30, {}) == {"name": "x", "sm": "sm_120", "memory": "1 GiB"}
+
+
+def test_processes_at_the_same_time(rows: list[dict[str, str]]) -> None:
+    assert nvidia.most_processes(80 << 30, rows[0]) == 78
+    assert nvidia.most_processes(10 << 30, rows[0]) == 10, "a part of a GPU (MIG)"
+    assert nvidia.most_processes(80 << 30, {**rows[0], "memory.free": "3100"}) == 3
+    assert nvidia.most_processes(80 << 30, {**rows[0], "memory.free": "100"}) == 1
+    assert nvidia.most_processes(80 << 30, {**rows[0], "compute_mode": "Exclusive_Process"}) == 1
+    assert nvidia.most_processes(8 << 30, {}) == 8, "no nvidia-smi"
 
 
 def test_why_there_is_no_gpu(rows: list[dict[str, str]]) -> None:

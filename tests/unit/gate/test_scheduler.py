@@ -52,6 +52,26 @@ def test_every_op_runs_and_is_reported_in_order(tmp_path: Path) -> None:
     assert {one.verdict for one in answer.outcomes} == {PASSED}
 
 
+@pytest.mark.parametrize(
+    ("op", "reason"),
+    [
+        ("ns::gpu-driver-crashes", "looking for a GPU failed: the process dies with SIGSEGV"),
+        ("ns::gpu-driver-hangs", "looking for a GPU took longer than 2 s: look whether `nvidia-smi` answers"),
+    ],
+)
+def test_a_driver_that_crashes_or_hangs_is_not_a_missing_gpu(tmp_path: Path, op: str, reason: str) -> None:
+    answer = gate(tmp_path, op, ("gpu-values",), seconds=1.0)
+    outcome = values(answer, op, "gpu-values")
+    assert outcome.verdict == NOT_RUN
+    assert outcome.reason.startswith(reason)
+
+
+def test_no_more_processes_use_the_gpu_than_it_has_memory_for(tmp_path: Path) -> None:
+    answer = gate(tmp_path, "ns::gpu-for-one", ("gpu-values", "gpu-stream", "gpu-graph"), jobs=3)
+    assert {one.verdict for one in answer.outcomes} == {PASSED}
+    assert answer.where == {"torch": "2.99", "gpus": [{"name": "small"}]}
+
+
 def test_the_memory_of_all_processes_of_a_task_counts(tmp_path: Path) -> None:
     answer = gate(tmp_path, "ns::good,ns::children", memory=300 << 20)
     assert values(answer, "ns::good").verdict == PASSED
