@@ -69,6 +69,8 @@ class TrialProcess:
         if line is None:
             return Trial(self._end(late), crashed=True, late=late)
         error, fact = json.loads(line)
+        if "CUDA error" in error:
+            self.close()  # after an illegal access, every call of CUDA in this process fails
         return Trial(error, fact)
 
     def close(self) -> None:

@@ -22,6 +22,8 @@ _QUERY = (
     *("memory.free", "compute_mode"),
 )
 _SECONDS = 20.0
+#: Exit status of nvidia-smi if the infoROM of a GPU is corrupted (its manual): the output is complete.
+_WORN = 14
 
 #: The fact of `where` that `most_processes` returns.
 PROCESSES = "processes of a GPU"
@@ -52,7 +54,7 @@ def smi(query: Sequence[str] = _QUERY) -> list[dict[str, str]]:
         run = subprocess.run(argv, capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return []
-    return smi_rows(run.stdout, query) if run.returncode == 0 else []
+    return smi_rows(run.stdout, query) if run.returncode in (0, _WORN) else []
 
 
 def smi_rows(text: str, query: Sequence[str] = _QUERY) -> list[dict[str, str]]:

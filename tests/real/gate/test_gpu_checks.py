@@ -63,6 +63,12 @@ def test_a_full_gpu_is_reported_with_its_free_memory(found: dict[str, Any]) -> N
     assert "of which 1.02 GiB is free" in found["GPU out of memory"]
 
 
+def test_a_draft_goes_on_in_a_new_process_after_an_error_of_cuda(found: dict[str, Any]) -> None:
+    first, second = found["errors of CUDA in a draft"]
+    assert "illegal memory access" in first
+    assert first != second
+
+
 def test_only_a_case_that_ran_under_the_sanitizer_passes(found: dict[str, Any]) -> None:
     assert found["imports under the sanitizer"] == ["first", "toy"]
     reports = {name: told[0] for name, told in found.items() if name.startswith("sanitizer, ")}

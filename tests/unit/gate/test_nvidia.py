@@ -112,6 +112,8 @@ def test_nvidia_smi_may_be_missing_or_fail(tmp_path: Path, monkeypatch: pytest.M
     assert len(nvidia.smi()) == 2
     program.write_text(f"#!/bin/sh\ncat <<X\n{TWO}X\nexit 9\n")
     assert nvidia.smi() == []
+    program.write_text(f"#!/bin/sh\ncat <<X\n{TWO}X\nexit 14\n")
+    assert len(nvidia.smi()) == 2, "the infoROM of a GPU is corrupted"
 
 
 def test_compute_sanitizer_is_found_on_the_path_or_in_the_toolkit(tmp_path: Path) -> None:
