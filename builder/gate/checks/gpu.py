@@ -44,15 +44,15 @@ def where(context: Context) -> dict[str, Any]:  # noqa: ARG001
         capability = (properties.major, properties.minor)
         gpus.append(nvidia.gpu_facts(properties.name, capability, properties.total_memory, row))
         processes.append(nvidia.most_processes(properties.total_memory, row))
-    if error := _unusable():
+    if error := _unusable("cuda"):
         return {"gpus": [], "no_gpu": f"torch {torch.__version__} cannot compute on the {gpus[0]['name']}: {error}"}
     return {"gpus": gpus, nvidia.PROCESSES: processes[0]}
 
 
-def _unusable() -> str:
+def _unusable(device: str) -> str:
     """Return why torch's own kernels do not run, or "": torch has none for this GPU, or another process occupies it."""
     try:
-        torch.ones(1, device="cuda").item()
+        torch.ones(1, device=device).item()
     except RuntimeError as error:
         return sentence(error)
     return ""
@@ -281,6 +281,8 @@ def second_device(context: Context, case: Case) -> list[Outcome]:
     # torch.cuda.device_count() asks NVML, which counts a GPU that is divided by MIG; CUDA finds one part of one GPU.
     if _count()[0] < 2:
         return context.not_run(case, "this machine has one GPU, but the check needs two")
+    if error := _unusable("cuda:1"):
+        return context.not_run(case, f"torch cannot compute on the second GPU: {error}")
     dtype = case.dtypes[0]
     torch.cuda.set_device(0)
     expected = execute(context, case, context.arguments(case, dtype, "cuda:0"))

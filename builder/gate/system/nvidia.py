@@ -76,7 +76,7 @@ def row_of(rows: Sequence[Mapping[str, str]], number: int, name: str, uuid: str)
     for row in rows:
         if uuid and row.get("uuid", "").removeprefix("GPU-") == uuid.removeprefix("GPU-"):
             return row
-    named = [row for row in rows if row.get("name") == name]
+    named = [row for row in rows if row.get("name") == name.partition(" MIG ")[0]]  # of a part of a GPU: the GPU
     if len(named) == len(rows) and number < len(rows):
         return named[number]
     return named[0] if len(named) == 1 else {}

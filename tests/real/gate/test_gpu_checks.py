@@ -51,6 +51,8 @@ def test_a_gpu_on_which_torch_cannot_compute_is_not_one(found: dict[str, Any]) -
     without = found["torch without kernels for the GPU"]
     assert without["gpus"] == []
     assert "cannot compute on the NVIDIA Tesla V100: RuntimeError: CUDA error: no kernel image" in without["no_gpu"]
+    second = found["torch without kernels for the second GPU"]
+    assert second.startswith("torch cannot compute on the second GPU: RuntimeError: CUDA error: no kernel image")
     assert [one["sm"] for one in found["a usable GPU"]["gpus"]] == ["sm_70"]
     assert found["a usable GPU"]["processes of a GPU"] == 16
 

@@ -65,6 +65,13 @@ def test_an_ambiguous_gpu_gets_no_row(rows: list[dict[str, str]]) -> None:
     assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA H100 80GB HBM3", "") == {}
     assert row_of([*rows, {"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA L4", "")["index"] == "2"
     assert row_of([], 0, "NVIDIA L4", "") == {}
+    assert row_of([{"index": "2", "name": "NVIDIA L4"}], 0, "NVIDIA L40", "") == {}
+
+
+def test_a_part_of_a_gpu_gets_the_row_of_the_gpu(rows: list[dict[str, str]]) -> None:
+    """CUDA names it so, and its UUID is that of the part, which this query of nvidia-smi does not list."""
+    part = row_of(rows[:1], 0, "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "7b6a0b7e-0000-0000-0000-000000000000")
+    assert part["driver_version"] == "580.65.06"
 
 
 def test_facts_of_a_gpu(rows: list[dict[str, str]]) -> None:
