@@ -95,9 +95,9 @@ def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Seque
     inputs = [] if "gradients" in case.not_claimed else leaves(args)
     value = _call(context, case, args)
     ends = differentiable(value)
-    if not inputs or not ends:
-        return Results(value, [])
-    gradients = backward(ends, inputs, cotangents_of(value) if cotangents is None else cotangents)
+    gradients: list[Tensor] = []
+    if inputs and ends:
+        gradients = backward(ends, inputs, cotangents_of(value) if cotangents is None else cotangents)
     return Results(_changed(value, Tensor.detach), gradients)
 
 
