@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from builder.matrix.axes import Arch
 from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import Gpu, How, answer, gpu_named, known_gpus
 from tests.unit.proofs.make import gpu_library, library, wheel_facts
@@ -61,3 +62,8 @@ def test_wheel_without_gpu_code_has_no_answer() -> None:
 )
 def test_every_gpu_that_people_own_has_a_name(name: str) -> None:
     assert gpu_named(name, Compat.load())
+
+
+@pytest.mark.parametrize("name", ["10.0", "sm_100", "sm_100a", "sm_100f"])
+def test_a_gpu_is_named_by_its_compute_capability_too(name: str) -> None:
+    assert gpu_named(name, Compat.load()) == Arch(10, 0)
