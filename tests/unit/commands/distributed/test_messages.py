@@ -16,7 +16,7 @@ from builder.commands.distributed.client.placement import (
     need_of_build,
     need_of_proof,
 )
-from builder.commands.distributed.cluster import missing
+from builder.commands.distributed.cluster import missing, nobody
 from builder.commands.distributed.options import gpu_models
 from builder.commands.distributed.protocol import (
     BUILDS,
@@ -118,6 +118,26 @@ def test_a_message_names_what_workers_lack_once() -> None:
     assert first == "w0, w1, w2 and 2 others have no GPU of the model sm_80"
     assert second.startswith("small has ")
     assert failure.error().exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
+
+
+def test_a_worker_with_a_toolkit_and_no_compiler_lacks_the_compiler(tmp_path: Path) -> None:
+    need = need_of_build(BUILD_TASK, Uses(Store(tmp_path)))
+    bare = worker("bare", **{BUILDS: 1.0, MEMORY: 1e12})
+    bare[PLUGIN] = {"name": "bare", "compilers": {"13.0": "no C++ compiler on PATH"}}
+    failure = missing(BUILD_TASK, need, {"a": bare}, ()).failure
+    assert failure is not None
+    assert failure.sentence == "no worker can run this build: bare has no C++ compiler on PATH and no Docker"
+
+
+def test_the_error_of_workers_that_failed_names_them() -> None:
+    full = Failure(
+        "BuildfarmError", "the disk of the worker is full", Code.DISK_FULL, "/store", ("look",), machine=True
+    )
+    tried = {name: Answer(name, name, failure=full) for name in ("w2", "w1")}
+    failure = nobody(BUILD_TASK, tried).failure
+    assert failure is not None
+    assert str(failure.error()) == "no worker could run this build: w1 and w2: /store: the disk of the worker is full"
+    assert (failure.code, failure.hints) == (Code.DISK_FULL, ("on w1: look",))
 
 
 def test_checks_need_what_they_use() -> None:
