@@ -19,6 +19,7 @@ from builder.commands.distributed.protocol import (
     version_text,
 )
 from builder.errors import Code, MissingToolError
+from builder.gate.amounts import counted
 from builder.gate.system.nvidia import smi
 from builder.images.engine import Engine
 from builder.images.engine_errors import SDK_ERRORS
@@ -172,7 +173,7 @@ def lines(facts: WorkerFacts, store: Path) -> list[str]:
         f"worker {facts.name}: buildfarm {facts.version}",
         f"  {facts.cores} cores, {facts.memory / gib:.0f} GiB of memory for builds, {gpus}"
         + (f", driver {facts.driver}" if facts.driver else ""),
-        f"  {facts.builds} builds at the same time, {facts.jobs} compilers each",
+        f"  {counted(facts.builds, 'build')} at the same time, {counted(facts.jobs, 'compiler')} each",
         f"  Docker {facts.docker}" if facts.docker else "  no Docker",
         f"  CUDA toolkits without a container: {', '.join(facts.toolkits) or 'none'}"
         + (f" ({'; '.join(dict.fromkeys(facts.compilers.values()))})" if facts.compilers else ""),
