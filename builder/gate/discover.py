@@ -46,10 +46,11 @@ def where() -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an exception in one line; for a syntax error with file and line."""
+    """Return an exception and its cause in one line; for a syntax error with file and line."""
     if isinstance(error, SyntaxError):
         return f"SyntaxError: {error.msg} ({Path(error.filename or '').name}, line {error.lineno})"
-    return sentence(error, 500)
+    cause = error.__cause__  # torch.ops.load_library says "Could not load this library" from the error of the loader
+    return sentence(error, 500) + (f", because of {sentence(cause, 500)}" if cause else "")
 
 
 class RegistrationRecorder:

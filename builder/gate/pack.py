@@ -17,6 +17,10 @@ _MAIN = '''\
 """Runs the packed gate from this folder or file."""
 import os, sys, tempfile, zipfile
 
+if sys.version_info < (3, 10):
+    sys.stderr.write("gate: error: %s is Python %d.%d; use the Python of the environment with torch and the wheel, 3.10"
+                     " or newer\\n" % ((sys.executable,) + tuple(sys.version_info[:2])))
+    sys.exit(2)
 here = os.path.dirname(os.path.abspath(__file__))
 if os.path.isfile(here):  # a single file: the worker processes need a folder
     with tempfile.TemporaryDirectory(prefix="buildfarm-gate-") as folder:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import shutil
@@ -44,6 +45,9 @@ def main(argv: Sequence[str]) -> int:
     spec = replace(
         spec, checks=options.check or spec.checks, jobs=options.jobs or spec.jobs or len(os.sched_getaffinity(0))
     )
+    for path in filter(None, (options.answer, options.junit)):
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            parser.error(f"{path} cannot be written: its folder does not exist, or you may not write there")
     if options.draft:
         from builder.gate.draft.draft import main as draft  # noqa: PLC0415 (it imports torch)
 
@@ -51,6 +55,11 @@ def main(argv: Sequence[str]) -> int:
     terminate_as_interrupt()
     rlimits.hide_memory()
     key = _take_key(root)
+    if not key:
+        for name in ("torch", *spec.imports):
+            if name.isidentifier() and importlib.util.find_spec(name) is None:
+                said = f"gate: {sys.executable} has no module {name}: use the Python in which torch and the wheel are"
+                print(f"{said} installed", file=sys.stderr)  # noqa: T201
     try:
         work_dir = Path(tempfile.mkdtemp(prefix="buildfarm-gate-"))
         try:

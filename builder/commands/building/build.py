@@ -83,6 +83,7 @@ from builder.store import Store, write_atomic
 from builder.tested_versions import installed_versions, untested
 from builder.timeline import Timeline
 from builder.wheels.build_dir import clear_abandoned
+from builder.wheels.sccache.configure import cache_enabled
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ def _settings(options: BuildOptions, matrix: Matrix) -> Settings:
         matrix,
         "docker" if options.image and options.executor is ExecutorName.AUTO else str(options.executor),
         options.minor_mismatch,
-        compiler_cache=not options.no_compiler_cache,
+        compiler_cache=not options.no_compiler_cache and cache_enabled(),
         pull=not options.no_pull,
         python_downloads=not options.no_python_downloads,
     )

@@ -200,6 +200,8 @@ def missing(task: Task, need: Need, workers: Mapping[str, Mapping[str, Any]], fo
             continue  # the other Dask worker of the same machine
         names = [name for name, amount in need.resources.items() if worker["resources"].get(name, 0) < amount]
         reasons = [need.reasons.get(name, f"too little of {name}") for name in names]
+        if isinstance(task, BuildTask) and (compiler := worker[PLUGIN].get("compilers", {}).get(str(task.build.cuda))):
+            reasons = [reason.replace(f"no CUDA {task.build.cuda} toolkit", compiler) for reason in reasons]
         lacks.setdefault(" and ".join(reasons), []).append(worker[PLUGIN]["name"])
     sentence = f"no worker can run {_name(task)}: {'; '.join(_have(names, reason) for reason, names in lacks.items())}"
     if not lacks:
@@ -226,14 +228,16 @@ def _have(names: Sequence[str], lack: str) -> str:
 
 
 def nobody(task: Task, tried: Mapping[str, Answer]) -> Answer:
-    """The last answer, with the reasons of all workers that failed."""
+    """The last answer, with the reasons of all workers that failed; paths and hints are about their machines."""
     last = list(tried.values())[-1]
     failure = cast("Failure", last.failure)
-    sentences = {str(answer.failure.error()) for answer in tried.values() if answer.failure}
-    if len(sentences) > 1:
-        each = "; ".join(f"{a.machine}: {a.failure.error()}" for a in tried.values() if a.failure)
-        return replace(last, failure=replace(failure, sentence=f"no worker could run {_name(task)}: {each}", where=""))
-    return last
+    reasons: dict[str, list[str]] = {}
+    for answer in tried.values():
+        reasons.setdefault(str(cast("Failure", answer.failure).error()), []).append(answer.machine)
+    each = "; ".join(f"{and_list(sorted(machines))}: {reason}" for reason, machines in reasons.items())
+    sentence = f"no worker could run {_name(task)}: {each}"
+    hints = tuple(f"on {last.machine}: {hint}" for hint in failure.hints)
+    return replace(last, failure=replace(failure, sentence=sentence, where="", hints=hints))
 
 
 def _name(task: Task) -> str:
@@ -421,8 +425,10 @@ class Cluster:
                 continue
             if answer.failure is None or not answer.failure.machine or not answer.worker:
                 return answer
-            print_warning(f"{answer.machine}: {task.title}: {answer.failure.error()}; another worker gets it")
             tried[answer.worker] = answer
+            if not set(self._able(need)) - tried.keys():
+                return nobody(task, tried)
+            print_warning(f"{answer.machine}: {task.title}: {answer.failure.error()}; another worker gets it")
 
     async def _submitted(
         self, task: Task, parts: Mapping[str, bytes], need: Need, workers: Sequence[str] | None

@@ -62,7 +62,15 @@ def security_for(address: str, role: str = "client") -> Security:
     `role` is `client` or `worker`: each has a certificate of its own there.
     """
     if not address.startswith("tls:"):
-        return Security()  # type: ignore[no-untyped-call]
+        plain = Security()  # type: ignore[no-untyped-call]
+        if plain.require_encryption:
+            raise UsageError(
+                "Dask's configuration allows only TLS (distributed.comm.require-encryption)",
+                Code.NOT_ENCRYPTED,
+                where=address,
+                hints=[f"write tls://{address.partition('//')[2]}, or set the value to false"],
+            )
+        return plain
     for name in ("ca-file", f"{role}.cert", f"{role}.key"):
         variable = f"DASK_DISTRIBUTED__COMM__TLS__{name.replace('.', '__').replace('-', '_').upper()}"
         file = dask.config.get(f"distributed.comm.tls.{name}", None)
@@ -88,6 +96,7 @@ def security_for(address: str, role: str = "client") -> Security:
             f"the certificates of Dask's configuration cannot be used: {error}",
             Code.CERTIFICATE_NOT_USABLE,
             where=address,
+            hints=[f"compare distributed.comm.tls.{role}.cert and .key: both must be PEM files of one certificate"],
         ) from None
     return security
 
@@ -108,8 +117,9 @@ class RefusedError(UnreachableError):
 
 def quiet_dask() -> None:
     """Keep log lines and warnings of Dask and asyncio off the terminal: buildfarm says what the user must know."""
-    for name in ("distributed", "tornado", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in [*logging.root.manager.loggerDict]:  # Dask's configuration gives `distributed.client` its own level
+        if name.partition(".")[0] in ("distributed", "tornado", "asyncio"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
     warnings.simplefilter("ignore")
 
 
@@ -126,8 +136,11 @@ async def reach(address: str, security: Security, role: str = "client") -> None:
             writer.close()
             comm = await connect_comm(address, timeout=CONNECT_SECONDS, **arguments)  # type: ignore[no-untyped-call]
             comm.abort()
-    except FatalCommClosedError as error:
-        raise RefusedError(_refusal(error), Code.SCHEDULER_REFUSED, where=address, hints=[TLS_HINT]) from None
+    except (FatalCommClosedError, ValueError) as error:  # ValueError: it sent something before the handshake of TLS
+        hints = [TLS_HINT]
+        if not isinstance(error.__cause__, ssl.SSLCertVerificationError):
+            hints.insert(0, "start the scheduler with `--protocol tls`, if it was started without")
+        raise RefusedError(_refusal(error), Code.SCHEDULER_REFUSED, where=address, hints=hints) from None
     except TimeoutError:
         raise _silent(address) from None
     except OSError as error:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Annotated
 
@@ -102,10 +104,21 @@ class UsesWorkers:
 
 
 def require_dask() -> None:
-    """Raise MissingToolError unless Dask's scheduler package is installed."""
+    """Raise MissingToolError unless Dask's scheduler package is installed, UsageError if it cannot read its files."""
     if find_spec("distributed") is None:
         raise MissingToolError(
             "the package `distributed` is not installed; it is needed for builds on several machines",
             Code.PACKAGE_MISSING,
             hints=["install buildfarm with it: `pip install 'buildfarm[dask]'`"],
         )
+    try:
+        import_module("dask.config")
+    except ValueError as error:
+        file, cause = re.search(r"file at '(.+?)'", str(error)), error.__cause__ or error.__context__
+        problem, mark = getattr(cause, "problem", None), getattr(cause, "problem_mark", None)
+        raise UsageError(
+            f"Dask cannot read its configuration: {problem or ' '.join(str(error).split())}",
+            Code.YAML_INVALID,
+            where=f"{file[1]}, line {mark.line + 1}" if file and mark else file[1] if file else "",
+            hints=["correct or delete the file; Dask reads every YAML file of the folder"],
+        ) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -68,14 +68,20 @@ class Package:
         """The local part of the version, such as `cu130`; may be empty."""
         return self.version.partition("+")[2]
 
-    def requirements(self, markers: Mapping[str, str]) -> Iterator[Requirement]:
-        """What the package requires without extras in an environment with these markers."""
+    @property
+    def lost_libraries(self) -> list[str]:
+        """The libraries of RECORD that do not exist."""
+        return [path for path in self.libraries if not (self.folder / path).is_file()]
+
+    def requirements(self, markers: Mapping[str, str], extras: Iterable[str] = ()) -> Iterator[Requirement]:
+        """What the package requires with these extras in an environment with these markers."""
+        choices = [{**markers, "extra": extra} for extra in ("", *extras)]
         for line in self.requires:
             try:
                 requirement = Requirement(line)
             except InvalidRequirement:
                 continue
-            if requirement.marker is None or requirement.marker.evaluate({**markers, "extra": ""}):
+            if requirement.marker is None or any(map(requirement.marker.evaluate, choices)):
                 yield requirement
 
     def torch_requirement(self, markers: Mapping[str, str]) -> Requirement | None:

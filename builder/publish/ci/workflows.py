@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import dataclass, fields
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from builder.errors import Code, UsageError
@@ -68,6 +70,7 @@ def workflows(options: WorkflowOptions) -> dict[str, str]:
         "install": shlex.quote(options.install),
         "runner_labels": _runs_on(options.runner_labels),
         "publish_labels": _runs_on(options.publish_labels),
+        "environment": _scalar(options.environment),
         "index_is_artifact": not Path(options.index).is_absolute(),
     }
     names = ("buildfarm.yml", "buildfarm-shard.yml", "buildfarm-wheel.yml", "buildfarm-torch.yml")
@@ -80,7 +83,13 @@ def _option(name: str) -> str:
 
 def _runs_on(labels: str) -> str:
     """The value of `runs-on`: a list, or a single name."""
-    return f"[{labels.replace(',', ', ')}]" if "," in labels else labels
+    names = [_scalar(label) for label in labels.split(",")]
+    return f"[{', '.join(names)}]" if len(names) > 1 else names[0]
+
+
+def _scalar(value: str) -> str:
+    """A value in YAML; in quotes if it could be read as something else: the environment 1.10 as the number 1.1."""
+    return value if value[0].isalpha() and yaml.safe_load(value) == value else json.dumps(value)
 
 
 def _command(given: dict[str, str]) -> str:

@@ -114,6 +114,10 @@ class Patient:
         """Install from the index with uv; the tests install without requirements what does not belong together."""
         self._run([str(find_uv()), "pip", "install", "--quiet", "--python", str(self.python), *words])
 
+    def uninstall(self, *names: str) -> None:
+        """Remove packages with uv."""
+        self._run([str(find_uv()), "pip", "uninstall", "--quiet", "--python", str(self.python), *names])
+
     def gpus(self, *gpus: str, driver: str = "580.95.05") -> None:
         """Describe the machine that is judged."""
         self.machine = self.root / "machine.yaml"

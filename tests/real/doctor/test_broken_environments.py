@@ -191,6 +191,32 @@ def test_a_cuda_package_that_torch_requires_is_missing(patient: Patient) -> None
     patient.mend(fault)
 
 
+def test_a_cuda_package_that_an_extra_of_cuda_toolkit_requires_is_missing(patient: Patient) -> None:
+    patient.wheel("nvidia_cublas", "13.1.0.3", {"nvidia/cu13/lib/libcublas.so.13": "cuBLAS"})
+    patient.wheel(
+        "cuda_toolkit", "13.0.2", requires=["nvidia-cublas==13.1.0.3.*; extra == 'cublas'", "x; extra == 'x'"]
+    )
+    patient.torch(requires=["cuda-toolkit[cublas]==13.0.2"])
+    patient.install("--no-deps", "torch", "cuda-toolkit")
+    fault = patient.diagnose()
+    assert fault["what"] == "torch 2.11.0 requires nvidia-cublas, which the environment does not have"
+    patient.mend(fault)
+
+
+def test_a_package_of_another_cuda_took_files_with_it(patient: Patient) -> None:
+    for major in (12, 13):
+        patient.wheel(f"nvidia_cudnn_cu{major}", "9.19.0", {"nvidia/cudnn/lib/libcudnn.so.9": f"cuDNN {major}"})
+    patient.torch(requires=["nvidia-cudnn-cu13==9.19.0"])
+    patient.install("torch", "nvidia-cudnn-cu12")
+    patient.uninstall("nvidia-cudnn-cu12")
+    fault = patient.diagnose()
+    assert (fault["code"], fault["what"]) == (
+        "missing-libraries",
+        "libraries of nvidia-cudnn-cu13 9.19.0 were deleted: libcudnn.so.9",
+    )
+    patient.mend(fault)
+
+
 def test_an_interrupted_update_left_two_records_of_torch(patient: Patient) -> None:
     patient.torch()
     patient.install("torch")
@@ -208,7 +234,7 @@ def test_deleted_files_of_torch(patient: Patient) -> None:
     patient.install("torch")
     (patient.site_packages / "torch" / "lib" / "libtorch_cpu.so").unlink()
     fault = patient.diagnose()
-    assert fault["code"] == "incomplete-torch"
+    assert fault["code"] == "missing-libraries"
     patient.mend(fault)
 
 

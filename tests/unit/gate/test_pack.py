@@ -67,6 +67,50 @@ def test_it_runs_from_anywhere_with_any_python(one_file: bool, cases: Path, tmp_
     assert "--answer" in done.stdout
 
 
+def run(packed: Path, *words: str, before: str = "") -> tuple[int, str]:
+    """Run a packed gate after some statements; the exit status and what it says on stderr."""
+    code = f"import runpy, sys; sys.argv[1:] = {list(words)!r}; {before or 'pass'}"
+    code += f"; runpy.run_path({str(packed)!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-I", "-c", code], capture_output=True, text=True, check=False)
+    return done.returncode, done.stderr
+
+
+def test_a_python_that_is_too_old_is_told_in_one_sentence(tmp_path: Path) -> None:
+    packed = pack_file(tmp_path / "gate.pyz", SPEC, None)
+    status, said = run(packed, before="sys.version_info = (3, 8, 18)")
+    assert (status, said.count("\n")) == (2, 1)
+    assert "is Python 3.8; use the Python of the environment" in said
+
+
+@pytest.mark.parametrize("option", ["--junit", "--answer"])
+def test_a_file_that_cannot_be_written_is_told_before_the_checks_run(option: str, tmp_path: Path) -> None:
+    status, said = run(pack_file(tmp_path / "gate.pyz", SPEC, None), option, str(tmp_path / "none" / "file"))
+    assert status == 2
+    assert said.endswith(
+        f"{tmp_path}/none/file cannot be written: its folder does not exist, or you may not write there\n"
+    )
+
+
+def test_a_python_without_torch_or_the_wheel_is_named(tmp_path: Path) -> None:
+    packed = pack_file(tmp_path / "gate.pyz", Spec("none", ["no_such_module"], has_cases=False), None)
+    _, said = run(packed, "--check", "ops")
+    assert "has no module no_such_module: use the Python in which torch and the wheel are installed\n" in said
+
+
+def test_an_import_error_names_its_cause() -> None:
+    """In a Python of its own, because the module imports torch."""
+    code = """
+import sys, unittest.mock
+sys.modules["torch"] = unittest.mock.MagicMock()
+from builder.gate.discover import one_line
+error = OSError("cannot load _C.so")
+error.__cause__ = OSError("undefined symbol: f")
+print(one_line(error))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "OSError: cannot load _C.so, because of OSError: undefined symbol: f\n"
+
+
 def test_it_imports_only_torch_and_the_standard_library() -> None:
     offenders = []
     for path in sorted(PACKAGE.rglob("*.py")):

@@ -215,6 +215,7 @@ class RemoteRun:
                 "images": [repr(matrix.images), matrix.registries, matrix.torch_index],
                 "lock": lock.read_text() if lock.is_file() else "",
                 "executor": [settings.executor, settings.minor_mismatch],
+                **({} if settings.compiler_cache else {"compiler cache": False}),
                 "version": version_resource(),
             }
         )

@@ -18,7 +18,8 @@ from builder.commands.distributed.protocol import (
     version_resource,
     version_text,
 )
-from builder.errors import MissingToolError
+from builder.errors import Code, MissingToolError
+from builder.gate.amounts import counted
 from builder.gate.system.nvidia import smi
 from builder.images.engine import Engine
 from builder.images.engine_errors import SDK_ERRORS
@@ -75,6 +76,8 @@ class WorkerFacts:
     toolkits: tuple[str, ...] = ()
     #: CUDA versions that it compiles for with `--allow-cuda-minor-mismatch`.
     minor_mismatches: tuple[str, ...] = field(default=())
+    #: Why there is no C++ compiler for a CUDA version whose toolkit there is, by the version.
+    compilers: dict[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, which Dask sends to clients."""
@@ -115,7 +118,9 @@ def measure(store: Store, name: str, *, builds: int | None = None) -> WorkerFact
     resources = measure_resources()
     parallel = builds or max(1, resources.cores // CORES_PER_BUILD)
     rows = [row for row in smi(["name", "compute_cap", "driver_version"]) if "compute_cap" in row]
-    cudas = Compat.load().cudas
+    cudas = [
+        (str(cuda), _lack(cuda, minor_mismatch=False), _lack(cuda, minor_mismatch=True)) for cuda in Compat.load().cudas
+    ]
     return WorkerFacts(
         name=name,
         version=version_text(),
@@ -128,8 +133,9 @@ def measure(store: Store, name: str, *, builds: int | None = None) -> WorkerFact
         driver=rows[0].get("driver_version", "") if rows else "",
         docker=_docker(),
         pythons=tuple(str(python) for python in _pythons()),
-        toolkits=tuple(str(cuda) for cuda in cudas if _compiles(cuda, minor_mismatch=False)),
-        minor_mismatches=tuple(str(cuda) for cuda in cudas if _compiles(cuda, minor_mismatch=True)),
+        toolkits=tuple(cuda for cuda, lack, _ in cudas if lack is None),
+        minor_mismatches=tuple(cuda for cuda, _, lack in cudas if lack is None),
+        compilers={cuda: lack for cuda, *lacks in cudas for lack in lacks if lack},
     )
 
 
@@ -146,14 +152,17 @@ def _pythons() -> list[Python]:
     return [python for python in versions if find_python(python)]
 
 
-def _compiles(cuda: Cuda, *, minor_mismatch: bool) -> bool:
+def _lack(cuda: Cuda, *, minor_mismatch: bool) -> str | None:
+    """What is wrong with the C++ compiler for a CUDA version; empty without a toolkit, None if all is there."""
     try:
         toolkit = find_toolkit(cuda, minor_mismatch=minor_mismatch)
         version = Cuda.parse(".".join(toolkit.version.split(".")[:2]))
         find_host_compiler(version if toolkit.home else cuda)
-    except MissingToolError:
-        return False
-    return True
+    except MissingToolError as error:
+        if error.code is Code.COMPILER_MISSING:
+            return error.sentence
+        return f"no C++ compiler for CUDA {cuda} ({error.sentence})" if error.code is Code.COMPILER_UNSUITABLE else ""
+    return None
 
 
 def lines(facts: WorkerFacts, store: Path) -> list[str]:
@@ -164,9 +173,10 @@ def lines(facts: WorkerFacts, store: Path) -> list[str]:
         f"worker {facts.name}: buildfarm {facts.version}",
         f"  {facts.cores} cores, {facts.memory / gib:.0f} GiB of memory for builds, {gpus}"
         + (f", driver {facts.driver}" if facts.driver else ""),
-        f"  {facts.builds} builds at the same time, {facts.jobs} compilers each",
+        f"  {counted(facts.builds, 'build')} at the same time, {counted(facts.jobs, 'compiler')} each",
         f"  Docker {facts.docker}" if facts.docker else "  no Docker",
-        f"  CUDA toolkits without a container: {', '.join(facts.toolkits) or 'none'}",
+        f"  CUDA toolkits without a container: {', '.join(facts.toolkits) or 'none'}"
+        + (f" ({'; '.join(dict.fromkeys(facts.compilers.values()))})" if facts.compilers else ""),
         f"  Pythons: {', '.join(facts.pythons)}",
         f"  store {store}: {facts.free_disk / gib:.0f} GiB free",
     ]

@@ -86,7 +86,7 @@ async def _serve(options: WorkerOptions, stop: asyncio.Event, store: Store, scra
                 local_directory=str(scratch),
                 plugins=(Service(store.root, facts),),
                 dashboard_address=":0" if host is None else f"{host}:0",
-                silence_logs=logging.ERROR,
+                silence_logs=logging.CRITICAL,
             )
             for offer in facts.offers()
         ]

@@ -34,7 +34,8 @@ def check_extensions(cures: Cures) -> Iterator[Finding]:
     try:
         table = collect_symbols(torch.folder)
     except BuildfarmError:
-        if torch.package is None or torch.package.installer != "conda":  # conda has libtorch outside of torch/lib
+        # conda has libtorch outside of torch/lib, and `check_torch` reports deleted files
+        if not (torch.package and (torch.package.installer == "conda" or torch.package.lost_libraries)):
             yield _incomplete(cures, torch)
         return
     for extension in torch_extensions(cures.environment):

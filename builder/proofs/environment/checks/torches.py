@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder.matrix.axes import Torch
 from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.proofs.environment.facts import Package, TorchInstall
+from builder.proofs.environment.facts import Environment, Package, TorchInstall
 from builder.proofs.environment.fit import fitting_torch, installed
 
 # torchvision and torchaudio: the release for this torch, of the same CUDA.
@@ -115,6 +116,7 @@ def check_torch(cures: Cures) -> Iterator[Finding]:
     yield from _two_records(cures)
     yield from _conda_and_pip(cures)
     yield from _requirements(cures)
+    yield from _files(cures)
 
 
 def _several(cures: Cures, first: TorchInstall) -> Iterator[Finding]:
@@ -189,11 +191,7 @@ def _requirements(cures: Cures) -> Iterator[Finding]:
     if torch is None or torch.package is None:
         return
     visible = environment.visible
-    wanted = [
-        one
-        for one in torch.package.requirements(environment.interpreter.markers)
-        if canonicalize_name(one.name).startswith(("nvidia-", "cuda-", "triton"))
-    ]
+    wanted = [*_cuda_packages(environment, torch.package)]
     index = cures.index_of(torch)
     if missing := [one for one in wanted if canonicalize_name(one.name) not in visible]:
         names = ", ".join(one.name for one in missing)
@@ -219,6 +217,39 @@ def _requirements(cures: Cures) -> Iterator[Finding]:
             "another version may lack a function, or be slower",
             (cures.install(*(_text(one) for one, _ in differing), index=index),),
         )
+
+
+def _cuda_packages(environment: Environment, package: Package, extras: Iterable[str] = ()) -> Iterator[Requirement]:
+    """The packages of CUDA that a package requires; those of `cuda-toolkit[cublas]` are requirements of its extras."""
+    for one in package.requirements(environment.interpreter.markers, extras):
+        name = canonicalize_name(one.name)
+        if name.startswith(("nvidia-", "cuda-", "triton")):
+            yield one
+            if one.extras and (found := environment.visible.get(name)):
+                yield from _cuda_packages(environment, found, one.extras)
+
+
+def _files(cures: Cures) -> Iterator[Finding]:
+    """Torch, and the packages of CUDA that it requires, have the libraries that their RECORD lists."""
+    environment = cures.environment
+    torch = environment.torch
+    if torch is None or torch.package is None:
+        return
+    names = dict.fromkeys(canonicalize_name(one.name) for one in _cuda_packages(environment, torch.package))
+    packages = [torch.package, *(environment.visible[name] for name in names if name in environment.visible)]
+    damaged = [package for package in packages if package.lost_libraries]
+    if not damaged:
+        return
+    files = [path.rpartition("/")[2] for package in damaged for path in package.lost_libraries]
+    shown = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    yield Finding(
+        "missing-libraries",
+        Level.FAULT,
+        f"libraries of {', '.join(f'{one.name} {one.version}' for one in damaged)} were deleted: {shown}",
+        "`import torch`, or an op that needs them, fails; an installer deletes them together with another package that"
+        " has files of the same names",
+        (cures.restore(damaged, cures.index_of(torch)),),
+    )
 
 
 def _text(requirement: object) -> str:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import socket
+import ssl
+import subprocess
 from pathlib import Path
+from typing import Any, cast
 
 import dask
 import pytest
 
 from builder.commands.distributed import connection
 from builder.commands.distributed.cluster import Deaths
-from builder.commands.distributed.connection import connect, security_for
+from builder.commands.distributed.connection import connect, quiet_dask, reach, security_for
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.smoke import SmokeOptions
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
-from tests.conftest import coded
+from tests.conftest import BUILDFARM, coded
 from tests.refused import refused
 
 
@@ -95,6 +100,52 @@ def test_certificates_that_are_not_there(tmp_path: Path) -> None:
         file.write_text("no certificate")
         with pytest.raises(MissingToolError, check=coded(Code.CERTIFICATE_NOT_USABLE)):
             security_for("tls://127.0.0.1:8786")
+
+
+def test_plain_tcp_although_the_configuration_requires_tls() -> None:
+    with dask.config.set({"distributed.comm.require-encryption": True}), refused(Code.NOT_ENCRYPTED) as caught:
+        security_for("tcp://127.0.0.1:8786")
+    assert caught.value.hints[0].startswith("write tls://127.0.0.1:8786")
+
+
+def test_a_scheduler_without_tls() -> None:
+    class Tls:
+        def get_connection_args(self, _: str) -> dict[str, object]:
+            return {"ssl_context": ssl.create_default_context(), "require_encryption": True}
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"hello" * 9)
+        await writer.drain()
+
+    async def run() -> None:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            with refused(Code.SCHEDULER_REFUSED) as caught:
+                await reach(f"tls://127.0.0.1:{port}", cast("Any", Tls()))
+            assert any("--protocol tls" in hint for hint in caught.value.hints)
+
+    asyncio.run(run())
+
+
+def test_a_file_of_dask_that_is_no_yaml(tmp_path: Path) -> None:
+    file = tmp_path / "farm.yaml"
+    file.write_text("distributed:\n  comm: [\n")
+    ran = subprocess.run(
+        [str(BUILDFARM), "worker", "tcp://127.0.0.1:8786"],
+        env=os.environ | {"DASK_CONFIG": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == Exit.USAGE
+    assert f"error[yaml-invalid]: {file}, line 3: " in ran.stderr
+
+
+def test_dask_prints_nothing() -> None:
+    quiet_dask()
+    for name in ("distributed", "distributed.client", "tornado.application", "asyncio"):
+        assert not logging.getLogger(name).isEnabledFor(logging.ERROR)
 
 
 def test_only_runs_without_an_end_count_as_deaths() -> None:

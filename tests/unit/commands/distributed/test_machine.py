@@ -29,7 +29,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/bin:/usr/bin")
     monkeypatch.setattr(Engine, "problem", lambda _: "there is no engine")
-    monkeypatch.setattr(facts, "_compiles", lambda *_, **__: False)
+    monkeypatch.setattr(facts, "_lack", lambda *_, **__: "")
     return folder
 
 
@@ -51,6 +51,17 @@ def test_a_machine_without_docker_and_gpu(tools: Path, tmp_path: Path) -> None:
     text = "\n".join(lines(found, store.root))
     assert "no GPU" in text
     assert "no Docker" in text
+
+
+def test_a_machine_without_a_compiler_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", str(tmp_path / "c++"))
+    monkeypatch.setenv("CUDA_HOME", "")
+    monkeypatch.setattr(Engine, "problem", lambda _: "there is no engine")
+    found = measure(Store(tmp_path / "store"), "bare")
+    assert found.toolkits == ()
+    assert found.compilers["13.0"] == f"no C++ compiler: CXX is {tmp_path}/c++, which does not run"
+    (line,) = [line for line in lines(found, tmp_path) if "CUDA toolkits" in line]
+    assert line.endswith(f": none ({found.compilers['13.0']})")
 
 
 def test_gpus_come_from_the_driver(tools: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,8 +17,9 @@ from builder.commands.distributed.client.placement import (
     need_of_build,
     need_of_proof,
 )
-from builder.commands.distributed.cluster import missing
-from builder.commands.distributed.options import gpu_models
+from builder.commands.distributed.client.run import RemoteRun
+from builder.commands.distributed.cluster import missing, nobody
+from builder.commands.distributed.options import RemoteOptions, gpu_models
 from builder.commands.distributed.protocol import (
     BUILDS,
     MEMORY,
@@ -26,6 +28,7 @@ from builder.commands.distributed.protocol import (
     Answer,
     Failure,
     ProofTask,
+    Settings,
     SmokeTask,
     version_resource,
     version_text,
@@ -33,9 +36,10 @@ from builder.commands.distributed.protocol import (
 from builder.commands.distributed.worker.facts import compile_resource
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, PreflightError, UsageError
 from builder.matrix.axes import Cuda
+from builder.proofs.cells.prover import WheelProver
 from builder.store import Store
 from tests.conftest import coded
-from tests.unit.commands.distributed.made_up import BUILD_TASK, PROOF_TASK, SETTINGS, SMOKE_TASK, WHEEL
+from tests.unit.commands.distributed.made_up import BUILD_TASK, PROOF_TASK, RECIPE, SETTINGS, SMOKE_TASK, WHEEL
 from tests.unit.wheels.make_record import BUILD
 
 
@@ -55,6 +59,19 @@ def test_keys_begin_with_what_dask_averages_over() -> None:
     assert BUILD_TASK.key.rpartition("-")[0] == "build_ops_cu130"
     assert replace(SMOKE_TASK, gpu="sm_90").key.rpartition("-")[0] == "smoke_torch2.11.0-cu130-cp312_sm_90"
     assert replace(SMOKE_TASK, gpu="sm_90").title.endswith(" in torch2.11.0-cu130-cp312 on sm_90")
+
+
+def test_a_build_without_the_compiler_cache_is_another_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel that a worker made with the cache must not answer `--no-compiler-cache`."""
+    monkeypatch.setattr("builder.commands.distributed.client.run.source_digest", lambda _: "source")
+
+    def digest(settings: Settings) -> str:
+        options = RemoteOptions("tcp://127.0.0.1:1")
+        run = RemoteRun(Store(tmp_path), cast("WheelProver", None), {BUILD.extension: RECIPE}, settings, options)
+        return run._task(BUILD).digest
+
+    assert digest(SETTINGS) == digest(replace(SETTINGS, compiler_cache=True))
+    assert digest(SETTINGS) != digest(replace(SETTINGS, compiler_cache=False))
 
 
 def test_tasks_travel() -> None:
@@ -118,6 +135,26 @@ def test_a_message_names_what_workers_lack_once() -> None:
     assert first == "w0, w1, w2 and 2 others have no GPU of the model sm_80"
     assert second.startswith("small has ")
     assert failure.error().exit_code == MissingToolError("", Code.TOOLKIT_MISSING).exit_code
+
+
+def test_a_worker_with_a_toolkit_and_no_compiler_lacks_the_compiler(tmp_path: Path) -> None:
+    need = need_of_build(BUILD_TASK, Uses(Store(tmp_path)))
+    bare = worker("bare", **{BUILDS: 1.0, MEMORY: 1e12})
+    bare[PLUGIN] = {"name": "bare", "compilers": {"13.0": "no C++ compiler on PATH"}}
+    failure = missing(BUILD_TASK, need, {"a": bare}, ()).failure
+    assert failure is not None
+    assert failure.sentence == "no worker can run this build: bare has no C++ compiler on PATH and no Docker"
+
+
+def test_the_error_of_workers_that_failed_names_them() -> None:
+    full = Failure(
+        "BuildfarmError", "the disk of the worker is full", Code.DISK_FULL, "/store", ("look",), machine=True
+    )
+    tried = {name: Answer(name, name, failure=full) for name in ("w2", "w1")}
+    failure = nobody(BUILD_TASK, tried).failure
+    assert failure is not None
+    assert str(failure.error()) == "no worker could run this build: w1 and w2: /store: the disk of the worker is full"
+    assert (failure.code, failure.hints) == (Code.DISK_FULL, ("on w1: look",))
 
 
 def test_checks_need_what_they_use() -> None:

@@ -38,6 +38,14 @@ def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
         assert (ROOT / path).read_text() == text, "run `buildfarm ci --install '.[cache]'`"
 
 
+@pytest.mark.parametrize("name", ["1.10", "2026", "on", "null", "0x10", "1e3", "-", "gpu"])
+def test_names_that_yaml_reads_as_numbers_stay_names(name: str, project: Path) -> None:
+    found = written(project, "--environment", name, "--publish-labels", name, "--runner-labels", f"{name},{name}")
+    publish = found["buildfarm"]["jobs"]["publish"]
+    assert (publish["environment"], publish["runs-on"]) == (name, name)
+    assert found["buildfarm-wheel"]["jobs"]["smoke"]["runs-on"] == [name, name]
+
+
 def test_every_action_of_this_repository_is_a_pinned_one() -> None:
     for path in (*WORKFLOWS.iterdir(), ACTION):
         used = re.findall(r"uses: ([^.\s].*)", path.read_text())
