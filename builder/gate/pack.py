@@ -17,8 +17,8 @@ _MAIN = '''\
 """Runs the packed gate from this folder or file."""
 import os, sys, tempfile, zipfile
 
-if sys.version_info < (3, 10):
-    sys.stderr.write("gate: error: %s is Python %d.%d; use the Python of the environment with torch and the wheel, 3.10"
+if sys.version_info < (3, 9):
+    sys.stderr.write("gate: error: %s is Python %d.%d; use the Python of the environment with torch and the wheel, 3.9"
                      " or newer\\n" % ((sys.executable,) + tuple(sys.version_info[:2])))
     sys.exit(2)
 here = os.path.dirname(os.path.abspath(__file__))
