@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -255,7 +256,7 @@ def _proofs(wheel: Path, store: Store) -> list[Proof]:
             "this is a folder, not a wheel",
             Code.NOT_A_WHEEL,
             where=str(wheel),
-            hints=[f"`--dist {wheel}` publishes every wheel of the folder"],
+            hints=[f"`--dist {shlex.quote(str(wheel))}` publishes every wheel of the folder"],
         )
     if not wheel.is_file():
         raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(wheel))

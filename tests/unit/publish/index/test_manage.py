@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,7 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: 
 
 
 def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
+    index = index.rename(index.with_name("an index"))
     left = index / "files" / "ab" / "cd" / "left.whl"
     young = index / "files" / "ab" / "ef" / "young.whl"
     for path in (left, young):
@@ -230,6 +232,9 @@ def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
         path.write_bytes(b"")
     os.utime(left, (0, 0))
     assert len(check_index(Repository(Folder(index))).unused) == 2
+    hint = shlex.join(["buildfarm", "index", "prune", str(index)])  # it deletes no wheel
+    assert f"`{hint}` deletes them after a day" in run("index", "check", index)[1]
+    assert run(*shlex.split(hint)[1:], "--dry-run") == (0, "would delete files/ab/cd/left.whl\n", "")
     _, out, _ = run("index", "prune", index, "--keep", 2, "--dry-run")
     assert out.splitlines() == [
         "would delete my_ext-1.0+cu121-py3-none-any.whl",
@@ -283,9 +288,11 @@ def test_a_reason_has_no_control_characters(index: Path, run: Run, words: tuple[
 
 
 def test_the_status_of_a_project(index: Path, run: Run) -> None:
-    assert run("index", "status", index, "My.Ext", "deprecated", "--reason", "use other")[0] == 0
+    words = ("index", "status", index, "My.Ext")
+    assert run(*words, "deprecated", "--reason", "use other") == (0, "my-ext is deprecated: use other\n", "")
     page = json.loads((index / "simple" / "my-ext" / "index.json").read_bytes())
     assert page["project-status"] == {"status": "deprecated", "reason": "use other"}
+    assert run(*words, "active") == (0, "my-ext is active\n", "")
     assert run("index", "status", index, "none", "deprecated")[0] == 2
 
 
