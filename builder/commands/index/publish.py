@@ -143,7 +143,7 @@ def publish(
     opened = open_store(store, run=False)
     required = levels_of(require)
     index, results = _publish(to, found, opened, required, matrix)
-    print_data(publish_json(results) if as_json else publish_text(results, index, required))
+    print_data(publish_json(results, failed) if as_json else publish_text(results, index, required))
     _finish(results, failed)
 
 
@@ -341,9 +341,11 @@ def _identity(result: PublishResult) -> tuple[str, Version]:
     return name, Version(Version(version).public)
 
 
-def publish_json(results: Sequence[PublishResult]) -> str:
-    """Everything about each wheel."""
-    return json.dumps([publish_data(result) for result in results], indent=1) + "\n"
+def publish_json(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> str:
+    """Everything about each wheel, and the builds that failed as refused results without a wheel."""
+    missing = [PublishResult("", PublishOutcome.REFUSED, {}, reasons=(str(one), *one.hints)) for one in failed]
+    data = [*map(publish_data, results), *({**publish_data(one), "wheel": None} for one in missing)]
+    return json.dumps(data, indent=1) + "\n"
 
 
 def publish_data(result: PublishResult) -> dict[str, Any]:

@@ -372,6 +372,11 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
     code, out, err = run(*words)
     assert (code, out.splitlines()[0].split()[:2]) == (1, ["published", earlier.name])
     assert "refused the wheel: values: wrong result" in " ".join(err.split())
+    code, out, err = run(*words, "--json")
+    wanted = [(earlier.name, "already published"), (None, "refused"), (None, "refused")]
+    assert [(one["wheel"], one["outcome"]) for one in json.loads(out)] == wanted
+    assert "my_ext-2.0-torch2.11: there is no wheel of this build to publish" in json.loads(out)[1]["reasons"][0]
+    assert "do this" in json.loads(out)[1]["reasons"]
     assert run(*words, earlier)[0] == 0, "the user named the wheel"
     shutil.copy(refused, dist)  # only its cases.py was wrong: `publish` itself judges the wheel
     (dist / "report.json").write_text(json.dumps({"builds": [entry | {"proofs": proofs}]}))
