@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from builder.errors import UsageError
 from builder.storage.runs import find_run, runs, save_run
 from builder.store import Store
 
-REPORT = {
+REPORT: dict[str, Any] = {
     "builds": [
         {"build": "a", "wheel": "a.whl", "status": "built", "error": None, "proofs": [{"verdict": "passed"}] * 2},
         {"build": "b", "status": "failed", "error": "no nvcc"},
