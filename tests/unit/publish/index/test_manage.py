@@ -296,6 +296,22 @@ def test_the_status_of_a_project(index: Path, run: Run) -> None:
     assert run("index", "status", index, "none", "deprecated")[0] == 2
 
 
+def test_the_folder_of_an_index_is_named_in_three_ways(index: Path, run: Run, tmp_path: Path) -> None:
+    for place in (index, f"{index.as_uri()}/", f"{index.as_uri()}/simple/"):
+        code, out, _ = run("verify", "my_ext==3.0", "--index", place, "--store", tmp_path / "store")
+        assert (code, out.split()[0]) == (0, "my_ext-3.0-py3-none-any.whl")
+        words = ("--index", place, "--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
+        assert run("resolve", "my_ext", *words)[1].startswith("my_ext-3.0-py3-none-any.whl ")
+    assert run("index", "check", index.as_uri())[0] == 0
+
+
+def test_a_missing_folder_of_an_index_is_not_left_out(index: Path, run: Run, tmp_path: Path) -> None:
+    for place in (index / "none", (index / "none").as_uri()):
+        code, out, err = run("verify", "my_ext==3.0", "--index", place, "--store", tmp_path / "store")
+        assert (code, out) == (2, "")
+        assert f"error[no-index]: --index {place}: there is no such folder" in err
+
+
 def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
