@@ -29,8 +29,11 @@ _REFUSED = {
     *(errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP),
 }
 
-#: What pydantic says about the number of an option, and what buildfarm says.
-_NUMBERS = {
+#: What typer and pydantic say about a command line, and what buildfarm says.
+_SENTENCES = {
+    r"\. Choose from:\s+": ", one of ",
+    r",\n\s+": ", ",
+    r" \(Possible options: (.+)\)": r"; did you mean \1?",
     r"Input should be a valid integer.*": "this is not an integer",
     r"Input should be a valid number.*": "this is not a number",
     r"Input should be greater than or equal to (\S+)": r"the smallest value is \1",
@@ -86,7 +89,7 @@ def run_command() -> int:
 def _command_line_error(error: Any) -> UsageError:  # noqa: ANN401 (a class of typer or of click)
     """Return what typer says about the command line as an error of buildfarm."""
     sentence = error.format_message().removesuffix(".").replace("Value error, ", "")
-    for pattern, ours in _NUMBERS.items():
+    for pattern, ours in _SENTENCES.items():
         sentence = re.sub(pattern, ours, sentence)
     command = error.ctx.command_path if error.ctx else " ".join(["buildfarm", *sys.argv[1:2]])
     hint = f"`{command} --help` lists the commands, arguments and options"

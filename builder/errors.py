@@ -32,8 +32,9 @@ _MEANINGS = {
         " without a GPU."
     ),
     Exit.FAILED: (
-        "A build failed, a check failed, a rebuilt wheel differs, or `doctor` found a fault. Also: the disk is full, or"
-        " a file cannot be read or written."
+        "A build failed, a check failed, a rebuilt wheel differs, or `doctor` or `index check` found a fault. `publish`"
+        " or `adopt` refused a wheel or found it below the level, or `resolve` found no wheel that fits. Also: the disk"
+        " is full, or a file cannot be read or written."
     ),
     Exit.USAGE: (
         "The command line, matrix.yaml, a recipe or the machine does not allow the run. No build was started, but"

@@ -162,6 +162,8 @@ class PublishResult:
     sha256: str = ""
     #: Why it was refused, a sentence each.
     reasons: tuple[str, ...] = ()
+    #: Why it was yanked before, maybe empty; None if it is not yanked.
+    yanked: str | None = None
     #: What else to say about it, a sentence each.
     notes: tuple[str, ...] = ()
     #: Whether its proofs do not reach a required level.

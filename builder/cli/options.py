@@ -119,7 +119,10 @@ DistOption = Annotated[
     Path, typer.Option("--dist", metavar="DIR", help="Folder for the wheels, report.json and the index.")
 ]
 IndexOption = Annotated[
-    str, typer.Option("--index", metavar="URL", help="Package index to ask first for NAME==VERSION.")
+    str,
+    typer.Option(
+        "--index", metavar="DIR|URL", help="Package index to ask first for NAME==VERSION: its URL, or its folder."
+    ),
 ]
 JunitOption = Annotated[
     Path | None, typer.Option("--junit", metavar="FILE", help="Also write the results to FILE as JUnit XML.")

@@ -18,7 +18,7 @@ from builder.log import print_line
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.storage.prune import Item, Pruned, folder_sizes
 from builder.storage.prune import prune as prune_store
-from builder.storage.runs import Run, runs
+from builder.storage.runs import NOT_FINISHED, ORDER, Run, runs
 from builder.store import Store
 
 DU_EXAMPLES = examples("buildfarm store du", "buildfarm store du --json")
@@ -130,6 +130,6 @@ def history_text(runs: Sequence[Run], *, as_json: bool) -> str:
 
 
 def _result(run: Run) -> str:
-    counts = run.counts() | ({"not finished": len(run.unfinished)} if run.unfinished else {})
-    shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no builds"
+    counts = run.counts() | ({NOT_FINISHED: len(run.unfinished)} if run.unfinished else {})
+    shown = ", ".join(f"{counts[result]} {result}" for result in ORDER if result in counts) or "no builds"
     return f"interrupted: {shown}" if run.interrupted else shown

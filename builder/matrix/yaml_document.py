@@ -238,6 +238,8 @@ def _sentence(path: str, loc: Sequence[str | int], model: type[BaseModel], detai
         return f"`{path}` must be {context['expected']}, not {given!r}"
     if kind == "greater_than":
         return f"`{path}` must be greater than {context['gt']}, not {given}"
+    if kind == "int_parsing":
+        return f"`{path}` must be a whole number, not {given!r}"
     return f"`{path}` {_MUST_BE[kind]}" if kind in _MUST_BE else f"`{path}`: {details['msg']}"
 
 

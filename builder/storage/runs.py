@@ -19,9 +19,16 @@ from uuid import uuid4
 from builder.errors import Code, UsageError
 from builder.log import print_warning
 from builder.masking import mask_credentials
+from builder.proof import Verdict
 from builder.store import Store, write_atomic
 from builder.timeline import Timeline
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text
+
+#: The results of a build, in the order in which they are shown.
+FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
+    "failed", "refused", "not finished", "built", "tested", "already built",
+)  # fmt: skip
+ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
 
 
 @dataclass(frozen=True)
@@ -52,8 +59,18 @@ class Run:
     timeline: Timeline | None = None
 
     def counts(self) -> dict[str, int]:
-        """How many builds have each status: `built`, `failed`."""
-        return dict(Counter(str(build["status"]) for build in self.report["builds"]))
+        """How many builds of the report have each result, in ORDER."""
+        counts = Counter(map(self.result, self.report["builds"]))
+        return {result: counts[result] for result in ORDER if counts[result]}
+
+    def result(self, build: Mapping[str, Any]) -> str:
+        """The result of a build of the report, one of ORDER."""
+        if build["status"] == FAILED:
+            failed = any(proof["verdict"] == Verdict.FAILED for proof in build.get("proofs", ()))
+            return REFUSED if failed and "wheel" in build else FAILED
+        if build["status"] == TESTED:
+            return TESTED
+        return REUSED if build.get("build") in self.reused else BUILT
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; `from_json` reads it."""

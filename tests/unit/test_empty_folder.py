@@ -28,6 +28,7 @@ _NO_SCHEDULER = "'ADDRESS' is not the address of a scheduler"
 OUTCOMES = {
     "plan --explain": _NO_MATRIX,
     "build --dry-run": _NO_MATRIX,
+    "plan --new-torch": _NO_MATRIX,
     "init": (0, "folder"),
     "build torch-scatter==2.1.2 --torch 2.11 --cuda 13.0": _NO_SDIST,
     "add torch-scatter==2.1.2": _NO_SDIST,

@@ -202,7 +202,8 @@ class BuildRun:
         if changed := changed_files(recipe, source):
             print_warning(
                 f"{recipe.folder}: {and_list(changed[:3])} changed during the build. The wheel contains the earlier"
-                " content, and the next run builds the wheel again. List files that are not source in .gitignore."
+                " content, and the next run builds the wheel again. Move files that are not source out of the folder,"
+                " or into one whose own .gitignore is `*`. In a git work tree, .gitignore may also name them."
             )
         return stored
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -38,7 +39,10 @@ IndexOption = Annotated[str, typer.Option("--index", metavar="DIR|URL", help=_PL
 IndexArgument = Annotated[str, typer.Argument(metavar="DIR|URL", help=_PLACE_HELP)]
 ReasonOption = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why, in one line; installers print it.")]
 KeepOption = Annotated[
-    int, typer.Option("--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer.")
+    int | None,
+    typer.Option(
+        "--keep", metavar="N", min=1, help="Keep the N newest versions that count, and what is newer. Default: all."
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what would be deleted, and delete nothing.")]
 ProjectArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the project.")]
@@ -98,14 +102,17 @@ def write_pages(index: IndexArgument) -> None:
 
 
 @app.command(epilog=examples("buildfarm index prune index --keep 3 --dry-run"))
-def prune(index: IndexArgument, keep: KeepOption, dry_run: DryRunOption = False, as_json: JsonOption = False) -> None:
+def prune(
+    index: IndexArgument, keep: KeepOption = None, dry_run: DryRunOption = False, as_json: JsonOption = False
+) -> None:
     """Delete old versions of each project, and files of killed uploads that are older than a day.
 
-    A version is deleted if N newer versions of its project count. A version counts if it is no pre-release and has a
-    wheel that is not yanked. If a project has only pre-releases that are not yanked, these count.
+    A version is deleted if N newer versions of its project count; without --keep, none is. A version counts if it is
+    no pre-release and has a wheel that is not yanked. If a project has only pre-releases that are not yanked, these
+    count.
     """
     repository = open_index(index)
-    old, unused = _old_wheels(repository, keep), abandoned_files(repository)
+    old, unused = _old_wheels(repository, keep) if keep else [], abandoned_files(repository)
     if not dry_run:
         for name in old:
             repository.remove(name)
@@ -126,6 +133,7 @@ def status(index: IndexArgument, project: ProjectArgument, status: StatusArgumen
     if not repository.entries(name):
         raise UsageError("the index has no such project", Code.PROJECT_UNKNOWN, where=project)
     repository.set_status(name, Status(str(status), reason))
+    print_data(f"{name} is {status}{repository.status(name).because}\n")
 
 
 def open_index(place: str) -> Repository:
@@ -136,7 +144,7 @@ def open_index(place: str) -> Repository:
             "this place contains no index",
             Code.NO_INDEX,
             where=place,
-            hints=[f"`buildfarm publish --to {place}` makes an index"],
+            hints=[f"`buildfarm publish --to {shlex.quote(place)}` makes an index"],
         )
     return Repository(objects)
 
@@ -218,11 +226,11 @@ def _check_text(result: IndexCheck, index: str) -> str:
     lines = [f"finished the interrupted change of {project}" for project in result.finished]
     lines += result.faults
     if result.wrong_pages:
-        lines.append(f"`buildfarm index write-pages {index}` writes all pages again")
+        lines.append(f"`buildfarm index write-pages {shlex.quote(index)}` writes all pages again")
     if result.unused:
         lines.append(
             f"{len(result.unused)} of the folders in files/ belong to no wheel, such as those of killed uploads;"
-            f" `buildfarm index prune {index}` deletes them after a day"
+            f" `buildfarm index prune {shlex.quote(index)}` deletes them after a day"
         )
     counts = ((result.projects, "project"), (result.wheels, "wheel"), (len(result.faults), "fault"))
     lines.append("checked: " + ", ".join(counted(count, noun) for count, noun in counts))

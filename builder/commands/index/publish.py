@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
@@ -141,7 +143,7 @@ def publish(
     opened = open_store(store, run=False)
     required = levels_of(require)
     index, results = _publish(to, found, opened, required, matrix)
-    print_data(publish_json(results) if as_json else publish_text(results, index, required))
+    print_data(publish_json(results, failed) if as_json else publish_text(results, index, required))
     _finish(results, failed)
 
 
@@ -228,6 +230,12 @@ def plans_of(matrix: Path | None) -> dict[str, ProjectPlan]:
 
 def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
+    result = _publish_wheel(target, new, proofs, required)
+    published = result.outcome is PublishOutcome.UNCHANGED and target.published(new.entry.project, new.wheel.name)
+    return replace(result, yanked=published.yanked) if published else result
+
+
+def _publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]) -> PublishResult:
     cells = new.entry.farm.cells if new.entry.farm else {}
     reasons = [reason for level in required for reason in shortfalls(proofs, level)]
     if reasons:
@@ -248,7 +256,7 @@ def _proofs(wheel: Path, store: Store) -> list[Proof]:
             "this is a folder, not a wheel",
             Code.NOT_A_WHEEL,
             where=str(wheel),
-            hints=[f"`--dist {wheel}` publishes every wheel of the folder"],
+            hints=[f"`--dist {shlex.quote(str(wheel))}` publishes every wheel of the folder"],
         )
     if not wheel.is_file():
         raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(wheel))
@@ -278,7 +286,7 @@ def publish_text(results: Sequence[PublishResult], index: str, required: Sequenc
     if not index:
         lines += ["", "pip and uv read a bucket through a web server: docs/how-to/object-stores.md"]
     elif commands := _install_commands(results, index):
-        cells = [Cell.parse(cell) for result in results if result.paths for cell in result.cells]
+        cells = [Cell.parse(cell) for result in _offered(results) for cell in result.cells]
         lines += ["", *(install_lines(cells, commands) if cells else ["To install:", *commands])]
         if any(" --extra-index-url file:" in command for command in commands):
             lines.append("pip warns of each project that is not in this folder, and takes it from its default index.")
@@ -289,6 +297,10 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
     """A line for each wheel, with the number of cells of each level, and the reasons of refused wheels."""
     for result in results:
         yield f"{result.outcome:<17}  {result.wheel}  {_levels(result)}".rstrip()
+        if result.yanked is not None:
+            because = f" ({result.yanked})" if result.yanked else ""
+            unyank = f"buildfarm unyank {result.wheel} --index INDEX"
+            yield f"  it is yanked{because}, and stays so; `{unyank}` offers it again"
         yield from (f"  {note}" for note in result.notes)
         yield from (f"  {reason}" for reason in result.reasons[:_MOST])
         if len(result.reasons) > _MOST:
@@ -298,7 +310,7 @@ def _result_lines(results: Sequence[PublishResult]) -> Iterator[str]:
 def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
     """The commands of pip and uv for the newest version of each project, from the path of its newest CUDA variant."""
     commands: dict[str, None] = {}
-    published = [result for result in results if result.paths]
+    published = _offered(results)
     newest: dict[str, Version] = {}
     for result in published:
         name, version = _identity(result)
@@ -318,15 +330,22 @@ def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
     return list(commands)
 
 
+def _offered(results: Sequence[PublishResult]) -> list[PublishResult]:
+    """The published wheels that are not yanked."""
+    return [result for result in results if result.paths and result.yanked is None]
+
+
 def _identity(result: PublishResult) -> tuple[str, Version]:
     """The project of a wheel and the public part of its version."""
     name, version = result.wheel.split("-")[:2]
     return name, Version(Version(version).public)
 
 
-def publish_json(results: Sequence[PublishResult]) -> str:
-    """Everything about each wheel."""
-    return json.dumps([publish_data(result) for result in results], indent=1) + "\n"
+def publish_json(results: Sequence[PublishResult], failed: Sequence[BuildfarmError]) -> str:
+    """Everything about each wheel, and the builds that failed as refused results without a wheel."""
+    missing = [PublishResult("", PublishOutcome.REFUSED, {}, reasons=(str(one), *one.hints)) for one in failed]
+    data = [*map(publish_data, results), *({**publish_data(one), "wheel": None} for one in missing)]
+    return json.dumps(data, indent=1) + "\n"
 
 
 def publish_data(result: PublishResult) -> dict[str, Any]:
@@ -336,6 +355,7 @@ def publish_data(result: PublishResult) -> dict[str, Any]:
         "outcome": str(result.outcome),
         "cells": result.cells,
         "paths": list(result.paths),
+        "yanked": result.yanked,
         "reasons": list(result.reasons),
     }
 

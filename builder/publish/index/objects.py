@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Protocol
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
@@ -197,7 +198,9 @@ class Folder:
 
 
 def folder_of(place: str) -> Path | None:
-    """The folder that `DIR` names; None for a URL."""
+    """The folder that `DIR` names, which may be a URL `file://…`; None for any other URL."""
+    if place.startswith("file://"):
+        return Path(unquote(urlsplit(place).path))
     return None if "://" in place else Path(place)
 
 

@@ -177,8 +177,9 @@ class Repository:
         return next((name for name in names if name == filename or parse_wheel_filename(name) == wanted), "")
 
     def published(self, project: str, filename: str) -> Entry | None:
-        """The entry of a wheel as it was published, without its yank; None if it is not published."""
-        return self._record(f"records/{project}/{filename}.json")
+        """The entry of a wheel; None if it is not published."""
+        entry = self._record(f"records/{project}/{filename}.json")
+        return entry and _with_yank(entry, read(self.objects, f"records/{project}/{filename}{_YANK}"))
 
     def conflict(self, filename: str, sha256: str) -> str:
         """Why a file of this name cannot be published; empty if the name is new or has the same file."""
@@ -186,7 +187,7 @@ class Repository:
         return _CONFLICT if before and before.sha256 != sha256 else ""
 
     def find(self, filename: str) -> Entry:
-        """The entry of a wheel as it was published, without its yank; raises UsageError if it is not published.
+        """The entry of a wheel; raises UsageError if it is not published.
 
         A different spelling of the name is enough, such as other capitals in the local version.
         """
@@ -339,9 +340,13 @@ def _read_entries(records: Mapping[str, bytes]) -> list[Entry]:
     for name, data in records.items():
         if name.endswith(".json"):
             entry = _read_record(name, data)
-            yanked = records.get(f"{entry.filename}{_YANK}")
-            entries.append(replace(entry, yanked=None if yanked is None else yanked.decode(errors="replace")))
+            entries.append(_with_yank(entry, records.get(f"{entry.filename}{_YANK}")))
     return entries
+
+
+def _with_yank(entry: Entry, reason: bytes | None) -> Entry:
+    """The entry of a wheel that is yanked with this reason; None: not yanked."""
+    return replace(entry, yanked=None if reason is None else reason.decode(errors="replace"))
 
 
 def _read_record(name: str, data: bytes) -> Entry:

@@ -20,7 +20,7 @@ from builder.publish.gpu_models import proven_on
 from builder.publish.index.levels import levels
 from builder.publish.people.coverage import Field, Grid, grid_of
 from builder.publish.proof_lines import counts
-from builder.storage.runs import Run
+from builder.storage.runs import FAILED, NOT_FINISHED, ORDER, REFUSED, REUSED, Run
 from builder.timeline import Timeline, Use
 from builder.untrusted import JsonError, parse_plain, without_escapes
 
@@ -117,13 +117,6 @@ def _lines(log: Path) -> Iterator[str]:
             while not line.endswith(b"\n") and (rest := stream.readline(1 << 20)):  # skip the end of a long line
                 line += b"\n" if rest.endswith(b"\n") else b""
             yield line.decode(errors="replace").rstrip("\n")
-
-
-#: The results of a build, in the order in which they are shown.
-FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED = (
-    "failed", "refused", "not finished", "built", "tested", "already built",
-)  # fmt: skip
-ORDER = (FAILED, REFUSED, NOT_FINISHED, BUILT, TESTED, REUSED)
 
 
 @dataclass(frozen=True)
@@ -253,7 +246,7 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
     name, has_wheel = str(entry["build"]), "wheel" in entry
     proofs = tuple(_proofs(entry.get("proofs", ())))
     refused = any(proof.verdict is Verdict.FAILED for proof in proofs)
-    result = _result(run, entry, refused=refused)
+    result = run.result(entry)
     timeline = run.timeline or Timeline()
     log, error = run.logs.get(name), str(entry["error"] or "").removeprefix(f"{name}: ")
     about_file = tuple(proof for proof in proofs if proof.cell is None)
@@ -276,14 +269,6 @@ def _build(run: Run, entry: Mapping[str, Any]) -> BuildView:
         cells=tuple(_cells(name, entry, proofs, timeline)),
         excerpt=read_excerpt(Path(log), "" if refused or has_wheel else error) if log else None,
     )
-
-
-def _result(run: Run, entry: Mapping[str, Any], *, refused: bool) -> str:
-    if entry["status"] == "failed":
-        return REFUSED if refused and "wheel" in entry else FAILED
-    if entry["status"] == TESTED:
-        return TESTED
-    return REUSED if entry["build"] in run.reused else BUILT
 
 
 def _proofs(entries: Sequence[dict[str, Any]]) -> list[Proof]:

@@ -30,6 +30,8 @@ _MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history")
 _LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", "buildfarm.lock", RECIPE})
 #: At the top, what `report`, `relabel` and `smoke --pack` write. A file of these names that git tracks is source.
 _WRITTEN_AT_TOP = ("buildfarm-report.html", "relabelled", "*.pyz")
+#: The required keys of a recipe, by which one differs from another file of its name.
+_KEYS_OF_RECIPE = ("name", "source", "abi", "imports")
 #: The list after `packages =` in setup.py, setup.cfg or pyproject.toml; not the call of a function that finds packages.
 _PACKAGES = (
     re.compile(r"\bpackages\s*=\s*(\[[^\]]*\](?:\s*\+\s*\[[^\]]*\])*)"),
@@ -42,7 +44,8 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     """Relative path and file of every source file below a folder, sorted by path.
 
     In a git work tree, these are the files that git tracks or does not ignore. In any other folder, these are all files
-    except those below a folder whose .gitignore is `*`. Both without caches, Python environments and left-over files.
+    except those below a folder whose .gitignore is `*`. Both without caches, Python environments, left-over files and
+    folders below this one with a recipe: each is the source of another extension, which users edit on its own.
     Raises UsageError for a pipe, a socket or a device, which nobody may open: a reader of a pipe waits for its writer.
     """
     if not root.is_dir():
@@ -61,11 +64,20 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
         if not any(fnmatchcase(name.partition("/")[0], pattern) for pattern in _WRITTEN_AT_TOP)
     ]
     marked = [name.removesuffix(f"/{marker}") for name in names for marker in _MARKERS if name.endswith(f"/{marker}")]
+    marked += [str(recipe.parent) for recipe in map(PurePosixPath, names) if _is_inner_recipe(root, recipe)]
     below = tuple(f"{folder}/" for folder in marked)
     files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
     for name in sorted(files):
         check_kind(root / name)
     return [(name, root / name) for name in sorted(files)]
+
+
+def _is_inner_recipe(root: Path, name: PurePosixPath) -> bool:
+    """Whether a file below the top level is the recipe of another extension."""
+    if name.name != RECIPE or len(name.parts) == 1 or not (root / name).is_file():
+        return False
+    lines = (root / name).read_text(errors="replace").split("\n")
+    return all(any(line.startswith(f"{key}:") for line in lines) for key in _KEYS_OF_RECIPE)
 
 
 def check_kind(file: Path) -> None:

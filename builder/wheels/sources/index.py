@@ -42,13 +42,16 @@ class Location:
 def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = ()) -> list[Location]:
     """The addresses of the files of an exact version. uv knows the user's index, mirrors, proxies and credentials.
 
-    `kind` is `source distribution` or `wheel`; `index` are URLs of indexes that uv asks before the default index.
+    `kind` is `source distribution` or `wheel`; `index` are indexes that uv asks before the default index, by their URLs
+    or folders.
     `uv pip compile --no-deps` reads only the index page of an exact version. `pip download` and `uv lock` would run
     the archive's setup.py for its metadata before the archive's digest is checked.
 
-    Raises UsageError when the index has no such file, MissingToolError when it cannot be reached.
+    Raises UsageError when the index has no such file or its folder does not exist, MissingToolError when it cannot be
+    reached.
     """
     where = requirement.replace("==", " ")
+    index = [_index_url(one) for one in index]
     try:
         wanted = Requirement(requirement)
     except InvalidRequirement as error:
@@ -59,7 +62,7 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
         options = ["--no-deps", "--format=pylock.toml", *arguments]
         done = compile_captured(str(wanted), options, folder=Path(empty), index=index)
         if done.returncode:
-            raise _explain(kind, where, done.stderr)
+            raise _explain(kind, where, done.stderr, index_setting(index))
         listed = tomllib.loads(done.stdout)["packages"][0]
         entries = listed.get("wheels") if kind == "wheel" else [listed.get("sdist")]
         locations = [_location(entry, empty) for entry in entries or () if entry] or [
@@ -71,9 +74,22 @@ def locate(requirement: str, kind: str, *arguments: str, index: Sequence[str] = 
             f"uv found the {kind} but returned no address",
             Code.PACKAGE_NOT_FOUND,
             where=where,
-            hints=(index_setting(),),
+            hints=(index_setting(index),),
         )
     return found
+
+
+def _index_url(place: str) -> str:
+    """The URL of an index for uv; of a folder as `buildfarm publish` makes it, that of its pages.
+
+    Raises UsageError for a folder that does not exist: uv would ask the next index without a word.
+    """
+    if re.match(r"https?://", place):
+        return place
+    folder = Path(unquote(urlsplit(place).path) if place.startswith("file://") else place).absolute()
+    if not folder.is_dir():
+        raise UsageError("there is no such folder", Code.NO_INDEX, where=f"--index {mask_credentials(place)}")
+    return (folder / "simple" if (folder / "simple").is_dir() else folder).as_uri()
 
 
 def _location(entry: dict[str, Any], empty: str) -> Location:
@@ -83,7 +99,7 @@ def _location(entry: dict[str, Any], empty: str) -> Location:
     return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower())
 
 
-def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolError:
+def _explain(kind: str, where: str, output: str, index: str) -> UsageError | MissingToolError:
     detail = cause_of(output) or (output.strip().splitlines() or ["uv printed no reason"])[-1]
     if reports("conflict", output) and "network was disabled" not in output:
         requirement, hint = where.replace(" ", "=="), "correct the project or the version"
@@ -102,18 +118,18 @@ def _explain(kind: str, where: str, output: str) -> UsageError | MissingToolErro
             f"the index has no such {kind}: {detail}",
             Code.PACKAGE_NOT_FOUND,
             where=where,
-            hints=(hint, f"the index is {index_setting()}"),
+            hints=(hint, f"the index is {index}"),
         )
-    return _unreachable(kind, where, detail)
+    return _unreachable(kind, where, detail, index)
 
 
-def _unreachable(kind: str, where: str, detail: str) -> MissingToolError:
+def _unreachable(kind: str, where: str, detail: str, index: str = "") -> MissingToolError:
     return MissingToolError(
         f"the {kind} could not be fetched: {detail}",
         Code.NETWORK_UNREACHABLE,
         where=where,
         hints=(
-            f"the index is {index_setting()}",
+            f"the index is {index or index_setting()}",
             *(network_hints() or ["behind a proxy, set HTTPS_PROXY"]),
             "if a proxy intercepts TLS, set SSL_CERT_FILE",
             "the network is needed only once: after a successful download, later runs use the stored file",

@@ -57,12 +57,14 @@ def uv_command() -> str:
     return "uv" if shutil.which("uv") else shlex.quote(str(find_uv()))
 
 
-def index_setting() -> str:
-    """The variable that names the package index, and its value without credentials, for error messages."""
-    for name in INDEX_SETTINGS:
-        if url := os.environ.get(name):
-            return f"{name}={mask_credentials(url)}"
-    return "the default package index (UV_DEFAULT_INDEX is not set)"
+def index_setting(index: Sequence[str] = ()) -> str:
+    """The variable that names the package index, and its value without credentials, for error messages.
+
+    `index` are the URLs of indexes that are asked before.
+    """
+    usual = "the default package index (UV_DEFAULT_INDEX is not set)"
+    named = (f"{name}={mask_credentials(url)}" for name in INDEX_SETTINGS if (url := os.environ.get(name)))
+    return " and ".join([*map(mask_credentials, index), next(named, usual)])
 
 
 def network_hints() -> list[str]:
@@ -159,7 +161,7 @@ def uv_error(log: Path, start: int, requirements: Sequence[str], index: Sequence
     """Why uv failed, read from the log after its first `start` bytes."""
     output = text_since(log, start)
     wanted = ", ".join(requirements)
-    where = " and ".join([*map(mask_credentials, index), index_setting()])
+    where = index_setting(index)
     if reports("disk-full", output):
         sentence = "the disk is full; unfinished files were deleted"
         return DiskFullError(sentence, Code.DISK_FULL, stage="environment", log=log, hints=[DISK_HINT])

@@ -132,6 +132,7 @@ def test_cases_are_next_to_the_recipe(write_recipe: WriteRecipe) -> None:
         pytest.param({"env": "[A=1]"}, "`env` must be a mapping of keys", id="env"),
         pytest.param({"env": "{A B: 1}"}, "`env.A B`: 'A B' is not a name for an environment variable", id="env-name"),
         pytest.param({"env": "{A: [1]}"}, "`env.A` must be text", id="env-value"),
+        pytest.param({"seconds_per_case": "1.5"}, "`seconds_per_case` must be a whole number, not '1.5'", id="int"),
         pytest.param({"assume_cuda": "perhaps"}, "`assume_cuda` must be true or false", id="bool"),
         pytest.param(
             {"build_requires": "['no no']"},

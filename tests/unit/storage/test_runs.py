@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from builder.errors import UsageError
 from builder.storage.runs import find_run, runs, save_run
 from builder.store import Store
 
-REPORT = {
+REPORT: dict[str, Any] = {
     "builds": [
         {"build": "a", "wheel": "a.whl", "status": "built", "error": None, "proofs": [{"verdict": "passed"}] * 2},
         {"build": "b", "status": "failed", "error": "no nvcc"},
@@ -39,12 +40,23 @@ def test_the_report_of_each_run_is_kept(
     assert [part.strip() for part in line.split("  ") if part.strip()][1:] == [
         "2026-11-21 09:30",
         "12 s",
-        "1 built, 1 failed",
+        "1 failed, 1 built",
         "buildfarm build --ext https://***@host/x",
     ]
     assert json.loads(history_text(found, as_json=True))[1]["builds"] == {"built": 1, "failed": 1}
     one = find_run(found, "20261121")
     assert one.report == REPORT
+
+
+def test_the_history_says_what_was_not_compiled_and_what_was_refused(tmp_path: Path) -> None:
+    proofs = [{"verdict": "passed"}, {"verdict": "failed"}]
+    refused = {"build": "c", "wheel": "c.whl", "status": "failed", "error": "c: values", "proofs": proofs}
+    report = {"builds": [*REPORT["builds"], refused, {"build": "d", "wheel": "d.whl", "status": "tested"}], "skips": []}
+    save_run(Store(tmp_path), datetime(2026, 11, 21, tzinfo=UTC), 1, json.dumps(report), reused=["a", "c"])
+    found = runs(Store(tmp_path))
+    assert "1 failed, 1 refused, 1 tested, 1 already built" in history_text(found, as_json=False)
+    counts = json.loads(history_text(found, as_json=True))[0]["builds"]
+    assert counts == {"failed": 1, "refused": 1, "tested": 1, "already built": 1}
 
 
 @pytest.mark.parametrize(("name", "problem"), [("2026", "several runs"), ("2027", "no run has")])

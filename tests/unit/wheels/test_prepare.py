@@ -134,6 +134,25 @@ def test_environments_caches_and_output_folders_are_not_source(
     assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
 
 
+@pytest.mark.parametrize("in_git", [False, True])
+def test_the_folder_of_another_recipe_is_not_source(folder: Path, target: Path, cache: Path, in_git: bool) -> None:
+    """`init` writes a recipe whose source is the whole project; `add ./other` then adds one inside."""
+    if in_git:
+        git(folder, "init", "--quiet")
+    ours = recipe(PathSource(folder))
+    before = source_digest(ours)
+    other = "name: other\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [other]\n"
+    write(folder, {"other/extension.yaml": other, "other/cases.py": "", "other/csrc/other.cpp": "1"})
+    assert source_digest(ours) == before
+    prepare_source(ours, target, cache=cache)
+    assert tree(target) == {"setup.py": "setup\n", "src/op.cpp": "op\n"}
+    inner = recipe(PathSource(folder / "other"))
+    prepare_source(inner, cache / "inner", cache=cache)
+    assert tree(cache / "inner") == {"csrc/other.cpp": "1"}
+    write(folder, {"data/extension.yaml": "name: of something else\n", "data/table.txt": "1"})
+    assert source_digest(ours) != before
+
+
 def test_files_that_git_ignores_are_not_source_and_tracked_ones_are(
     tmp_path: Path, folder: Path, target: Path, cache: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shlex
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,7 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: 
 
 
 def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
+    index = index.rename(index.with_name("an index"))
     left = index / "files" / "ab" / "cd" / "left.whl"
     young = index / "files" / "ab" / "ef" / "young.whl"
     for path in (left, young):
@@ -230,6 +232,9 @@ def test_prune_keeps_the_newest_versions(index: Path, run: Run) -> None:
         path.write_bytes(b"")
     os.utime(left, (0, 0))
     assert len(check_index(Repository(Folder(index))).unused) == 2
+    hint = shlex.join(["buildfarm", "index", "prune", str(index)])  # it deletes no wheel
+    assert f"`{hint}` deletes them after a day" in run("index", "check", index)[1]
+    assert run(*shlex.split(hint)[1:], "--dry-run") == (0, "would delete files/ab/cd/left.whl\n", "")
     _, out, _ = run("index", "prune", index, "--keep", 2, "--dry-run")
     assert out.splitlines() == [
         "would delete my_ext-1.0+cu121-py3-none-any.whl",
@@ -283,10 +288,28 @@ def test_a_reason_has_no_control_characters(index: Path, run: Run, words: tuple[
 
 
 def test_the_status_of_a_project(index: Path, run: Run) -> None:
-    assert run("index", "status", index, "My.Ext", "deprecated", "--reason", "use other")[0] == 0
+    words = ("index", "status", index, "My.Ext")
+    assert run(*words, "deprecated", "--reason", "use other") == (0, "my-ext is deprecated: use other\n", "")
     page = json.loads((index / "simple" / "my-ext" / "index.json").read_bytes())
     assert page["project-status"] == {"status": "deprecated", "reason": "use other"}
+    assert run(*words, "active") == (0, "my-ext is active\n", "")
     assert run("index", "status", index, "none", "deprecated")[0] == 2
+
+
+def test_the_folder_of_an_index_is_named_in_three_ways(index: Path, run: Run, tmp_path: Path) -> None:
+    for place in (index, f"{index.as_uri()}/", f"{index.as_uri()}/simple/"):
+        code, out, _ = run("verify", "my_ext==3.0", "--index", place, "--store", tmp_path / "store")
+        assert (code, out.split()[0]) == (0, "my_ext-3.0-py3-none-any.whl")
+        words = ("--index", place, "--torch", "2.11", "--cuda", "13.0", "--python", "3.12")
+        assert run("resolve", "my_ext", *words)[1].startswith("my_ext-3.0-py3-none-any.whl ")
+    assert run("index", "check", index.as_uri())[0] == 0
+
+
+def test_a_missing_folder_of_an_index_is_not_left_out(index: Path, run: Run, tmp_path: Path) -> None:
+    for place in (index / "none", (index / "none").as_uri()):
+        code, out, err = run("verify", "my_ext==3.0", "--index", place, "--store", tmp_path / "store")
+        assert (code, out) == (2, "")
+        assert f"error[no-index]: --index {place}: there is no such folder" in err
 
 
 def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
@@ -365,6 +388,11 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
     code, out, err = run(*words)
     assert (code, out.splitlines()[0].split()[:2]) == (1, ["published", earlier.name])
     assert "refused the wheel: values: wrong result" in " ".join(err.split())
+    code, out, err = run(*words, "--json")
+    wanted = [(earlier.name, "already published"), (None, "refused"), (None, "refused")]
+    assert [(one["wheel"], one["outcome"]) for one in json.loads(out)] == wanted
+    assert "my_ext-2.0-torch2.11: there is no wheel of this build to publish" in json.loads(out)[1]["reasons"][0]
+    assert "do this" in json.loads(out)[1]["reasons"]
     assert run(*words, earlier)[0] == 0, "the user named the wheel"
     shutil.copy(refused, dist)  # only its cases.py was wrong: `publish` itself judges the wheel
     (dist / "report.json").write_text(json.dumps({"builds": [entry | {"proofs": proofs}]}))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from builder.check import Check
-from builder.commands.index.publish import publish_text, publish_wheels
+from builder.commands.index.publish import publish_data, publish_text, publish_wheels
 from builder.errors import Code
 from builder.proof import Proof, Verdict
 from builder.publish.index.levels import OF_VERIFY, Level, levels, shortfalls
@@ -94,6 +94,24 @@ def test_proofs_of_the_store_and_beside_the_wheel_are_used(wheel: Path, tmp_path
     )
     (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
     assert result.outcome is PublishOutcome.UNCHANGED
+
+
+def test_a_yanked_wheel_stays_yanked_and_is_not_offered(wheel: Path, tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    store.save_proofs(proofs_of(wheel))
+    publish_wheels(repository, [wheel], store, [Level.CPU])
+    repository.yank(wheel.name, "wrong on sm_120")
+    for level in (Level.CPU, Level.GPU):  # enough proofs, too few
+        results = publish_wheels(repository, [wheel], store, [level])
+        assert [(one.outcome, one.yanked) for one in results] == [(PublishOutcome.UNCHANGED, "wrong on sm_120")]
+        assert publish_data(results[0])["yanked"] == "wrong on sm_120"
+        text = publish_text(results, url_of(str(tmp_path / "index")), [level])
+        assert f"it is yanked (wrong on sm_120), and stays so; `buildfarm unyank {wheel.name} --index INDEX`" in text
+        assert "pip install" not in text
+    repository.yank(wheel.name, None)
+    results = publish_wheels(repository, [wheel], store, [Level.CPU])
+    assert results[0].yanked is None
+    assert "pip install" in publish_text(results, url_of(str(tmp_path / "index")), [Level.CPU])
 
 
 def test_later_proofs_raise_the_level_of_a_published_wheel(wheel: Path, tmp_path: Path) -> None:
