@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import shutil
 import stat
@@ -11,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
+
+import yaml
 
 from builder.errors import Code, UsageError
 from builder.matrix.config import CASES, RECIPE
@@ -31,7 +34,7 @@ _LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", "buildfar
 #: At the top, what `report`, `relabel` and `smoke --pack` write. A file of these names that git tracks is source.
 _WRITTEN_AT_TOP = ("buildfarm-report.html", "relabelled", "*.pyz")
 #: The required keys of a recipe, by which one differs from another file of its name.
-_KEYS_OF_RECIPE = ("name", "source", "abi", "imports")
+_KEYS_OF_RECIPE = {"name", "source", "abi", "imports"}
 #: The list after `packages =` in setup.py, setup.cfg or pyproject.toml; not the call of a function that finds packages.
 _PACKAGES = (
     re.compile(r"\bpackages\s*=\s*(\[[^\]]*\](?:\s*\+\s*\[[^\]]*\])*)"),
@@ -45,7 +48,8 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
 
     In a git work tree, these are the files that git tracks or does not ignore. In any other folder, these are all files
     except those below a folder whose .gitignore is `*`. Both without caches, Python environments, left-over files and
-    folders below this one with a recipe: each is the source of another extension, which users edit on its own.
+    folders below this one with a recipe, unless its source is a different folder: each belongs to another extension,
+    which users edit on its own.
     Raises UsageError for a pipe, a socket or a device, which nobody may open: a reader of a pipe waits for its writer.
     """
     if not root.is_dir():
@@ -73,11 +77,16 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
 
 
 def _is_inner_recipe(root: Path, name: PurePosixPath) -> bool:
-    """Whether a file below the top level is the recipe of another extension."""
+    """Whether a file below the top level is a recipe that has no other folder as its source."""
     if name.name != RECIPE or len(name.parts) == 1 or not (root / name).is_file():
         return False
-    lines = (root / name).read_text(errors="replace").split("\n")
-    return all(any(line.startswith(f"{key}:") for line in lines) for key in _KEYS_OF_RECIPE)
+    try:
+        keys = yaml.safe_load((root / name).read_text())
+        if not keys.keys() >= _KEYS_OF_RECIPE:
+            return False
+        return posixpath.normpath(str(keys["source"].get("path", "."))) == "."
+    except (AttributeError, OSError, TypeError, ValueError, yaml.YAMLError):  # a file of something else
+        return False
 
 
 def check_kind(file: Path) -> None:

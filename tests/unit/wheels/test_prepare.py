@@ -149,8 +149,9 @@ def test_the_folder_of_another_recipe_is_not_source(folder: Path, target: Path, 
     inner = recipe(PathSource(folder / "other"))
     prepare_source(inner, cache / "inner", cache=cache)
     assert tree(cache / "inner") == {"csrc/other.cpp": "1"}
-    write(folder, {"data/extension.yaml": "name: of something else\n", "data/table.txt": "1"})
-    assert source_digest(ours) != before
+    for text in ("name: of something else\n", "a: [", other.replace("path: .", "path: ..")):
+        write(folder, {"data/extension.yaml": text, "data/table.txt": "1"})
+        assert source_digest(ours) != before, "the recipe of the whole project can be in a folder below, with code"
 
 
 def test_files_that_git_ignores_are_not_source_and_tracked_ones_are(
