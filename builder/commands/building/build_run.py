@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ from builder.wheels.sources.prepare import (
     source_digest,
 )
 
+#: Seconds between two looks for a signal.
+_WAIT_SECONDS = 0.5
 #: File names to print; the others are a number.
 _MOST = 3
 
@@ -92,10 +94,14 @@ class BuildRun:
         self._order = BuildOrder(missing if self._executor.shares_objects else ())
         workers = ThreadPoolExecutor(self._parallelism.builds)
         with self._recorder.recording(), self._progress.shown(), workers as pool:
-            futures = {pool.submit(self._run_one, build): build for build in self._order.ordered(builds)}
             try:
-                for future in as_completed(futures):
-                    self.finished[futures[future]] = future.result()
+                futures = {pool.submit(self._run_one, build): build for build in self._order.ordered(builds)}
+                running = set(futures)
+                while running:
+                    # A signal that the kernel gives to another thread does not end a wait of this one.
+                    done, running = wait(running, _WAIT_SECONDS, FIRST_COMPLETED)
+                    for future in done:
+                        self.finished[futures[future]] = future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 kill_all()
