@@ -73,7 +73,7 @@ def test_downloads_and_uploads_while_publishing(tmp_path: Path) -> None:
     repository.add(ready(tmp_path, version="0.1+cu130"))
     names = [("my_ext", "other_ext")[number % 2] for number in range(UPLOADS)]
     wheels = [pure_wheel(tmp_path, name, f"1.{number}+cu130") for number, name in enumerate(names)]
-    # By default, the server ends an upload after 30 s without a byte. Under load, these clients once needed 28 s between
+    # By default, the server ends an upload after 30 s without a byte. Under load, these clients needed 28 s between
     # the headers and the body. The time limit has tests of its own.
     program = WITH_LIMITS.format(seconds=PATIENCE)
     with running(root, program=program) as server, ThreadPoolExecutor(3) as clients:
