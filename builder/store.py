@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
@@ -129,6 +130,13 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def folder_of(place: str) -> Path | None:
+    """The folder of an index that an option or argument names, as a path or a URL `file://…`; None for another URL."""
+    if place.startswith("file://"):
+        return Path(unquote(urlsplit(place).path))
+    return None if "://" in place else Path(place)
 
 
 def same_disk(path: Path, other: Path) -> bool:

@@ -47,10 +47,10 @@ from builder.proofs.cells.prover import Subject, WheelProver
 from builder.proofs.claimed_cells import claimed_cells, foreign_claim, provided_by_torch, uses_torch
 from builder.publish.index.levels import Level, levels_of
 from builder.publish.index.new_wheel import new_wheel
-from builder.publish.index.objects import folder_of, open_objects, url_of
+from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import Repository
 from builder.result import AdoptResult, PublishOutcome, PublishResult
-from builder.store import Store
+from builder.store import Store, folder_of
 from builder.wheelfile.archive import record_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheels.toolchain.environments import Environments

@@ -7,7 +7,6 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, Protocol
 
@@ -32,12 +31,12 @@ from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_of_cells, install_commands, install_lines, wheel_url
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
-from builder.publish.index.objects import folder_of, open_objects, url_of
+from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, file_path, paths_of
 from builder.publish.people.coverage import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
-from builder.store import Store
+from builder.store import Store, folder_of
 
 EXAMPLES = examples(
     "buildfarm publish --to index",
@@ -230,24 +229,33 @@ def plans_of(matrix: Path | None) -> dict[str, ProjectPlan]:
 
 def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]) -> PublishResult:
     """Publish a wheel if these proofs reach every required level; otherwise refuse it."""
-    result = _publish_wheel(target, new, proofs, required)
-    published = result.outcome is PublishOutcome.UNCHANGED and target.published(new.entry.project, new.wheel.name)
-    return replace(result, yanked=published.yanked) if published else result
-
-
-def _publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], required: Sequence[Level]) -> PublishResult:
-    cells = new.entry.farm.cells if new.entry.farm else {}
+    name, cells = new.wheel.name, new.entry.farm.cells if new.entry.farm else {}
     reasons = [reason for level in required for reason in shortfalls(proofs, level)]
     if reasons:
-        published = target.published(new.entry.project, new.wheel.name)
-        same = published is not None and published.sha256 == new.entry.sha256  # its page keeps its proofs
-        outcome = PublishOutcome.UNCHANGED if same else PublishOutcome.REFUSED
-        return PublishResult(new.wheel.name, outcome, cells, reasons=tuple(dict.fromkeys(reasons)), below_level=True)
+        published = target.published(new.entry.project, name)
+        if published and published.sha256 != new.entry.sha256:
+            published = None
+        return PublishResult(
+            name,
+            PublishOutcome.UNCHANGED if published else PublishOutcome.REFUSED,  # its page keeps its proofs
+            cells,
+            yanked=published.yanked if published else None,
+            reasons=tuple(dict.fromkeys(reasons)),
+            below_level=True,
+        )
     try:
-        outcome = PublishOutcome.PUBLISHED if target.add(new) else PublishOutcome.UNCHANGED
+        added = target.add(new)
     except ConflictError as error:
-        return PublishResult(new.wheel.name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
-    return PublishResult(new.wheel.name, outcome, cells, (ALL, *paths_of(new.entry)), new.entry.sha256)
+        return PublishResult(name, PublishOutcome.REFUSED, cells, reasons=(error.sentence, *error.hints))
+    published = None if added else target.published(new.entry.project, name)
+    return PublishResult(
+        name,
+        PublishOutcome.PUBLISHED if added else PublishOutcome.UNCHANGED,
+        cells,
+        (ALL, *paths_of(new.entry)),
+        new.entry.sha256,
+        yanked=published.yanked if published else None,
+    )
 
 
 def _proofs(wheel: Path, store: Store) -> list[Proof]:

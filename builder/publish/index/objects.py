@@ -14,11 +14,10 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.store import remove_temporary_files, sync, sync_file_system, write_atomic
+from builder.store import folder_of, remove_temporary_files, sync, sync_file_system, write_atomic
 
 _ATTEMPTS = 50
 _CHUNK = 2**20
@@ -195,13 +194,6 @@ class Folder:
             yield temporary
         finally:
             temporary.unlink(missing_ok=True)
-
-
-def folder_of(place: str) -> Path | None:
-    """The folder that `DIR` names, which may be a URL `file://…`; None for any other URL."""
-    if place.startswith("file://"):
-        return Path(unquote(urlsplit(place).path))
-    return None if "://" in place else Path(place)
 
 
 def url_of(place: str) -> str:

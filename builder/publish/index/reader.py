@@ -11,9 +11,9 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.index.entry import Entry
-from builder.publish.index.objects import folder_of
 from builder.publish.index.pages import entries_of, link, status_of
 from builder.publish.index.repository import ALL
+from builder.store import folder_of
 from builder.untrusted import JsonError
 
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}

@@ -33,8 +33,6 @@ _MARKERS = ("CACHEDIR.TAG", "pyvenv.cfg", "conda-meta/history")
 _LEFT_OUT_AT_TOP = frozenset({"build", "dist", "tests", "matrix.yaml", "buildfarm.lock", RECIPE})
 #: At the top, what `report`, `relabel` and `smoke --pack` write. A file of these names that git tracks is source.
 _WRITTEN_AT_TOP = ("buildfarm-report.html", "relabelled", "*.pyz")
-#: The required keys of a recipe, by which one differs from another file of its name.
-_KEYS_OF_RECIPE = {"name", "source", "abi", "imports"}
 #: The list after `packages =` in setup.py, setup.cfg or pyproject.toml; not the call of a function that finds packages.
 _PACKAGES = (
     re.compile(r"\bpackages\s*=\s*(\[[^\]]*\](?:\s*\+\s*\[[^\]]*\])*)"),
@@ -68,7 +66,8 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
         if not any(fnmatchcase(name.partition("/")[0], pattern) for pattern in _WRITTEN_AT_TOP)
     ]
     marked = [name.removesuffix(f"/{marker}") for name in names for marker in _MARKERS if name.endswith(f"/{marker}")]
-    marked += [str(recipe.parent) for recipe in map(PurePosixPath, names) if _is_inner_recipe(root, recipe)]
+    recipes = (name for name in names if name.endswith(f"/{RECIPE}"))
+    marked += [posixpath.dirname(name) for name in recipes if _is_inner_recipe(root / name)]
     below = tuple(f"{folder}/" for folder in marked)
     files = {name for name in names if not _is_leftover(name, left_out) and not name.startswith(below)}
     for name in sorted(files):
@@ -76,13 +75,15 @@ def source_files(root: Path) -> list[tuple[str, Path]]:
     return [(name, root / name) for name in sorted(files)]
 
 
-def _is_inner_recipe(root: Path, name: PurePosixPath) -> bool:
-    """Whether a file below the top level is a recipe that has no other folder as its source."""
-    if name.name != RECIPE or len(name.parts) == 1 or not (root / name).is_file():
-        return False
+def _is_inner_recipe(file: Path) -> bool:
+    """Whether a file is a recipe, which has the required keys of one, and its source is its own folder."""
+    from builder.matrix.models.recipe import RecipeModel  # noqa: PLC0415 - takes long, and few sources have a recipe
+
     try:
-        keys = yaml.safe_load((root / name).read_text())
-        if not keys.keys() >= _KEYS_OF_RECIPE:
+        if not file.is_file():  # a reader of a pipe waits for its writer
+            return False
+        keys = yaml.safe_load(file.read_text())
+        if any(field.is_required() and name not in keys for name, field in RecipeModel.model_fields.items()):
             return False
         return posixpath.normpath(str(keys["source"].get("path", "."))) == "."
     except (AttributeError, OSError, TypeError, ValueError, yaml.YAMLError):  # a file of something else

@@ -23,6 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError, UsageError
 from builder.masking import mask_credentials
+from builder.store import folder_of
 from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, network_hints, uv_variables
 
 _ATTEMPTS = 3
@@ -86,10 +87,10 @@ def _index_url(place: str) -> str:
     """
     if re.match(r"https?://", place):
         return place
-    folder = Path(unquote(urlsplit(place).path) if place.startswith("file://") else place).absolute()
-    if not folder.is_dir():
+    folder = folder_of(place)
+    if not folder or not folder.is_dir():
         raise UsageError("there is no such folder", Code.NO_INDEX, where=f"--index {mask_credentials(place)}")
-    return (folder / "simple" if (folder / "simple").is_dir() else folder).as_uri()
+    return (folder / "simple" if (folder / "simple").is_dir() else folder).absolute().as_uri()
 
 
 def _location(entry: dict[str, Any], empty: str) -> Location:
@@ -123,13 +124,13 @@ def _explain(kind: str, where: str, output: str, index: str) -> UsageError | Mis
     return _unreachable(kind, where, detail, index)
 
 
-def _unreachable(kind: str, where: str, detail: str, index: str = "") -> MissingToolError:
+def _unreachable(kind: str, where: str, detail: str, index: str) -> MissingToolError:
     return MissingToolError(
         f"the {kind} could not be fetched: {detail}",
         Code.NETWORK_UNREACHABLE,
         where=where,
         hints=(
-            f"the index is {index or index_setting()}",
+            f"the index is {index}",
             *(network_hints() or ["behind a proxy, set HTTPS_PROXY"]),
             "if a proxy intercepts TLS, set SSL_CERT_FILE",
             "the network is needed only once: after a successful download, later runs use the stored file",
@@ -140,7 +141,8 @@ def _unreachable(kind: str, where: str, detail: str, index: str = "") -> Missing
 def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
     """Download a file to `aside`, synced to disk; returns its sha256. Raises MissingToolError when that fails."""
     if urlsplit(location.url).scheme not in ("http", "https", "file"):
-        raise _unreachable(kind, where, f"{location.url.split(':')[0]!r} is not a supported URL scheme")
+        scheme = location.url.split(":")[0]
+        raise _unreachable(kind, where, f"{scheme!r} is not a supported URL scheme", index_setting())
     for attempt in range(1, _ATTEMPTS + 1):
         try:
             return _stream(location.url, aside)
@@ -148,7 +150,8 @@ def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
             # The server would refuse again; a broken connection may work the next time.
             refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
             if attempt == _ATTEMPTS or refused:
-                raise _unreachable(kind, where, f"{mask_credentials(location.url)}: {error}") from None
+                detail = f"{mask_credentials(location.url)}: {error}"
+                raise _unreachable(kind, where, detail, index_setting()) from None
             time.sleep(attempt)
     raise AssertionError("unreachable")
 
