@@ -112,6 +112,12 @@ def test_each_job_needs_the_one_before(project: Path) -> None:
     assert uploads == ["dist/*.whl.proofs.json"], "no wheel comes from a GPU machine"
 
 
+def test_a_failed_build_fails_in_one_step(project: Path) -> None:
+    steps = {step.get("name"): step for step in written(project)["buildfarm-wheel"]["jobs"]["build"]["steps"]}
+    assert "if" not in steps["Upload the wheels with their proofs"], "there is no wheel"
+    assert steps["Save the wheels and proofs for later runs"]["if"] == "${{ !cancelled() }}"
+
+
 def test_a_gpu_machine_that_keeps_its_store_frees_it(project: Path) -> None:
     jobs = written(project)["buildfarm-wheel"]["jobs"]
     for job in (jobs["build"], jobs["smoke"]):
