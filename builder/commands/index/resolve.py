@@ -95,7 +95,11 @@ def resolve(
     found = best_wheel(reader.entries(name), reader.requires, target)
     commands = _commands(reader, found.best, target, compat) if found.best else []
     build_command = "" if why else shlex.join(["buildfarm", "build", *cell, "--ext", name])
-    print_data((_json if as_json else _text)(target, found, commands, build_command))
+    print_data(
+        _json(target, found, commands, build_command)
+        if as_json
+        else _text(target, found, commands, build_command, index)
+    )
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
 
 
@@ -132,6 +136,8 @@ class Resolution:
     #: A wheel of the newest version that fits, if it is newer than `best`, and why it was passed over.
     newer: Entry | None = None
     reason: str = ""
+    #: Without `best`: the newest wheel that would fit if it were not yanked.
+    yanked: Entry | None = None
 
 
 def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[str]], target: Target) -> Resolution:
@@ -146,7 +152,9 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
     others.sort(key=lambda entry: (entry.version, entry.filename), reverse=True)
     misfits = {entry.filename: reasons[entry.filename] for entry in others}
     if not fits:
-        return Resolution(None, "", misfits)
+        yanked = (each for each in others if each.yanked is not None)
+        again = (each for each in yanked if not misfit(replace(each, yanked=None), requires, target))
+        return Resolution(None, "", misfits, yanked=next(again, None))
 
     def newest(entry: Entry) -> tuple[Version, int, Version]:
         return Version(entry.version.public), _rank(entry, target), entry.version
@@ -246,7 +254,7 @@ def _own_glibc() -> tuple[int, int]:
     return _glibc((os.confstr("CS_GNU_LIBC_VERSION") or "glibc 0.0").rpartition(" ")[2])
 
 
-def _text(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:
+def _text(target: Target, found: Resolution, commands: Sequence[str], build_command: str, index: str) -> str:
     """The wheel and the commands that install it; else why each wheel does not fit, and the command that builds one."""
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
@@ -256,7 +264,15 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], build_comm
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:
         lines.append(f"  and {len(found.misfits) - _MOST} more; --json prints all")
-    return "\n".join([*lines, *(["", f"to build one, run: {build_command}"] if build_command else []), ""])
+    lines += [""] if build_command or found.yanked else []
+    if found.yanked:
+        folder = "DIR" if "://" in index else index  # a server changes nothing
+        unyank = shlex.join(["buildfarm", "unyank", found.yanked.filename, "--index", folder])
+        lines.append(f"to offer the yanked wheel again, run: {unyank}")
+    if build_command:
+        first = "raise its version in the recipe, then " if found.yanked else ""
+        lines.append(f"to build one, {first}run: {build_command}")
+    return "\n".join([*lines, ""])
 
 
 def _json(target: Target, found: Resolution, commands: Sequence[str], build_command: str) -> str:

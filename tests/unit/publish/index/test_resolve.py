@@ -182,6 +182,24 @@ def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
     assert (code, json.loads(out)["level"]) == (0, "")
 
 
+def test_a_yanked_wheel_is_offered_again_or_built_with_a_new_version(tmp_path: Path, run: Run) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    for version in ("0.9+cu130", "1.0+cu130"):
+        repository.add(ready(tmp_path, version=version))
+        repository.yank(f"my_ext-{version}-py3-none-any.whl", "slow")
+    words = ["resolve", "my_ext", "--index", tmp_path / "index"]
+    code, out, _ = run(*words, "--torch", "2.11", "--cuda", "13.0", "--python", "3.11")
+    assert (code, out.splitlines()[-2:]) == (
+        1,
+        [
+            "to offer the yanked wheel again, run:"
+            f" buildfarm unyank my_ext-1.0+cu130-py3-none-any.whl --index {tmp_path / 'index'}",
+            "to build one, raise its version in the recipe, then run:"
+            " buildfarm build --torch 2.11.0 --cuda 13.0 --python 3.11 --ext my_ext",
+        ],
+    )
+
+
 def test_the_command_prints_why_nothing_fits(tmp_path: Path, run: Run) -> None:
     Repository(Folder(tmp_path / "index")).add(ready(tmp_path, version="1.0+cu130"))
     words = ["resolve", "my_ext", "--index", tmp_path / "index"]
