@@ -14,14 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.add import AddOptions, run_add
+from builder.commands.add import Added, AddOptions, run_add
 from builder.commands.building.build import run_build
 from builder.diagnosis.first_error import first_error
 from builder.diagnosis.hints import hints_for
 from builder.errors import BuildfarmError
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check, Verdict
-from builder.recipes.added import Added
 from builder.result import BuildResult
 from builder.wheelfile.facts import read_facts
 from tests.fixtures.small_project import MODULE, SmallProject, small_project

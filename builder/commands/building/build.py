@@ -87,8 +87,8 @@ from builder.wheels.sccache.configure import cache_enabled
 from builder.wheels.toolchain.environments import Environments
 
 if TYPE_CHECKING:
+    from builder.commands.add import Added
     from builder.commands.distributed.client.run import RemoteRun
-    from builder.recipes.added import Added
 
 
 EXAMPLES = examples(
@@ -211,8 +211,7 @@ def _added(options: BuildOptions) -> Added | None:
     """Add the source, if any, to the project; print what was found to stderr."""
     if not options.source:
         return None
-    from builder.commands.add import AddOptions, run_add  # noqa: PLC0415 - loads slowly
-    from builder.recipes.added import added_text  # noqa: PLC0415
+    from builder.commands.add import AddOptions, added_text, run_add  # noqa: PLC0415 - loads slowly
 
     new = AddOptions(
         source=options.source,

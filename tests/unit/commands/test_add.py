@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from builder.commands.add import AddOptions, run_add
+from builder.commands.add import AddOptions, next_steps, run_add
 from builder.commands.axes import new_axes
 from builder.errors import Code, UsageError
 from builder.matrix.config import GitSource, SdistSource, Selection
 from builder.matrix.load import load_matrix, load_recipe
-from builder.recipes.added import next_steps
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit import loopback
