@@ -21,12 +21,13 @@ from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import counted
 from builder.log import print_line
 from builder.masking import mask_credentials
+from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
 from builder.matrix.models.fields import StrictModel
 from builder.matrix.yaml_document import read_document, validate
 from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.proofs.environment.facts import Environment, Gpu, Machine
+from builder.proofs.environment.facts import Environment, Machine
 from builder.proofs.environment.judge import judge
 from builder.proofs.environment.read import read_environment
 from builder.proofs.verify.gpus import gpu_named

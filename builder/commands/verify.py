@@ -32,12 +32,12 @@ from builder.commands.index.foreign_wheels import ForeignWheel, ForeignWheels
 from builder.errors import Code, Exit, UsageError
 from builder.gate.amounts import size_text
 from builder.log import print_error, print_warning, set_verbosity
-from builder.matrix.axes import Python
+from builder.matrix.axes import Gpu, Python
 from builder.matrix.compat import Compat
 from builder.proof import Proof, Verdict
 from builder.proofs.inventory import shelf_of
 from builder.proofs.verify.clash import Neighbour, Together, files_of
-from builder.proofs.verify.gpus import Gpu, gpu_named
+from builder.proofs.verify.gpus import gpu_named
 from builder.proofs.verify.judge import Judge, WheelVerdict, with_clashes
 from builder.publish.proof_lines import counts, remarks
 from builder.store import Store, write_atomic

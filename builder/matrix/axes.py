@@ -127,6 +127,17 @@ class Arch:
         return f"{self.major}.{self.minor}{self.suffix}{'+PTX' if self.ptx else ''}"
 
 
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: its name for people, and its compute capability."""
+
+    name: str
+    arch: Arch
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.arch})" if self.name != str(self.arch) else self.name
+
+
 class Platform(StrEnum):
     """Operating system and processor of a cell, as wheel tags spell it."""
 

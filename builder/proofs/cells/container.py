@@ -45,7 +45,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proof import Check
-from builder.proofs.cells.driver import Gpu, gpu_for
+from builder.proofs.cells.driver import GpuRequest, gpu_for
 from builder.proofs.cells.import_check import (
     IMPORT_SECONDS,
     ImportOutcome,
@@ -174,9 +174,9 @@ class ContainerEnvironments:
                 try:
                     container.run(["true"], log=log)
                 except NoGpuError as error:
-                    gpu = Gpu(wanted=False, why_not=gpu.why_not or error.sentence)
+                    gpu = GpuRequest(wanted=False, why_not=gpu.why_not or error.sentence)
                     continue
-                gpu, spec = Gpu(wanted=True), with_gpu
+                gpu, spec = GpuRequest(wanted=True), with_gpu
                 break
             else:
                 # As the default runtime, NVIDIA's would act without a request and refuse an image for its driver.
@@ -221,7 +221,7 @@ class ContainerEnvironment:
     _spec: ContainerSpec
     _variables: Mapping[str, str]
     _packages: tuple[str, ...]
-    _gpu: Gpu
+    _gpu: GpuRequest
     _folder: Path
     _log: Path
     _offline: bool = False

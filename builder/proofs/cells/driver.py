@@ -61,17 +61,17 @@ def too_old(driver: str, cuda: Cuda) -> str:
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuRequest:
     """Whether a container requests this machine's GPU; if there is a GPU that it does not request, why."""
 
     wanted: bool
     why_not: str = ""
 
 
-def gpu_for(cell: Cell) -> Gpu:
+def gpu_for(cell: Cell) -> GpuRequest:
     """Decide whether a container of this cell requests the GPU; starts nothing."""
     if not gpu_here():
-        return Gpu(wanted=False)
+        return GpuRequest(wanted=False)
     # NVIDIA's runtime does not start a container whose image requires a newer driver, and torch would find no GPU.
     reason = too_old(driver_version(), cell.cuda)
-    return Gpu(wanted=not reason, why_not=reason)
+    return GpuRequest(wanted=not reason, why_not=reason)

@@ -12,7 +12,7 @@ from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from builder.errors import UsageError
-from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.matrix.axes import Cuda, Gpu, Platform, Python, Torch
 
 
 @dataclass(frozen=True)
@@ -120,14 +120,6 @@ class TorchInstall:
     def libraries(self) -> Path:
         """The folder of its libraries."""
         return self.folder / "torch" / "lib"
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU: its name, and its compute capability."""
-
-    name: str
-    arch: Arch
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from builder.errors import UsageError
-from builder.matrix.axes import Arch, Cuda, Torch
+from builder.matrix.axes import Arch, Cuda, Gpu, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.cells.driver import driver_runs
 from builder.proofs.claimed_cells import uses_torch
-from builder.proofs.environment.facts import Environment, Gpu, Package
+from builder.proofs.environment.facts import Environment, Package
 from builder.wheelfile.compatibility import runs_on
 from builder.wheelfile.facts import WheelFacts, read_library
 

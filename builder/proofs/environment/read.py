@@ -18,11 +18,10 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.gate.system import nvidia
-from builder.matrix.axes import Arch, Cuda, Platform, Python
+from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python
 from builder.proofs.cells.driver import driver_version
 from builder.proofs.environment.facts import (
     Environment,
-    Gpu,
     Interpreter,
     Machine,
     Package,

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any
 
 from builder.errors import Code, UsageError
-from builder.matrix.axes import Arch
+from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import join_names, make_proof
@@ -27,17 +27,6 @@ class How(StrEnum):
     NATIVE = "native"
     PTX = "from PTX"
     NOT = "cannot run"
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU that somebody asks about: the name for people, and its compute capability."""
-
-    name: str
-    arch: Arch
-
-    def __str__(self) -> str:
-        return f"{self.name} ({self.arch})" if self.name != str(self.arch) else self.name
 
 
 @dataclass(frozen=True)

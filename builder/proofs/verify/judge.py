@@ -10,6 +10,7 @@ from functools import cached_property
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
+from builder.matrix.axes import Gpu
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
@@ -28,7 +29,7 @@ from builder.proofs.static.metadata import read_requirement
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import newest_with_gpu_code
 from builder.proofs.verify.clash import Neighbour, Together, check_clash, clashes_together, files_of, together
-from builder.proofs.verify.gpus import Gpu, check_gpus
+from builder.proofs.verify.gpus import check_gpus
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from builder.commands.doctor import doctor_text
-from builder.matrix.axes import Arch, Cuda, Platform, Python
+from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python
 from builder.matrix.compat import Compat
 from builder.proofs.environment.checks.gpus import check_gpus, check_nvidia
 from builder.proofs.environment.checks.tools import check_tools
@@ -18,7 +18,6 @@ from builder.proofs.environment.checks.torches import check_companions, check_to
 from builder.proofs.environment.cures import Cures, Finding, Level
 from builder.proofs.environment.facts import (
     Environment,
-    Gpu,
     Interpreter,
     Machine,
     Package,

@@ -24,7 +24,7 @@ from builder.proofs.cells import container as container_module
 from builder.proofs.cells import driver
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.container import ContainerEnvironment, ContainerEnvironments, in_container
-from builder.proofs.cells.driver import Gpu, gpu_for
+from builder.proofs.cells.driver import GpuRequest, gpu_for
 from builder.proofs.static.symbol_table import SymbolNames
 from builder.store import Store
 from builder.wheels.toolchain.environments import Environments
@@ -179,7 +179,7 @@ def with_driver(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
 def test_gpu_is_requested_when_the_driver_is_new_enough(
     monkeypatch: pytest.MonkeyPatch, driver: str, wanted: bool
 ) -> None:
-    assert gpu_for(CELL) == Gpu(wanted=False)
+    assert gpu_for(CELL) == GpuRequest(wanted=False)
     with_driver(monkeypatch, driver)
     gpu = gpu_for(CELL)
     assert gpu.wanted is wanted

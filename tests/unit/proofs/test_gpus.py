@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from builder.matrix.axes import Arch
+from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat
-from builder.proofs.verify.gpus import Gpu, How, answer, gpu_named, known_gpus
+from builder.proofs.verify.gpus import How, answer, gpu_named, known_gpus
 from tests.unit.proofs.make import gpu_library, library, wheel_facts
 
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 
 from builder.errors import BuildfarmError
 from builder.gate.system.demangle import demangle
-from builder.matrix.axes import Cell, Cuda, Torch
+from builder.matrix.axes import Cell, Cuda, Gpu, Torch
 from builder.proofs.claimed_cells import links_torch, needs_torch
 from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.proofs.environment.facts import Gpu, TorchInstall
+from builder.proofs.environment.facts import TorchInstall
 from builder.proofs.environment.fit import Extension, fitting_torch, torch_extensions
 from builder.proofs.static.claim import join_names
 from builder.proofs.static.linkage import check_linkage

@@ -11,10 +11,10 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from builder.errors import UsageError
-from builder.matrix.axes import Cuda
+from builder.matrix.axes import Cuda, Gpu
 from builder.proofs.cells.driver import driver_floor, driver_runs
 from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.proofs.environment.facts import Environment, Gpu, Package, TorchInstall
+from builder.proofs.environment.facts import Environment, Package, TorchInstall
 from builder.proofs.environment.fit import fitting_torch, nvrtc_knows, unsupported_gpus
 from builder.wheelfile.compatibility import runs_on
 from builder.wheelfile.fatbin import read_device_code
