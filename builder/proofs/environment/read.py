@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import Distribution, distributions
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from packaging.utils import canonicalize_name
@@ -173,12 +173,10 @@ def _package(found: Distribution, folder: Path) -> Package | None:
     if not name:
         return None
     files: dict[str, str] = {}
-    with suppress(OSError, TypeError, ValueError, csv.Error):  # a damaged RECORD
-        files = {
-            str(file): f"{file.hash.mode}={file.hash.value}" if file.hash else ""
-            for file in found.files or ()
-            if _LIBRARY.search(file.name)
-        }
+    with suppress(OSError, ValueError, csv.Error):  # a damaged RECORD
+        # Not `found.files`: since Python 3.12 it leaves out files that were deleted.
+        rows = csv.reader((found.read_text("RECORD") or "").splitlines())
+        files = {row[0]: "".join(row[1:2]) for row in rows if row and _LIBRARY.search(PurePosixPath(row[0]).name)}
     return Package(
         name=canonicalize_name(name),
         version=version,

@@ -116,6 +116,7 @@ def test_a_scheduler_without_tls() -> None:
     async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"hello" * 9)
         await writer.drain()
+        writer.close()
 
     async def run() -> None:
         server = await asyncio.start_server(greet, "127.0.0.1", 0)
