@@ -1,4 +1,4 @@
-"""The folder in which a build compiles: it has the same path on every machine, because compilers write source paths.
+"""The folders in which a build compiles. One has the same path on every machine: compilers write source paths.
 
 nvcc derives the names of a file's local symbols from a hash of the source's real path (measured with 13.0: a link
 gives the same hash, `-frandom-seed` and prefix maps do not change it). So only a fixed path gives the same GPU code in
@@ -11,9 +11,11 @@ import fcntl
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 
 from builder.process import raise_if_interrupted
@@ -47,9 +49,31 @@ def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[], object] = lam
         os.close(descriptor)
 
 
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """An empty folder with a short path for temporary files; it is deleted afterwards, also after a kill.
+
+    Its lock keeps `clear_abandoned` of other processes from it.
+    """
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+        with suppress(FileNotFoundError):  # another process deleted it before it was locked
+            descriptor = _open(folder)
+            with suppress(OSError):  # the file system has no locks, so nobody deletes the folder
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is(folder, descriptor):
+                break
+            os.close(descriptor)
+    try:
+        yield folder
+    finally:
+        remove_tree(folder)
+        os.close(descriptor)
+
+
 def clear_abandoned() -> None:
     """Delete the folders that killed runs of this user left; locked folders of running builds stay."""
-    for folder in ROOT.glob(f"{_PREFIX}*"):
+    for folder in chain.from_iterable(root.glob(f"{_PREFIX}*") for root in {ROOT, Path(tempfile.gettempdir())}):
         with suppress(OSError):
             descriptor = _open(folder)
             try:

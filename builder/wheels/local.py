@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -22,7 +21,7 @@ from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.process import run
 from builder.records import Toolchain
-from builder.wheels.build_dir import fixed_folder
+from builder.wheels.build_dir import fixed_folder, temporary_folder
 from builder.wheels.build_scripts import identity
 from builder.wheels.build_scripts.cuda_packages import link_toolkit, torch_mismatch
 from builder.wheels.build_scripts.identity import DIFFERS
@@ -202,18 +201,19 @@ class LocalExecutor:
             link_toolkit(home, self._compiler_for(job.build).cc)
         with (
             fixed_folder(job.build.source_folder, job.work / "fixed", lambda: stage(WAITS)) as place,
-            tempfile.TemporaryDirectory(prefix="buildfarm-") as short,
+            temporary_folder() as short,
         ):
             stage("compile")
             inside = job.source.relative_to(job.tree)
             tree = Path(shutil.move(job.tree, place / "src"))
             source = tree / inside
             variables = self._variables(job, environment, home, tree)
-            site, socket = environment.site_packages, Path(short, "server")
+            site, socket = environment.site_packages, short / "server"
             variables = self._through_launchers(job, variables, place, socket, site, home)
-            variables |= {"UV_CACHE_DIR": f"{short}/uv"} | ({"TMPDIR": short} if "TMPDIR" not in job.recipe.env else {})
+            temporary = {} if "TMPDIR" in job.recipe.env else {"TMPDIR": str(short)}
+            variables |= {"UV_CACHE_DIR": f"{short}/uv", **temporary}
             launcher = script_command(sys.executable, PACKAGE.parent, job.file, "with-compiler-cache")
-            own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, Path(short)]
+            own = [place, job.raw, job.statistics, Path(variables["SCCACHE_DIR"]).parent, short]
 
             def run_there(argv: Sequence[str]) -> int:
                 command = self._confined([*launcher, *argv], own)

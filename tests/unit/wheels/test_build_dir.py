@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 from builder.wheels import build_dir
-from builder.wheels.build_dir import clear_abandoned, fixed_folder
+from builder.wheels.build_dir import clear_abandoned, fixed_folder, temporary_folder
 from builder.wheels.variables import merge_variables, prefix_map_flags
 from tests.conftest import PATIENCE
 
@@ -39,6 +40,18 @@ def test_what_a_killed_farm_left_is_cleared(root: Path, tmp_path: Path) -> None:
     with fixed_folder("ops", tmp_path / "otherwise") as folder:
         assert list(folder.iterdir()) == []
     assert tmp_path.is_dir()
+
+
+def test_temporary_files_of_a_killed_build_are_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "tmp"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    left = Path(tempfile.mkdtemp(prefix="buildfarm.build."))
+    (left / "x.ii").touch()
+    with temporary_folder() as folder:
+        clear_abandoned()
+        assert list(place.iterdir()) == [folder]
+    assert list(place.iterdir()) == []
 
 
 def test_two_farms_take_turns(tmp_path: Path) -> None:
