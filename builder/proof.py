@@ -5,16 +5,22 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Self
 
 from builder.check import Check
 from builder.matrix.axes import Cell
 from builder.untrusted import text
 
-__all__ = ["Check", "Proof", "Verdict", "now", "proofs_of"]
+__all__ = ["PROOFS_SUFFIX", "Check", "Proof", "Verdict", "now", "proofs_json", "proofs_of", "proofs_path"]
+
+#: The proofs of `x.whl` are in `x.whl.proofs.json`.
+PROOFS_SUFFIX = ".proofs.json"
 
 
 class Verdict(StrEnum):
@@ -94,6 +100,16 @@ class Proof:
 def proofs_of(data: list[dict[str, Any]]) -> list[Proof]:
     """The proofs in plain data; raises as `Proof.from_json` for anything else."""
     return [Proof.from_json(entry) for entry in data]
+
+
+def proofs_path(wheel: Path) -> Path:
+    """The path of the file with the proofs beside a wheel."""
+    return wheel.with_name(f"{wheel.name}{PROOFS_SUFFIX}")
+
+
+def proofs_json(proofs: Iterable[Proof]) -> bytes:
+    """The content of that file."""
+    return (json.dumps([proof.to_json() for proof in proofs], indent=1) + "\n").encode()
 
 
 def now() -> str:

@@ -132,8 +132,8 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def folder_of(place: str) -> Path | None:
-    """The folder of an index that an option or argument names, as a path or a URL `file://…`; None for another URL."""
+def local_path(place: str) -> Path | None:
+    """The path that an option or argument names, also as a URL `file://…`; None for another URL."""
     if place.startswith("file://"):
         return Path(unquote(urlsplit(place).path))
     return None if "://" in place else Path(place)

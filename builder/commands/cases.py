@@ -37,6 +37,7 @@ from builder.proofs.cells.cell_environment import CellEnvironments, cell_environ
 from builder.result import CasesResult
 from builder.store import Store, work_name, write_atomic
 from builder.wheelfile.compatibility import is_compatible
+from builder.wheels.build_dir import clear_abandoned
 
 # What `buildfarm cases` prints: how many ops were called, which were not and why, and what to do next.
 
@@ -198,7 +199,7 @@ def run_cases(options: CasesOptions) -> Iterator[CasesResult]:
             "the file exists; `buildfarm cases` does not overwrite files", Code.FILE_EXISTS, where=str(options.out)
         )
     store = open_store(options.store)
-    store.clear_abandoned()
+    clear_abandoned(store)
     downloads, pull = not options.no_python_downloads, not options.no_pull
     cells = cache(partial(cell_environments, matrix=matrix, store=store, python_downloads=downloads, pull=pull))
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources")

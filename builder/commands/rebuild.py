@@ -25,8 +25,8 @@ from builder.cli.options import (
 from builder.cli.output import print_data
 from builder.commands.building.executor_choice import choose_executor, override_base_image
 from builder.commands.building.preflight import preflight
-from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import open_store
+from builder.commands.run_settings import Settings
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.formats import BUILD_FORMAT
 from builder.gate.amounts import counted
@@ -263,8 +263,7 @@ def run_rebuild(options: RebuildOptions) -> RebuildResult:
         matrix = Matrix(MATRIX, (cell.torch,), (cell.cuda,), (cell.python,), platforms=(cell.platform,))
     matrix = override_base_image(matrix, options.image)
     store = open_store(options.store)
-    store.clear_abandoned()
-    clear_abandoned()
+    clear_abandoned(store)
     # `cuda` changes no compile, and the records of older versions do not have it.
     recipe = replace(recipe, cuda=record.settings.cuda)
     check_source(record, recipe)

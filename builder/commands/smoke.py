@@ -43,8 +43,8 @@ from builder.commands.distributed.options import (
     UsesWorkers,
     WorkerTimeoutOption,
 )
-from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import DIST, open_store
+from builder.commands.run_settings import Settings
 from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
@@ -58,24 +58,24 @@ from builder.matrix.compat import and_list
 from builder.matrix.config import MATRIX, Selection
 from builder.matrix.load import load_matrix, load_recipes
 from builder.progress.display import Progress
-from builder.proof import Check, Proof, Verdict
+from builder.proof import Check, Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.acceptance import judge, unused_accepts
 from builder.proofs.cells.cell_environment import CellEnvironments, cell_environments
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
 from builder.proofs.verify.clash import Together, clashes_together, together
-from builder.publish.index.new_wheel import merged, proofs_beside, proofs_json, proofs_path
+from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.provenance import write_if_changed
 from builder.publish.report import outcomes_of, smoke_report_json
-from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import fits, output_width, to_text
 from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store, write_atomic
 from builder.timeline import Recorder
 from builder.wheelfile.facts import open_wheel, read_facts
+from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
     from builder.commands.index.verification import Verification
@@ -308,7 +308,7 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     matrix = matrix_or_options(options.matrix, options.select, wheels)
     recipes = load_recipes(matrix)
     store = open_store(options.store)
-    store.clear_abandoned()
+    clear_abandoned(store)
     downloads, pull = not options.no_python_downloads, not options.no_pull
     cells = None
     if not remote:
@@ -328,6 +328,8 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
     report = smoke_report_json(results.all, results.known)
     run = save_run(store, started, time.monotonic() - clock, report, timeline=timeline)
     if options.summary:
+        from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
+
         append_summary(options.summary, run)
 
 

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -75,6 +74,8 @@ def ca_variables(bundle: str) -> dict[str, str]:
 
 def ca_bundle(environ: Mapping[str, str] = os.environ) -> Path:
     """This machine's CA bundle: from the environment, otherwise the system's. Raises MissingToolError."""
+    import ssl  # noqa: PLC0415 - loads slowly, and only containers need this
+
     named = [environ[name] for name in _CA_VARIABLES if environ.get(name)]
     default = ssl.get_default_verify_paths().cafile
     for candidate in (*named, *([default] if default else []), *_CA_FILES):

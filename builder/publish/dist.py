@@ -16,8 +16,7 @@ from packaging.version import Version
 from builder.hashing import sha256_of
 from builder.matrix.axes import AbiClass
 from builder.matrix.plan import Build, Plan
-from builder.proof import Proof
-from builder.publish.index.new_wheel import proofs_json, proofs_path
+from builder.proof import Proof, proofs_json, proofs_path
 from builder.publish.provenance import statement_path, write_if_changed, write_statement
 from builder.publish.report import report_json
 from builder.result import BuildResult

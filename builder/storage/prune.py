@@ -97,8 +97,7 @@ def prune(store: Store, keep_days: float, *, dry_run: bool = False) -> Pruned:
     The files of killed runs are deleted as well.
     """
     if not dry_run:
-        store.clear_abandoned()
-        clear_abandoned()
+        clear_abandoned(store)
     begin = datetime.now(UTC) - timedelta(days=keep_days)
     deleted: list[Item] = []
     in_use: list[Item] = []

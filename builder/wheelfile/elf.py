@@ -13,14 +13,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
-
-from elftools.common.exceptions import ELFError
-from elftools.construct.lib.container import Container
-from elftools.elf.elffile import ELFFile
+from typing import TYPE_CHECKING, BinaryIO
 
 from builder.errors import Code, UsageError
 from builder.wheelfile import limits
+
+if TYPE_CHECKING:
+    from elftools.construct.lib.container import Container
+    from elftools.elf.elffile import ELFFile
 
 MAGIC = b"\x7fELF"
 #: The section with GPU code.
@@ -88,14 +88,16 @@ def read_elf(path: Path) -> Elf | None:
 
 
 def open_elf(stream: BinaryIO) -> ELFFile:
-    """The sections of an ELF file. Raises ELFError, or anything else, for a damaged file; see `elf_faults`."""
+    """The sections of an ELF file. Raises ValueError, or anything else, for a damaged file; see `elf_faults`."""
+    from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - loads slowly, and most runs read no ELF file
+
     elf = ELFFile(stream)
     if elf.num_sections() > limits.MAX_SECTIONS or elf.num_segments() > limits.MAX_SECTIONS:
-        raise ELFError(f"more than {limits.MAX_SECTIONS} sections or segments")
+        raise ValueError(f"more than {limits.MAX_SECTIONS} sections or segments")
     if elf.num_sections() and (names := elf["e_shstrndx"]) < elf.num_sections():
         header = elf.get_section(names).header
         if header["sh_size"] > limits.MAX_SECTION_NAMES:
-            raise ELFError(f"more than {limits.MAX_SECTION_NAMES} bytes of section names")
+            raise ValueError(f"more than {limits.MAX_SECTION_NAMES} bytes of section names")
     return elf
 
 
@@ -118,7 +120,7 @@ def _read(elf: ELFFile) -> Elf | None:
     tables = Tables(elf)
     sections = tables.sections
     if ".dynamic" not in sections and any(segment["p_type"] == "PT_DYNAMIC" for segment in elf.iter_segments()):
-        raise ELFError("dynamic, but without section headers")
+        raise ValueError("dynamic, but without section headers")
     dynamic, values = tables.dynamic()
     versions, names = tables.version_needs()
     undefined, defined, bound = _symbols(tables, names)
@@ -188,7 +190,7 @@ class Tables:
                 found.append((tag, string_at(strings, value)))
             else:
                 others[tag] = value
-        raise ELFError("the dynamic section has no end")
+        raise ValueError("the dynamic section has no end")
 
     def version_needs(self) -> tuple[dict[str, tuple[str, ...]], dict[int, tuple[str, str]]]:
         """Required versions of each library, and (library, version) by the index that symbols use."""
@@ -204,7 +206,7 @@ class Tables:
             for _ in range(count):
                 left -= 1
                 if left < 0:
-                    raise ELFError(f"more than {limits.MAX_DYNAMIC_ENTRIES} required versions")
+                    raise ValueError(f"more than {limits.MAX_DYNAMIC_ENTRIES} required versions")
                 _, _, index, name, step = version.unpack_from(data, place)
                 wanted.setdefault(library, set()).add(string_at(strings, name))
                 by_index[index & 0x7FFF] = (library, string_at(strings, name))
@@ -224,7 +226,7 @@ class Tables:
             return
         layout, wide = struct.Struct(self.order + ("IBBHQQ" if self._wide else "IIIBBH")), self._wide
         if len(table) > limits.MAX_SYMBOLS * layout.size:
-            raise ELFError(f"more than {limits.MAX_SYMBOLS} symbols")
+            raise ValueError(f"more than {limits.MAX_SYMBOLS} symbols")
         strings, total = self.strings_of(name), 0
         for number, fields in enumerate(layout.iter_unpack(table)):
             if wide:
@@ -236,14 +238,14 @@ class Tables:
             symbol = string_at(strings, start)
             total += len(symbol)
             if total > limits.MAX_SYMBOL_NAMES:
-                raise ELFError(f"more than {limits.MAX_SYMBOL_NAMES} bytes of names")
+                raise ValueError(f"more than {limits.MAX_SYMBOL_NAMES} bytes of names")
             yield number, symbol, info >> 4, other & 3 not in _HIDDEN, section != 0, size
 
     def _bytes(self, header: Container) -> bytes:
         stream, size = self._elf.stream, header["sh_size"]
         stream.seek(0, os.SEEK_END)
         if header["sh_offset"] + size > stream.tell():
-            raise ELFError("a section ends after the end of the file")
+            raise ValueError("a section ends after the end of the file")
         stream.seek(header["sh_offset"])
         data: bytes = stream.read(size)
         return data

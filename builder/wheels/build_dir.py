@@ -20,10 +20,11 @@ from pathlib import Path
 
 from builder.process import raise_if_interrupted
 from builder.resources import WORK_BYTES
+from builder.store import Store
 from builder.untrusted import remove_tree
 
 #: On disk, where /tmp is often in memory, and present on every Linux (FHS 3.0, 5.15).
-ROOT = Path("/var/tmp")  # noqa: S108 - see `_open`
+ROOT = Path("/var/tmp")  # noqa: S108 - see `_open_own`
 
 _PREFIX = "buildfarm.build."
 
@@ -58,6 +59,7 @@ def temporary_folder() -> Iterator[Path]:
     while True:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         with suppress(FileNotFoundError):  # another process deleted it before it was locked
+            # `mkdtemp` made it. Some network file systems give it another owner or mode, which the build can use.
             descriptor = _open(folder)
             with suppress(OSError):  # the file system has no locks, so nobody deletes the folder
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -71,11 +73,15 @@ def temporary_folder() -> Iterator[Path]:
         os.close(descriptor)
 
 
-def clear_abandoned() -> None:
-    """Delete the folders that killed runs of this user left; locked folders of running builds stay."""
+def clear_abandoned(store: Store) -> None:
+    """Delete the folders that killed runs left in the store, and of this user also those of builds; end their programs.
+
+    Locked folders of running builds stay.
+    """
+    store.clear_abandoned()
     for folder in chain.from_iterable(root.glob(f"{_PREFIX}*") for root in {ROOT, Path(tempfile.gettempdir())}):
         with suppress(OSError):
-            descriptor = _open(folder)
+            descriptor = _open_own(folder)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 remove_tree(folder)
@@ -93,7 +99,7 @@ def _hold(folder: Path, on_wait: Callable[[], object]) -> int | None:
             with suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
             try:
-                descriptor = _open(folder)
+                descriptor = _open_own(folder)
             except FileNotFoundError:  # the process that held it has just deleted it
                 continue
             if _lock(descriptor) and _is(folder, descriptor):
@@ -115,8 +121,12 @@ def _hold(folder: Path, on_wait: Callable[[], object]) -> int | None:
 
 
 def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+
+
+def _open_own(folder: Path) -> int:
     """Raises OSError unless the folder belongs to this user and nobody else can write it: ROOT is open to everyone."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = _open(folder)
     found = os.fstat(descriptor)
     if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
         os.close(descriptor)

@@ -22,17 +22,10 @@ from uuid import uuid4
 import dask
 from distributed import Worker, get_worker
 
-from builder.commands.distributed.protocol import (
-    TOPIC,
-    Answer,
-    BuildTask,
-    ProofTask,
-    Settings,
-    WheelRef,
-    version_text,
-)
+from builder.commands.distributed.protocol import TOPIC, Answer, BuildTask, ProofTask, WheelRef, version_text
 from builder.commands.distributed.worker.facts import Offer, WorkerFacts
 from builder.commands.distributed.worker.service import Service
+from builder.commands.run_settings import Settings
 from builder.hashing import digest_of
 from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat

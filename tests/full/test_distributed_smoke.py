@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from builder.publish.index.new_wheel import proofs_path
+from builder.proof import proofs_path
 from builder.store import Store
 from tests.conftest import BUILDFARM, Ran
 from tests.conftest import run as run_program

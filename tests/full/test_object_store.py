@@ -19,10 +19,10 @@ import botocore.session
 import pytest
 
 from builder.errors import Code
+from builder.proof import proofs_path
 from builder.publish.index import bucket as bucket_module
 from builder.publish.index.bucket import Bucket
 from builder.publish.index.integrity import check_index
-from builder.publish.index.new_wheel import proofs_path
 from builder.publish.index.pages import Status
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.publish.people.coverage import ProjectPlan

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from builder.publish.index.new_wheel import proofs_json, proofs_path
+from builder.proof import proofs_json, proofs_path
 from builder.publish.index.objects import Folder
 from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository

@@ -1,4 +1,4 @@
-"""The command line imports the packages of a command only when the command runs: `--version` must not load them."""
+"""A command imports slow packages only when it needs them: neither `--version` nor a build of nothing loads them."""
 
 from __future__ import annotations
 
@@ -26,6 +26,11 @@ def loaded_by(statement: str) -> set[str]:
         pytest.param("import builder.__main__", _SLOW, id="the command line"),
         pytest.param(
             "import builder.commands.verify", _SLOW - {"yaml", "elftools", "auditwheel"}, id="buildfarm verify"
+        ),
+        pytest.param(
+            "import builder.commands.building.build",
+            _SLOW - {"pydantic", "yaml", "importlib.metadata"},
+            id="buildfarm build, if the store has all",
         ),
     ],
 )

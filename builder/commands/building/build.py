@@ -48,8 +48,8 @@ from builder.commands.distributed.options import (
     UsesWorkers,
     WorkerTimeoutOption,
 )
-from builder.commands.distributed.protocol import Settings
 from builder.commands.folders import DIST, check_output, new_folder, open_store
+from builder.commands.run_settings import Settings
 from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
@@ -75,7 +75,6 @@ from builder.publish.proof_lines import (
 )
 from builder.publish.provenance import SUFFIX
 from builder.publish.report import build_junit, report_json
-from builder.publish.runs.markdown import append_summary
 from builder.publish.terminal import fits, plain_table, to_text
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
@@ -251,8 +250,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     with new_folder(options.dist, "--dist"):  # neither folder is made if the other one cannot be used
         store = open_store(options.store)
     check_output(options.dist, "--dist")
-    store.clear_abandoned()
-    clear_abandoned()
+    clear_abandoned(store)
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
@@ -273,6 +271,8 @@ def run_build(options: BuildOptions) -> BuildOutcome:
         raise
     saved = _save_run(store, started, time.monotonic() - clock, plan, results, run.timeline())
     if options.summary:
+        from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
+
         append_summary(options.summary, saved)
     return BuildOutcome(plan, results, matrix.torch_index)
 

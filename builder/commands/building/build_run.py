@@ -30,7 +30,6 @@ from builder.timeline import Recorder, Timeline
 from builder.untrusted import JsonError, read_json
 from builder.wheels.build_digest import build_digest
 from builder.wheels.job import WAITS, CompileJob, Executor
-from builder.wheels.make import make_wheel
 from builder.wheels.sccache.configure import find_sccache
 from builder.wheels.sources.prepare import (
     PreparedSource,
@@ -223,6 +222,8 @@ class BuildRun:
         self, build: Build, recipe: Recipe, toolchain: Toolchain, log: Path, source: str, digest: str, work: Path
     ) -> StoredBuild:
         """Compile and repair in `work`, which holds the source, and add the wheel to the store."""
+        from builder.wheels.make import make_wheel  # noqa: PLC0415 - only a build that compiles needs it
+
         name = str(build)
         log.write_bytes(b"")
         self._recorder.name(work_name(digest), name)

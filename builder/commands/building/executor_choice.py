@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from builder.commands.distributed.protocol import Settings
+from builder.commands.run_settings import Settings
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.images.base_image_choice import ImageChooser
 from builder.images.registry.lock import lock_path, read_lock

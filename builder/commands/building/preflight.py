@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from builder.errors import BuildfarmError, Code, UsageError, raise_problems
 from builder.matrix.config import PathSource, Recipe
 from builder.matrix.plan import Build
-from builder.recipes.inspection.metadata import other_versions
 from builder.resources import compile_jobs, find_shortages, measure_resources
 from builder.store import Store
 from builder.wheels.job import Executor
@@ -56,6 +55,8 @@ def check_recipes(builds: Iterable[Build], recipes: Mapping[str, Recipe]) -> Non
 
 
 def _recipe_problems(recipes: Iterable[Recipe]) -> list[BuildfarmError]:
+    from builder.recipes.inspection.metadata import other_versions  # noqa: PLC0415 - only a build that compiles needs it
+
     found = list(recipes)
     return [*_syntax_errors(found), *other_versions(found)]
 

@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from builder import __version__
+from builder.commands.run_settings import Settings
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError, PreflightError, UsageError
 from builder.formats import BUILD_FORMAT, CELL_FORMAT, LINKAGE_FORMAT, OPS_FORMAT, PROTOCOL, STATIC_FORMAT
 from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of
 from builder.matrix.axes import Cell
-from builder.matrix.config import Matrix, Recipe
+from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.proof import Proof
 from builder.records import BuildRecord
@@ -49,21 +50,6 @@ def version_text() -> str:
 def version_resource() -> str:
     """The Dask resource that only workers with the same version, protocol and formats offer."""
     return f"buildfarm-{__version__}-{PROTOCOL}-{_FORMATS}"
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of a run that change what a worker does."""
-
-    #: Its images, registries and torch index; its path is the client's.
-    matrix: Matrix
-    #: `auto`, `local` or `docker`.
-    executor: str = "auto"
-    #: minor_mismatch, compiler_cache, pull, python_downloads: as in `BuildOptions`.
-    minor_mismatch: bool = False
-    compiler_cache: bool = True
-    pull: bool = True
-    python_downloads: bool = True
 
 
 @dataclass(frozen=True)

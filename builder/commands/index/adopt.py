@@ -50,7 +50,7 @@ from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import Repository
 from builder.result import AdoptResult, PublishOutcome, PublishResult
-from builder.store import Store, folder_of
+from builder.store import Store, local_path
 from builder.wheelfile.archive import record_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheels.toolchain.environments import Environments
@@ -105,7 +105,7 @@ def adopt(
     set_verbosity(quiet=quiet, verbose=verbose)
     required, select = levels_of(require), selection(torch, cuda, python, ext)
     opened = open_store(store)
-    with new_index(folder_of(to)):
+    with new_index(local_path(to)):
         repository, progress = Repository(open_objects(to)), Progress()
         pythons = _selected_pythons(select)
         torch_index, recipes = _read_recipes(matrix, select)

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.log import print_line
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
+from builder.store import local_path
 
 if TYPE_CHECKING:
     from builder.wheels.sources.official_wheel import FetchedWheel
@@ -54,21 +55,20 @@ class ForeignWheels:
                 where=text,
                 hints=["`buildfarm build SOURCE` builds a wheel of a source distribution"],
             )
-        if text.startswith("file://"):
-            text = unquote(urlsplit(text).path)
+        path = local_path(text) or Path(text)
         if re.match(r"https?://", text):
             from builder.wheels.sources.official_wheel import download_wheel  # noqa: PLC0415 - takes long
 
             yield _fetched(download_wheel(text, cache=self.cache))
-        elif Path(text).is_dir():
-            wheels = sorted(Path(text).glob("*.whl")) or sorted(Path(text).glob("files/*/*/*.whl"))  # or an index
+        elif path.is_dir():
+            wheels = sorted(path.glob("*.whl")) or sorted(path.glob("files/*/*/*.whl"))  # or an index
             if not wheels:
                 raise UsageError("this folder contains no wheel", Code.NO_WHEEL, where=text)
             yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
         elif text.endswith(".whl") or "/" in text:
-            if not Path(text).is_file():
+            if not path.is_file():
                 raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=text)
-            yield ForeignWheel(Path(text), "a file")
+            yield ForeignWheel(path, "a file")
         else:
             yield from self._of_index(text)
 

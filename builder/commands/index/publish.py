@@ -36,7 +36,7 @@ from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repos
 from builder.publish.people.coverage import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
-from builder.store import Store, folder_of
+from builder.store import Store, local_path
 
 EXAMPLES = examples(
     "buildfarm publish --to index",
@@ -158,7 +158,7 @@ def _publish(
         server = IndexServer(to)
         return server.url, publish_wheels(server, wheels, store, required, recipes_of(None))
     plans, recipes = plans_of(matrix), recipes_of(matrix)
-    with new_index(folder_of(to)):
+    with new_index(local_path(to)):
         repository = Repository(open_objects(to))
         results = publish_wheels(repository, wheels, store, required, recipes)
         if any(result.outcome is not PublishOutcome.REFUSED for result in results):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from builder.check import Check
 from builder.errors import Code, UsageError
-from builder.proof import Proof, proofs_of
+from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
 from builder.publish.index.levels import levels
@@ -24,8 +23,6 @@ from builder.untrusted import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import facts_of
 
-#: The proofs of `x.whl` are in `x.whl.proofs.json`.
-PROOFS_SUFFIX = ".proofs.json"
 #: Levels of lists and objects in proofs. The writer of JSON accepts fewer than the reader.
 _MOST_LEVELS = 50
 _SBOM_SUFFIX = ".cdx.json"
@@ -117,16 +114,6 @@ def gpu_code(proofs: Iterable[Proof]) -> tuple[str, ...]:
     libraries = next((proof.evidence.get("libraries") for proof in proofs if proof.check is Check.DEVICE_CODE), None)
     codes = [{*texts(library["sass"]), *texts(library["ptx"])} for library in (libraries or {}).values()]
     return tuple(sorted(set.intersection(*codes))) if codes else ()
-
-
-def proofs_path(wheel: Path) -> Path:
-    """The path of the proofs beside a wheel."""
-    return wheel.with_name(f"{wheel.name}{PROOFS_SUFFIX}")
-
-
-def proofs_json(proofs: Sequence[Proof]) -> bytes:
-    """The proofs of a wheel, for the file beside it."""
-    return (json.dumps([proof.to_json() for proof in proofs], indent=1) + "\n").encode()
 
 
 def proofs_beside(wheel: Path, sha256: str) -> list[Proof]:

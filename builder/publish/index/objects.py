@@ -17,7 +17,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.store import folder_of, remove_temporary_files, sync, sync_file_system, write_atomic
+from builder.store import local_path, remove_temporary_files, sync, sync_file_system, write_atomic
 
 _ATTEMPTS = 50
 _CHUNK = 2**20
@@ -198,7 +198,7 @@ class Folder:
 
 def url_of(place: str) -> str:
     """The URL of the root of an index in a folder, with a final slash; empty for an index in a bucket."""
-    return f"{folder.resolve().as_uri()}/" if (folder := folder_of(place)) else ""
+    return f"{folder.resolve().as_uri()}/" if (folder := local_path(place)) else ""
 
 
 def open_objects(place: str) -> Objects:
@@ -207,7 +207,7 @@ def open_objects(place: str) -> Objects:
     Raises UsageError for a different URL or a bucket that does not exist, and MissingToolError without s3fs or without
     an answer of the object store.
     """
-    if folder := folder_of(place):
+    if folder := local_path(place):
         return Folder(folder)
     if place.startswith(("http://", "https://")):
         raise UsageError(

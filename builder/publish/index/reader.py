@@ -13,7 +13,7 @@ from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.index.entry import Entry
 from builder.publish.index.pages import entries_of, link, status_of
 from builder.publish.index.repository import ALL
-from builder.store import folder_of
+from builder.store import local_path
 from builder.untrusted import JsonError
 
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
@@ -29,7 +29,7 @@ class IndexReader:
         `place` may also be the URL that pip takes, which ends with `/simple/`.
         """
         place = place.rstrip("/").removesuffix(f"/{ALL}") or place
-        self._folder = folder_of(place)
+        self._folder = local_path(place)
         if self._folder is None and urlsplit(place).scheme not in {"http", "https"}:
             raise UsageError(
                 "pip and uv read an index from a folder or a web server only",

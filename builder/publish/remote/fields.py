@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from builder.publish.index.new_wheel import PROOFS_SUFFIX
+from builder.proof import PROOFS_SUFFIX
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 
 #: Where twine, `uv publish` and `buildfarm publish` upload to; a GET says what a token allows.

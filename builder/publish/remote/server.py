@@ -17,9 +17,8 @@ from requests.utils import get_netrc_auth
 from builder.errors import Code, MissingToolError, UsageError
 from builder.images.network import ca_bundle, is_loopback
 from builder.log import print_line
-from builder.proof import Proof, proofs_of
+from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
-from builder.publish.index.new_wheel import PROOFS_SUFFIX
 from builder.publish.index.pages import entries_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX

@@ -23,7 +23,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError, UsageError
 from builder.masking import mask_credentials
-from builder.store import folder_of
+from builder.store import local_path
 from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, network_hints, uv_variables
 
 _ATTEMPTS = 3
@@ -87,7 +87,7 @@ def _index_url(place: str) -> str:
     """
     if re.match(r"https?://", place):
         return place
-    folder = folder_of(place)
+    folder = local_path(place)
     if not folder or not folder.is_dir():
         raise UsageError("there is no such folder", Code.NO_INDEX, where=f"--index {mask_credentials(place)}")
     return (folder / "simple" if (folder / "simple").is_dir() else folder).absolute().as_uri()

@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
@@ -20,9 +21,11 @@ from builder.matrix.config import GitSource, PathSource, Recipe, SdistSource, Wh
 from builder.wheels.sources.archive import unpack
 from builder.wheels.sources.folder import check_kind, source_files
 from builder.wheels.sources.git import checkout
-from builder.wheels.sources.index import Location, download, locate
 from builder.wheels.sources.patches import apply_patches
 from builder.wheels.toolchain.uv import index_setting
+
+if TYPE_CHECKING:
+    from builder.wheels.sources.index import Location
 
 # The source's own [tool.cibuildwheel], which buildfarm ignores.
 
@@ -237,6 +240,8 @@ def fetch_sdist(source: SdistSource, *, cache: Path) -> Path:
         if sha256_of(kept) == wanted:
             return kept
         kept.unlink()  # damaged on disk: the folder's name is the expected digest
+    from builder.wheels.sources.index import download  # noqa: PLC0415 - loads slowly, and folders do not need it
+
     location = locate_sdist(source.project, source.version)
     if location.sha256 and location.sha256 != wanted:
         raise _mismatch(source, location.sha256, f"the index lists {location.name} with")
@@ -255,6 +260,8 @@ def locate_sdist(project: str, version: str) -> Location:
 
     Raises UsageError when there is none, MissingToolError when the index cannot be reached.
     """
+    from builder.wheels.sources.index import locate  # noqa: PLC0415 - loads slowly
+
     return locate(f"{project}=={version}" if version else project, _KIND, *_ANY_PYTHON)[0]
 
 

@@ -19,7 +19,6 @@ from builder.cli.app import app
 from builder.commands import rebuild
 from builder.commands.building.build import run_build
 from builder.commands.building.executor_choice import choose_executor
-from builder.commands.distributed.protocol import Settings
 from builder.commands.rebuild import (
     RebuildOptions,
     check_toolchain,
@@ -29,6 +28,7 @@ from builder.commands.rebuild import (
     run_rebuild,
     with_recorded_parts,
 )
+from builder.commands.run_settings import Settings
 from builder.errors import BuildfarmError, Code, Exit, MissingToolError, UsageError
 from builder.hashing import sha256_of
 from builder.matrix.config import GitSource

@@ -21,9 +21,9 @@ from builder.gate.outcome import FAILED, Answer, Outcome
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell, Python
 from builder.matrix.load import load_matrix, load_recipes
-from builder.proof import Proof, Verdict
+from builder.proof import Proof, Verdict, proofs_json, proofs_path
 from builder.proofs.cells.prover import cell_basis
-from builder.publish.index.new_wheel import proofs_beside, proofs_json, proofs_path
+from builder.publish.index.new_wheel import proofs_beside
 from builder.storage.runs import runs
 from builder.store import Store
 from tests.fixtures.compiled import torch_libraries

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from builder.store import Store
 from builder.wheels import build_dir
 from builder.wheels.build_dir import clear_abandoned, fixed_folder, temporary_folder
 from builder.wheels.variables import merge_variables, prefix_map_flags
@@ -49,9 +50,23 @@ def test_temporary_files_of_a_killed_build_are_cleared(tmp_path: Path, monkeypat
     left = Path(tempfile.mkdtemp(prefix="buildfarm.build."))
     (left / "x.ii").touch()
     with temporary_folder() as folder:
-        clear_abandoned()
+        clear_abandoned(Store(tmp_path / "store"))
         assert list(place.iterdir()) == [folder]
     assert list(place.iterdir()) == []
+
+
+def test_temporary_files_may_be_on_a_disk_that_decides_about_modes_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = tempfile.mkdtemp
+
+    def as_on_vfat(prefix: str) -> str:
+        folder = make(prefix=prefix)
+        Path(folder).chmod(0o777)
+        return folder
+
+    monkeypatch.setattr(tempfile, "mkdtemp", as_on_vfat)
+    with temporary_folder() as folder:
+        assert list(folder.iterdir()) == []
+    assert not folder.exists()
 
 
 def test_two_farms_take_turns(tmp_path: Path) -> None:
@@ -99,13 +114,16 @@ def test_a_folder_that_is_not_ours_alone_is_not_used(
 
 def test_only_what_nobody_holds_is_abandoned(root: Path, tmp_path: Path) -> None:
     left, others = root / "buildfarm.build.left", root / "of another program"
+    store = Store(tmp_path / "store")
+    (store.root / "work" / "dead").mkdir()
     left.mkdir(mode=0o700)
     others.mkdir()
     with fixed_folder("held", tmp_path / "otherwise") as held:
-        clear_abandoned()
+        clear_abandoned(store)
         assert held.is_dir()
     assert not left.exists()
     assert others.is_dir()
+    assert list((store.root / "work").iterdir()) == []
 
 
 def test_flags_go_to_nvcc_as_well_and_not_to_what_cannot_read_them() -> None:

@@ -16,10 +16,10 @@ from builder.commands.distributed.protocol import (
     Answer,
     BuildTask,
     ProofTask,
-    Settings,
     SmokeTask,
 )
 from builder.commands.distributed.worker.facts import compile_resource
+from builder.commands.run_settings import Settings
 from builder.gate.amounts import size_text
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build

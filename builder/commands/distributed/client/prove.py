@@ -10,7 +10,8 @@ from pathlib import Path
 from builder.commands.distributed.client.placement import need_of_proof
 from builder.commands.distributed.client.transfer import fetch_log, send_wheel
 from builder.commands.distributed.cluster import Cluster
-from builder.commands.distributed.protocol import Answer, ProofTask, Settings, SmokeTask, WheelRef
+from builder.commands.distributed.protocol import Answer, ProofTask, SmokeTask, WheelRef
+from builder.commands.run_settings import Settings
 from builder.hashing import digest_of
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe

@@ -18,15 +18,9 @@ from builder.commands.distributed.client.transfer import fetch_log, fetch_wheel
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import keep_locks, locks_in, named, pack
-from builder.commands.distributed.protocol import (
-    Answer,
-    BuildTask,
-    Failure,
-    Settings,
-    WheelRef,
-    version_resource,
-)
+from builder.commands.distributed.protocol import Answer, BuildTask, Failure, WheelRef, version_resource
 from builder.commands.distributed.worker.service import find_finished
+from builder.commands.run_settings import Settings
 from builder.errors import BuildfarmError, Code, MissingToolError
 from builder.hashing import digest_of
 from builder.images.registry.lock import lock_path

@@ -13,7 +13,8 @@ from builder.commands.distributed.client.transfer import fetch_log
 from builder.commands.distributed.cluster import Cluster
 from builder.commands.distributed.options import RemoteOptions
 from builder.commands.distributed.parcel import locks_in, named, pack
-from builder.commands.distributed.protocol import NO_BUILD, Answer, Settings, SmokeTask, WheelFile
+from builder.commands.distributed.protocol import NO_BUILD, Answer, SmokeTask, WheelFile
+from builder.commands.run_settings import Settings
 from builder.commands.smoke_targets import SmokeTarget
 from builder.gate.outcome import Answer as GateAnswer
 from builder.hashing import digest_of

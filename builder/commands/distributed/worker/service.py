@@ -38,6 +38,7 @@ from builder.hashing import sha256_of
 from builder.resources import measure_resources
 from builder.storage.runs import FinishedTasks
 from builder.store import RUN, Store
+from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
     from distributed.worker_state_machine import TaskStateState
@@ -160,7 +161,7 @@ class Service(WorkerPlugin):
         self._worker = worker
         self._store = Store(self._root)
         self._finished = FinishedTasks(self._root)
-        self._store.clear_abandoned()
+        clear_abandoned(self._store)
         self._processes = TaskProcesses()
         loop = worker.loop
         self._holds = Holds(self._store, lambda delay, function: loop.add_callback(loop.call_later, delay, function))
@@ -212,7 +213,7 @@ class Service(WorkerPlugin):
         key = str(self._worker.get_current_task())  # differs from the task's key in a second attempt
         answer, status = self._processes.run(key, work, report, mark)
         if answer is None:
-            self._store.clear_abandoned()
+            clear_abandoned(self._store)
             answer = Answer(failure=killed_by(status, measure_resources().memory))
         if isinstance(task, BuildTask) and answer.wheel is not None:
             wheel = replace(answer.wheel, holders=(self._worker.address,))

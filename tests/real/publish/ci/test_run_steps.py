@@ -12,9 +12,9 @@ import pytest
 from builder.check import Check
 from builder.matrix.config import Selection
 from builder.matrix.load import read_plan
+from builder.proof import proofs_json, proofs_path
 from builder.publish.ci.shards import Scope, shards_json
 from builder.publish.ci.workflows import WorkflowOptions, workflows
-from builder.publish.index.new_wheel import proofs_json, proofs_path
 from tests.conftest import BUILDFARM, ROOT, lacking
 from tests.github_actions.actions import Actions
 from tests.github_actions.workflow import WorkflowRun

@@ -14,11 +14,11 @@ from builder.commands.index.verification import Verification
 from builder.gate.acceptance import Accept
 from builder.hashing import sha256_of
 from builder.matrix.config import AcceptRule
-from builder.proof import Proof, Verdict
+from builder.proof import Proof, Verdict, proofs_path
 from builder.proofs.cells.prover import any_wheel_basis
 from builder.proofs.inventory import Shelf
 from builder.publish.index.levels import OF_VERIFY, Level
-from builder.publish.index.new_wheel import proofs_beside, proofs_path
+from builder.publish.index.new_wheel import proofs_beside
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.result import PublishOutcome, PublishResult

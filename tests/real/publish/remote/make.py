@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from builder.check import Check
-from builder.publish.index.new_wheel import proofs_json, proofs_path
+from builder.proof import proofs_json, proofs_path
 from tests.conftest import lacking
 from tests.unit.loopback import PYTHON, pure_wheel
 from tests.unit.publish.index.make import ON_CPU, proofs_of

@@ -15,11 +15,11 @@ import pytest
 from builder.check import Check
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
-from builder.proof import Proof, Verdict, proofs_of
+from builder.proof import Proof, Verdict, proofs_json, proofs_of, proofs_path
 from builder.publish.index.entry import Entry
 from builder.publish.index.integrity import check_index
 from builder.publish.index.levels import Level
-from builder.publish.index.new_wheel import new_wheel, proofs_json, proofs_path
+from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.publish.provenance import statement_path

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from builder.commands.distributed.protocol import BuildTask, ProofTask, Settings, SmokeTask, WheelFile, WheelRef
+from builder.commands.distributed.protocol import BuildTask, ProofTask, SmokeTask, WheelFile, WheelRef
+from builder.commands.run_settings import Settings
 from builder.matrix.axes import Cell
 from builder.matrix.config import Matrix
 from builder.proof import Check, Proof, Verdict

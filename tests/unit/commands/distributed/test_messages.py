@@ -28,12 +28,12 @@ from builder.commands.distributed.protocol import (
     Answer,
     Failure,
     ProofTask,
-    Settings,
     SmokeTask,
     version_resource,
     version_text,
 )
 from builder.commands.distributed.worker.facts import compile_resource
+from builder.commands.run_settings import Settings
 from builder.errors import BuildError, BuildfarmError, Code, MissingToolError, PreflightError, UsageError
 from builder.matrix.axes import Cuda
 from builder.proofs.cells.prover import WheelProver

@@ -11,9 +11,9 @@ import pytest
 from builder.check import Check
 from builder.commands.index.publish import publish_data, publish_text, publish_wheels
 from builder.errors import Code
-from builder.proof import Proof, Verdict
+from builder.proof import Proof, Verdict, proofs_json, proofs_path
 from builder.publish.index.levels import OF_VERIFY, Level, levels, shortfalls
-from builder.publish.index.new_wheel import merged, proofs_json, proofs_path
+from builder.publish.index.new_wheel import merged
 from builder.publish.index.objects import Folder, url_of
 from builder.publish.index.repository import Repository
 from builder.result import PublishOutcome
