@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from builder.errors import MissingToolError
 from builder.gate.draft.result import Drafts
 from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
@@ -21,6 +22,10 @@ from builder.store import Store
 from builder.wheels.toolchain.environments import CELL_MODULES, Environment, Environments, add_bytecode
 
 
+class SymbolsUnreadableError(MissingToolError):
+    """The symbols of the cell's torch cannot be read. The other checks can run."""
+
+
 class CellEnvironment(Protocol):
     """A clean environment of one cell, for one wheel. Programs run in processes of their own.
 
@@ -29,7 +34,10 @@ class CellEnvironment(Protocol):
     """
 
     def symbols(self) -> SymbolTable:
-        """Return what the libraries of the cell's torch and its NVIDIA packages define."""
+        """Return what the libraries of the cell's torch and its NVIDIA packages define.
+
+        Raises SymbolsUnreadableError.
+        """
         ...
 
     def install(self, wheel: Path, companions: Sequence[str] = ()) -> None:

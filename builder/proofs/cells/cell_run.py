@@ -16,7 +16,7 @@ from builder.gate.outcome import Answer
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
-from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments
+from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments, SymbolsUnreadableError
 from builder.proofs.cells.import_hints import import_hints
 from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
 from builder.proofs.static.symbol_table import SymbolTable
@@ -67,32 +67,47 @@ class CellRunner:
         try:
             # The cell's packages are installed first: a later failure is then caused by the wheel.
             with self._environment(cell, sha256, cases=recipe.cases is not None) as environment:
-                symbols = environment.symbols() if self.linkage else None
-                if reason := _install_failure(lambda: environment.install(wheel)):
-                    return CellRun(symbols, _import_failed(reason, {}, sha256, cell))
-                outcome = environment.try_import(recipe.modules)
-                if outcome.verdict is Verdict.FAILED:
-                    if lacking := _missing_driver(outcome.reason, wheel):
-                        import_not_run = _not_run(Check.IMPORT, lacking, sha256, cell)
-                        return CellRun(symbols, (import_not_run, *gate_not_run(lacking, sha256, cell)))
-                    more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
-                    evidence = outcome.evidence | ({"hints": more} if more else {})
-                    return CellRun(symbols, _import_failed(outcome.reason, evidence, sha256, cell))
-                imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
-                answer = self._run_gate(environment, cell, wheel, recipe)
+                symbols, unread = self._symbols(environment, cell, sha256) if self.linkage else (None, ())
+                proofs, answer = self._checks(environment, cell, wheel, sha256, recipe)
         except MissingToolError as error:
             return not_run_in_cell(str(error), sha256, cell)
+        return CellRun(symbols, (*unread, *proofs), answer)
+
+    def _symbols(
+        self, environment: CellEnvironment, cell: Cell, sha256: str
+    ) -> tuple[SymbolTable | None, tuple[Proof, ...]]:
+        """The symbols of the cell's torch, or the check of the linkage as not run."""
+        try:
+            return environment.symbols(), ()
+        except SymbolsUnreadableError as error:
+            return None, (_not_run(Check.LINKAGE, str(error), sha256, cell),)
+
+    def _checks(
+        self, environment: CellEnvironment, cell: Cell, wheel: Path, sha256: str, recipe: Recipe
+    ) -> tuple[tuple[Proof, ...], Answer | None]:
+        """Install the wheel, import it and run the op gate."""
+        if reason := _install_failure(lambda: environment.install(wheel)):
+            return _import_failed(reason, {}, sha256, cell), None
+        outcome = environment.try_import(recipe.modules)
+        if outcome.verdict is Verdict.FAILED:
+            if lacking := _missing_driver(outcome.reason, wheel):
+                return (_not_run(Check.IMPORT, lacking, sha256, cell), *gate_not_run(lacking, sha256, cell)), None
+            more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
+            evidence = outcome.evidence | ({"hints": more} if more else {})
+            return _import_failed(outcome.reason, evidence, sha256, cell), None
+        imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
+        answer = self._run_gate(environment, cell, wheel, recipe)
         if isinstance(answer, MissingToolError):  # the environment is lost
-            return CellRun(symbols, (imported, *gate_not_run(str(answer), sha256, cell)))
+            return (imported, *gate_not_run(str(answer), sha256, cell)), None
         if isinstance(answer, str):
-            return CellRun(symbols, (imported, *gate_failed(answer, sha256, cell)))
-        return CellRun(symbols, (imported, *gate_proofs(answer, sha256, cell)), answer)
+            return (imported, *gate_failed(answer, sha256, cell)), None
+        return (imported, *gate_proofs(answer, sha256, cell)), answer
 
     def read_symbols(self, cell: Cell, sha256: str) -> CellRun:
         """Read only the symbols of the cell's torch, for a wheel whose other checks in this cell are decided."""
         try:
             with self._environment(cell, sha256, cases=False) as environment:
-                return CellRun(environment.symbols(), ())
+                return CellRun(*self._symbols(environment, cell, sha256))
         except MissingToolError as error:
             return CellRun(None, (_not_run(Check.LINKAGE, str(error), sha256, cell),))
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 
@@ -45,6 +46,7 @@ from builder.matrix.axes import Cell
 from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.proof import Check
+from builder.proofs.cells.cell_environment import SymbolsUnreadableError
 from builder.proofs.cells.driver import GpuRequest, gpu_for
 from builder.proofs.cells.import_check import (
     IMPORT_SECONDS,
@@ -77,11 +79,19 @@ from builder.wheels.toolchain.uv import KilledError, find_uv, uv_error
 #: of the wheel could change it.
 _PYTHON, _UV, _CA, _CACHE = "/opt/cell/bin/python", "/run/buildfarm/uv", "/run/buildfarm/ca.pem", f"{CONTAINER_DIR}/uv"
 
+#: Exit status of READ_SYMBOLS if the Python of the cell is too old for pyelftools.
+_TOO_OLD = 3
+
 #: Reads the symbols of torch's libraries inside of the container, whose Python has no buildfarm, so that gigabytes need
 #: not be copied out.
 READ_SYMBOLS = f"""\
 import json, pathlib, sys, sysconfig
 sys.path.insert(0, "{CONTAINER_DIR}/reader")
+try:
+    import elftools.elf.elffile
+except Exception:
+    sys.stderr.write("pyelftools {version("pyelftools")} does not run under Python %d.%d" % sys.version_info[:2])
+    sys.exit({_TOO_OLD})
 from builder.proofs.static.symbol_table import collect_symbols
 table = collect_symbols(pathlib.Path(sysconfig.get_path("purelib")))
 pathlib.Path("{CONTAINER_DIR}/symbols.json").write_text(json.dumps(table.to_json()))
@@ -230,6 +240,11 @@ class ContainerEnvironment:
         """Read in the container, by the same code as on this machine."""
         self._container.put(write_reader(self._folder / "reader"), "reader")
         result = self._step([_PYTHON, "-I", "-c", READ_SYMBOLS])
+        if result.status == _TOO_OLD:
+            raise SymbolsUnreadableError(
+                f"the libraries of torch cannot be read in a container: {result.stderr.strip()}",
+                Code.IMAGE_UNSUITABLE,
+            )
         symbols = self._container.get("symbols.json", MOST_SYMBOLS)
         if result.status != 0 or symbols is None:
             raise MissingToolError(

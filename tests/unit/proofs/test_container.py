@@ -438,6 +438,21 @@ def test_lost_environment_says_nothing_about_the_wheel(
     assert engine.removed == 1
 
 
+def test_a_python_that_is_too_old_for_the_symbol_reader_runs_the_other_checks(
+    cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path
+) -> None:
+    def runner() -> CellRunner:
+        engine = FakeEngine({"collect_symbols": RunResult(3, "", "pyelftools 0.33 does not run under Python 3.9")})
+        return CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log")
+
+    reason = "the libraries of torch cannot be read in a container: pyelftools 0.33 does not run under Python 3.9"
+    linkage, *others = runner().run(CELL, wheel, "0" * 64, make.recipe()).proofs
+    assert (linkage.check, linkage.verdict, linkage.reason) == (Check.LINKAGE, Verdict.NOT_RUN, reason)
+    assert Check.IMPORT in {one.check for one in others if one.has_run}
+    alone = runner().read_symbols(CELL, "0" * 64)
+    assert [(one.check, one.reason) for one in alone.proofs] == [(Check.LINKAGE, reason)]
+
+
 def test_failed_image_build_means_not_run(
     cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
