@@ -192,7 +192,7 @@ class NewMatrixOptions(CellOptions):
             "--python",
             metavar="VERSION",
             help="Python of a new matrix.yaml. Default: the Python that runs buildfarm if this torch has a wheel for"
-            " it, else the newest that has one. Repeatable.",
+            " it and the source supports it, else the newest such Python. Repeatable.",
         ),
     ] = None
     arch: Annotated[

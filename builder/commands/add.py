@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tempfile
 import textwrap
 from collections.abc import Collection, Iterator
@@ -138,14 +139,16 @@ def run_add(options: AddOptions, *, write: bool = True) -> Added:
     # Before anything is written: it may raise.
     archs = architectures(options.arch)
     axes = None if options.matrix.exists() else new_axes(options.select, archs)
-    home = options.matrix.absolute().parent
+    home = options.matrix.absolute().parent.resolve()  # its links may lead elsewhere, and the entry has `..`
     if isinstance(pinned.source, PathSource) and (pinned.source.path / RECIPE).is_file():
         folder, draft = pinned.source.path, None
         recipe = load_recipe(folder)
+        axes = axes and new_axes(options.select, archs, recipe.python)
         _refuse_taken(recipe.name, None, known, options)
     else:
         with _unpacked(pinned, open_store(options.store)) as tree:
             draft = inspect_source(pinned, tree)
+            axes = axes and new_axes(options.select, archs, draft.python)
             if draft.unknown and not write:
                 print_warning(f"the build backend will be asked for the {and_list(draft.unknown)}")
             elif draft.unknown:
@@ -316,7 +319,7 @@ def added_text(added: Added) -> str:
 
 def next_steps(added: Added) -> str:
     """The commands that the user may want to run after `add`."""
-    option = "" if added.matrix == MATRIX else f" --matrix {added.matrix}"
+    option = "" if added.matrix == MATRIX else f" --matrix {shlex.quote(str(added.matrix))}"
     build = f"  buildfarm build --ext {added.recipe.name}{option}"
     cases = f"  buildfarm cases --ext {added.recipe.name}{option}"
     lines = ["To build the extension:", build]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
+from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.commands.current_environment import cuda_here, current_environment, python_here, torch_here
@@ -23,15 +24,20 @@ from builder.recipes.matrix_file import NewAxes
 _NAME_A_WHEEL = "to test a wheel without this file, name the wheel, such as `buildfarm smoke torchvision==0.26.0`"
 
 
-def new_axes(select: Selection, archs: tuple[Arch, ...] = ()) -> NewAxes:
-    """Return the axes of a new matrix. Raises UsageError if a value is unknown or the values exclude each other."""
+def new_axes(select: Selection, archs: tuple[Arch, ...] = (), pythons_of_source: str = "") -> NewAxes:
+    """Return the axes of a new matrix; `pythons_of_source` limits the Python that is chosen, as `>=3.12`.
+
+    Raises UsageError if a value is unknown or the values exclude each other.
+    """
     compat = Compat.load()
     selected([], select, compat)  # raises the errors, which then name the option
     cudas = [compat.resolve_cuda(text) for text in select.cuda]
     pythons = [compat.resolve_python(text) for text in select.python]
-    torches = [compat.resolve_torch(text) for text in select.torch] or [_newest_torch(compat, cudas, pythons)]
+    source = SpecifierSet(pythons_of_source, prereleases=True)
+    torches = [compat.resolve_torch(text) for text in select.torch] or [_newest_torch(compat, cudas, pythons, source)]
     cudas = cudas or [_cuda_of(compat, torches[-1])]
-    return NewAxes(tuple(torches), tuple(cudas), tuple(pythons or [_python_of(compat, torches[-1])]), archs)
+    pythons = pythons or [_python_of(compat, torches[-1], source)]
+    return NewAxes(tuple(torches), tuple(cudas), tuple(pythons), archs)
 
 
 def matrix_or_options(file: Path | None, select: Selection, wheels: Sequence[str]) -> Matrix:
@@ -91,12 +97,17 @@ def _named_pythons(wheels: Sequence[str]) -> Iterator[Python]:
                 yield Python.parse(tag.abi)
 
 
-def _newest_torch(compat: Compat, cudas: list[Cuda], pythons: list[Python]) -> Torch:
+def _newest_torch(compat: Compat, cudas: list[Cuda], pythons: list[Python], source: SpecifierSet) -> Torch:
+    """The newest torch for these values; if possible one with a Python that the source supports."""
+    found = []
     for torch in reversed(compat.torches):
         missing = [compat.why_not_cuda(torch, cuda) for cuda in cudas]
         missing += [compat.why_not_python(torch, python) for python in pythons]
         if not any(missing):
-            return torch
+            found.append(torch)
+    supported = (torch for torch in found if pythons or _supported(compat, torch, source))
+    if found:
+        return next(supported, found[0])
     wanted = ", ".join([*(f"CUDA {cuda}" for cuda in cudas), *(f"Python {python}" for python in pythons)])
     raise UsageError(
         f"no torch release has wheels for all of these: {wanted}",
@@ -111,9 +122,14 @@ def _cuda_of(compat: Compat, torch: Torch) -> Cuda:
     return default or max(compat.torch(torch).variants)
 
 
-def _python_of(compat: Compat, torch: Torch) -> Python:
-    """The Python that runs buildfarm, or the newest one that this torch has wheels for."""
+def _python_of(compat: Compat, torch: Torch, source: SpecifierSet) -> Python:
+    """The Python that runs buildfarm, or the newest one that this torch has wheels for, if the source supports it."""
     here = Python(sys.version_info.major, sys.version_info.minor)
-    if compat.why_not_python(torch, here) is None:
-        return here
-    return max(python for python in compat.torch(torch).pythons[torch] if not python.free_threaded)
+    fitting = _supported(compat, torch, source) or _supported(compat, torch, SpecifierSet())
+    return here if here in fitting else max(fitting)
+
+
+def _supported(compat: Compat, torch: Torch, source: SpecifierSet) -> list[Python]:
+    """The Pythons of a torch that the source supports, without free-threaded ones."""
+    pythons = (python for python in compat.torch(torch).pythons[torch] if not python.free_threaded)
+    return [python for python in pythons if source.contains(str(python))]

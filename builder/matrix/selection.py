@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from packaging.utils import canonicalize_name
 
@@ -50,15 +50,20 @@ def select_axes(matrix: Matrix, recipes: Sequence[Recipe], select: Selection, co
 
     """
     recipes = _recipes(recipes, select.extensions)
+    torch, cuda, python = select_versions(matrix, select, compat)
+    return Axes(torch, cuda, python, platforms=tuple(sorted(set(matrix.platforms))), recipes=recipes)
+
+
+def select_versions(
+    matrix: Matrix, select: Selection, compat: Compat
+) -> tuple[tuple[Torch, ...], tuple[Cuda, ...], tuple[Python, ...]]:
+    """Narrow torch, CUDA and Python of the matrix to a selection. Raises what `select_axes` raises for them."""
     # Read before the matrix is: the hint to add an impossible combination to matrix.yaml would be wrong.
     torch, cuda, python = _values(select, compat, matrix.torch)
-    return Axes(
-        torch=_listed(matrix, "torch", matrix.torch, torch),
-        cuda=_listed(matrix, "cuda", matrix.cuda, cuda),
-        python=_listed(matrix, "python", matrix.python, python),
-        platforms=tuple(sorted(set(matrix.platforms))),
-        recipes=recipes,
+    _refuse_unlisted(
+        matrix, {"torch": (matrix.torch, torch), "cuda": (matrix.cuda, cuda), "python": (matrix.python, python)}
     )
+    return _narrowed(matrix.torch, torch), _narrowed(matrix.cuda, cuda), _narrowed(matrix.python, python)
 
 
 def selected(cells: Sequence[Cell], select: Selection, compat: Compat) -> list[Cell]:
@@ -129,16 +134,31 @@ def _recipes(recipes: Sequence[Recipe], names: Sequence[str]) -> tuple[Recipe, .
 _NAMES = {"torch": "torch", "cuda": "CUDA", "python": "Python"}
 
 
-def _listed(matrix: Matrix, axis: str, listed: Sequence[Axis], selected: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
+def _refuse_unlisted(matrix: Matrix, axes: Mapping[str, tuple[Sequence[Any], Sequence[Sequence[Any]]]]) -> None:
+    """Raise NothingSelectedError for the selected values of which the matrix lists none; `axes` has both, by name."""
+    missing = [
+        (axis, values[-1], listed)
+        for axis, (listed, selected) in axes.items()
+        for values in selected
+        if not any(value in listed for value in values)
+    ]
+    if not missing:
+        return
+    first, _, listed = missing[0]
+    alone = all(axis == first for axis, _, _ in missing)
+    raise NothingSelectedError(
+        f"the matrix does not list {and_list([f'{_NAMES[axis]} {value}' for axis, value, _ in missing])}",
+        Code.NOT_IN_MATRIX,
+        where=f"{matrix.path}, `{first}`" if alone else str(matrix.path),
+        hints=[
+            *(_to_add(matrix, axis, value) for axis, value, _ in missing),
+            *([f"the matrix lists {and_list(sorted(listed))}"] if alone else []),
+        ],
+    )
+
+
+def _narrowed(listed: Sequence[Axis], selected: Sequence[Sequence[Axis]]) -> tuple[Axis, ...]:
     """Return the selected values that the matrix lists, or all values of the matrix if none is selected."""
-    for values in selected:
-        if not any(value in listed for value in values):
-            raise NothingSelectedError(
-                f"the matrix does not list {_NAMES[axis]} {values[-1]}",
-                Code.NOT_IN_MATRIX,
-                where=f"{matrix.path}, `{axis}`",
-                hints=[_to_add(matrix, axis, values[-1]), f"the matrix lists {and_list(sorted(listed))}"],
-            )
     wanted = {value for values in selected for value in values}
     return tuple(sorted(value for value in set(listed) if value in wanted or not selected))
 

@@ -54,7 +54,12 @@ Reference = ProjectReference | GitReference | FolderReference
 def parse_reference(text: str) -> Reference:
     """Parse the argument SOURCE of `add` and `build`. Raises UsageError."""
     address, _, fragment = text.removeprefix("git+").partition("#")
-    subdirectory = fragment.removeprefix("subdirectory=") if fragment.startswith("subdirectory=") else ""
+    stated = dict(part.partition("=")[::2] for part in fragment.split("&") if part)
+    if stated.keys() - {"subdirectory", "egg"}:  # pip's `egg` is the name, which the source states itself
+        raise UsageError(
+            "after `#`, only `subdirectory=FOLDER` has a meaning", Code.SOURCE_UNSUPPORTED, where=text, hints=_HINTS
+        )
+    subdirectory = stated.get("subdirectory", "")
     if remote := re.fullmatch(r"(?:(\w+)://)([^/]*)(/.*)", address):
         path, _, revision = remote[3].partition("@")
         if remote[1] in ("https", "http", "ssh", "file"):

@@ -15,7 +15,7 @@ from builder.recipes.host_functions import Function, plain_code, read_functions
 from builder.recipes.inspection.native_code import COMPLETE_TORCH
 
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(\s*(\w+)")
-_LIBRARY = re.compile(r"\bTORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
+_LIBRARY = re.compile(r"\b(?:STABLE_)?TORCH_LIBRARY(?:_FRAGMENT)?\s*\(\s*(\w+)")
 _KERNEL = re.compile(
     r"__global__\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)"
 )
@@ -75,7 +75,8 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
     Raises UsageError if the file has nothing that can become an op.
     """
     complete = any(header in text for header in COMPLETE_TORCH)
-    if bound := _PYBIND.search(text):
+    code = plain_code(text)
+    if bound := _PYBIND.search(code):
         module = "_C" if bound[1] == "TORCH_EXTENSION_NAME" else bound[1]
         init = _render("module_init.py", name=name, module=module, source=source)
         files = {
@@ -89,7 +90,7 @@ def wrapped_extension(name: str, source: str, text: str) -> NewExtension:
         ]
         notes = [f"{source} has a pybind11 module, which becomes {name}.{module}"]
         return NewExtension(name, files, notes, [] if has_device_branch(text) else gaps)
-    if library := _LIBRARY.search(text):
+    if library := _LIBRARY.search(code):
         init = _render("library_init.py", name=name, namespace=library[1], source=source, ops=[])
         files = {f"src/{name}/__init__.py": init, **_packaging(name, [source], module="_C", complete_headers=complete)}
         notes = [f"{source} registers ops in the namespace {library[1]}"]

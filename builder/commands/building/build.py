@@ -54,9 +54,11 @@ from builder.errors import BuildfarmError, Exit
 from builder.gate.amounts import size_text
 from builder.log import print_error, print_line, print_warning, set_verbosity
 from builder.matrix.axes import Arch, Cell
+from builder.matrix.compat import Compat
 from builder.matrix.config import MATRIX, TORCH_INDEX, Matrix, Recipe
-from builder.matrix.load import read_plan
+from builder.matrix.load import load_matrix, read_plan
 from builder.matrix.plan import Build, Plan, no_cell_left
+from builder.matrix.selection import select_versions
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.acceptance import unused_accepts
 from builder.proofs.cells.prover import WheelProver
@@ -212,6 +214,8 @@ def _added(options: BuildOptions) -> Added | None:
         return None
     from builder.commands.add import AddOptions, added_text, run_add  # noqa: PLC0415 - loads slowly
 
+    if options.matrix.exists():  # a selection without a cell must not change the project
+        select_versions(load_matrix(options.matrix), options.select, Compat.load())
     new = AddOptions(
         source=options.source,
         torch=options.torch,

@@ -201,7 +201,10 @@ class RaisedImport:
             name = missing["module"].partition(".")[0]
             if name in own:
                 module = missing["module"]
-                return [f"the wheel has no module {module}: add it to `packages` or `ext_modules` of its setup.py"]
+                return [
+                    f"the wheel has no module {module}: add it to `packages` or `ext_modules` of its setup.py, or"
+                    " remove it from `imports` in the recipe"
+                ]
             return [
                 f"add the package that provides `{name}` to `install_requires` in the extension's setup.py, or to"
                 " `dependencies` in its pyproject.toml",

@@ -53,11 +53,18 @@ def read_packages(tree: Path, project: str, extensions: set[str], places: Packag
     for listed in sorted(tree.glob("*.egg-info/top_level.txt")):
         names = listed.read_text(encoding="utf-8", errors="replace").split()
         homes = {name: home for name, home in homes.items() if name.partition(".")[0] in names} or homes
+    homes = {name: home for name, home in homes.items() if places.installs(name.partition(".")[0])} or homes
+    if places.modules and not places.include:  # setuptools then looks for no packages
+        homes = {}
     named = [name for name in homes if canonicalize_name(name) == wanted]
-    packages = tuple(named or sorted(homes))
+    packages = tuple(named or sorted({*homes, *places.modules}))
     imported: set[str] = set()
+    for name, home in homes.items():
+        if name in packages:
+            imported |= _reachable(home / "__init__.py", name)
     for name in packages:
-        imported |= _reachable(homes[name], name)
+        if name not in homes:
+            imported |= {one for base in bases for one in _reachable(base / f"{name}.py", name)}
     others = imported - {name.partition(".")[0] for name in homes} - extensions - sys.stdlib_module_names
     return PackageFacts(packages, tuple(sorted(others - {"torch", "triton"})), "torch" in imported)
 
@@ -92,10 +99,11 @@ def _namespace_homes(bases: Sequence[Path]) -> Iterator[tuple[str, Path]]:
                 yield ".".join(parts), path.parent
 
 
-def _reachable(home: Path, name: str) -> set[str]:
-    """The top-level modules of others that an import of the package imports, through its own modules."""
-    pending, seen, found, own = [(home / "__init__.py", name)], set[Path](), set[str](), set[str]()
-    if b"sys.path" in (home / "__init__.py").read_bytes():  # its modules may then be imported without its name
+def _reachable(file: Path, name: str) -> set[str]:
+    """The top-level modules of others that an import of a package or module imports, through its own modules."""
+    home = file.parent
+    pending, seen, found, own = [(file, name)], set[Path](), set[str](), set[str]()
+    if file.is_file() and b"sys.path" in file.read_bytes():  # its modules may then be imported without its name
         own = {path.stem for path in home.glob("*.py")}
     while pending:
         path, module = pending.pop()
@@ -218,8 +226,10 @@ def _add_variables(draft: Draft, script: SetupFacts, stated: Metadata) -> None:
             "if a variable turns the download off, set this variable under `env` in the recipe",
         )
     if stated.versioned_by_git and stated.version == "":
-        env["SETUPTOOLS_SCM_PRETEND_VERSION"] = draft.version
-        reasons.append("the build has no .git folder, from which setuptools_scm takes the version")
+        draft.note(
+            "the source takes its version from git, and the build has no .git folder",
+            "buildfarm gives the build `version` of the recipe",
+        )
     if env:
         draft.add("env", env, and_list(reasons), f"buildfarm sets {and_list(env)} in the build")
     if "FORCE_CUDA" in switches:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -153,9 +154,13 @@ def _other_folders(pinned: PinnedSource, tree: Path) -> list[str]:
         inner = replace(pinned, source=PathSource(tree / found[0]), label=str(folder))
         sources = [one for each in read_setup_script(tree / found[0]).extensions for one in each.sources]
         outside = next((one for one in sources if one.startswith("../")), "")
-        return _as_subdirectory(inner, outside) if outside else [f"name the folder: `buildfarm add {folder}`"]
+        return (
+            _as_subdirectory(inner, outside)
+            if outside
+            else [f"name the folder: `buildfarm add {shlex.quote(str(folder))}`"]
+        )
     if found:
-        return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={found[0]}`"]
+        return [f"name the folder: `buildfarm add {pinned.label}#subdirectory={shlex.quote(found[0])}`"]
     return ["for a folder with one .cu file, `buildfarm init` writes a setup.py"] if any(tree.glob("*.cu")) else []
 
 
@@ -167,9 +172,10 @@ def _as_subdirectory(pinned: PinnedSource, source: str) -> list[str]:
     above = path.parents[min(source.count("../"), len(path.parents)) - 1]
     root = next((each for each in (above, *above.parents) if (each / ".git").exists()), above)
     shown = root if Path(pinned.label).is_absolute() else Path(os.path.relpath(root))
+    reference = f"{shlex.quote(str(shown))}@BRANCH#subdirectory={shlex.quote(str(path.relative_to(root)))}"
     return [
         f"of a git repository, buildfarm builds a subfolder with the files above it; commit them, and run"
-        f" `buildfarm add {shown}@BRANCH#subdirectory={path.relative_to(root)}`"
+        f" `buildfarm add {reference}`"
     ]
 
 

@@ -55,6 +55,11 @@ class Draft:
         self.findings.append(Finding(found, question, question=True))
 
     @property
+    def python(self) -> str:
+        """The Pythons that the source supports, such as `>=3.10`; empty if the source does not say."""
+        return next((str(entry.value) for entry in self.entries if entry.key == "python"), "")
+
+    @property
     def questions(self) -> list[str]:
         """The questions for the file, each with the line to write."""
         return [f"{each.found}: {each.consequence}" for each in self.findings if each.question]

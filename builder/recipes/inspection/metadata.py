@@ -10,11 +10,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
+from fnmatch import fnmatchcase
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import SetupFacts, read_setup_script
@@ -34,6 +36,17 @@ class PackagePlaces:
     bases: tuple[str, ...] = ()
     #: Name and folder of packages.
     packages: tuple[tuple[str, str], ...] = ()
+    #: Patterns of the top-level packages that setuptools installs; empty: the source does not say.
+    include: tuple[str, ...] = ()
+    #: Patterns of those that it leaves out.
+    exclude: tuple[str, ...] = ()
+    #: The modules outside of packages that setuptools installs.
+    modules: tuple[str, ...] = ()
+
+    def installs(self, name: str) -> bool:
+        """Whether setuptools installs the top-level package of this name."""
+        listed = not self.include or any(fnmatchcase(name, pattern) for pattern in self.include)
+        return listed and not any(fnmatchcase(name, pattern) for pattern in self.exclude)
 
 
 @dataclass(frozen=True)
@@ -95,9 +108,12 @@ def read_metadata(tree: Path, script: SetupFacts) -> Metadata:
         stated_version=_public(stated),
         summary=_first(info["Summary"], project.get("description"), keywords.get("description"))[:200],
         licence=_licence(tree, info, licence, keywords),
-        requires_python=_first(
-            info["Requires-Python"], project.get("requires-python"), keywords.get("python_requires")
-        ).replace(" ", ""),
+        requires_python=_specifier(
+            info["Requires-Python"],
+            project.get("requires-python"),
+            config.get("options", "python_requires", fallback=""),
+            keywords.get("python_requires"),
+        ),
         requires=_requires(tree, info, project, config, keywords),
         build_requires=tuple(build_requires),
         backend=_first(build.get("build-backend")),
@@ -139,6 +155,16 @@ def _first(*values: object) -> str:
     """The first value that is text without unknown parts."""
     found = (value.strip() for value in values if isinstance(value, str) and "*" not in value)
     return next((" ".join(value.split()) for value in found if value and value != "UNKNOWN"), "")
+
+
+def _specifier(*values: object) -> str:
+    """The first value that limits a version, without spaces; unlike an unknown part, `!=3.11.*` has a valid `*`."""
+    for value in values:
+        if isinstance(value, str) and value.strip():
+            with suppress(InvalidSpecifier):
+                SpecifierSet(value)
+                return value.replace(" ", "").strip()
+    return ""
 
 
 def _texts(value: object) -> list[str]:
@@ -222,7 +248,38 @@ def _places(tools: dict[str, Any], config: configparser.ConfigParser, keywords: 
     for each in included if isinstance(included, list) else ():
         if isinstance(each, dict) and isinstance(name := each.get("include"), str):
             packages.append((name, f"{each.get('from', '.')}/{name}"))
-    return PackagePlaces(tuple(filter(_inside, bases)), tuple(pair for pair in packages if _inside(pair[1])))
+    find, configured = _table(setuptools, "packages", "find"), "options.packages.find"
+    named = _names(config.get("options", "packages", fallback=""), setuptools.get("packages"), keywords.get("packages"))
+    include = [name.partition(".")[0] for name in named] or [
+        *_patterns(find.get("include")),
+        *_patterns(config.get(configured, "include", fallback="")),
+    ]
+    exclude = [*_patterns(find.get("exclude")), *_patterns(config.get(configured, "exclude", fallback=""))]
+    modules = _names(
+        config.get("options", "py_modules", fallback=""), setuptools.get("py-modules"), keywords.get("py_modules")
+    )
+    return PackagePlaces(
+        tuple(filter(_inside, bases)),
+        tuple(pair for pair in packages if _inside(pair[1])),
+        include=tuple(include),
+        exclude=tuple(exclude),
+        modules=tuple(modules),
+    )
+
+
+def _patterns(value: object) -> list[str]:
+    """The patterns of a list, or of the lines of a text."""
+    items = value if isinstance(value, list) else value.splitlines() if isinstance(value, str) else []
+    return [item.strip() for item in items if isinstance(item, str) and item.strip()]
+
+
+def _names(*values: object) -> list[str]:
+    """The first value that lists names of modules, all of them known; `find:` of setup.cfg names none."""
+    for value in values:
+        names = _patterns(re.sub(r"[,\s]+", "\n", value) if isinstance(value, str) else value)
+        if names and all(re.fullmatch(r"\w+(?:\.\w+)*", name) for name in names):
+            return names
+    return []
 
 
 def _table(table: dict[str, Any], *keys: str) -> dict[str, Any]:

@@ -138,6 +138,30 @@ def test_versions_of_a_new_matrix(select: Selection, axes: str) -> None:
     assert str(new_axes(select)) == axes
 
 
+@pytest.mark.parametrize(("limit", "python"), [(">=3.12", "3.14"), ("<3.11", "3.10"), (">=3.99", None), ("", None)])
+def test_a_new_matrix_has_a_python_of_the_source(limit: str, python: str | None) -> None:
+    axes = new_axes(Selection(torch=("2.11",)), (), limit)
+    assert str(axes.python[0]) == (python or str(new_axes(Selection(torch=("2.11",))).python[0]))
+
+
+def test_a_source_that_excludes_this_python_gets_another(tmp_path: Path) -> None:
+    source = write_source(tmp_path / "mine", SETUP.replace("version=", 'python_requires="<3.11", version='))
+    added = run_add(options(tmp_path, str(source)))
+    assert added.recipe.python == "<3.11"
+    assert [str(python) for python in load_matrix(added.matrix).python] == ["3.10"]
+
+
+def test_a_matrix_behind_a_link_and_with_spaces(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "my home").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "my home")
+    source = write_source(tmp_path / "mine")
+    linked = replace(options(tmp_path, str(source)), matrix=tmp_path / "link" / "matrix.yaml")
+    assert load_matrix(run_add(linked).matrix).extensions == (source,)
+    (source / "extension.yaml").unlink()
+    spaced = replace(options(tmp_path, str(source)), matrix=tmp_path / "disk" / "my home" / "other.yaml")
+    assert f"--matrix '{spaced.matrix}'" in next_steps(run_add(spaced))
+
+
 def test_a_new_matrix_has_the_newest_versions() -> None:
     axes = new_axes(Selection())
     assert axes.torch[0] == max(new_axes(Selection(torch=("2.11", "2.15"))).torch)

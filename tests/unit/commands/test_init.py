@@ -64,6 +64,8 @@ def test_setup_py_names_existing_files(tmp_path: Path) -> None:
         ("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", "mine.cu has a pybind11 module, which becomes mine._C"),
         ("PYBIND11_MODULE(backend, m) {}", "mine.cu has a pybind11 module, which becomes mine.backend"),
         ("TORCH_LIBRARY(space, m) {}", "mine.cu registers ops in the namespace space"),
+        ("STABLE_TORCH_LIBRARY(space, m) {}", "mine.cu registers ops in the namespace space"),
+        ("// PYBIND11_MODULE(old, m)\nTORCH_LIBRARY(space, m) {}", "mine.cu registers ops in the namespace space"),
     ],
 )
 def test_cuda_file_of_the_user_is_wrapped_and_not_changed(tmp_path: Path, code: str, note: str) -> None:

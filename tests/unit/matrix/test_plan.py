@@ -346,6 +346,11 @@ def test_an_official_wheel_has_cells_and_no_build() -> None:
             ["add 3.14 under `python`", "the matrix lists 3.12 and 3.13"], id="not-listed-python",
         ),
         pytest.param(
+            Selection(torch=("2.8",), cuda=("12.8",)), NothingSelectedError, "matrix.yaml",
+            "the matrix does not list torch 2.8.0 and CUDA 12.8", ["add 2.8.0 under `torch`", "add 12.8 under `cuda`"],
+            id="not-listed-both",
+        ),
+        pytest.param(
             Selection(torch=("2.99",)), UsageError, "--torch 2.99",
             "this version of buildfarm does not know torch 2.99; the nearest is 2.15, the newest 2.15.0",
             list(UPDATE), id="unknown-torch",

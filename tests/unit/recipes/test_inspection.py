@@ -347,8 +347,59 @@ def test_version_from_the_package_or_from_git(tree: Path) -> None:
         'setup(use_scm_version=True, ext_modules=found(), setup_requires=["setuptools_scm"])\n'
     )
     draft = inspect(tree)
-    assert keys(draft)["env"] == {"SETUPTOOLS_SCM_PRETEND_VERSION": "0.0.0"}
+    assert "env" not in keys(draft), "the build sets the variables to the version of the recipe, whatever the user sets"
+    assert "takes its version from git" in found(draft)
     assert "set `version`" in draft.questions[0]
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("pyproject.toml", '[tool.setuptools.packages.find]\ninclude = ["small*"]\n'),
+        ("pyproject.toml", '[tool.setuptools.packages.find]\nexclude = ["evaluation*"]\n'),
+        ("pyproject.toml", '[tool.setuptools]\npackages = ["small", "small.inner"]\n'),
+        ("setup.cfg", "[options]\npackages =\n    small\n    small.inner\n"),
+        ("setup.cfg", "[options]\npackages = find:\n[options.packages.find]\nexclude =\n    evaluation\n"),
+        ("setup.py", SETUP.replace("packages=find_packages()", 'packages=["small"]') % ("", "", "")),
+    ],
+)
+def test_folders_that_are_not_installed_are_not_imported(tree: Path, file: str, text: str) -> None:
+    (tree / "small_ops").rename(tree / "small")
+    (tree / "evaluation").mkdir()
+    (tree / "evaluation" / "__init__.py").write_text("import sklearn\n")
+    setup = tree / "setup.py"
+    setup.write_text(setup.read_text().replace("packages=find_packages(), ", ""))
+    (tree / file).write_text(text)
+    draft = inspect(tree)
+    assert "small" in str(keys(draft)["imports"])
+    assert "evaluation" not in str(keys(draft)["imports"])
+    assert "requires" not in keys(draft)
+
+
+def test_modules_without_a_package_are_imported(tree: Path) -> None:
+    shutil.rmtree(tree / "small_ops")
+    (tree / "small.py").write_text("import torch\nimport small_cuda\n")
+    (tree / "models").mkdir()
+    (tree / "models" / "__init__.py").touch()
+    text = SETUP.replace("packages=find_packages()", 'py_modules=["small"]').replace("small_ops._C", "small_cuda")
+    (tree / "setup.py").write_text(text % ("", "", ""))
+    draft = inspect(tree)
+    assert keys(draft)["imports"] == ["small"]  # which imports small_cuda
+    assert "needs_first" not in keys(draft)
+    assert "requires" not in keys(draft)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "wanted"),
+    [
+        ("setup.cfg", "[options]\npython_requires = >= 3.12\n", ">=3.12"),
+        ("pyproject.toml", '[project]\nname = "small-ops"\nrequires-python = ">=3.8,!=3.11.*"\n', ">=3.8,!=3.11.*"),
+        ("setup.py", SETUP % ("", "", ', python_requires=f">={low()}"'), None),
+    ],
+)
+def test_pythons_of_the_source(tree: Path, file: str, text: str, wanted: str | None) -> None:
+    (tree / file).write_text(text)
+    assert keys(inspect(tree)).get("python") == wanted
 
 
 def test_nothing_to_compile_is_refused_before_a_build(tree: Path) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from builder.errors import Code
 from builder.recipes.fetch import FolderReference, GitReference, ProjectReference, parse_reference
+from tests.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -18,12 +20,18 @@ from builder.recipes.fetch import FolderReference, GitReference, ProjectReferenc
         ("https://host/owner/name.git@v1.0", GitReference("https://host/owner/name.git", "v1.0", "")),
         ("https://user:key@host/name@feature/x", GitReference("https://user:key@host/name", "feature/x", "")),
         ("git+https://host/name@main#subdirectory=python", GitReference("https://host/name", "main", "python")),
+        ("git+https://host/name@v1#egg=z&subdirectory=a/b", GitReference("https://host/name", "v1", "a/b")),
         ("git@host:owner/name.git@main", GitReference("git@host:owner/name.git", "main", "")),
         ("git@host:owner/name.git", GitReference("git@host:owner/name.git", "", "")),
     ],
 )
 def test_source_is_parsed(text: str, expected: object) -> None:
     assert parse_reference(text) == expected
+
+
+def test_an_unknown_part_of_the_url_is_refused() -> None:
+    with refused(Code.SOURCE_UNSUPPORTED, "only `subdirectory=FOLDER`"):
+        parse_reference("https://host/name@v1#subdir=python")
 
 
 def test_a_folder_and_a_local_repository(tmp_path: Path) -> None:
