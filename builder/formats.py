@@ -11,7 +11,7 @@ BUILD_FORMAT = 2
 #: The facts that are read from a wheel file and kept in the store.
 FACTS_FORMAT = 2
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 3
+STATIC_FORMAT = 4
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 2
 #: Verdicts of the import in the environment of a cell.

@@ -17,7 +17,7 @@ from packaging.version import Version
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat, and_list
 from builder.proofs.static.claim import WheelClaim
-from builder.proofs.static.metadata import read_requirement, requires_admit
+from builder.proofs.static.metadata import counts_in, read_requirement, requires_admit
 from builder.proofs.static.stable_abi import shims
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits
@@ -111,11 +111,7 @@ class CellClaims:
 
     def _torch_requirements(self, cell: Cell) -> Iterator[Requirement]:
         """The requirements of torch that count in the cell; the check `metadata` reports unreadable ones."""
-        python = f"{cell.python.major}.{cell.python.minor}"
-        variables = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
-        for one in self._torch_lines:
-            if one.marker is None or one.marker.evaluate({**variables}):
-                yield one
+        return (one for one in self._torch_lines if counts_in(one, cell))
 
     @cached_property
     def _torch_lines(self) -> tuple[Requirement, ...]:

@@ -15,7 +15,10 @@ from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
 #: Libraries that a wheel must never hold, even if the cell's packages are unknown.
-_NEVER = re.compile(r"lib(torch(_\w+)?|c10(_\w+)?|cudart|cublas|cublasLt|cudnn(_\w+)?|nvrtc|nvJitLink|nccl)")
+_NEVER = re.compile(
+    r"lib(torch(_cpu|_cuda(_cpp|_cu|_linalg)?|_global_deps|_hip|_nvshmem|_python|_xpu)?|c10(_cuda|_hip|_xpu)?|cudart"
+    r"|cublas|cublasLt|cudnn(_\w+)?|nvrtc|nvJitLink|nccl)"
+)
 #: auditwheel adds a hash to the name of a copied library: `libcudart.so.13` becomes `libcudart-1a2b3c4d.so.13.0.96`.
 #: torchvision's own tool writes `libcudart.1a2b3c4d.so.13`.
 _GRAFT_HASH = re.compile(r"[-.][0-9a-f]{8,}$")

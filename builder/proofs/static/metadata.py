@@ -74,6 +74,13 @@ def read_requirement(line: str) -> Requirement | None:
     return one
 
 
+def counts_in(requirement: Requirement, cell: Cell) -> bool:
+    """Whether a requirement counts in a cell, by its marker and without an extra."""
+    python = f"{cell.python.major}.{cell.python.minor}"
+    variables = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
+    return requirement.marker is None or requirement.marker.evaluate({**variables})
+
+
 def _convert(specifiers: SpecifierSet) -> None:
     """Raise ValueError for a version that cannot be compared; packaging converts it at its first use only."""
     for one in specifiers:
@@ -110,12 +117,11 @@ def _requires_errors(facts: WheelFacts, claim: WheelClaim, required: dict[str, l
             errors.append(f"METADATA requires {required[name][0]}, but `requires` in extension.yaml has {line}")
     uses_torch = any(_TORCH_LIBRARY.fullmatch(name) for library in facts.libraries for name in library.needed)
     if "torch" in required:
-        window = _combined(required["torch"])
-        excluded = [str(cell) for cell in claim.cells if not _admits(window, cell)]
+        windows = {cell: _combined([one for one in required["torch"] if counts_in(one, cell)]) for cell in claim.cells}
+        excluded = [cell for cell, window in windows.items() if not _admits(window, cell)]
         if excluded:
-            errors.append(
-                f"METADATA requires torch{window}, which excludes cells of this build: {join_names(excluded)}"
-            )
+            names = join_names([str(cell) for cell in excluded])
+            errors.append(f"METADATA requires torch{windows[excluded[0]]}, which excludes cells of this build: {names}")
     elif uses_torch and not any(Requirement(line).name == "torch" for line in claim.requires):
         errors.append("the libraries link torch, but METADATA does not require torch")
     return errors

@@ -217,8 +217,9 @@ def test_two_records_of_torch_in_one_folder() -> None:
     assert fault.cure[-1].endswith("install --python /env/bin/python torch==2.11.0")
 
 
-def test_packages_of_another_cuda_that_another_package_requires_are_a_note() -> None:
-    user = package("cupy-like", "1", "nvidia-cublas-cu12")
+@pytest.mark.parametrize("marker", ["", "; extra == 'with-cuda'"])
+def test_packages_of_another_cuda_that_another_package_requires_are_a_note(marker: str) -> None:
+    user = package("cupy-like", "1", f"nvidia-cublas-cu12{marker}")
     found = environment("2.11.0", "13.0", package("nvidia-cublas-cu12", "12.8"), user)
     note = only([*check_nvidia(cures(found))])
     assert note.level is Level.NOTE

@@ -63,6 +63,7 @@ def test_payload(libraries: tuple[Library, ...], required: bool, verdict: str, s
         pytest.param("ops/_C.so", "", False, id="its own"),
         pytest.param("ops.libs/libjpeg-1a2b3c4d.so.8", "libjpeg-1a2b3c4d.so.8", False, id="not provided"),
         pytest.param("ops/libtorchaudio.so", "", False, id="a name that only begins like torch"),
+        pytest.param("ops/libtorch_scatter.so", "", False, id="a name that torch's libraries do not have"),
         pytest.param("ops/libtorch_cpu.so", "", True, id="torch"),
         pytest.param("ops/libc10_cuda.so", "", True, id="c10, not in `provided`"),
         pytest.param("ops.libs/libcudart-1a2b3c4d.so.13.0.96", "", True, id="CUDA under auditwheel's name"),

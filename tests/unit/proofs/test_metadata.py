@@ -38,6 +38,18 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
         pytest.param(
             {"requires_dist": ("torch==2.11.1",)}, {}, "excludes cells of this build: torch2.11.0", id="too narrow"
         ),
+        pytest.param(
+            {
+                "requires_dist": (
+                    "torch==2.11.*; python_version >= '3.12'",
+                    "torch==2.10.*; python_version < '3.12'",
+                    "torch==2.9.*; sys_platform == 'win32'",
+                )
+            },
+            {"requires": ()},
+            "",
+            id="by Python and platform",
+        ),
         pytest.param({"requires_dist": ("torch>=2.11", "torch<2.12")}, {}, "", id="in two lines"),
         pytest.param({"requires_dist": ("torch>=2.11,<2.12", "???")}, {}, r"'\?\?\?' is not a valid", id="nonsense"),
         pytest.param(

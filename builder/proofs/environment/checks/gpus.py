@@ -80,13 +80,18 @@ def _by_major(environment: Environment, major: int) -> tuple[list[Package], list
 
 
 def _users(environment: Environment, package: Package) -> set[str]:
-    """The installed packages that require a package."""
+    """The installed packages that require a package. An extra counts: nothing says which ones were asked for."""
     return {
         other.name
         for other in environment.visible.values()
-        for one in other.requirements(environment.interpreter.markers)
+        for one in other.requirements(environment.interpreter.markers, _extras(other))
         if canonicalize_name(one.name) == package.name
     }
+
+
+def _extras(package: Package) -> set[str]:
+    """The extras that the requirements of a package name."""
+    return {found for line in package.requires for found in re.findall(r"""extra\s*==\s*["']([\w.-]+)""", line)}
 
 
 def _names(users: dict[str, set[str]]) -> str:
