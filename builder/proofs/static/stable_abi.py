@@ -29,6 +29,11 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Names of the functions in torch's C interface.
 SHIM = re.compile(r"(aoti_torch|torch|aoti)_\w+")
 #: Symbols of the C++ standard library. The checks `tags` and `linkage` decide whether they are there.
+#: Libraries of torch, of glibc and GCC, and of CUDA as far as each of their symbols has a version.
+_EXPLAINED_LIBRARY = re.compile(
+    r"(?:lib(?:torch|c10|shm)(?:_\w+)?|lib(?:c|m|dl|pthread|rt|util|gcc_s|stdc\+\+|gomp)|ld-linux[\w-]*"
+    r"|libcu(?:dart|blas|blasLt|fft|rand|solver|sparse))\.so(?:\.\d+)*"
+)
 _STANDARD_CXX = re.compile(r"_Z(?:T[VIST]|GV)?(?:N[rVK]*[RO]?)?S[tabisod]")
 
 
@@ -73,9 +78,10 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     if claim.abi is not AbiClass.STABLE:
         return None
     own = {symbol for library in facts.libraries for symbol in library.defined}
+    files = {name for library in facts.libraries for name in (library.basename, library.soname)}
     errors = []
     for library in facts.libraries:
-        errors += _errors(library, own, claim)
+        errors += _errors(library, own, files, claim)
     floors = {library.path: torch_floor(library) for library in facts.libraries}
     floor = max((one for one in floors.values() if one), key=_series, default="")
     return make_proof(
@@ -87,7 +93,8 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     )
 
 
-def _errors(library: Library, own: set[str], claim: WheelClaim) -> list[str]:
+def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim) -> list[str]:
+    """What is wrong with a library; `own` are the symbols, `files` the names of the libraries of the wheel."""
     undefined = [
         symbol
         for symbol in library.undefined
@@ -102,10 +109,18 @@ def _errors(library: Library, own: set[str], claim: WheelClaim) -> list[str]:
             newer.setdefault(known[symbol].series, []).append(symbol)
     # Functions of the driver have no symbol version: only a linked driver library shows that they are the driver's.
     has_driver = any(is_driver_library(name) for name in library.needed)
+    # So have functions of zlib or NCCL, for example. The check of the linkage looks for them in the libraries.
+    has_other = any(
+        not _EXPLAINED_LIBRARY.fullmatch(name) and name not in files and not is_driver_library(name)
+        for name in library.needed
+    )
     unexplained = [
         demangle(symbol)
         for symbol in undefined
-        if symbol not in known and not is_torch_cxx(symbol) and not (has_driver and symbol.startswith(("cu", "nv")))
+        if symbol not in known
+        and not is_torch_cxx(symbol)
+        and not (has_driver and symbol.startswith(("cu", "nv")))
+        and not (has_other and not symbol.startswith("_Z") and not SHIM.fullmatch(symbol))
     ]
     errors = []
     if cxx:

@@ -55,6 +55,19 @@ def uses(*undefined: str, **facts: Any) -> Library:
             id="CUDA runtime",
         ),
         pytest.param((uses("cuLaunchKernel", needed=("libcuda.so.1",)),), "", "", id="driver"),
+        pytest.param((uses("inflate", needed=("libz.so.1", "libtorch.so")),), "", "", id="a library without versions"),
+        pytest.param(
+            (uses("inflate", FORWARD, needed=("libz.so.1",)),),
+            "",
+            r"leaves ms_deform_attn_cuda_forward\(at::Tensor const&",
+            id="own function, left out, beside a library without versions",
+        ),
+        pytest.param(
+            (uses("inflate", needed=("libc.so.6", "libcudart.so.13", "libc10.so")),),
+            "",
+            "leaves inflate undefined",
+            id="no library can have it",
+        ),
         pytest.param((uses("cuLaunchKernel"),), "", "leaves cuLaunchKernel undefined", id="driver not linked"),
         pytest.param(
             (uses(FORWARD),),
