@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -31,6 +32,10 @@ _TORCH_NAMESPACES = {
     "_TorchScriptTesting", "static", "prepared", "rng_prims", "subclass_parametrization", "torch", "triton",
     "dynamo", "flash_attn_3_torch",
 }  # fmt: skip
+
+
+#: The folder of torch's Python files.
+_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
 
 
 def where() -> dict[str, Any]:
@@ -58,7 +63,7 @@ class RegistrationRecorder:
 
     def __init__(self, imports: Sequence[str]) -> None:
         self.imports = tuple(imports)
-        #: op to the file of the library that registered it; "" if registered from Python
+        #: op to the file of the library that registered it, or of the Python module; "" if it is not known
         self.registered: dict[str, str] = {}
         #: name of each compiled module to its file
         self.modules: dict[str, str] = {}
@@ -66,8 +71,9 @@ class RegistrationRecorder:
         self._namespaces = {name.partition("::")[0] for name in self._known} | _TORCH_NAMESPACES
 
     def __enter__(self) -> RegistrationRecorder:
-        self._saved = (ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module, torch.ops.load_library)
-        create, execute, load = self._saved
+        self._saved = (ExtensionFileLoader.create_module, ExtensionFileLoader.exec_module, torch.library.Library.define)
+        create, execute, define_op = self._saved
+        load = torch.ops.load_library
 
         def create_module(loader: Any, spec: Any) -> Any:  # noqa: ANN401
             with self._loading(loader.path):
@@ -83,13 +89,18 @@ class RegistrationRecorder:
             with self._loading(str(path)):
                 return load(path)
 
+        def define(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401 - `custom_op` calls it too
+            with self._loading(_imported_module()):
+                return define_op(*arguments, **options)
+
+        torch.library.Library.define = define
         ExtensionFileLoader.create_module = create_module  # type: ignore[method-assign, assignment]
         ExtensionFileLoader.exec_module = exec_module  # type: ignore[method-assign, assignment]
         torch.ops.load_library = load_library
         return self
 
     def __exit__(self, *_: object) -> None:
-        create, execute, _ = self._saved
+        create, execute, torch.library.Library.define = self._saved
         ExtensionFileLoader.create_module = create  # type: ignore[method-assign]
         ExtensionFileLoader.exec_module = execute  # type: ignore[method-assign]
         del torch.ops.load_library  # the method of the class is visible again
@@ -152,8 +163,22 @@ class _Ownership:
             files = distribution.files or []
             if any(file.parts[0].partition(".")[0] in self._tops for file in files):
                 for file in files:
-                    if file.suffix == ".so":
+                    if file.suffix in (".so", ".py"):
                         yield os.path.realpath(str(distribution.locate_file(file)))
+
+
+def _imported_module() -> str:
+    """The file of the Python module whose import is under way, the innermost one; "" if there is none.
+
+    A function that defines ops may be in another package than the module that calls it.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if frame.f_code.co_name == "<module>" and not file.startswith(_TORCH) and Path(file).is_file():
+            return file
+        frame = frame.f_back
+    return ""
 
 
 def _op_names() -> list[str]:
