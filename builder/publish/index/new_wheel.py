@@ -14,6 +14,7 @@ from builder.errors import Code, UsageError
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
+from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.levels import levels
 from builder.publish.index.repository import NewWheel, file_path
 from builder.publish.index.usable import check_usable, sbom_of
@@ -28,10 +29,13 @@ _MOST_LEVELS = 50
 _SBOM_SUFFIX = ".cdx.json"
 
 
-def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: datetime | None = None) -> NewWheel:
+def new_wheel(
+    wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: Kept = NOTHING, now: datetime | None = None
+) -> NewWheel:
     """Collect what is published with a wheel: its METADATA, proofs, SBOM, and the statement beside it if there is one.
 
-    With `origin`, others built the wheel, and a statement beside it is not used.
+    With `origin`, others built the wheel, and a statement beside it is not used. Without a statement and an origin,
+    those of `kept` stay: the index has them already. The proofs of `kept` must be among `proofs`.
 
     Raises UsageError for a wheel that cannot be read, and for one that no installer can use.
     """
@@ -43,13 +47,16 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
         check_usable(archive)
         if sbom := sbom_of(archive):
             attached[_SBOM_SUFFIX] = sbom
-    statement = statement_path(wheel)
-    built_here = statement.is_file() and not origin
-    if built_here:
-        attached[STATEMENT_SUFFIX] = statement.read_bytes()
+    if not origin:
+        path = statement_path(wheel)
+        statement = path.read_bytes() if path.is_file() else kept.statement
+        if statement:
+            attached[STATEMENT_SUFFIX] = statement
+        else:
+            origin = kept.origin
     variants = cuda_variants(entry, proofs)
-    path = file_path(entry.sha256, entry.filename)
-    places = {suffix: path + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
+    place = file_path(entry.sha256, entry.filename)
+    places = {suffix: place + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
     farm = FarmFacts(
         cuda=variants,
         cells=levels(proofs),
@@ -57,7 +64,7 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
         statement=places[STATEMENT_SUFFIX],
         sbom=places[_SBOM_SUFFIX],
         archs=gpu_code(proofs),
-        built_here=built_here,
+        built_here=STATEMENT_SUFFIX in attached,
         origin=origin,
         gpus=proven_on(proofs),
         cuda_unknown=not variants and not _is_without_cuda(wheel),

@@ -7,16 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.proof import Check, Proof, Verdict, proofs_of
+from builder.proof import Check, Proof, Verdict
 from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
-from builder.publish.index.entry import Entry
 from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged, proofs_beside
-from builder.publish.index.objects import Objects
 from builder.publish.provenance import statement_path
 from builder.publish.remote.fields import MAX_EVIDENCE
-from builder.untrusted import JsonError, parse_json, read_json
+from builder.untrusted import JsonError, read_json
 from builder.wheelfile.archive import record_fault
 from builder.wheelfile.facts import facts_of, open_wheel
 
@@ -66,14 +64,6 @@ def check_statement(wheel: Path, sha256: str) -> None:
         raise UsageError(f"the provenance cannot be read: {error}", Code.PROOFS_NOT_USABLE) from None
     if named != [sha256]:
         raise UsageError(f"the provenance is of a different file than {wheel.name}", Code.PROOFS_NOT_USABLE)
-
-
-def earlier_proofs(objects: Objects, entry: Entry) -> list[Proof]:
-    """The proofs that an index has of a published wheel; none if they cannot be read."""
-    try:
-        return parse_json(objects.read(entry.farm.proofs), proofs_of) if entry.farm and entry.farm.proofs else []
-    except (FileNotFoundError, JsonError):
-        return []
 
 
 def nothing_new(earlier: Sequence[Proof], sent: Sequence[Proof]) -> bool:

@@ -19,6 +19,7 @@ from builder.images.network import ca_bundle, is_loopback
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
+from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.pages import entries_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
@@ -107,6 +108,11 @@ class IndexServer:
             return next((entry for entry in entries_of(page) if entry.filename == filename), None)
         except JsonError:
             raise self._no_server(f"status {status}") from None
+
+    def kept(self, filename: str, sha256: str) -> Kept:
+        """Nothing: the server itself keeps what it has about a wheel."""
+        del filename, sha256
+        return NOTHING
 
     def add(self, new: NewWheel) -> bool:
         """Send a wheel with its proofs and its provenance; False if it is published already.

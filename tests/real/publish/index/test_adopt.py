@@ -27,6 +27,7 @@ from tests.unit import loopback
 from tests.unit.canned_gate import NO_GPU, can_gate
 from tests.unit.loopback import PYTHON, pure_wheel
 from tests.unit.publish.index.conftest import Run
+from tests.unit.publish.index.make import proofs_of
 
 HERE = f"torch2.11.0-cu130-{PYTHON.tag}"
 TAG = f"{PYTHON.tag}-{PYTHON.tag}-manylinux_2_17_x86_64"
@@ -204,6 +205,17 @@ def test_a_published_wheel_of_buildfarm_keeps_its_provenance(
     )
     (entry,) = entries(tmp_path)
     assert entry.farm.built_here
+
+
+def test_another_machine_adds_to_the_cells_of_the_index(adopt: Adopt, make: Make, tmp_path: Path) -> None:
+    wheel, other = make(), HERE.replace("2.11.0-cu130", "2.12.0-cu132")
+    Repository(Folder(tmp_path / "index")).add(
+        new_wheel(wheel, proofs_of(wheel, cells=[other]), origin="https://wheels.example/x.whl")
+    )
+    code, result, err = adopt(wheel)
+    assert (code, result["tested"], result["cells"]) == (Exit.OK, [HERE], {HERE: "cpu", other: "cpu"}), err
+    (entry,) = entries(tmp_path)
+    assert entry.farm.cuda == ("cu130", "cu132")
 
 
 def test_without_a_cell_only_the_file_is_checked(adopt: Adopt, make: Make) -> None:
