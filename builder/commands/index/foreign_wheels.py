@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.log import print_line
+from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.store import local_path
@@ -23,7 +24,7 @@ _SDIST = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$")
 
 @dataclass(frozen=True)
 class ForeignWheel:
-    """A wheel that others built, and where it came from: a URL without credentials, or `a file`."""
+    """A wheel that others built, and where it came from: a URL without secrets, or `a file`."""
 
     path: Path
     origin: str
@@ -95,9 +96,9 @@ class ForeignWheels:
 
 
 def _fetched(wheel: FetchedWheel) -> ForeignWheel:
-    """The wheel with its URL, without user, password and query, which may contain secrets."""
+    """The wheel with its URL, without what may be secret: user, password, query, and a token in the path."""
     parts = urlsplit(wheel.url)
     if parts.scheme not in ("http", "https"):
         return ForeignWheel(wheel.path, "a file")
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
-    return ForeignWheel(wheel.path, bare.geturl())
+    return ForeignWheel(wheel.path, mask_credentials(bare.geturl()))
