@@ -31,7 +31,7 @@ from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_of_cells, install_commands, install_lines, wheel_url
 from builder.publish.index.kept import Kept
 from builder.publish.index.levels import Level, levels_of, shortfalls
-from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
+from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, file_path, paths_of
 from builder.publish.people.coverage import ProjectPlan, project_plans
@@ -199,7 +199,7 @@ def publish_wheels(
     A wheel that is published already stays published, also if its proofs no longer reach the level. The proofs are
     those of the store, those in the file beside the wheel, those that the index has of the same file, and those of the
     checks of `verify` that are not among them; `recipes` may accept their findings. Raises UsageError for a wheel that
-    cannot be read; no wheel is published then.
+    cannot be read, and for proofs or a statement of a different file; no wheel is published then.
     """
     if not wheels:
         raise NothingSelectedError(
@@ -210,6 +210,7 @@ def publish_wheels(
     verification = Verification(store, recipes)
     ready = []
     for wheel, sha256 in [(wheel, _sha256(wheel)) for wheel in wheels]:
+        check_statement(wheel, sha256)
         kept = target.kept(wheel.name, sha256)
         proofs = merged(store.proofs(sha256), proofs_beside(wheel, sha256), kept.proofs)
         proofs = verification.added(wheel, proofs)

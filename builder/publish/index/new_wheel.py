@@ -19,7 +19,7 @@ from builder.publish.index.levels import levels
 from builder.publish.index.repository import NewWheel, file_path
 from builder.publish.index.usable import check_usable, sbom_of
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
-from builder.publish.provenance import statement_path
+from builder.publish.provenance import statement_fault, statement_path
 from builder.untrusted import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import facts_of
@@ -140,6 +140,24 @@ def proofs_beside(wheel: Path, sha256: str) -> list[Proof]:
             f"these are proofs of a different file than {wheel.name}", Code.PROOFS_NOT_USABLE, where=str(path)
         )
     return proofs
+
+
+def check_statement(wheel: Path, sha256: str) -> None:
+    """Raise UsageError if the statement beside a wheel cannot be read, or is about a different file."""
+    path = statement_path(wheel)
+    if not path.is_file():
+        return
+    try:
+        fault = statement_fault(path.read_bytes(), sha256)
+    except OSError as error:
+        fault = f"the provenance cannot be read: {error}"
+    if fault:
+        raise UsageError(
+            fault,
+            Code.PROOFS_NOT_USABLE,
+            where=str(path),
+            hints=["delete this file to publish the wheel without it, or build the wheel again"],
+        )
 
 
 def _usable(data: list[dict[str, Any]]) -> list[Proof]:

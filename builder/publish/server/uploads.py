@@ -34,11 +34,11 @@ from builder.proof import Proof
 from builder.publish.index.entry import Entry, check_file_name
 from builder.publish.index.kept import kept_of
 from builder.publish.index.levels import Level, shortfalls
-from builder.publish.index.new_wheel import merged, new_wheel
+from builder.publish.index.new_wheel import check_statement, merged, new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ClosedProjectError, ConflictError, Repository
 from builder.publish.provenance import statement_path
-from builder.publish.remote.evidence import check_statement, nothing_new, vouched_proofs
+from builder.publish.remote.evidence import nothing_new, vouched_proofs
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
 from builder.publish.server.replies import Metrics, refusal, token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens

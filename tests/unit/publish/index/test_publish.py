@@ -176,6 +176,17 @@ def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) ->
         publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
 
 
+def test_a_statement_of_a_different_file_is_an_error(wheel: Path, tmp_path: Path) -> None:
+    repository, store, path = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store"), statement_path(wheel)
+    store.save_proofs(proofs_of(wheel))
+    for text in ('{"subject": [{"digest": {"sha256": "0"}}]}', "{"):
+        path.write_text(text)
+        with refused(Code.PROOFS_NOT_USABLE) as caught:
+            publish_wheels(repository, [wheel], store, [Level.CPU])
+        assert caught.value.where == str(path)
+    assert repository.projects() == []
+
+
 def test_a_published_wheel_stays_published_when_a_new_case_fails(wheel: Path, tmp_path: Path) -> None:
     repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
     store.save_proofs(proofs_of(wheel))
