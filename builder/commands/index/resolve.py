@@ -11,10 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.cli.options import JsonOption, examples
@@ -24,6 +22,8 @@ from builder.errors import Code, Exit, UsageError
 from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
+from builder.proofs.claimed_cells import StatedTorch
+from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import install_commands, wheel_url
@@ -176,7 +176,7 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
     suitable = [tag for tag in tags if admits(tag, target.python, target.machine)]
     if not suitable:
         return f"its tag is not for Python {target.python} on {target.machine}"
-    if entry.requires_python and not SpecifierSet(entry.requires_python).contains(str(target.python).rstrip("t")):
+    if not requires_admit(entry.requires_python, target.python):
         return f"it requires Python {entry.requires_python}"
     needed = min((_tag_glibc(tag) for tag in suitable), default=(0, 0))
     if target.glibc and needed > target.glibc:
@@ -185,7 +185,7 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
         return reason
     if reason := _gpu_misfit(entry, target.gpu):
         return reason
-    return _torch_misfit(requires(entry), target.torch)
+    return StatedTorch(str(entry.version), requires(entry)).why_not(target.cell)
 
 
 def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
@@ -203,14 +203,6 @@ def _gpu_misfit(entry: Entry, gpu: Arch | None) -> str:
     if gpu is None or not archs or runs_on(archs, gpu):
         return ""
     return f"it has no code for a GPU of compute capability {gpu.major}.{gpu.minor}, only {', '.join(archs)}"
-
-
-def _torch_misfit(requires: Sequence[str], torch: Torch) -> str:
-    for line in requires:
-        requirement = Requirement(line)
-        if canonicalize_name(requirement.name) == "torch" and not requirement.specifier.contains(str(torch)):
-            return f"it requires {requirement}"
-    return ""
 
 
 def _tag_glibc(tag: Tag) -> tuple[int, int]:
