@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import Exit
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
@@ -310,14 +309,6 @@ def test_arguments_that_cannot_be_used(
     code, out, err = run("adopt", *words, "--to", tmp_path / "new", "--store", tmp_path / "store")
     assert (code, out, gates) == (Exit.USAGE, "", [])
     assert sentence in " ".join(err.split())
-
-
-def test_the_wheels_of_an_index_are_found_in_its_folder(make: Make, tmp_path: Path) -> None:
-    inside = tmp_path / "other" / "files" / "ab" / "cdef"
-    inside.mkdir(parents=True)
-    wheel = make().rename(inside / "ops-1.0-py3-none-any.whl")
-    found = ForeignWheels(tmp_path / "cache", "", ()).find([str(tmp_path / "other")])
-    assert [each.path for each in found] == [wheel]
 
 
 def test_a_folder_is_taken_wheel_by_wheel(run: Run, gates: list[Path], make: Make, tmp_path: Path) -> None:
