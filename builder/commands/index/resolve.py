@@ -19,6 +19,7 @@ from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.commands.current_environment import cuda_here, python_here, torch_here
 from builder.errors import Code, Exit, UsageError
+from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
@@ -74,6 +75,8 @@ def resolve(
 
     Without --torch, --cuda and --python, the machine is this one with the current environment. If no wheel fits, the
     reason is printed for each wheel, and the exit code is 1.
+
+    An index that needs a token gets the one in the environment variable BUILDFARM_TOKEN, or in the netrc file.
     """
     compat = Compat.load()
     complete = bool(torch and cuda and python)  # it may be another machine
@@ -100,6 +103,8 @@ def resolve(
         if as_json
         else _text(target, found, commands, build_command, index)
     )
+    if found.best and reader.login:
+        print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
 
 

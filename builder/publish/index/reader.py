@@ -10,14 +10,17 @@ import requests
 from packaging.utils import canonicalize_name
 
 from builder.errors import Code, MissingToolError, UsageError
+from builder.images.network import ca_bundle
 from builder.publish.index.entry import Entry
 from builder.publish.index.pages import entries_of, link, status_of
 from builder.publish.index.repository import ALL
+from builder.publish.remote.credentials import VARIABLE, is_safe, login_for, where_to_put_it, without_login
 from builder.store import local_path
 from builder.untrusted import JsonError
 
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
 _SECONDS = 60
+_REFUSED = {requests.codes.unauthorized, requests.codes.forbidden}
 
 
 class IndexReader:
@@ -37,13 +40,17 @@ class IndexReader:
                 where=place,
                 hints=["name the URL of the web server in front of the bucket (docs/how-to/object-stores.md)"],
             )
-        self.url = f"{self._folder.resolve().as_uri()}/" if self._folder else f"{place.rstrip('/')}/"
+        #: The root, without user and password.
+        self.url = f"{self._folder.resolve().as_uri()}/" if self._folder else f"{without_login(place).rstrip('/')}/"
+        #: User and password for the index; None: requests takes those of the netrc file, if there are any.
+        self.login = None if self._folder else login_for(place)
+        self._verify = str(ca_bundle()) if self.url.startswith("https:") else None
 
     def entries(self, name: str) -> list[Entry]:
         """The wheels of a project.
 
-        Raises UsageError for an unknown or a quarantined project or an unreadable page, MissingToolError if the server
-        does not answer.
+        Raises UsageError for an unknown or a quarantined project or an unreadable page, and if the server wants another
+        token; MissingToolError if the server does not answer.
         """
         if self._folder and not (self._folder / ALL).is_dir():
             raise UsageError(
@@ -82,10 +89,24 @@ class IndexReader:
             return file.read_bytes() if file.is_file() else None
         url = urljoin(self.url, path)
         try:
-            answer = requests.get(url, headers=_ACCEPT, timeout=_SECONDS)
+            login = self.login if url.startswith(self.url) else None
+            answer = requests.get(url, headers=_ACCEPT, timeout=_SECONDS, auth=login, verify=self._verify)
+            if answer.status_code in _REFUSED:
+                raise self._refusal(answer)
             if answer.status_code == requests.codes.not_found:
                 return None
             answer.raise_for_status()
         except requests.RequestException as error:
             raise MissingToolError(f"the index does not answer: {error}", Code.NETWORK_UNREACHABLE, where=url) from None
         return answer.content
+
+    def _refusal(self, answer: requests.Response) -> UsageError:
+        """The error for an answer with one of the statuses `_REFUSED`."""
+        if "Authorization" in answer.request.headers:
+            sentence, code = "the index does not accept the token or the password", Code.TOKEN_REFUSED
+        else:
+            sentence, code = "this index can only be read with a token", Code.TOKEN_MISSING
+        hints = where_to_put_it(self.url)
+        if not is_safe(self.url):
+            hints = [f"use https://; without TLS, {VARIABLE} is sent to no other machine", *hints[1:]]
+        return UsageError(f"{sentence} (status {answer.status_code})", code, where=self.url, hints=hints)

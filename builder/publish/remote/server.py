@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,10 +11,9 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
-from requests.utils import get_netrc_auth
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.images.network import ca_bundle, is_loopback
+from builder.images.network import ca_bundle
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
@@ -23,6 +21,7 @@ from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.pages import entries_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
+from builder.publish.remote.credentials import VARIABLE, is_safe, token_for
 from builder.publish.remote.evidence import nothing_new
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH
 from builder.untrusted import MAX_JSON, JsonError, parse_json
@@ -42,8 +41,6 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 
 T = TypeVar("T")
 _Answer = tuple[int, bytes]
-#: The variable with the token.
-VARIABLE = "BUILDFARM_TOKEN"
 _OTHER_PATHS = (f"/{UPLOAD_PATH}", "/simple")
 
 
@@ -294,7 +291,7 @@ def root_url(url: str) -> str:
             where=url,
             hints=[f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"],
         )
-    if parts.scheme == "http" and not is_loopback(host):
+    if not is_safe(url):
         raise UsageError(
             "without TLS, everybody on the network can read the token that is sent",
             Code.NOT_ENCRYPTED,
@@ -311,23 +308,3 @@ def root_url(url: str) -> str:
             hints=[f"name the root: {root}"],
         )
     return parts._replace(path=f"{path}/").geturl()
-
-
-def token_for(url: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The token from BUILDFARM_TOKEN, or from the netrc file for the host. Raises UsageError without one."""
-    login = get_netrc_auth(url)
-    secret = environ.get(VARIABLE, "").strip() or (login[1] if login and login[0] == "__token__" else "")
-    if secret and not (secret.isascii() and secret.isprintable()):
-        raise UsageError("a token has only ASCII letters, digits, `-` and `_`", Code.VALUE_INVALID, where=VARIABLE)
-    if secret:
-        return secret
-    raise UsageError(
-        "an upload to an index server needs a token",
-        Code.TOKEN_MISSING,
-        where=url,
-        hints=[
-            "the owner of the index makes one with `buildfarm token add DIR --name NAME --scope prove`",
-            f"put it into the environment variable {VARIABLE}",
-            f"or put it into ~/.netrc: machine {urlsplit(url).hostname} login __token__ password TOKEN",
-        ],
-    )
