@@ -53,10 +53,77 @@ class ClaimedCells:
 
 
 @dataclass(frozen=True)
+class StatedTorch:
+    """The torch that a wheel is for, as its version and the Requires-Dist lines of its METADATA say."""
+
+    version: str
+    requires_dist: Sequence[str]
+
+    def why_not(self, cell: Cell) -> str:
+        """The first reason why the torch of a cell is excluded; empty if it is not."""
+        return self.why_not_release(cell) or self.why_not_build(cell)
+
+    def why_not_release(self, cell: Cell) -> str:
+        """Why the release of torch of a cell is excluded, whatever its CUDA is; empty if it is not."""
+        for one in self._requirements(cell):
+            # A pin such as ==2.11.0+cu130 admits this release for one CUDA only, which `why_not_build` says.
+            if not SpecifierSet(_LOCAL.sub("", str(one.specifier))).contains(str(cell.torch)):
+                return f"METADATA requires torch{one.specifier}"
+        if self._series and self._series != cell.torch.series:
+            return f"the version {self.version} names torch {self._series}"
+        return ""
+
+    def why_not_build(self, cell: Cell) -> str:
+        """Why the build of torch for the CUDA of a cell is excluded; empty if it is not."""
+        build = f"{cell.torch}+{cell.cuda.variant}"
+        for one in self._requirements(cell):
+            if not (one.specifier.contains(str(cell.torch)) or one.specifier.contains(build)):
+                return f"METADATA requires torch{one.specifier}"
+        return ""
+
+    @property
+    def is_required(self) -> bool:
+        """Whether METADATA has a requirement of torch, not only for an extra."""
+        return any(one.marker is None or "extra" not in str(one.marker) for one in self._lines)
+
+    def _requirements(self, cell: Cell) -> Iterator[Requirement]:
+        """The requirements of torch that count in the cell; the check `metadata` reports unreadable ones."""
+        return (one for one in self._lines if counts_in(one, cell))
+
+    @cached_property
+    def _lines(self) -> tuple[Requirement, ...]:
+        readable = filter(None, map(read_requirement, self.requires_dist))
+        return tuple(one for one in readable if canonicalize_name(one.name) == "torch")
+
+    @cached_property
+    def local(self) -> str:
+        """The local version, such as `cu12torch2.4`; empty without one."""
+        try:
+            return Version(self.version).local or ""
+        except ValueError:  # InvalidVersion or a too long number; reported by the check `metadata`
+            return ""
+
+    @cached_property
+    def _series(self) -> str:
+        """The torch series that the version names: 2.4 for `pt24`, and 2.5 for `torch251`, which no series is."""
+        match = _SERIES.search(self.local)
+        if match is None:
+            return ""
+        known = {torch.series for torch in Compat.load().torches}
+        whole = f"{match[1]}.{match[2]}"
+        return whole if whole in known else f"{match[1]}.{match[2][0]}"
+
+
+@dataclass(frozen=True)
 class CellClaims:
     """What a wheel says about the cells that it is for."""
 
     facts: WheelFacts
+
+    @cached_property
+    def stated(self) -> StatedTorch:
+        """What the wheel says about torch outside of its libraries."""
+        return StatedTorch(self.facts.version, self.facts.requires_dist)
 
     def why_not(self, cell: Cell) -> WhyNotClaimed | None:
         """The first reason why the wheel does not claim the cell; None if it does."""
@@ -67,29 +134,17 @@ class CellClaims:
         reason = self._why_not_python(cell)
         return WhyNotClaimed("Python", str(cell.python), reason) if reason else None
 
-    def why_not_stated(self, cell: Cell) -> str:
-        """Why METADATA or the version excludes the torch of a cell, whatever the libraries need; empty if not."""
-        for one in self._torch_requirements(cell):
-            # A pin such as ==2.11.0+cu130 admits this release for one CUDA only, which `_why_not_cuda` says.
-            if not SpecifierSet(_LOCAL.sub("", str(one.specifier))).contains(str(cell.torch)):
-                return f"METADATA requires torch{one.specifier}"
-        if self._series and self._series != cell.torch.series:
-            return f"the version {self.facts.version} names torch {self._series}"
-        return ""
-
     def _why_not_torch(self, cell: Cell) -> str:
-        if reason := self.why_not_stated(cell):
+        if reason := self.stated.why_not_release(cell):
             return reason
         if self.floor > (cell.torch.major, cell.torch.minor):
             return f"the libraries call functions that torch has since {self.floor[0]}.{self.floor[1]}"
         return ""
 
     def _why_not_cuda(self, cell: Cell) -> str:
-        version = f"{cell.torch}+{cell.cuda.variant}"
-        for one in self._torch_requirements(cell):
-            if not (one.specifier.contains(str(cell.torch)) or one.specifier.contains(version)):
-                return f"METADATA requires torch{one.specifier}"
-        if "cpu" in self._local:
+        if reason := self.stated.why_not_build(cell):
+            return reason
+        if "cpu" in self.stated.local:
             return f"the version {self.facts.version} names a build without CUDA, and every cell has CUDA"
         if self.variant and self.variant not in (cell.cuda.variant, f"cu{cell.cuda.major}"):
             return f"the version {self.facts.version} names {self.variant}"
@@ -109,42 +164,11 @@ class CellClaims:
             return f"METADATA requires Python {self.facts.requires_python}"
         return ""
 
-    def _torch_requirements(self, cell: Cell) -> Iterator[Requirement]:
-        """The requirements of torch that count in the cell; the check `metadata` reports unreadable ones."""
-        return (one for one in self._torch_lines if counts_in(one, cell))
-
-    @cached_property
-    def _torch_lines(self) -> tuple[Requirement, ...]:
-        readable = filter(None, map(read_requirement, self.facts.requires_dist))
-        return tuple(one for one in readable if canonicalize_name(one.name) == "torch")
-
-    @property
-    def requires_torch(self) -> bool:
-        """Whether METADATA has a requirement of torch, not only for an extra."""
-        return any(one.marker is None or "extra" not in str(one.marker) for one in self._torch_lines)
-
-    @cached_property
-    def _local(self) -> str:
-        try:
-            return Version(self.facts.version).local or ""
-        except ValueError:  # InvalidVersion or a too long number; reported by the check `metadata`
-            return ""
-
     @cached_property
     def variant(self) -> str:
         """The CUDA that the version names, such as `cu121` or `cu13`; empty without one."""
-        match = _VARIANT.search(self._local)
+        match = _VARIANT.search(self.stated.local)
         return match[0] if match else ""
-
-    @cached_property
-    def _series(self) -> str:
-        """The torch series that the version names: 2.4 for `pt24`, and 2.5 for `torch251`, which no series is."""
-        match = _SERIES.search(self._local)
-        if match is None:
-            return ""
-        known = {torch.series for torch in Compat.load().torches}
-        whole = f"{match[1]}.{match[2]}"
-        return whole if whole in known else f"{match[1]}.{match[2][0]}"
 
     @cached_property
     def floor(self) -> tuple[int, int]:
@@ -210,7 +234,7 @@ def range_text(order: Sequence[str], values: Collection[str]) -> str:
 
 def uses_torch(facts: WheelFacts) -> bool:
     """Whether a library links torch or calls a function of torch, or METADATA requires torch."""
-    return CellClaims(facts).requires_torch or any(map(links_torch, facts.libraries))
+    return CellClaims(facts).stated.is_required or any(map(links_torch, facts.libraries))
 
 
 def links_torch(library: Library) -> bool:

@@ -26,6 +26,7 @@ class Unset(dict[str, str]):
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "fromJSON": json.loads,
     "toJSON": lambda value: json.dumps(value, indent=2),
+    "contains": lambda text, part: as_text(part).lower() in as_text(text).lower(),
 }
 
 #: A part of an expression; a part behind `&&` or `||` is evaluated only if it decides.

@@ -46,7 +46,7 @@ from builder.proof import Check, Proof, Verdict
 from builder.proofs.cells.prover import Subject, WheelProver
 from builder.proofs.claimed_cells import claimed_cells, foreign_claim, provided_by_torch, uses_torch
 from builder.publish.index.levels import Level, levels_of
-from builder.publish.index.new_wheel import new_wheel
+from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import Repository
 from builder.result import AdoptResult, PublishOutcome, PublishResult
@@ -188,7 +188,8 @@ class _Adopter:
         not_run = _not_run(proofs)
         used = [proof for proof in proofs if str(proof.cell) not in not_run]
         earlier = _earlier(self.store.proofs(facts.sha256), set(claimed.cells) - set(cells))
-        new = new_wheel(wheel.path, [*used, *earlier], origin=wheel.origin)
+        kept = self.repository.kept(facts.filename, facts.sha256)
+        new = new_wheel(wheel.path, merged([*used, *earlier], kept.proofs), origin=wheel.origin)
         published = publish_wheel(self.repository, new, used, self.required)
         tested = tuple(cell for cell in cells if str(cell) not in not_run)
         return AdoptResult(published, wheel.origin, tested, not_run, claimed.others, left_out, tuple(used))

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.log import print_line
+from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.store import local_path
@@ -23,7 +24,7 @@ _SDIST = re.compile(r"\.(?:tar(?:\.\w+)?|tgz|zip)$")
 
 @dataclass(frozen=True)
 class ForeignWheel:
-    """A wheel that others built, and where it came from: a URL without credentials, or `a file`."""
+    """A wheel that others built, and where it came from: a URL without secrets, or `a file`."""
 
     path: Path
     origin: str
@@ -43,7 +44,8 @@ class ForeignWheels:
     def find(self, what: Sequence[str]) -> list[ForeignWheel]:
         """The wheels, each once.
 
-        Raises UsageError for an argument that names no wheel, MissingToolError when a download fails.
+        Raises UsageError for an argument that names no wheel and for a damaged index in a folder, MissingToolError when
+        a download fails.
         """
         return list(dict.fromkeys(wheel for text in what for wheel in self._named(text)))
 
@@ -61,9 +63,11 @@ class ForeignWheels:
 
             yield _fetched(download_wheel(text, cache=self.cache))
         elif path.is_dir():
-            wheels = sorted(path.glob("*.whl")) or sorted(path.glob("files/*/*/*.whl"))  # or an index
+            wheels = sorted(path.glob("*.whl")) or _offered(path)
             if not wheels:
-                raise UsageError("this folder contains no wheel", Code.NO_WHEEL, where=text)
+                raise UsageError(
+                    "this folder contains no wheel, and no index that offers one", Code.NO_WHEEL, where=text
+                )
             yield from (ForeignWheel(wheel, "a file") for wheel in wheels)
         elif text.endswith(".whl") or "/" in text:
             if not path.is_file():
@@ -94,10 +98,28 @@ class ForeignWheels:
             print_line(f"the index has no wheel of {project} {version} for Python {and_list(lacking)}")
 
 
+def _offered(folder: Path) -> list[Path]:
+    """The wheels that the index in a folder offers, sorted; prints which it has and does not offer."""
+    from builder.publish.index.objects import Folder  # noqa: PLC0415 - takes long
+    from builder.publish.index.repository import Repository  # noqa: PLC0415 - takes long
+
+    repository, offered = Repository(Folder(folder)), []
+    for project in repository.projects():
+        status = repository.status(project)
+        for entry in sorted(repository.entries(project), key=lambda one: one.filename):
+            if not status.offers_files:
+                print_line(f"not taken: {entry.filename}: its project is {status.name}{status.because}")
+            elif entry.yanked is not None:
+                print_line(f"not taken: {entry.filename}: yanked{f': {entry.yanked}' if entry.yanked else ''}")
+            else:
+                offered.append(folder / entry.path)
+    return offered
+
+
 def _fetched(wheel: FetchedWheel) -> ForeignWheel:
-    """The wheel with its URL, without user, password and query, which may contain secrets."""
+    """The wheel with its URL, without what may be secret: user, password, query, and a token in the path."""
     parts = urlsplit(wheel.url)
     if parts.scheme not in ("http", "https"):
         return ForeignWheel(wheel.path, "a file")
     bare = parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="")
-    return ForeignWheel(wheel.path, bare.geturl())
+    return ForeignWheel(wheel.path, mask_credentials(bare.geturl()))

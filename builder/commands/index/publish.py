@@ -29,8 +29,9 @@ from builder.matrix.load import load_matrix, load_recipes, read_plan
 from builder.proof import Proof
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import commands_of_cells, install_commands, install_lines, wheel_url
+from builder.publish.index.kept import Kept
 from builder.publish.index.levels import Level, levels_of, shortfalls
-from builder.publish.index.new_wheel import merged, new_wheel, proofs_beside
+from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, file_path, paths_of
 from builder.publish.people.coverage import ProjectPlan, project_plans
@@ -179,6 +180,9 @@ class Target(Protocol):
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel; None if it is not published."""
 
+    def kept(self, filename: str, sha256: str) -> Kept:
+        """What must be published with a wheel again, because the place has it about the same file."""
+
     def add(self, new: NewWheel) -> bool:
         """Publish a wheel; False if it was published before. Raises ConflictError with the reason why not."""
 
@@ -193,9 +197,9 @@ def publish_wheels(
     """Publish each wheel whose proofs reach every required level; refuse the others.
 
     A wheel that is published already stays published, also if its proofs no longer reach the level. The proofs are
-    those of the store and those in the file beside the wheel, and those of the checks of `verify` that are not among
-    them; `recipes` may accept their findings. Raises UsageError for a wheel that cannot be read; no
-    wheel is published then.
+    those of the store, those in the file beside the wheel, those that the index has of the same file, and those of the
+    checks of `verify` that are not among them; `recipes` may accept their findings. Raises UsageError for a wheel that
+    cannot be read, and for proofs or a statement of a different file; no wheel is published then.
     """
     if not wheels:
         raise NothingSelectedError(
@@ -204,8 +208,13 @@ def publish_wheels(
             hints=["run `buildfarm build` first, or name the wheels: `buildfarm publish WHEEL --to index`"],
         )
     verification = Verification(store, recipes)
-    proven = [(wheel, verification.added(wheel, _proofs(wheel, store))) for wheel in wheels]
-    ready = [(new_wheel(wheel, proofs), proofs) for wheel, proofs in proven]
+    ready = []
+    for wheel, sha256 in [(wheel, _sha256(wheel)) for wheel in wheels]:
+        check_statement(wheel, sha256)
+        kept = target.kept(wheel.name, sha256)
+        proofs = merged(store.proofs(sha256), proofs_beside(wheel, sha256), kept.proofs)
+        proofs = verification.added(wheel, proofs)
+        ready.append((new_wheel(wheel, proofs, kept=kept), proofs))
     results = []
     for new, proofs in ready:
         results.append(publish_wheel(target, new, proofs, required))
@@ -258,7 +267,7 @@ def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], requir
     )
 
 
-def _proofs(wheel: Path, store: Store) -> list[Proof]:
+def _sha256(wheel: Path) -> str:
     if wheel.is_dir():
         raise UsageError(
             "this is a folder, not a wheel",
@@ -268,8 +277,7 @@ def _proofs(wheel: Path, store: Store) -> list[Proof]:
         )
     if not wheel.is_file():
         raise UsageError("there is no such file", Code.NO_SUCH_FILE, where=str(wheel))
-    sha256 = sha256_of(wheel)
-    return merged(store.proofs(sha256), proofs_beside(wheel, sha256))
+    return sha256_of(wheel)
 
 
 def publish_text(results: Sequence[PublishResult], index: str, required: Sequence[Level] | None) -> str:

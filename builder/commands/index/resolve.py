@@ -11,19 +11,20 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 from packaging.tags import Tag
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from builder.cli.options import JsonOption, examples
 from builder.cli.output import print_data
 from builder.commands.current_environment import cuda_here, python_here, torch_here
 from builder.errors import Code, Exit, UsageError
+from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
+from builder.proofs.claimed_cells import StatedTorch
+from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import install_commands, wheel_url
@@ -74,6 +75,8 @@ def resolve(
 
     Without --torch, --cuda and --python, the machine is this one with the current environment. If no wheel fits, the
     reason is printed for each wheel, and the exit code is 1.
+
+    An index that needs a token gets the one in the environment variable BUILDFARM_TOKEN, or in the netrc file.
     """
     compat = Compat.load()
     complete = bool(torch and cuda and python)  # it may be another machine
@@ -100,6 +103,8 @@ def resolve(
         if as_json
         else _text(target, found, commands, build_command, index)
     )
+    if found.best and reader.login:
+        print_line("The commands contain no password: pip and uv read it from ~/.netrc.")
     raise typer.Exit(int(Exit.OK if found.best else Exit.FAILED))
 
 
@@ -176,7 +181,7 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
     suitable = [tag for tag in tags if admits(tag, target.python, target.machine)]
     if not suitable:
         return f"its tag is not for Python {target.python} on {target.machine}"
-    if entry.requires_python and not SpecifierSet(entry.requires_python).contains(str(target.python).rstrip("t")):
+    if not requires_admit(entry.requires_python, target.python):
         return f"it requires Python {entry.requires_python}"
     needed = min((_tag_glibc(tag) for tag in suitable), default=(0, 0))
     if target.glibc and needed > target.glibc:
@@ -185,7 +190,7 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
         return reason
     if reason := _gpu_misfit(entry, target.gpu):
         return reason
-    return _torch_misfit(requires(entry), target.torch)
+    return StatedTorch(str(entry.version), requires(entry)).why_not(target.cell)
 
 
 def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
@@ -203,14 +208,6 @@ def _gpu_misfit(entry: Entry, gpu: Arch | None) -> str:
     if gpu is None or not archs or runs_on(archs, gpu):
         return ""
     return f"it has no code for a GPU of compute capability {gpu.major}.{gpu.minor}, only {', '.join(archs)}"
-
-
-def _torch_misfit(requires: Sequence[str], torch: Torch) -> str:
-    for line in requires:
-        requirement = Requirement(line)
-        if canonicalize_name(requirement.name) == "torch" and not requirement.specifier.contains(str(torch)):
-            return f"it requires {requirement}"
-    return ""
 
 
 def _tag_glibc(tag: Tag) -> tuple[int, int]:

@@ -113,7 +113,7 @@ class Linker:
         for cell, proof in self.proofs.items():
             links[cell.torch.series] = links.get(cell.torch.series, False) or proof.verdict is Verdict.PASSED
         # What METADATA does not say, the check `metadata` reports.
-        stated = self._stated() if self.claims.requires_torch or self.claims.variant else []
+        stated = self._stated() if self.claims.stated.is_required or self.claims.variant else []
         good = [series for series, passed in links.items() if passed]
         bad = [series for series, passed in links.items() if not passed]
         below = [series for series in stated if _number(series) < self.claims.floor]
@@ -170,7 +170,7 @@ class Linker:
             add = self._add(unknown)
             remarks.append(f"METADATA allows torch {_range(unknown)}, whose symbols are unknown: {add}")
         future = Cell(Torch(99, 0, 0), Cuda(13, 0), Python(3, 12), self.platform)
-        if stated and not self._stable and not self.claims.why_not_stated(future):
+        if stated and not self._stable and not self.claims.stated.why_not_release(future):
             remarks.append(
                 "METADATA sets no upper limit for torch, and torch's C++ ABI changes with every release: pin the series"
             )
@@ -184,7 +184,7 @@ class Linker:
                 if compat.why_not_platform(torch, cuda, self.platform) or self._other_runtime(cuda):
                     continue
                 python = self._python(torch)
-                if python and not self.claims.why_not_stated(Cell(torch, cuda, python, self.platform)):
+                if python and not self.claims.stated.why_not_release(Cell(torch, cuda, python, self.platform)):
                     series[torch.series] = None
         return list(series)
 

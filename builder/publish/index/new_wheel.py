@@ -14,11 +14,12 @@ from builder.errors import Code, UsageError
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_json, proofs_of, proofs_path
 from builder.publish.gpu_models import proven_on
 from builder.publish.index.entry import Entry, FarmFacts, iso_time, read_entry
+from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.levels import levels
 from builder.publish.index.repository import NewWheel, file_path
 from builder.publish.index.usable import check_usable, sbom_of
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
-from builder.publish.provenance import statement_path
+from builder.publish.provenance import statement_fault, statement_path
 from builder.untrusted import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.facts import facts_of
@@ -28,10 +29,13 @@ _MOST_LEVELS = 50
 _SBOM_SUFFIX = ".cdx.json"
 
 
-def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: datetime | None = None) -> NewWheel:
+def new_wheel(
+    wheel: Path, proofs: Sequence[Proof], *, origin: str = "", kept: Kept = NOTHING, now: datetime | None = None
+) -> NewWheel:
     """Collect what is published with a wheel: its METADATA, proofs, SBOM, and the statement beside it if there is one.
 
-    With `origin`, others built the wheel, and a statement beside it is not used.
+    With `origin`, others built the wheel, and a statement beside it is not used. Without a statement and an origin,
+    those of `kept` stay: the index has them already. The proofs of `kept` must be among `proofs`.
 
     Raises UsageError for a wheel that cannot be read, and for one that no installer can use.
     """
@@ -43,13 +47,16 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
         check_usable(archive)
         if sbom := sbom_of(archive):
             attached[_SBOM_SUFFIX] = sbom
-    statement = statement_path(wheel)
-    built_here = statement.is_file() and not origin
-    if built_here:
-        attached[STATEMENT_SUFFIX] = statement.read_bytes()
+    if not origin:
+        path = statement_path(wheel)
+        statement = path.read_bytes() if path.is_file() else kept.statement
+        if statement:
+            attached[STATEMENT_SUFFIX] = statement
+        else:
+            origin = kept.origin
     variants = cuda_variants(entry, proofs)
-    path = file_path(entry.sha256, entry.filename)
-    places = {suffix: path + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
+    place = file_path(entry.sha256, entry.filename)
+    places = {suffix: place + suffix if suffix in attached else "" for suffix in (*_LINKED, ".metadata")}
     farm = FarmFacts(
         cuda=variants,
         cells=levels(proofs),
@@ -57,7 +64,7 @@ def new_wheel(wheel: Path, proofs: Sequence[Proof], *, origin: str = "", now: da
         statement=places[STATEMENT_SUFFIX],
         sbom=places[_SBOM_SUFFIX],
         archs=gpu_code(proofs),
-        built_here=built_here,
+        built_here=STATEMENT_SUFFIX in attached,
         origin=origin,
         gpus=proven_on(proofs),
         cuda_unknown=not variants and not _is_without_cuda(wheel),
@@ -133,6 +140,24 @@ def proofs_beside(wheel: Path, sha256: str) -> list[Proof]:
             f"these are proofs of a different file than {wheel.name}", Code.PROOFS_NOT_USABLE, where=str(path)
         )
     return proofs
+
+
+def check_statement(wheel: Path, sha256: str) -> None:
+    """Raise UsageError if the statement beside a wheel cannot be read, or is about a different file."""
+    path = statement_path(wheel)
+    if not path.is_file():
+        return
+    try:
+        fault = statement_fault(path.read_bytes(), sha256)
+    except OSError as error:
+        fault = f"the provenance cannot be read: {error}"
+    if fault:
+        raise UsageError(
+            fault,
+            Code.PROOFS_NOT_USABLE,
+            where=str(path),
+            hints=["delete this file to publish the wheel without it, or build the wheel again"],
+        )
 
 
 def _usable(data: list[dict[str, Any]]) -> list[Proof]:

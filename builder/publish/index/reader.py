@@ -13,11 +13,21 @@ from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.index.entry import Entry
 from builder.publish.index.pages import entries_of, link, status_of
 from builder.publish.index.repository import ALL
+from builder.publish.remote.credentials import (
+    VARIABLE,
+    bundle_for,
+    is_safe,
+    login_for,
+    login_in,
+    where_to_put_it,
+    without_login,
+)
 from builder.store import local_path
 from builder.untrusted import JsonError
 
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
 _SECONDS = 60
+_REFUSED = {requests.codes.unauthorized, requests.codes.forbidden}
 
 
 class IndexReader:
@@ -37,13 +47,18 @@ class IndexReader:
                 where=place,
                 hints=["name the URL of the web server in front of the bucket (docs/how-to/object-stores.md)"],
             )
-        self.url = f"{self._folder.resolve().as_uri()}/" if self._folder else f"{place.rstrip('/')}/"
+        #: The root, without user and password.
+        self.url = f"{self._folder.resolve().as_uri()}/" if self._folder else f"{without_login(place).rstrip('/')}/"
+        #: User and password that the index was asked with; None: requests takes those of the netrc file, if any.
+        self.login = None if self._folder else login_in(place)
+        self._token = None if self._folder else login_for(place)
+        self._verify = bundle_for(self.url)
 
     def entries(self, name: str) -> list[Entry]:
         """The wheels of a project.
 
-        Raises UsageError for an unknown or a quarantined project or an unreadable page, MissingToolError if the server
-        does not answer.
+        Raises UsageError for an unknown or a quarantined project or an unreadable page, and if the server wants another
+        token; MissingToolError if the server does not answer.
         """
         if self._folder and not (self._folder / ALL).is_dir():
             raise UsageError(
@@ -82,10 +97,31 @@ class IndexReader:
             return file.read_bytes() if file.is_file() else None
         url = urljoin(self.url, path)
         try:
-            answer = requests.get(url, headers=_ACCEPT, timeout=_SECONDS)
+            answer = self._ask(url)
+            # An index that does not ask for the token does not get it: it may be that of somebody else.
+            if answer.status_code in _REFUSED and self.login != self._token:
+                self.login = self._token
+                answer = self._ask(url)
+            if answer.status_code in _REFUSED:
+                raise self._refusal(answer)
             if answer.status_code == requests.codes.not_found:
                 return None
             answer.raise_for_status()
         except requests.RequestException as error:
             raise MissingToolError(f"the index does not answer: {error}", Code.NETWORK_UNREACHABLE, where=url) from None
         return answer.content
+
+    def _ask(self, url: str) -> requests.Response:
+        login = self.login if url.startswith(self.url) else None
+        return requests.get(url, headers=_ACCEPT, timeout=_SECONDS, auth=login, verify=self._verify)
+
+    def _refusal(self, answer: requests.Response) -> UsageError:
+        """The error for an answer with one of the statuses `_REFUSED`."""
+        if "Authorization" in answer.request.headers:
+            sentence, code = "the index does not accept the token or the password", Code.TOKEN_REFUSED
+        else:
+            sentence, code = "this index can only be read with a token", Code.TOKEN_MISSING
+        hints = where_to_put_it(self.url)
+        if not is_safe(self.url):
+            hints = [f"use https://; without TLS, {VARIABLE} is sent to no other machine", *hints[1:]]
+        return UsageError(f"{sentence} (status {answer.status_code})", code, where=self.url, hints=hints)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import uuid4
@@ -28,6 +28,7 @@ from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildfarmError, Code, UsageError
 from builder.publish.index.entry import Entry, project_of
+from builder.publish.index.kept import NOTHING, Kept, kept_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
 from builder.publish.people.coverage import ProjectPlan
@@ -180,6 +181,13 @@ class Repository:
         """The entry of a wheel; None if it is not published."""
         entry = self._record(f"records/{project}/{filename}.json")
         return entry and _with_yank(entry, read(self.objects, f"records/{project}/{filename}{_YANK}"))
+
+    def kept(self, filename: str, sha256: str) -> Kept:
+        """What the index has about this file of this name; raises UsageError for a damaged record."""
+        with suppress(ValueError):  # no name of a wheel; `new_wheel` refuses it
+            before = self.published(project_of(filename), filename)
+            return kept_of(self.objects, before if before and before.sha256 == sha256 else None)
+        return NOTHING
 
     def conflict(self, filename: str, sha256: str) -> str:
         """Why a file of this name cannot be published; empty if the name is new or has the same file."""

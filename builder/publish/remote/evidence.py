@@ -7,16 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from builder.errors import Code, UsageError
-from builder.proof import Check, Proof, Verdict, proofs_of
+from builder.proof import Check, Proof, Verdict
 from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_torch
 from builder.proofs.static.claim import make_proof
-from builder.publish.index.entry import Entry
 from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged, proofs_beside
-from builder.publish.index.objects import Objects
-from builder.publish.provenance import statement_path
-from builder.publish.remote.fields import MAX_EVIDENCE
-from builder.untrusted import JsonError, parse_json, read_json
 from builder.wheelfile.archive import record_fault
 from builder.wheelfile.facts import facts_of, open_wheel
 
@@ -53,27 +48,6 @@ def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
         if proof.cell is None and (proof.check in own or proof.verdict is Verdict.FAILED):
             own[proof.check] = _weighed(proof, own.get(proof.check))
     return [*own.values(), *(proof for proof in sent if proof.cell)]
-
-
-def check_statement(wheel: Path, sha256: str) -> None:
-    """Raise UsageError if the statement beside an uploaded wheel cannot be read, or is about a different file."""
-    path = statement_path(wheel)
-    if not path.is_file():
-        return
-    try:
-        named = read_json(path, lambda data: [one["digest"]["sha256"] for one in data["subject"]], limit=MAX_EVIDENCE)
-    except JsonError as error:
-        raise UsageError(f"the provenance cannot be read: {error}", Code.PROOFS_NOT_USABLE) from None
-    if named != [sha256]:
-        raise UsageError(f"the provenance is of a different file than {wheel.name}", Code.PROOFS_NOT_USABLE)
-
-
-def earlier_proofs(objects: Objects, entry: Entry) -> list[Proof]:
-    """The proofs that an index has of a published wheel; none if they cannot be read."""
-    try:
-        return parse_json(objects.read(entry.farm.proofs), proofs_of) if entry.farm and entry.farm.proofs else []
-    except (FileNotFoundError, JsonError):
-        return []
 
 
 def nothing_new(earlier: Sequence[Proof], sent: Sequence[Proof]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -12,16 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlsplit
 
 import requests
-from requests.utils import get_netrc_auth
 
 from builder.errors import Code, MissingToolError, UsageError
-from builder.images.network import ca_bundle, is_loopback
 from builder.log import print_line
 from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
+from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.pages import entries_of
 from builder.publish.index.repository import ALL, ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
+from builder.publish.remote.credentials import VARIABLE, bundle_for, is_safe, token_for
 from builder.publish.remote.evidence import nothing_new
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UPLOAD_PATH
 from builder.untrusted import MAX_JSON, JsonError, parse_json
@@ -41,8 +40,6 @@ _JSON = "application/vnd.pypi.simple.v1+json"
 
 T = TypeVar("T")
 _Answer = tuple[int, bytes]
-#: The variable with the token.
-VARIABLE = "BUILDFARM_TOKEN"
 _OTHER_PATHS = (f"/{UPLOAD_PATH}", "/simple")
 
 
@@ -96,7 +93,7 @@ class IndexServer:
         self._session = requests.Session()
         self._session.auth = ("__token__", token_for(self.url))
         # In the session, it would come after REQUESTS_CA_BUNDLE, which `ca_bundle` reads after SSL_CERT_FILE.
-        self._verify = str(ca_bundle()) if self.url.startswith("https:") else None
+        self._verify = bundle_for(self.url)
 
     def published(self, project: str, filename: str) -> Entry | None:
         """The entry of a wheel on the page of its project; None if it is not published."""
@@ -107,6 +104,11 @@ class IndexServer:
             return next((entry for entry in entries_of(page) if entry.filename == filename), None)
         except JsonError:
             raise self._no_server(f"status {status}") from None
+
+    def kept(self, filename: str, sha256: str) -> Kept:
+        """Nothing: the server itself keeps what it has about a wheel."""
+        del filename, sha256
+        return NOTHING
 
     def add(self, new: NewWheel) -> bool:
         """Send a wheel with its proofs and its provenance; False if it is published already.
@@ -288,7 +290,7 @@ def root_url(url: str) -> str:
             where=url,
             hints=[f"put the token into the environment variable {VARIABLE}, and leave it out of the URL"],
         )
-    if parts.scheme == "http" and not is_loopback(host):
+    if not is_safe(url):
         raise UsageError(
             "without TLS, everybody on the network can read the token that is sent",
             Code.NOT_ENCRYPTED,
@@ -305,23 +307,3 @@ def root_url(url: str) -> str:
             hints=[f"name the root: {root}"],
         )
     return parts._replace(path=f"{path}/").geturl()
-
-
-def token_for(url: str, environ: Mapping[str, str] = os.environ) -> str:
-    """The token from BUILDFARM_TOKEN, or from the netrc file for the host. Raises UsageError without one."""
-    login = get_netrc_auth(url)
-    secret = environ.get(VARIABLE, "").strip() or (login[1] if login and login[0] == "__token__" else "")
-    if secret and not (secret.isascii() and secret.isprintable()):
-        raise UsageError("a token has only ASCII letters, digits, `-` and `_`", Code.VALUE_INVALID, where=VARIABLE)
-    if secret:
-        return secret
-    raise UsageError(
-        "an upload to an index server needs a token",
-        Code.TOKEN_MISSING,
-        where=url,
-        hints=[
-            "the owner of the index makes one with `buildfarm token add DIR --name NAME --scope prove`",
-            f"put it into the environment variable {VARIABLE}",
-            f"or put it into ~/.netrc: machine {urlsplit(url).hostname} login __token__ password TOKEN",
-        ],
-    )

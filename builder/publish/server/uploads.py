@@ -32,12 +32,13 @@ from builder.errors import UsageError
 from builder.log import print_warning
 from builder.proof import Proof
 from builder.publish.index.entry import Entry, check_file_name
+from builder.publish.index.kept import kept_of
 from builder.publish.index.levels import Level, shortfalls
-from builder.publish.index.new_wheel import merged, new_wheel
+from builder.publish.index.new_wheel import check_statement, merged, new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import ClosedProjectError, ConflictError, Repository
 from builder.publish.provenance import statement_path
-from builder.publish.remote.evidence import check_statement, earlier_proofs, nothing_new, vouched_proofs
+from builder.publish.remote.evidence import nothing_new, vouched_proofs
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
 from builder.publish.server.replies import Metrics, refusal, token_of, unauthorized
 from builder.publish.server.tokens import Token, Tokens
@@ -382,26 +383,18 @@ class Uploads:
             return UNCHANGED
         self._repository.refuse_other_spelling(wheel.name)
         known = self._store.proofs(sha256) if self._store else []
-        earlier = earlier_proofs(self._repository.objects, same) if same else []
-        proofs = merged(earlier, known, sent or [])
+        kept = kept_of(self._repository.objects, same)
+        proofs = merged(kept.proofs, known, sent or [])
         reasons = [reason for level in self._required for reason in shortfalls(proofs, level)]
-        if same and (reasons or (nothing_new(earlier, proofs) and not _new_statement(same, wheel))):
+        if same and (reasons or (nothing_new(kept.proofs, proofs) and not _new_statement(same, wheel))):
             return UNCHANGED
         if reasons:
             raise refusal(403, f"the proofs of this wheel do not show what the index requires: {reasons[0]}")
         if same:
-            self._repository.add(new_wheel(wheel, proofs, origin=self._keep_statement(same, wheel)))
+            self._repository.add(new_wheel(wheel, proofs, kept=kept))
             return UPDATED
         self._repository.add(new_wheel(wheel, proofs), update=False)
         return PUBLISHED
-
-    def _keep_statement(self, published: Entry, wheel: Path) -> str:
-        """Put the statement of a published wheel beside its copy, unless one was sent; return where it came from."""
-        farm, path = published.farm, statement_path(wheel)
-        if farm and farm.statement and not path.is_file():
-            with suppress(FileNotFoundError):
-                path.write_bytes(self._repository.objects.read(farm.statement))
-        return farm.origin if farm and not path.is_file() else ""
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
         """Do blocking work; the other clients are served meanwhile."""

@@ -223,6 +223,14 @@ def test_a_start_by_hand_can_select_builds(done: WorkflowRun) -> None:
     assert "1 build serves 1 cell" in done.jobs["plan"].summary
 
 
+def test_a_start_by_hand_for_one_torch_publishes_nothing(done: WorkflowRun) -> None:
+    inputs = {"select": "--torch 2.11 --python 3.13"}
+    done.github, done.inputs = {**done.github, "event_name": "workflow_dispatch"}, inputs
+    assert done.run() == "success", printed(done)
+    built = {f"wheels 0 / {NAMES[1]} / {step}": "success" for step in ("build", "smoke")}
+    assert results(done) == {"plan": "success", **built, "publish": "skipped"}
+
+
 def test_a_wrong_matrix_fails_the_job_plan(done: WorkflowRun) -> None:
     (done.actions.repository / "matrix.yaml").write_text(MATRIX.replace("cuda", "cudo"))
     assert done.run() == "failure"

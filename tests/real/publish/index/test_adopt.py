@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from builder.commands.index.foreign_wheels import ForeignWheels
 from builder.errors import Exit
 from builder.hashing import sha256_of
 from builder.matrix.axes import Cell
@@ -27,6 +26,7 @@ from tests.unit import loopback
 from tests.unit.canned_gate import NO_GPU, can_gate
 from tests.unit.loopback import PYTHON, pure_wheel
 from tests.unit.publish.index.conftest import Run
+from tests.unit.publish.index.make import proofs_of
 
 HERE = f"torch2.11.0-cu130-{PYTHON.tag}"
 TAG = f"{PYTHON.tag}-{PYTHON.tag}-manylinux_2_17_x86_64"
@@ -206,6 +206,17 @@ def test_a_published_wheel_of_buildfarm_keeps_its_provenance(
     assert entry.farm.built_here
 
 
+def test_another_machine_adds_to_the_cells_of_the_index(adopt: Adopt, make: Make, tmp_path: Path) -> None:
+    wheel, other = make(), HERE.replace("2.11.0-cu130", "2.12.0-cu132")
+    Repository(Folder(tmp_path / "index")).add(
+        new_wheel(wheel, proofs_of(wheel, cells=[other]), origin="https://wheels.example/x.whl")
+    )
+    code, result, err = adopt(wheel)
+    assert (code, result["tested"], result["cells"]) == (Exit.OK, [HERE], {HERE: "cpu", other: "cpu"}), err
+    (entry,) = entries(tmp_path)
+    assert entry.farm.cuda == ("cu130", "cu132")
+
+
 def test_without_a_cell_only_the_file_is_checked(adopt: Adopt, make: Make) -> None:
     wheel = make("1.0+cpu")
     code, result, _ = adopt(wheel, require="static")
@@ -298,14 +309,6 @@ def test_arguments_that_cannot_be_used(
     code, out, err = run("adopt", *words, "--to", tmp_path / "new", "--store", tmp_path / "store")
     assert (code, out, gates) == (Exit.USAGE, "", [])
     assert sentence in " ".join(err.split())
-
-
-def test_the_wheels_of_an_index_are_found_in_its_folder(make: Make, tmp_path: Path) -> None:
-    inside = tmp_path / "other" / "files" / "ab" / "cdef"
-    inside.mkdir(parents=True)
-    wheel = make().rename(inside / "ops-1.0-py3-none-any.whl")
-    found = ForeignWheels(tmp_path / "cache", "", ()).find([str(tmp_path / "other")])
-    assert [each.path for each in found] == [wheel]
 
 
 def test_a_folder_is_taken_wheel_by_wheel(run: Run, gates: list[Path], make: Make, tmp_path: Path) -> None:

@@ -25,6 +25,8 @@ CONTEXTS = {
         ("!(true && false) && 'it''s'", "it's"),
         ("fromJSON(needs.plan.outputs.jobs)", {"include": [{"name": "a"}]}),
         ("github.event_name == 'push' || github.event.number", True),
+        ("contains(github.event_name, 'US')", True),
+        ("contains(null, 'US')", False),
     ],
 )
 def test_values(text: str, value: Any) -> None:

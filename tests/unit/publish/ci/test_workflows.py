@@ -14,6 +14,7 @@ from builder.cli.app import app
 from builder.errors import UsageError
 from builder.publish.ci.workflows import ACTIONS, WorkflowOptions, workflows
 from tests.conftest import ROOT
+from tests.github_actions.expressions import holds
 
 WORKFLOWS = ROOT / ".github" / "workflows"
 ACTION = ROOT / "action.yml"
@@ -36,6 +37,27 @@ def written(project: Path, *arguments: str) -> dict[str, dict[Any, Any]]:
 def test_the_workflow_of_this_repository_is_what_the_command_writes() -> None:
     for path, text in workflows(WorkflowOptions(".[cache]")).items():
         assert (ROOT / path).read_text() == text, "run `buildfarm ci --install '.[cache]'`"
+
+
+@pytest.mark.parametrize(
+    ("select", "published"),
+    [
+        (None, True),
+        ("", True),
+        ("--ext ops --python 3.12", True),
+        ("--ext ops --arch 9.0", False),
+        ("--torch=2.11", False),
+        ("--ext ops --cuda 13.0", False),
+    ],
+)
+def test_a_part_of_a_wheel_is_not_published(select: str | None, published: bool, project: Path) -> None:
+    condition = written(project)["buildfarm"]["jobs"]["publish"]["if"]
+    contexts = {
+        "github": {"event_name": "workflow_dispatch"},
+        "needs": {"plan": {"result": "success"}},
+        "inputs": {"select": select},
+    }
+    assert holds(condition, contexts, {"cancelled": lambda: False}) is published
 
 
 @pytest.mark.parametrize("name", ["1.10", "2026", "on", "null", "0x10", "1e3", "-", "gpu"])

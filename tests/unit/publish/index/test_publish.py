@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,11 +12,13 @@ import pytest
 from builder.check import Check
 from builder.commands.index.publish import publish_data, publish_text, publish_wheels
 from builder.errors import Code
+from builder.hashing import sha256_of
 from builder.proof import Proof, Verdict, proofs_json, proofs_path
 from builder.publish.index.levels import OF_VERIFY, Level, levels, shortfalls
-from builder.publish.index.new_wheel import merged
+from builder.publish.index.new_wheel import merged, new_wheel
 from builder.publish.index.objects import Folder, url_of
 from builder.publish.index.repository import Repository
+from builder.publish.provenance import statement_path
 from builder.result import PublishOutcome
 from builder.store import Store
 from builder.wheels.toolchain.uv import uv_command
@@ -126,6 +129,43 @@ def test_later_proofs_raise_the_level_of_a_published_wheel(wheel: Path, tmp_path
     assert (entry.farm.cells, entry.uploaded) == ({CELL: "gpu"}, uploaded)
 
 
+def test_another_machine_adds_to_what_the_index_has(wheel: Path, tmp_path: Path) -> None:
+    repository, first, second = Repository(Folder(tmp_path / "index")), Store(tmp_path / "a"), Store(tmp_path / "b")
+    first.save_proofs(proofs_of(wheel, ON_GPU, cells=[CELL, OTHER.replace("cu130", "cu132")]))
+    statement = json.dumps({"subject": [{"digest": {"sha256": sha256_of(wheel)}}]})
+    statement_path(wheel).write_text(statement)
+    publish_wheels(repository, [wheel], first, [Level.GPU])
+    (before,) = repository.entries("my-ext")
+    statement_path(wheel).unlink()
+    second.save_proofs(proofs_of(wheel))
+    (result,) = publish_wheels(repository, [wheel], second, [Level.GPU])
+    assert (result.outcome, result.reasons) == (PublishOutcome.UNCHANGED, ())
+    assert result.paths == ("simple", "cu130", "cu132")
+    (entry,) = repository.entries("my-ext")
+    assert entry == before
+    assert entry.farm
+    assert entry.farm.built_here
+    assert repository.objects.read(entry.farm.statement).decode() == statement
+    third = Store(tmp_path / "c")
+    third.save_proofs(proofs_of(wheel, ON_GPU, cells=[OTHER]))
+    (result,) = publish_wheels(repository, [wheel], third, [Level.GPU])
+    assert set(result.cells) == {*entry.farm.cells, OTHER}
+
+
+def test_an_adopted_wheel_keeps_its_origin_until_a_statement_comes(wheel: Path, tmp_path: Path) -> None:
+    repository, store = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store")
+    origin = "https://wheels.example/x.whl"
+    repository.add(new_wheel(wheel, proofs_of(wheel), origin=origin))
+    statement = json.dumps({"subject": [{"digest": {"sha256": sha256_of(wheel)}}]})
+    for beside, expected in (("", (origin, False)), (statement, ("", True))):
+        if beside:
+            statement_path(wheel).write_text(beside)
+        publish_wheels(repository, [wheel], store, [Level.CPU])
+        (entry,) = repository.entries("my-ext")
+        assert entry.farm
+        assert (entry.farm.origin, entry.farm.built_here, entry.farm.cells) == (*expected, {CELL: "cpu"})
+
+
 def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) -> None:
     other = pure_wheel(tmp_path / "other", "my_ext", "1.0+cu130", {"my_ext.py": "1"})
     proofs_path(wheel).write_bytes(proofs_json(proofs_of(other)))
@@ -134,6 +174,17 @@ def test_proofs_of_a_different_file_are_an_error(wheel: Path, tmp_path: Path) ->
     proofs_path(wheel).write_text("[{]")
     with refused(Code.PROOFS_NOT_USABLE):
         publish_wheels(Repository(Folder(tmp_path / "index")), [wheel], Store(tmp_path / "store"), [Level.CPU])
+
+
+def test_a_statement_of_a_different_file_is_an_error(wheel: Path, tmp_path: Path) -> None:
+    repository, store, path = Repository(Folder(tmp_path / "index")), Store(tmp_path / "store"), statement_path(wheel)
+    store.save_proofs(proofs_of(wheel))
+    for text in ('{"subject": [{"digest": {"sha256": "0"}}]}', "{"):
+        path.write_text(text)
+        with refused(Code.PROOFS_NOT_USABLE) as caught:
+            publish_wheels(repository, [wheel], store, [Level.CPU])
+        assert caught.value.where == str(path)
+    assert repository.projects() == []
 
 
 def test_a_published_wheel_stays_published_when_a_new_case_fails(wheel: Path, tmp_path: Path) -> None:

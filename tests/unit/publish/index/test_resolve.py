@@ -42,6 +42,7 @@ def nothing(_: Entry) -> list[str]:
         (entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_28_aarch64.whl"), [], "its tag is not for Python 3.11"),
         (entry("my_ext-1.0+cu124-cp310-abi3-manylinux_2_28_x86_64.whl"), [], ""),
         (entry(requires_python=">=3.12"), [], "it requires Python >=3.12"),
+        (entry(requires_python=">=3.11.4"), [], ""),
         (
             entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_34_x86_64.whl"),
             [],
@@ -52,7 +53,18 @@ def nothing(_: Entry) -> list[str]:
         (entry("my_ext-1.0+cu12-cp311-abi3-linux_x86_64.whl", farm=FarmFacts(("cu128",))), [], ""),
         (entry(farm=FarmFacts(("cu124",), archs=("sm_90",))), [], "it has no code for a GPU of compute capability 8.9"),
         (entry(farm=FarmFacts(("cu124",), archs=("compute_80",))), [], ""),
-        (entry(), ["torch==2.5.*", "numpy"], "it requires torch==2.5.*"),
+        (entry(), ["torch==2.5.*", "numpy"], "METADATA requires torch==2.5.*"),
+        (entry(), ["torch==2.6.0+cu124"], ""),
+        (entry(farm=FarmFacts(("cu124", "cu126"))), ["torch==2.6.0+cu126"], "METADATA requires torch==2.6.0+cu126"),
+        (entry(), ['torch==2.5.*; python_version < "3.10"', 'torch==2.6.*; python_version >= "3.10"'], ""),
+        (entry(), ['torch==2.5.*; extra == "old"', "torch"], ""),
+        (entry(), ["numpy>=1.19.*", "torch==2.6.*"], ""),
+        (entry("my_ext-1.0+cu12torch2.6-cp311-cp311-linux_x86_64.whl", farm=None), ["torch"], ""),
+        (
+            entry("my_ext-1.0+cu12torch2.8-cp311-cp311-linux_x86_64.whl", farm=None),
+            ["torch"],
+            "the version 1.0+cu12torch2.8 names torch 2.8",
+        ),
     ],
 )
 def test_a_wheel_fits_or_has_one_reason(wheel: Entry, requires: list[str], reason: str) -> None:
