@@ -34,10 +34,6 @@ _TORCH_NAMESPACES = {
 }  # fmt: skip
 
 
-#: The folder of torch's Python files.
-_TORCH = f"{Path(torch.__file__).parent}{os.sep}"
-
-
 def where() -> dict[str, Any]:
     """Return the machine and the versions of torch, CUDA, Python and glibc, without touching a GPU."""
     libc, version = platform.libc_ver()
@@ -172,10 +168,11 @@ def _imported_module() -> str:
 
     A function that defines ops may be in another package than the module that calls it.
     """
+    of_torch = f"{Path(torch.__file__).parent}{os.sep}"
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
-        if frame.f_code.co_name == "<module>" and not file.startswith(_TORCH) and Path(file).is_file():
+        if frame.f_code.co_name == "<module>" and not file.startswith(of_torch) and Path(file).is_file():
             return file
         frame = frame.f_back
     return ""
