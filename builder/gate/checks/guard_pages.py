@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from builder.gate.case import Case
-from builder.gate.context import Context, TensorPath, flatten, iter_tensors, map_tensors
+from builder.gate.context import Context, TensorPath, iter_tensors, map_tensors
 
 #: Elements before and after an input that are filled with a pattern and compared afterwards.
 _MARGIN = 64
@@ -30,11 +30,6 @@ def digest(*tensors: Tensor) -> str:
         if plain.numel():
             hashed.update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()))
     return hashed.hexdigest()[:16]
-
-
-def bits(result: Any) -> str:  # noqa: ANN401
-    """Return the `digest` of every tensor of a result."""
-    return digest(*flatten(result))
 
 
 def mutable(context: Context, case: Case) -> set[int]:

@@ -17,6 +17,7 @@ from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks import results
 from builder.gate.checks.guard_pages import Canaries, digest, mutable
+from builder.gate.checks.outputs import Outputs
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 
@@ -153,6 +154,25 @@ def compare(
         if failure:
             return failure
     return None
+
+
+def compare_outputs(
+    actual: Outputs,
+    expected: Outputs,
+    case: Case,
+    dtype: torch.dtype,
+    subject: str = "the result",
+) -> str | None:
+    """Return how two calls differ, in their results or in what they wrote to their arguments; None if they agree."""
+    failure = compare(actual.value, expected.value, case, dtype, subject)
+    for position, arg in expected.written.items():
+        failure = failure or compare(actual.written[position], arg, case, dtype, after_the_call(position))
+    return failure
+
+
+def after_the_call(position: int) -> str:
+    """Name an argument that an op has written to, for a sentence."""
+    return f"argument {position} after the call"
 
 
 def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype, name: str, scaled: bool) -> str | None:
