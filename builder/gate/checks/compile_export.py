@@ -195,7 +195,8 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
         return []  # a Python callable
     if not hasattr(torch.library, "opcheck"):
         return context.not_run(case, "torch.library.opcheck needs torch 2.4 or newer")
-    found = torch.library.opcheck(op, context.arguments(case), dict(case.kwargs), raise_exception=False)
+    args = writable(context.arguments(case), mutable(context, case))
+    found = torch.library.opcheck(op, args, dict(case.kwargs), raise_exception=False)
     failures = {name: result for name, result in found.items() if result != "SUCCESS"}
     if list(failures) == ["test_aot_dispatch_dynamic"] and _returns_nan(context, case):
         reason = (

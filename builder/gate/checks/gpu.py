@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_map
 from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
 from builder.gate.checks.gradients import backward, differentiable, leaves
-from builder.gate.checks.guard_pages import mutable
-from builder.gate.checks.values import broken_invariant, compare, one_dtype, or_written
+from builder.gate.checks.outputs import outputs_of
+from builder.gate.checks.values import broken_invariant, compare, one_dtype
 from builder.gate.context import Context, detached, dtype_name, flatten, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.system import nvidia
@@ -103,7 +103,7 @@ def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Seque
 
 def _call(context: Context, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
     """Return what the op returns, or else the arguments that it wrote."""
-    return or_written(context.call(case, args), args, mutable(context, case))
+    return outputs_of(context, case, args).value
 
 
 def cotangents_of(value: Any) -> list[Tensor]:  # noqa: ANN401

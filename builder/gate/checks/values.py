@@ -17,7 +17,7 @@ from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks import results
 from builder.gate.checks.guard_pages import Canaries, digest, mutable
-from builder.gate.checks.outputs import Outputs
+from builder.gate.checks.outputs import Outputs, outputs, writable
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 
@@ -80,7 +80,7 @@ def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, set[
     args = context.arguments(case, dtype, grad=False)
     written = mutable(context, case)
     canaries = Canaries(args, written)
-    result = or_written(context.call(case, canaries.args), canaries.args, written)
+    result = outputs(context.call(case, canaries.args), canaries.args, written).value
     if context.device == "cuda":
         torch.cuda.synchronize()
     return result, written, canaries.failure(), canaries.args
@@ -94,30 +94,27 @@ def judge_result(
     written: Set[int],
     errors: dict[str, float],
 ) -> str | None:
-    """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`.
-
-    A reference that returns nothing has its result in its arguments, as the op has.
-    """
+    """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`."""
     if case.invariant is not None:
         return broken_invariant(case.invariant, result, context.arguments(case, dtype, grad=False))
     if case.reference is None:
         return None
-    theirs = widened(context.arguments(case, dtype, grad=False))
-    before = {path: digest(tensor) for path, tensor in iter_tensors(theirs)}
-    expected = context.expected(case, theirs)
-    if not flatten(expected):
-        changed = {path.position for path, tensor in iter_tensors(theirs) if digest(tensor) != before[path]}
-        expected = or_written(expected, theirs, {*written, *changed})
+    expected = expected_outputs(context, case, context.arguments(case, dtype, grad=False), written).value
     if flatten(result) or flatten(expected):
         errors[dtype_name(dtype)] = largest_error(result, expected)
     return compare(result, expected, case, dtype)
 
 
-def or_written(result: Any, args: Sequence[Any], written: Set[int]) -> Any:  # noqa: ANN401
-    """Return the result or, if it has no tensor, the arguments that were written, in their order."""
-    if flatten(result):
-        return result
-    return [args[position] for position in sorted(written) if position < len(args)] or result
+def expected_outputs(context: Context, case: Case, args: Sequence[Any], written: Set[int]) -> Outputs:
+    """Call the reference with these arguments; the op may write to those at the positions `written`.
+
+    A reference that returns nothing has its result in its arguments, as the op has.
+    """
+    theirs = widened(writable(args, written))
+    before = {path: digest(tensor) for path, tensor in iter_tensors(theirs)}
+    value = context.expected(case, theirs)
+    changed = {path.position for path, tensor in iter_tensors(theirs) if digest(tensor) != before[path]}
+    return outputs(value, theirs, {*written, *changed})
 
 
 def broken_invariant(invariant: Callable[..., None], result: Any, args: Sequence[Any]) -> str | None:  # noqa: ANN401
