@@ -96,6 +96,8 @@ class GuardPages:
     def copy(self, tensor: Tensor, *, at_end: bool) -> Tensor:
         """Return a copy directly before (`at_end`) or after a guard page, or the tensor itself if that is impossible.
 
+        The copy has the same strides, or those of torch.empty_like if the tensor has gaps or overlaps.
+
         Raises:
             MemoryError: the kernel maps no more memory.
 
@@ -114,7 +116,8 @@ class GuardPages:
         memory = (ctypes.c_char * size).from_address(start)
         flat = torch.frombuffer(memory, dtype=tensor.dtype)
         # Not a view, because autograd treats writes into a view differently.
-        placed = torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), 0, tensor.shape)
+        strides = torch.empty_like(tensor, requires_grad=False).stride()
+        placed = torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), 0, tensor.shape, strides)
         with torch.no_grad():
             placed.copy_(tensor)
         return placed.requires_grad_(tensor.requires_grad)
