@@ -1,4 +1,4 @@
-"""The check "gradients": against the reference in every floating dtype, and against finite differences in float64."""
+"""The check "gradients": against the reference in every floating dtype, and against finite differences."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def gradients(context: Context, case: Case) -> list[Outcome]:
                 return context.failed(case, f"{name}: {failure}")
         figures += [counted(len(floating), "dtype")] if floating else []
     if case.gradcheck and context.device == "cpu":
-        context.step("gradcheck in float64")
+        context.step(f"gradcheck in {dtype_name(_gradcheck_dtype(case))}")
         failure = _gradcheck(context, case)
         if failure:
             return context.failed(case, failure)
@@ -111,8 +111,13 @@ def differentiable(result: Any) -> list[Tensor]:  # noqa: ANN401
 def seeds(outputs: Sequence[Tensor]) -> list[Tensor]:
     """Return an output gradient for each output: random numbers, the same for the same shapes."""
     generator = torch.Generator().manual_seed(1)
+
+    def part(one: Tensor) -> Tensor:
+        return torch.randn(one.shape, dtype=torch.float64, generator=generator)
+
     return [
-        torch.randn(one.shape, dtype=torch.float64, generator=generator).to(one.device, one.dtype) for one in outputs
+        (torch.complex(part(one), part(one)) if one.is_complex() else part(one)).to(one.device, one.dtype)
+        for one in outputs
     ]
 
 
@@ -168,11 +173,13 @@ def _without_formula(outputs: Sequence[Tensor]) -> bool:
     return any(one.grad_fn is not None and "WarnNotImplemented" in one.grad_fn.name() for one in outputs)
 
 
-def _gradcheck(context: Context, case: Case) -> str | None:
-    args = context.arguments(case, torch.float64)
-    inputs = leaves(args)
+def _gradcheck_dtype(case: Case) -> torch.dtype:
+    return torch.complex128 if all(dtype.is_complex for dtype in case.dtypes) else torch.float64
 
-    written = mutable(context, case)
+
+def _gradcheck(context: Context, case: Case) -> str | None:
+    args = context.arguments(case, _gradcheck_dtype(case))
+    inputs, written = leaves(args), mutable(context, case)
 
     def function(*changed: Tensor) -> tuple[Tensor, ...]:
         given = iter(changed)

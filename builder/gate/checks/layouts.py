@@ -80,7 +80,7 @@ def _variants(args: tuple[Any, ...]) -> Iterator[tuple[Any, str, Tensor]]:
 
 def _gradients(context: Context, case: Case, dtype: torch.dtype) -> str | None:
     """Compare with expanded output gradients (all strides 0, as from `.sum().backward()`) and transposed ones."""
-    if not dtype.is_floating_point:
+    if not (dtype.is_floating_point or dtype.is_complex):
         return None
 
     def run(make: Any) -> list[Tensor] | None:  # noqa: ANN401

@@ -207,8 +207,9 @@ def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401
     """Return the largest absolute difference of tensors with equal shapes; 0.0 if there is nothing to compare."""
     worst = 0.0
     for one, other in zip(flatten(actual), flatten(expected)):
-        if one.shape == other.shape and one.numel() and not one.is_complex():
-            error = float((one.detach().double().cpu() - other.detach().double().cpu()).abs().max())
+        if one.shape == other.shape and one.numel():
+            wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+            error = float((one.detach().cpu().to(wide) - other.detach().cpu().to(wide)).abs().max())
             worst = error if math.isnan(error) else max(worst, error)
     return worst
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from builder.gate.outcome import Spec
+from builder.gate.outcome import FAILED, PASSED, Spec
 from tests.fixtures.gate_env import GateRun, build_wheel, cases, make_environment, outcome_text, pack_gate, run_gate
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
 
 #: The checks that call an op.
 CHECKS = ("values", "gradients", "layouts", "repeat", "memory", "opcheck", "fake", "devices", "export", "compile")
+
+#: Op and check, and a regular expression for the reason.
+DEFECTS = {
+    ("sample_unusual::not_conjugate_product", "values"): r"complex64: the result is -?\d.*j at",
+    ("sample_unusual.conjugate", "gradients"): "complex64: the gradient of argument 0 is",
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,5 +31,19 @@ def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> GateRun:
     return run_gate(pack_gate(python, folder / "gate", spec, cases("unusual")))
 
 
+@pytest.mark.parametrize(("op", "check"), DEFECTS)
+def test_a_defect_that_only_such_an_input_shows_is_found(found: GateRun, op: str, check: str) -> None:
+    [outcome] = found.of(op, check)
+    assert outcome.verdict == FAILED, outcome
+    assert re.search(DEFECTS[op, check], outcome.reason), outcome.reason
+
+
 def test_correct_ops_pass_every_check(found: GateRun) -> None:
-    assert not found.failures, outcome_text(found.failures)
+    others = [one for one in found.failures if (one.op, one.check) not in DEFECTS]
+    assert not others, outcome_text(others)
+
+
+def test_the_error_of_a_complex_result_is_measured(found: GateRun) -> None:
+    [outcome] = found.of("sample_unusual::conjugate_product", "values")
+    assert 0 < outcome.evidence["errors"]["complex64"] < 1e-6
+    assert [one.verdict for one in found.of("sample_unusual::conjugate_product", "gradients")] == [PASSED]
