@@ -27,7 +27,7 @@ def found(store: Path, tmp_path_factory: pytest.TempPathFactory) -> GateRun:
     """One run of the gate on all ops."""
     folder = tmp_path_factory.mktemp("unusual")
     python = make_environment(store, folder / "torch", "2.11.0", "3.12", [build_wheel(folder, "sample_unusual")])
-    spec = Spec("sample_unusual", ["sample_unusual"], checks=["ops", *CHECKS])
+    spec = Spec("sample_unusual", ["sample_unusual"], checks=["ops", "dispatch", *CHECKS])
     return run_gate(pack_gate(python, folder / "gate", spec, cases("unusual")))
 
 
@@ -41,6 +41,11 @@ def test_a_defect_that_only_such_an_input_shows_is_found(found: GateRun, op: str
 def test_correct_ops_pass_every_check(found: GateRun) -> None:
     others = [one for one in found.failures if (one.op, one.check) not in DEFECTS]
     assert not others, outcome_text(others)
+
+
+def test_a_case_may_name_the_default_overload(found: GateRun) -> None:
+    for check in ("ops", "dispatch"):
+        assert [one.verdict for one in found.of("sample_unusual::plain", check)] == [PASSED]
 
 
 def test_the_error_of_a_complex_result_is_measured(found: GateRun) -> None:
