@@ -21,9 +21,9 @@ from builder.gate.system.files import read_regular
 _DTYPES = {
     name: getattr(torch, name)
     for name in (
-        *("float64", "float32", "float16", "bfloat16", "complex128", "complex64", "bool"),
+        *("float64", "float32", "float16", "bfloat16", "complex128", "complex64", "complex32", "bool"),
         *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64"),
-        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
     )
     if hasattr(torch, name)
 }
