@@ -21,12 +21,18 @@ _PROT_NONE, _PROT_READ_WRITE = 0, 3
 _MAP_PRIVATE_ANONYMOUS = 0x22
 
 
+def dense(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor of any layout on the CPU, without its history."""
+    plain = tensor.detach().cpu()
+    return plain if plain.layout == torch.strided else plain.to_dense()
+
+
 def digest(*tensors: Tensor) -> str:
-    """Return a short hash of the bits, shapes and dtypes of tensors. Needs no numpy."""
+    """Return a short hash of the bits, shapes and dtypes of tensors of any layout. Needs no numpy."""
     hashed = hashlib.sha256()
     for tensor in tensors:
         hashed.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-        plain = tensor.detach().cpu().contiguous()
+        plain = dense(tensor).resolve_conj().resolve_neg().contiguous()
         if plain.numel():
             hashed.update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()))
     return hashed.hexdigest()[:16]

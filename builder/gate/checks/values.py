@@ -16,7 +16,7 @@ from torch import Tensor
 from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks import results
-from builder.gate.checks.guard_pages import Canaries, digest, mutable
+from builder.gate.checks.guard_pages import Canaries, dense, digest, mutable
 from builder.gate.checks.outputs import Outputs, outputs, writable
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
@@ -169,7 +169,7 @@ def compare(
         return f"{subject} has {len(have)} tensors, expected {len(want)}"
     for index, (one, other) in enumerate(zip(have, want)):
         name = subject if len(have) == 1 else f"{subject}[{index}]"
-        failure = _compare_tensors(one.detach().cpu(), other.detach().cpu(), case, dtype, name, scaled)
+        failure = _compare_tensors(dense(one), dense(other), case, dtype, name, scaled)
         if failure:
             return failure
     return None
@@ -233,7 +233,7 @@ def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401
     for one, other in zip(flatten(actual), flatten(expected)):
         if one.shape == other.shape and one.numel():
             wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
-            error = float((one.detach().cpu().to(wide) - other.detach().cpu().to(wide)).abs().max())
+            error = float((dense(one).to(wide) - dense(other).to(wide)).abs().max())
             worst = error if math.isnan(error) else max(worst, error)
     return worst
 

@@ -18,6 +18,7 @@ CHECKS = ("values", "gradients", "layouts", "repeat", "memory", "opcheck", "fake
 #: Op and check, and a regular expression for the reason.
 DEFECTS = {
     ("sample_unusual::not_conjugate_product", "values"): r"complex64: the result is -?\d.*j at",
+    ("sample_unusual.sparse_changed", "values"): "float32: the op changes its input argument 0",
     ("sample_unusual.conjugate", "gradients"): "complex64: the gradient of argument 0 is",
 }
 
@@ -41,6 +42,14 @@ def test_a_defect_that_only_such_an_input_shows_is_found(found: GateRun, op: str
 def test_correct_ops_pass_every_check(found: GateRun) -> None:
     others = [one for one in found.failures if (one.op, one.check) not in DEFECTS]
     assert not others, outcome_text(others)
+
+
+def test_sparse_inputs_run(found: GateRun) -> None:
+    ran = {(one.op, one.case, one.check): one.verdict for one in found.answer.outcomes}
+    for check in ("values", "layouts", "repeat", "memory"):
+        assert ran["sample_unusual.sparse_product", "CSR", check] == PASSED
+        assert ran["sample_unusual.sparse_product", "plain", check] == PASSED
+    assert ran["sample_unusual.sparse_doubled", "plain", "values"] == PASSED
 
 
 def test_a_case_may_name_the_default_overload(found: GateRun) -> None:
