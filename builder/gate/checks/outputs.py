@@ -69,7 +69,6 @@ def writable(args: Sequence[Any], written: Set[int]) -> tuple[Any, ...]:
 
     Autograd refuses a write to a leaf. A gradient flows through the copy to the original.
     """
-
     return map_tensors(args, lambda path, one: one.clone() if path.position in written and one.requires_grad else one)
 
 
