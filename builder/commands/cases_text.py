@@ -23,7 +23,7 @@ _GAPS = """\
 No result was compared with anything. The checks `values`, `gradients` and `edges` need a reference: without one, they
 are "not run" for a case. Write a function for each GAP below. It gets the same arguments as the op, and computes the
 result in plain PyTorch. If the op returns nothing, the function returns the new values of the tensors that the op
-writes to.
+writes to. If the op returns a tensor and writes to other arguments, the function writes to these arguments too.
 Add more inputs: other sizes, dtypes and options."""
 _NO_CASES = "Write a Case for each op of NOT_CLAIMED that has inputs you know, and remove its entry there."
 _IMPORTS = """\

@@ -17,6 +17,8 @@ TOLERANCES: Mapping[torch.dtype, tuple[float, float]] = {
     torch.float32: (1e-4, 1e-5),
     torch.float16: (2e-3, 2e-3),
     torch.bfloat16: (2e-2, 2e-2),
+    torch.complex128: (1e-9, 1e-11),
+    torch.complex64: (1e-4, 1e-5),
 }
 
 
@@ -24,6 +26,7 @@ class Make:
     """Makes the tensors of a case on the device and in the dtype under test.
 
     Random numbers are drawn on the CPU in float64 from a fixed seed, then converted, so CPU and CUDA get equal input.
+    For a complex dtype, the real and the imaginary part are drawn.
     """
 
     def __init__(self, device: str, dtype: torch.dtype, seed: int = 0) -> None:
@@ -33,16 +36,16 @@ class Make:
 
     def randn(self, *shape: int, grad: bool = False) -> Tensor:
         """Return normally distributed numbers; `grad` makes the tensor require a gradient."""
-        return self.tensor(torch.randn(shape, dtype=torch.float64, generator=self._generator), grad=grad)
+        return self.tensor(self._drawn(torch.randn, shape), grad=grad)
 
     def rand(self, *shape: int, low: float = 0.0, high: float = 1.0, grad: bool = False) -> Tensor:
         """Return uniformly distributed numbers in [low, high)."""
-        drawn = torch.rand(shape, dtype=torch.float64, generator=self._generator)
-        return self.tensor(low + drawn * (high - low), grad=grad)
+        return self.tensor(self._drawn(torch.rand, shape, low, high - low), grad=grad)
 
     def tensor(self, data: Any, *, grad: bool = False) -> Tensor:  # noqa: ANN401
         """Return the given numbers in the dtype under test."""
-        made = torch.as_tensor(data, dtype=torch.float64).to(device=self.device, dtype=self.dtype)
+        wide = torch.complex128 if self.dtype.is_complex else torch.float64
+        made = torch.as_tensor(data, dtype=wide).to(device=self.device, dtype=self.dtype)
         return made.requires_grad_() if grad else made
 
     def integers(self, data: Any, dtype: torch.dtype = torch.int64) -> Tensor:  # noqa: ANN401
@@ -52,6 +55,15 @@ class Make:
     def randint(self, low: int, high: int, shape: Sequence[int], dtype: torch.dtype = torch.int64) -> Tensor:
         """Return random integers in [low, high)."""
         return torch.randint(low, high, tuple(shape), dtype=dtype, generator=self._generator).to(self.device)
+
+    def _drawn(self, draw: Callable[..., Tensor], shape: Sequence[int], low: float = 0.0, width: float = 1.0) -> Tensor:
+        """Return random numbers of `draw`, times `width` and plus `low`; for a complex dtype both parts are drawn."""
+
+        def part() -> Tensor:
+            return low + draw(shape, dtype=torch.float64, generator=self._generator) * width
+
+        real = part()
+        return torch.complex(real, part()) if self.dtype.is_complex else real
 
 
 @dataclass(frozen=True)
@@ -66,13 +78,16 @@ class Case:
         name: describes the case in a few words. Two cases of an op must have different names.
         kwargs: keyword arguments, none of them tensors.
         reference: a function that computes the expected result from the same arguments in plain PyTorch. It must be
-            differentiable if an input requires a gradient. For an op that returns nothing, it returns the new values of
-            the tensors that the op writes to.
+            differentiable if an input requires a gradient. It writes to the arguments that the op writes to. For an
+            op that returns nothing, or that returns the argument, it may return the new values instead.
         invariant: for ops without a reference: a function that is called with (result, *arguments) and raises
-            AssertionError if the result is wrong.
+            AssertionError if the result is wrong. An argument that the op writes to and does not return is as after the
+            call, every other one as before it. The result of an op that returns nothing is a list of the arguments that
+            it writes to.
         dtypes: the dtypes that the op supports. The gate runs the case in each.
         tolerances: (rtol, atol) by dtype; overrides `TOLERANCES`.
-        gradcheck: whether to compare with numerical gradients in float64 on the CPU (keep the inputs small).
+        gradcheck: whether to compare with numerical gradients on the CPU (keep the inputs small): in float64, or in
+            complex128 if every dtype of the case is complex.
         edge: "empty" if the case has an empty tensor, "batch" if it has a batch of one element, "" for any other input.
             Every op with tensors should have an "empty" case.
         deterministic: devices on which repeated runs give the same bits.

@@ -36,7 +36,8 @@ def case_coverage(
     """Return an outcome of "ops" for each discovered op, and a failure for each case that cannot be called.
 
     A case for `ns::op` covers `ns::op` and, if the op has one overload, that overload; a case for `ns::op.overload`
-    covers that overload. An op in `not_claimed`, the NOT_CLAIMED of cases.py, needs no case and is "not run".
+    covers that overload, and `ns::op.default` is `ns::op`. An op in `not_claimed`, the NOT_CLAIMED of cases.py, needs
+    no case and is "not run".
     """
     named = [_only_overload(case.op, ops) for case in cases]
     outcomes = []
@@ -93,6 +94,8 @@ def without_overload(op: str) -> str:
 def _only_overload(op: str, ops: Sequence[str]) -> str:
     if op in ops or "::" not in op:
         return op
+    if op.removesuffix(".default") in ops:
+        return op.removesuffix(".default")
     overloads = [one for one in ops if one.partition(".")[0] == op]
     return overloads[0] if len(overloads) == 1 else op
 

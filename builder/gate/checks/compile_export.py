@@ -19,7 +19,9 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.checks.gradients import backward, differentiable, leaves
-from builder.gate.checks.values import compare
+from builder.gate.checks.guard_pages import mutable
+from builder.gate.checks.outputs import Outputs, outputs, outputs_of, writable
+from builder.gate.checks.values import compare, compare_outputs
 from builder.gate.context import Context, flatten, iter_tensors, resolve, sentence
 from builder.gate.imports.cases_file import load_cases
 from builder.gate.imports.registration import eager_gradient
@@ -193,7 +195,8 @@ def opcheck(context: Context, case: Case) -> list[Outcome]:
         return []  # a Python callable
     if not hasattr(torch.library, "opcheck"):
         return context.not_run(case, "torch.library.opcheck needs torch 2.4 or newer")
-    found = torch.library.opcheck(op, context.arguments(case), dict(case.kwargs), raise_exception=False)
+    args = writable(context.arguments(case), mutable(context, case))
+    found = torch.library.opcheck(op, args, dict(case.kwargs), raise_exception=False)
     failures = {name: result for name, result in found.items() if result != "SUCCESS"}
     if list(failures) == ["test_aot_dispatch_dynamic"] and _returns_nan(context, case):
         reason = (
@@ -263,7 +266,8 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
             dynamic_names,
         )
     for run in runs:
-        others = [tensor for _, tensor in iter_tensors(context.arguments(run, grad=False))]
+        given = context.arguments(run, grad=False)
+        others = [tensor for _, tensor in iter_tensors(given)]
         for name, one, other, dims in zip(names, tensors, others, free):
             for at, (size, wanted) in enumerate(zip(one.shape, other.shape)):
                 if size != wanted and min(size, wanted) > 1 and at not in dims:
@@ -282,7 +286,7 @@ def _export_once(context: Context, case: Case, dimension: Any, runs: Sequence[Ca
                     f"the program exported by torch {_NAME} raises {_one_line(error)}"
                 ) from error
             return f"the exported program raises {_one_line(error)} for the case '{run.name}'", dynamic_names
-        failure = _different(context, run, answer)
+        failure = _different(context, run, outputs(answer, given, mutable(context, run)))
         if failure:
             return f"for the case '{run.name}', {failure}", dynamic_names
     return "", dynamic_names
@@ -331,9 +335,10 @@ def _constant_numbers() -> contextlib.AbstractContextManager[Any]:
 
 def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor]], Any]) -> str:
     """Return what is wrong or "". Raises UnsupportedByTorchError."""
-    tensors = [tensor for _, tensor in iter_tensors(context.arguments(case))]
+    args = context.arguments(case)
+    inputs, given = leaves(args), writable(args, mutable(context, case))
     try:
-        answer = call(tensors)
+        answer = outputs(call([tensor for _, tensor in iter_tensors(given)]), given, mutable(context, case))
     except Exception as error:  # noqa: BLE001 (dynamo may raise anything)
         raise_if_unsupported("compile", _RELEASE, error)
         return f"torch.compile(fullgraph=True) raises {_one_line(error)}"
@@ -342,29 +347,31 @@ def _compiled_once(context: Context, case: Case, call: Callable[[Sequence[Tensor
         return failure
     args = context.arguments(case)
     try:
-        expected = _gradients([tensor for _, tensor in iter_tensors(args)], context.call(case, args))
+        expected = _gradients(leaves(args), outputs_of(context, case, args))
     except Exception:  # noqa: BLE001 (the check "gradients" reports it)
         return ""
     try:
-        gradients = _gradients(tensors, answer)
+        gradients = _gradients(inputs, answer)
     except Exception as error:  # noqa: BLE001
         raise_if_unsupported("compile", _RELEASE, error)
         return f"the compiled backward raises {_one_line(error)}"
+    if context.device not in case.deterministic:
+        return ""  # the two calls have other random numbers, and so other gradients
     return compare(gradients, expected, case, case.dtypes[0], "the compiled gradient") or ""
 
 
-def _gradients(tensors: Sequence[Tensor], answer: Any) -> list[Tensor]:  # noqa: ANN401
-    """Return the gradients of the sum of all results with respect to the tensors that require them."""
-    inputs, outputs = leaves(tensors), differentiable(answer)
-    return backward(outputs, inputs, [torch.ones_like(one) for one in outputs]) if inputs and outputs else []
+def _gradients(inputs: Sequence[Tensor], answer: Outputs) -> list[Tensor]:
+    """Return the gradients of the sum of all results with respect to the inputs."""
+    ends = differentiable(answer.tensors)
+    return backward(ends, inputs, [torch.ones_like(one) for one in ends]) if inputs and ends else []
 
 
-def _different(context: Context, case: Case, answer: Any) -> str:  # noqa: ANN401
+def _different(context: Context, case: Case, answer: Outputs) -> str:
     """Return how the traced result differs from the op's own, or ""; "" also for an op that is not deterministic."""
     if context.device not in case.deterministic:
         return ""
-    expected = context.call(case, context.arguments(case))
-    return compare(answer, expected, case, case.dtypes[0], "the traced result") or ""
+    expected = outputs_of(context, case, context.arguments(case))
+    return compare_outputs(answer, expected, case, case.dtypes[0], "the traced result") or ""
 
 
 def _meets_zero_or_one(tensors: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

@@ -41,7 +41,7 @@ def dispatch(context: Context) -> list[Outcome]:
 
 def _keys(context: Context, op: str, claimed: list[str]) -> list[str]:
     """Return the keys that the recipe's libraries, or else the cases, claim, without devices that the cases exclude."""
-    cases = [case for case in context.cases if case.op in (op, op.partition(".")[0])]
+    cases = [case for case in context.cases if case.op.removesuffix(".default") in (op, op.partition(".")[0])]
     if not cases:
         return claimed
     devices = {device.upper() for case in cases for device in case.devices}

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from builder.gate.amounts import counted
 from builder.gate.case import Case, Make
 from builder.gate.checks.gradients import backward, differentiable, leaves
-from builder.gate.checks.guard_pages import mutable
-from builder.gate.checks.values import broken_invariant, compare, one_dtype, or_written
-from builder.gate.context import Context, detached, dtype_name, flatten, iter_tensors, map_tensors, sentence
+from builder.gate.checks.outputs import Outputs, outputs_of
+from builder.gate.checks.values import as_left, broken_invariant, compare, compare_outputs, one_dtype
+from builder.gate.context import Context, detached, dtype_name, iter_tensors, map_tensors, sentence
 from builder.gate.outcome import Outcome
 from builder.gate.system import nvidia
 
@@ -71,50 +70,41 @@ def _count() -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Results:
-    """The result of one call, as the invariant of a case gets it, and the gradients of the inputs."""
+    """What one call gives, and the gradients of the inputs."""
 
-    value: Any
+    outputs: Outputs
     gradients: list[Tensor]
 
     @property
     def results(self) -> list[Tensor]:
-        """The tensors of the result."""
-        return flatten(self.value)
+        """The tensors of the result, and those that the op wrote to."""
+        return self.outputs.tensors
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Results:
         """Return it with every tensor changed."""
-        return Results(_changed(self.value, change), [change(one) for one in self.gradients])
-
-
-def _changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:  # noqa: ANN401
-    return tree_map(lambda one: change(one) if isinstance(one, Tensor) else one, value)
+        return Results(self.outputs.map(change), [change(one) for one in self.gradients])
 
 
 def execute(context: Context, case: Case, args: Sequence[Any], cotangents: Sequence[Tensor] | None = None) -> Results:
     """Call the op, and its backward if an input requires a gradient and the case claims gradients."""
     inputs = [] if "gradients" in case.not_claimed else leaves(args)
-    value = _call(context, case, args)
-    ends = differentiable(value)
+    outputs = outputs_of(context, case, args)
+    ends = differentiable(outputs.tensors)
     gradients: list[Tensor] = []
     if inputs and ends:
-        gradients = backward(ends, inputs, cotangents_of(value) if cotangents is None else cotangents)
-    return Results(_changed(value, Tensor.detach), gradients)
+        gradients = backward(ends, inputs, cotangents_of(outputs) if cotangents is None else cotangents)
+    return Results(outputs.map(Tensor.detach), gradients)
 
 
-def _call(context: Context, case: Case, args: Sequence[Any]) -> Any:  # noqa: ANN401
-    """Return what the op returns, or else the arguments that it wrote."""
-    return or_written(context.call(case, args), args, mutable(context, case))
-
-
-def cotangents_of(value: Any) -> list[Tensor]:  # noqa: ANN401
+def cotangents_of(outputs: Outputs) -> list[Tensor]:
     """Return an output gradient for each differentiable result: the same numbers on every device."""
-    ends = enumerate(differentiable(value), start=1)
+    ends = enumerate(differentiable(outputs.tensors), start=1)
     return [Make(str(end.device), end.dtype, seed).randn(*end.shape) for seed, end in ends]
 
 
 def difference(case: Case, dtype: torch.dtype, have: Results, want: Results, other: str) -> str | None:
     """Return how two results differ as a sentence, or None; `other` names the second one."""
-    failure = compare(have.results, want.results, case, dtype)
+    failure = compare_outputs(have.outputs, want.outputs, case, dtype)
     if failure:
         return f"{failure}; the expected values are those of {other}"
     if len(have.gradients) != len(want.gradients):
@@ -159,7 +149,7 @@ def stream(context: Context, case: Case) -> list[Outcome]:
     """The check "gpu-stream": inputs and output gradients arrive late, so a kernel on another stream reads zeros."""
     dtype = case.dtypes[0]
     # Made first: copying numbers to the GPU may wait for the stream, and so hide a backward on the wrong stream.
-    cotangents = cotangents_of(_call(context, case, context.arguments(case, dtype)))
+    cotangents = cotangents_of(outputs_of(context, case, context.arguments(case, dtype)))
     expected = execute(context, case, context.arguments(case, dtype), cotangents)
     ready = context.arguments(case, dtype)
     late = map_tensors(ready, lambda _, tensor: torch.zeros_like(tensor).requires_grad_(tensor.requires_grad))
@@ -203,7 +193,7 @@ def _difference_or_invariant(
 ) -> str | None:
     if case.invariant is None:
         return difference(case, dtype, have, want, other)
-    return broken_invariant(case.invariant, have.value, detached(args))
+    return broken_invariant(case.invariant, have.outputs.value, as_left(detached(args), have.outputs.beside))
 
 
 def graph(context: Context, case: Case) -> list[Outcome]:
@@ -253,7 +243,7 @@ def _own_elements(tensor: Tensor) -> Tensor:
     return tensor.detach().clone().requires_grad_(tensor.requires_grad) if shared else tensor
 
 
-def _warm_up(context: Context, case: Case, dtype: torch.dtype) -> Any:  # noqa: ANN401
+def _warm_up(context: Context, case: Case, dtype: torch.dtype) -> Outputs:
     """Call the op on a side stream three times before a capture, as torch's documentation of graphs requires.
 
     Each call has new arguments: an in-place op leaves the history of its gradients in them.
@@ -263,10 +253,10 @@ def _warm_up(context: Context, case: Case, dtype: torch.dtype) -> Any:  # noqa: 
     with torch.cuda.stream(side):
         for _ in range(3):
             execute(context, case, context.arguments(case, dtype))
-        value = _call(context, case, context.arguments(case, dtype))
+        outputs = outputs_of(context, case, context.arguments(case, dtype))
     torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
-    return value
+    return outputs
 
 
 def _same_signature(one: Sequence[Any], two: Sequence[Any]) -> bool:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from builder.gate.case import Case
-from builder.gate.context import Context, TensorPath, flatten, iter_tensors, map_tensors
+from builder.gate.context import Context, TensorPath, iter_tensors, map_tensors
 
 #: Elements before and after an input that are filled with a pattern and compared afterwards.
 _MARGIN = 64
@@ -21,20 +21,21 @@ _PROT_NONE, _PROT_READ_WRITE = 0, 3
 _MAP_PRIVATE_ANONYMOUS = 0x22
 
 
+def dense(tensor: Tensor) -> Tensor:
+    """Return the numbers of a tensor of any layout on the CPU, without its history."""
+    plain = tensor.detach().cpu()
+    return plain if plain.layout == torch.strided else plain.to_dense()
+
+
 def digest(*tensors: Tensor) -> str:
-    """Return a short hash of the bits, shapes and dtypes of tensors. Needs no numpy."""
+    """Return a short hash of the bits, shapes and dtypes of tensors of any layout. Needs no numpy."""
     hashed = hashlib.sha256()
     for tensor in tensors:
         hashed.update(f"{tuple(tensor.shape)}{tensor.dtype}".encode())
-        plain = tensor.detach().cpu().contiguous()
+        plain = dense(tensor).resolve_conj().resolve_neg().contiguous()
         if plain.numel():
             hashed.update(ctypes.string_at(plain.data_ptr(), plain.numel() * plain.element_size()))
     return hashed.hexdigest()[:16]
-
-
-def bits(result: Any) -> str:  # noqa: ANN401
-    """Return the `digest` of every tensor of a result."""
-    return digest(*flatten(result))
 
 
 def mutable(context: Context, case: Case) -> set[int]:
@@ -101,6 +102,8 @@ class GuardPages:
     def copy(self, tensor: Tensor, *, at_end: bool) -> Tensor:
         """Return a copy directly before (`at_end`) or after a guard page, or the tensor itself if that is impossible.
 
+        The copy has the same strides, or those of torch.empty_like if the tensor has gaps or overlaps.
+
         Raises:
             MemoryError: the kernel maps no more memory.
 
@@ -119,7 +122,8 @@ class GuardPages:
         memory = (ctypes.c_char * size).from_address(start)
         flat = torch.frombuffer(memory, dtype=tensor.dtype)
         # Not a view, because autograd treats writes into a view differently.
-        placed = torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), 0, tensor.shape)
+        strides = torch.empty_like(tensor, requires_grad=False).stride()
+        placed = torch.empty(0, dtype=tensor.dtype).set_(flat.untyped_storage(), 0, tensor.shape, strides)
         with torch.no_grad():
             placed.copy_(tensor)
         return placed.requires_grad_(tensor.requires_grad)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.checks.gradients import backward, differentiable, leaves, requires_gradient
-from builder.gate.checks.values import compare
+from builder.gate.checks.outputs import outputs_of
+from builder.gate.checks.values import compare, compare_outputs
 from builder.gate.context import Context, detached, iter_tensors, replace_tensor, sentence
 from builder.gate.outcome import Outcome
 
@@ -40,22 +41,24 @@ def layouts(context: Context, case: Case) -> list[Outcome]:
     if not tried:
         return []  # no tensor argument can be non-contiguous
     context.step("contiguous")
-    expected = context.call(case, plain)
+    expected = outputs_of(context, case, plain)
     refused = 0
     for path, how, changed in tried:
         context.step(f"{path} {how}")
         args = replace_tensor(context.arguments(case, dtype, grad=False), path, changed)
         try:
-            result = context.call(case, args)
+            result = outputs_of(context, case, args)
         except Exception as error:  # noqa: BLE001 (an op may raise anything)
             if case.contiguous_only:
                 refused += 1
                 continue
             advice = "support any strides; for an op that documents contiguous inputs, set contiguous_only in the case"
             return context.failed(case, f"with {path} {how} the op raises {sentence(error)}: {advice}")
-        failure = compare(result, expected, case, dtype)
+        failure = compare_outputs(result, expected, case, dtype)
         if failure:
             advice = "the kernel ignores strides: call contiguous() first, or use the strides"
+            if expected.written:
+                advice = f"{advice}; what the kernel writes to a contiguous copy of an argument must be copied back"
             return context.failed(case, f"with {path} {how}, {failure}: {advice}")
     figure = f"{len(tried)} layouts" + (f", {refused} refused" if refused else "")
     if requires_gradient(context, case) and "gradients" not in case.not_claimed:
@@ -77,13 +80,13 @@ def _variants(args: tuple[Any, ...]) -> Iterator[tuple[Any, str, Tensor]]:
 
 def _gradients(context: Context, case: Case, dtype: torch.dtype) -> str | None:
     """Compare with expanded output gradients (all strides 0, as from `.sum().backward()`) and transposed ones."""
-    if not dtype.is_floating_point:
+    if not (dtype.is_floating_point or dtype.is_complex):
         return None
 
     def run(make: Any) -> list[Tensor] | None:  # noqa: ANN401
         args = context.arguments(case, dtype)
         inputs = leaves(args)
-        outputs = differentiable(context.call(case, args))
+        outputs = differentiable(outputs_of(context, case, args).tensors)
         return backward(outputs, inputs, [make(one) for one in outputs]) if outputs else None
 
     for how, changed, plain in (

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from builder.gate.case import Case
 from builder.gate.checks.gradients import backward, differentiable, leaves, seeds
-from builder.gate.checks.guard_pages import GuardPages, bits
+from builder.gate.checks.guard_pages import GuardPages, digest
+from builder.gate.checks.outputs import outputs_of
 from builder.gate.context import Context, detached, dtype_name, map_tensors
 from builder.gate.outcome import Outcome
 from builder.gate.system import malloc_checks
@@ -83,7 +84,10 @@ def _run_between_guards(context: Context, case: Case, pages: GuardPages, fill: i
 def _all_bits(
     context: Context, case: Case, how: str = "", place: Callable[[Tensor], Tensor] = lambda tensor: tensor
 ) -> dict[str, str]:
-    """Return the bits of the results and of the gradients by dtype; `place` makes the inputs from those of the case."""
+    """Return the bits of the results and of the gradients by dtype; `place` makes the inputs from those of the case.
+
+    What the op writes to its arguments counts as a result.
+    """
     found: dict[str, str] = {}
     for dtype in case.dtypes:
         name = dtype_name(dtype)
@@ -91,13 +95,16 @@ def _all_bits(
         args = map_tensors(context.arguments(case, dtype), lambda _, tensor: place(tensor))
         inputs = leaves(args)
         with torch.no_grad():
-            result = context.call(case, detached(args))
-        found[name] = bits(result)
+            result = outputs_of(context, case, detached(args))
+        found[name], wrote = digest(*result.tensors), bool(result.written)
         del result
         if inputs and "gradients" not in case.not_claimed:
             context.step(f"{name}, backward{how}")
-            outputs = differentiable(context.call(case, args))
+            if wrote:
+                args = map_tensors(context.arguments(case, dtype), lambda _, tensor: place(tensor))
+                inputs = leaves(args)
+            outputs = differentiable(outputs_of(context, case, args).tensors)
             if outputs:
-                found[f"{name} backward"] = bits(backward(outputs, inputs, seeds(outputs)))
+                found[f"{name} backward"] = digest(*backward(outputs, inputs, seeds(outputs)))
             del outputs
     return found

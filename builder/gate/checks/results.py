@@ -21,9 +21,9 @@ from builder.gate.system.files import read_regular
 _DTYPES = {
     name: getattr(torch, name)
     for name in (
-        *("float64", "float32", "float16", "bfloat16", "complex128", "complex64", "bool"),
+        *("float64", "float32", "float16", "bfloat16", "complex128", "complex64", "complex32", "bool"),
         *("int64", "int32", "int16", "int8", "uint8", "uint16", "uint32", "uint64"),
-        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+        *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
     )
     if hasattr(torch, name)
 }
@@ -45,16 +45,23 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Result:
-    """The result of one call, or the arguments that it wrote to; `written` are the positions of these arguments."""
+    """What one call gives."""
 
+    #: The result, or the arguments that an op which returns nothing may write to.
     value: Any
+    #: The positions of the arguments that the op may write to.
     written: frozenset[int]
+    #: Those of them that are not in `value`, after the call, by position.
+    beside: Mapping[int, Any]
 
 
 def write(path: Path, results: Mapping[str, Result]) -> None:
     """Write results by the name of their dtype. Raises OSError."""
     blobs: list[bytes] = []
-    trees = {name: [_tree(one.value, blobs), sorted(one.written)] for name, one in results.items()}
+    trees = {
+        name: [_tree(one.value, blobs), sorted(one.written), _tree(dict(one.beside), blobs)]
+        for name, one in results.items()
+    }
     with path.open("wb") as file:
         file.write(json.dumps(trees).encode() + b"\n")
         file.writelines(blobs)
@@ -78,8 +85,12 @@ def read(path: Path, most: int) -> dict[str, Result]:
     try:
         trees = json.loads(head)
         return {
-            str(name): Result(reader.value(tree), frozenset(map(int, written)))
-            for name, (tree, written) in trees.items()
+            str(name): Result(
+                reader.value(tree),
+                frozenset(map(int, written)),
+                {int(position): arg for position, arg in reader.value(beside).items()},
+            )
+            for name, (tree, written, beside) in trees.items()
         }
     except (ValueError, TypeError, LookupError, AttributeError, RuntimeError, OverflowError, StopIteration) as error:
         raise UnreadableError("the result arrives in a form that the gate does not write") from error

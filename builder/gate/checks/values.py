@@ -7,7 +7,7 @@ Also the comparison of two results, which other checks use too.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 from builder.gate.amounts import counted
 from builder.gate.case import Case
 from builder.gate.checks import results
-from builder.gate.checks.guard_pages import Canaries, digest, mutable
+from builder.gate.checks.guard_pages import Canaries, dense, digest, mutable
+from builder.gate.checks.outputs import Outputs, outputs, writable
 from builder.gate.context import SIXTEEN_BITS, Context, dtype_name, flatten, iter_tensors, widened
 from builder.gate.outcome import Outcome
 
@@ -34,10 +35,10 @@ def send_values(context: Context, case: Case) -> list[Outcome]:
     sent: dict[str, results.Result] = {}
     for dtype in case.dtypes:
         context.step(dtype_name(dtype))
-        result, written, failure, _ = call_op(context, case, dtype)
+        result, failure, _ = call_op(context, case, dtype)
         if failure:
             return context.failed(case, f"{dtype_name(dtype)}: {failure}")
-        sent[dtype_name(dtype)] = results.Result(result, frozenset(written))
+        sent[dtype_name(dtype)] = result
     results.write(context.data, sent)
     return []
 
@@ -65,58 +66,77 @@ def check_each_dtype(context: Context, case: Case, one: OneDtype) -> list[Outcom
 
 def one_dtype(context: Context, case: Case, dtype: torch.dtype, errors: dict[str, float]) -> str | None:
     """Call the op and judge the result in one dtype, both in this process."""
-    result, written, failure, args = call_op(context, case, dtype)
+    result, failure, args = call_op(context, case, dtype)
     if not failure and case.side_effects and case.invariant is not None:  # it looks at what these arguments name
-        return broken_invariant(case.invariant, result, args)
-    return failure or judge_result(context, case, dtype, result, written, errors)
+        return broken_invariant(case.invariant, result.value, args)
+    return failure or judge_result(context, case, dtype, result, errors)
 
 
-def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[Any, set[int], str | None, Sequence[Any]]:
-    """Return the result, the positions of the arguments that the op may write to, what is wrong or None, the arguments.
+def call_op(context: Context, case: Case, dtype: torch.dtype) -> tuple[results.Result, str | None, Sequence[Any]]:
+    """Call the op; return what it gives, what is wrong with its writes or None, and the arguments.
 
     The result of an op that returns nothing is what it has written to its arguments.
     """
     args = context.arguments(case, dtype, grad=False)
     written = mutable(context, case)
     canaries = Canaries(args, written)
-    result = or_written(context.call(case, canaries.args), canaries.args, written)
+    done = outputs(context.call(case, canaries.args), canaries.args, written)
     if context.device == "cuda":
         torch.cuda.synchronize()
-    return result, written, canaries.failure(), canaries.args
+    return results.Result(done.value, frozenset(written), done.beside), canaries.failure(), canaries.args
 
 
 def judge_result(
+    context: Context, case: Case, dtype: torch.dtype, result: results.Result, errors: dict[str, float]
+) -> str | None:
+    """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`."""
+    args = context.arguments(case, dtype, grad=False)
+    if case.invariant is not None:
+        return broken_invariant(case.invariant, result.value, as_left(args, result.beside))
+    if case.reference is None:
+        return None
+    expected = expected_outputs(context, case, args, result.written)
+    if flatten(result.value) or flatten(expected.value):
+        errors[dtype_name(dtype)] = largest_error(result.value, expected.value)
+    failure = compare(result.value, expected.value, case, dtype)
+    for position, arg in sorted(result.beside.items()):
+        failure = failure or _wrong_argument(context, case, dtype, position, arg, expected.written.get(position))
+    return failure
+
+
+def _wrong_argument(
     context: Context,
     case: Case,
     dtype: torch.dtype,
-    result: Any,  # noqa: ANN401
-    written: Set[int],
-    errors: dict[str, float],
+    position: int,
+    actual: Any,  # noqa: ANN401
+    expected: Any,  # noqa: ANN401
 ) -> str | None:
-    """Return what is wrong with the result of `call_op`, or None. Adds the largest error to `errors`.
+    """Return what is wrong with an argument that the op has written to and does not return, or None."""
+    failure = compare(actual, expected, case, dtype, argument_after(position))
+    if failure is None or expected is None:
+        return failure
+    before = widened(context.arguments(case, dtype, grad=False))[position]
+    if digest(*flatten(before)) == digest(*flatten(expected)):
+        return f"{failure}; the reference does not change this argument: let it write to the argument as the op does"
+    return failure
+
+
+def as_left(args: Sequence[Any], beside: Mapping[int, Any]) -> list[Any]:
+    """Return the arguments as an invariant gets them: those that the op returns are as before the call."""
+    return [beside.get(position, arg) for position, arg in enumerate(args)]
+
+
+def expected_outputs(context: Context, case: Case, args: Sequence[Any], written: Set[int]) -> Outputs:
+    """Call the reference with these arguments; the op may write to those at the positions `written`.
 
     A reference that returns nothing has its result in its arguments, as the op has.
     """
-    if case.invariant is not None:
-        return broken_invariant(case.invariant, result, context.arguments(case, dtype, grad=False))
-    if case.reference is None:
-        return None
-    theirs = widened(context.arguments(case, dtype, grad=False))
+    theirs = widened(writable(args, written))
     before = {path: digest(tensor) for path, tensor in iter_tensors(theirs)}
-    expected = context.expected(case, theirs)
-    if not flatten(expected):
-        changed = {path.position for path, tensor in iter_tensors(theirs) if digest(tensor) != before[path]}
-        expected = or_written(expected, theirs, {*written, *changed})
-    if flatten(result) or flatten(expected):
-        errors[dtype_name(dtype)] = largest_error(result, expected)
-    return compare(result, expected, case, dtype)
-
-
-def or_written(result: Any, args: Sequence[Any], written: Set[int]) -> Any:  # noqa: ANN401
-    """Return the result or, if it has no tensor, the arguments that were written, in their order."""
-    if flatten(result):
-        return result
-    return [args[position] for position in sorted(written) if position < len(args)] or result
+    value = context.expected(case, theirs)
+    changed = {path.position for path, tensor in iter_tensors(theirs) if digest(tensor) != before[path]}
+    return outputs(value, theirs, {*written, *changed})
 
 
 def broken_invariant(invariant: Callable[..., None], result: Any, args: Sequence[Any]) -> str | None:  # noqa: ANN401
@@ -149,10 +169,29 @@ def compare(
         return f"{subject} has {len(have)} tensors, expected {len(want)}"
     for index, (one, other) in enumerate(zip(have, want)):
         name = subject if len(have) == 1 else f"{subject}[{index}]"
-        failure = _compare_tensors(one.detach().cpu(), other.detach().cpu(), case, dtype, name, scaled)
+        failure = _compare_tensors(dense(one), dense(other), case, dtype, name, scaled)
         if failure:
             return failure
     return None
+
+
+def compare_outputs(
+    actual: Outputs,
+    expected: Outputs,
+    case: Case,
+    dtype: torch.dtype,
+    subject: str = "the result",
+) -> str | None:
+    """Return how two calls differ, in their results or in what they wrote to their arguments; None if they agree."""
+    failure = compare(actual.value, expected.value, case, dtype, subject)
+    for position, arg in expected.written.items():
+        failure = failure or compare(actual.written[position], arg, case, dtype, argument_after(position))
+    return failure
+
+
+def argument_after(position: int) -> str:
+    """Name an argument that an op has written to, for a sentence."""
+    return f"argument {position} after the call"
 
 
 def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype, name: str, scaled: bool) -> str | None:
@@ -160,6 +199,8 @@ def _compare_tensors(have: Tensor, want: Tensor, case: Case, dtype: torch.dtype,
         return f"{name} has shape {tuple(have.shape)}, expected {tuple(want.shape)}"
     if have.dtype != want.dtype and not (have.dtype in SIXTEEN_BITS and want.dtype == torch.float32):
         return f"{name} is {have.dtype}, expected {want.dtype}".replace("torch.", "")
+    if have.dtype == torch.complex32:  # torch compares none
+        have, want = have.to(torch.complex64), want.to(torch.complex64)
     if have.numel() == 0 or torch.equal(have, want):
         return None
     if not (have.is_floating_point() or have.is_complex()):
@@ -190,8 +231,9 @@ def largest_error(actual: Any, expected: Any) -> float:  # noqa: ANN401
     """Return the largest absolute difference of tensors with equal shapes; 0.0 if there is nothing to compare."""
     worst = 0.0
     for one, other in zip(flatten(actual), flatten(expected)):
-        if one.shape == other.shape and one.numel() and not one.is_complex():
-            error = float((one.detach().double().cpu() - other.detach().double().cpu()).abs().max())
+        if one.shape == other.shape and one.numel():
+            wide = torch.complex128 if one.is_complex() or other.is_complex() else torch.float64
+            error = float((dense(one).to(wide) - dense(other).to(wide)).abs().max())
             worst = error if math.isnan(error) else max(worst, error)
     return worst
 

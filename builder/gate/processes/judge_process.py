@@ -47,7 +47,7 @@ def values(context: Context, case: Case) -> list[Outcome] | dict[str, Any]:
         result = sent.get(dtype_name(dtype))
         if result is None:
             return "the result did not arrive at the judge"
-        return judge_result(context, case, dtype, result.value, result.written, errors)
+        return judge_result(context, case, dtype, result, errors)
 
     try:
         return check_each_dtype(context, case, one_dtype)

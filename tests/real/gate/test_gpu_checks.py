@@ -37,14 +37,22 @@ def test_a_second_gpu_is_one_that_cuda_finds(found: dict[str, Any]) -> None:
 def test_correct_ops_pass_however_they_write_and_return(found: dict[str, Any]) -> None:
     """In-place ops with gradients, a gradient that is the output gradient, results in a list, expanded inputs."""
     ops = [name for name in found if name.startswith(("stream: ", "graph: ", "second_device: "))]
-    assert len(ops) == 27
-    assert {name: found[name] for name in ops if found[name][0] != PASSED} == {
+    assert len(ops) == 39
+    wrong = {name: found[name] for name in ops if found[name][0] != PASSED and "wrong-state" not in name}
+    assert wrong == {
         "graph: synchronises": [
             FAILED,
             "cannot be captured: RuntimeError: operation not permitted when stream is capturing. Do not synchronise. "
             "Do not read device data on the host. Allocate memory only through torch",
         ]
     }
+
+
+def test_a_wrong_value_of_a_written_argument_is_found(found: dict[str, Any]) -> None:
+    for check in ("stream", "graph", "second_device"):
+        verdict, reason = found[f"{check}: wrong-state"]
+        assert verdict == FAILED
+        assert "argument 1 after the call is" in reason
 
 
 def test_a_gpu_on_which_torch_cannot_compute_is_not_one(found: dict[str, Any]) -> None:

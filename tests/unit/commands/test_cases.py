@@ -56,6 +56,7 @@ def test_an_op_that_returns_nothing_has_a_gap_for_what_it_writes() -> None:
     text = cases_text("toy", "a cell", Drafts({}, drafts=[draft]))
     assert "reference=None,  # GAP: the new values of out, count in plain PyTorch" in text
     assert "the function returns the new values of the tensors that the op writes to" in " ".join(text.split())
+    assert "the function writes to these arguments too" in " ".join(text.split())
 
 
 def test_an_op_that_accepts_an_empty_tensor_has_a_case_with_one() -> None:

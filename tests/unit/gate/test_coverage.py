@@ -23,6 +23,11 @@ def test_the_only_overload_need_not_be_named() -> None:
     assert verdicts(["ns::a.Tensor"], case("ns::a")) == {"ns::a.Tensor": PASSED}
 
 
+def test_the_default_overload_may_be_named() -> None:
+    assert verdicts(["ns::a"], case("ns::a.default")) == {"ns::a": PASSED}
+    assert verdicts(["ns::a", "ns::a.out"], case("ns::a.default")) == {"ns::a": PASSED, "ns::a.out": FAILED}
+
+
 def test_each_of_several_overloads_needs_a_case() -> None:
     ops = ["ns::a", "ns::a.out"]
     assert verdicts(ops, case("ns::a")) == {"ns::a": PASSED, "ns::a.out": FAILED}
