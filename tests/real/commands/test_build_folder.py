@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from builder.commands.building import build_run
 from builder.commands.building.build import run_build
 from builder.errors import Exit
+from builder.wheels import make
 from builder.wheels.make import make_wheel
 from tests.fixtures.small_project import SmallProject, small_project
 
@@ -37,7 +37,7 @@ def test_a_log_that_grows_in_the_source_folder_is_named_and_does_not_fail_the_bu
         log.write_text("one more line\n")
         return make_wheel(*args, **kwargs)
 
-    monkeypatch.setattr(build_run, "make_wheel", growing)
+    monkeypatch.setattr(make, "make_wheel", growing)
     ((first,), (second,)) = (run_build(project.options())[1] for _ in range(2))
     assert (first.exit, first.error, first.reused) == (Exit.OK, None, False)
     assert "build.log changed during the build" in capfd.readouterr().err
