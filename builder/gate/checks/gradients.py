@@ -67,8 +67,8 @@ def _same_op(context: Context, case: Case) -> list[Case]:
 def _not_required(context: Context, case: Case) -> list[Outcome]:
     """Handle an op that registers a gradient although no case has an input with `grad=True`; once for each op.
 
-    The op passes if it refuses inputs that require a gradient, or if its backward raises, as the backward of a backward
-    may. A gradient that no case tests is "not run".
+    The op passes if its backward raises, as the backward of a backward may. A gradient that no case tests is "not run",
+    also if the op refuses inputs that require one.
     """
     same = _same_op(context, case)
     if case is not same[0] or any(requires_gradient(context, other) for other in same) or not _registers(context, case):
@@ -80,7 +80,7 @@ def _not_required(context: Context, case: Case) -> list[Outcome]:
     try:
         outputs = differentiable(outputs_of(context, case, args).tensors)
     except Exception as error:  # noqa: BLE001 (an op may raise anything)
-        return context.passed(case, f"no case requires a gradient, and with one the op raises {sentence(error)}")
+        return context.not_run(case, f"no case requires a gradient, and with one the op raises {sentence(error)}")
     if not outputs:
         return []
     context.step("backward of an op whose cases require no gradient")
