@@ -80,9 +80,10 @@ def _readings(digits: str) -> Iterator[tuple[int, int, int | None]]:
     `torch210` is 2.10 in wheels of PyG for `cu128`, and 2.1.0 in wheels of NATTEN for `cu121`.
     """
     for found in filter(None, (re.fullmatch(r"(\d)(\d)(\d?)", digits), re.fullmatch(r"(\d)([1-9]\d)(\d?)", digits))):
-        release = int(found[1]), int(found[2]), int(found[3]) if found[3] else None
-        if len(digits) == 2 or _can_exist(*release):  # `24` has one reading
-            yield release
+        major, minor, patch = int(found[1]), int(found[2]), int(found[3]) if found[3] else None
+        # `24` and `2142` have one reading, also if this patch is newer than compat.yaml.
+        if len(digits) == 2 or _can_exist(major, minor, patch if len(digits) == 3 else None):
+            yield major, minor, patch
 
 
 def _can_exist(major: int, minor: int, patch: int | None) -> bool:

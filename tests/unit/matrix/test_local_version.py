@@ -71,6 +71,7 @@ def test_a_build_without_cuda_is_one(local: str) -> None:
         ("torch2160cu132", ("2.16",)),
         ("torch216cu132", ("2.16",)),
         ("torch2161cu140", ("2.16",)),
+        ("torch2147cu132", ("2.14",)),
         ("torch300cu140", ("3.0",)),
         ("pt30cu140", ("3.0",)),
         ("cu140.torch3.0", ("3.0",)),
