@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from packaging.version import Version
 
-from builder.matrix.local_version import LocalVersion, read_local
+from builder.matrix.axes import AbiClass, Torch
+from builder.matrix.compat import Compat
+from builder.matrix.config import Selection
+from builder.matrix.local_version import LocalVersion, current_form, read_local
+from builder.matrix.plan import make_plan
+from tests.unit.matrix.make import matrix, recipe
+
+(BUILD,) = make_plan(
+    matrix(["2.11"], ["13.0"], ["3.12"]), [recipe("ext", (AbiClass.CPYTHON, ""))], Selection(), Compat.load()
+).builds
 
 #: Local version → series of torch, CUDA, and who writes it.
 FORMS = [
@@ -97,3 +108,25 @@ def test_a_release_after_the_known_ones_is_read(local: str, series: tuple[str, .
 )
 def test_a_doubt_is_a_remark(local: str, remark: str) -> None:
     assert read_local(local).remark == remark
+
+
+def test_the_torch_of_a_new_version_counts_as_a_number() -> None:
+    builds = [replace(BUILD, torch=Torch(2, minor, 0)) for minor in (9, 10, 11)]
+    versions = [Version(f"1.0+{build.local_version}") for build in builds]
+    assert [version.local for version in versions] == ["cu130.torch2.9", "cu130.torch2.10", "cu130.torch2.11"]
+    assert sorted(versions) == versions
+
+
+@pytest.mark.parametrize(
+    ("earlier", "now"),
+    [
+        ("1.0+cu130.torch211", "1.0+cu130.torch2.11"),
+        ("1.0+git7.cu126.torch29", "1.0+git7.cu126.torch2.9"),
+        ("ops-1.0+cu130.torch211-cp312-cp312", "ops-1.0+cu130.torch2.11-cp312-cp312"),
+        ("1.0+cu130.torch2.11", "1.0+cu130.torch2.11"),
+        ("1.0+torch2120cu132", "1.0+torch2120cu132"),
+        ("1.0+cu13", "1.0+cu13"),
+    ],
+)
+def test_an_earlier_version_has_a_current_form(earlier: str, now: str) -> None:
+    assert current_form(earlier) == now

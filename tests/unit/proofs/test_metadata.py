@@ -16,7 +16,7 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
     ("facts", "claimed", "error"),
     [
         pytest.param({}, {}, "", id="all as claimed"),
-        pytest.param({"version": "1.0"}, {}, r"lacks the local part \+cu130\.torch211", id="no local version"),
+        pytest.param({"version": "1.0"}, {}, r"lacks the local part \+cu130\.torch2\.11", id="no local version"),
         pytest.param({"version": "1.0+cu13"}, {}, "lacks the local part", id="local version of a different build"),
         pytest.param({"version": "1.0"}, {"local": ""}, "", id="no local version claimed"),
         pytest.param(
