@@ -172,10 +172,13 @@ class Build:
 
     @property
     def local_version(self) -> str:
-        """The local version of the wheel (PEP 440), which names its ABI: `cu13` or `cu130.torch211`."""
+        """The local version of the wheel (PEP 440), which names its ABI: `cu13` or `cu130.torch2.11`.
+
+        Installers compare the part after the point as a number, so torch 2.11 is newer than torch 2.9.
+        """
         if self.abi is AbiClass.STABLE:
             return f"cu{self.cuda.major}"
-        return f"{self.cuda.variant}.torch{self.torch.major}{self.torch.minor}"
+        return f"{self.cuda.variant}.torch{self.torch.series}"
 
     def __str__(self) -> str:
         """Return the name of the build: `ms_deform_attn-0.1.0-stable-torch2.11.0-cu130-py3`."""

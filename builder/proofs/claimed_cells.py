@@ -16,6 +16,7 @@ from packaging.version import Version
 
 from builder.matrix.axes import STABLE_FLOOR, AbiClass, Cell, Cuda, Platform, Python
 from builder.matrix.compat import Compat, and_list
+from builder.matrix.local_version import LocalVersion, read_local
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import counts_in, read_requirement, requires_admit
 from builder.proofs.static.stable_abi import shims
@@ -24,10 +25,6 @@ from builder.wheelfile.compatibility import admits
 from builder.wheelfile.facts import Library, WheelFacts
 
 _LOCAL = re.compile(r"\+[\w.]+")
-#: `cu121` or `cu13` in a local version.
-_VARIANT = re.compile(r"cu(\d{2,3})(?!\d)")
-#: `pt24`, `torch211` or `torch2.4` in a local version.
-_SERIES = re.compile(r"(?:pt|torch)(\d)\.?(\d+)")
 _TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm)(?:_\w+)?\.so(?:\.\d+)*")
 #: Libraries of the NVIDIA packages that torch requires.
 _NVIDIA_LIBRARY = re.compile(
@@ -69,8 +66,8 @@ class StatedTorch:
             # A pin such as ==2.11.0+cu130 admits this release for one CUDA only, which `why_not_build` says.
             if not SpecifierSet(_LOCAL.sub("", str(one.specifier))).contains(str(cell.torch)):
                 return f"METADATA requires torch{one.specifier}"
-        if self._series and self._series != cell.torch.series:
-            return f"the version {self.version} names torch {self._series}"
+        if self.local.series and cell.torch.series not in self.local.series:
+            return f"the version {self.version} names torch {' or '.join(self.local.series)}"
         return ""
 
     def why_not_build(self, cell: Cell) -> str:
@@ -96,22 +93,12 @@ class StatedTorch:
         return tuple(one for one in readable if canonicalize_name(one.name) == "torch")
 
     @cached_property
-    def local(self) -> str:
-        """The local version, such as `cu12torch2.4`; empty without one."""
+    def local(self) -> LocalVersion:
+        """What the local version says; nothing without one."""
         try:
-            return Version(self.version).local or ""
+            return read_local(Version(self.version).local or "")
         except ValueError:  # InvalidVersion or a too long number; reported by the check `metadata`
-            return ""
-
-    @cached_property
-    def _series(self) -> str:
-        """The torch series that the version names: 2.4 for `pt24`, and 2.5 for `torch251`, which no series is."""
-        match = _SERIES.search(self.local)
-        if match is None:
-            return ""
-        known = {torch.series for torch in Compat.load().torches}
-        whole = f"{match[1]}.{match[2]}"
-        return whole if whole in known else f"{match[1]}.{match[2][0]}"
+            return LocalVersion()
 
 
 @dataclass(frozen=True)
@@ -144,7 +131,7 @@ class CellClaims:
     def _why_not_cuda(self, cell: Cell) -> str:
         if reason := self.stated.why_not_build(cell):
             return reason
-        if "cpu" in self.stated.local:
+        if self.stated.local.without_cuda:
             return f"the version {self.facts.version} names a build without CUDA, and every cell has CUDA"
         if self.variant and self.variant not in (cell.cuda.variant, f"cu{cell.cuda.major}"):
             return f"the version {self.facts.version} names {self.variant}"
@@ -164,11 +151,10 @@ class CellClaims:
             return f"METADATA requires Python {self.facts.requires_python}"
         return ""
 
-    @cached_property
+    @property
     def variant(self) -> str:
         """The CUDA that the version names, such as `cu121` or `cu13`; empty without one."""
-        match = _VARIANT.search(self.stated.local)
-        return match[0] if match else ""
+        return self.stated.local.cuda
 
     @cached_property
     def floor(self) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import glob
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from packaging.version import Version
 
 from builder.hashing import sha256_of
 from builder.matrix.axes import AbiClass
+from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
 from builder.proof import Proof, proofs_json, proofs_path
 from builder.publish.provenance import statement_path, write_if_changed, write_statement
@@ -55,7 +55,7 @@ def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Pu
 
     `dist` keeps the last good wheel of each build, also when a new build fails or is refused, or when only cases.py is
     wrong. A wheel is removed when a check fails for this very file, and when a wheel of the same version with another
-    platform tag replaces it: pip would still install the old one.
+    platform tag, or without the point in the torch of its version, replaces it: pip would still install the old one.
     """
     dist.mkdir(parents=True, exist_ok=True)
     remove_temporary_files(dist)
@@ -71,10 +71,10 @@ def publish_wheels(dist: Path, plan: Plan, results: Sequence[BuildResult]) -> Pu
 
 
 def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published: Published) -> None:
-    """Copy one wheel to `dist`; remove wheels of the same version and Python with another platform tag."""
+    """Copy one wheel to `dist`; remove wheels of the same version and Python with another platform tag or spelling."""
     target = dist / stored.wheel.name
-    for other in dist.glob(f"{glob.escape(target.name.rpartition('-')[0])}-*.whl"):
-        if other.name != target.name:
+    for other in dist.glob("*.whl"):
+        if other.name != target.name and _without_platform(other) == _without_platform(target):
             _delete_wheel(other)
             published.removed.append(f"removed {other.name}: {target.name} replaces it")
     data = stored.wheel.read_bytes()
@@ -86,6 +86,10 @@ def _publish(dist: Path, stored: StoredBuild, proofs: Sequence[Proof], published
     write_statement(stored, dist, proofs)
     write_if_changed(proofs_path(target), proofs_json(proofs))
     published.wheels.append(target)
+
+
+def _without_platform(wheel: Path) -> str:
+    return current_form(wheel.name.rpartition("-")[0])
 
 
 def _keep_or_delete(dist: Path, result: BuildResult, published: Published) -> None:
@@ -110,7 +114,8 @@ def is_of(wheel: Path, build: Build) -> bool:
         name, version, _, tags = parse_wheel_filename(wheel.name)
     except ValueError:
         return False
-    local = f".{version.local}".endswith(f".{build.local_version}")  # the source may have a local version of its own
+    written = current_form(f"+{version.local}")
+    local = f".{written[1:]}".endswith(f".{build.local_version}")  # the source may have a local version of its own
     same = name == canonicalize_name(build.wheel_name) and version.public == Version(build.version).public and local
     python = build.pythons[0].tag
     return same and (build.abi is not AbiClass.CPYTHON or any(tag.interpreter == python for tag in tags))

@@ -143,11 +143,11 @@ def test_a_wheel_is_built_and_nothing_is_left(
         raw,
         job.work / "final",
         provided=compiled.libraries,
-        local_version="cu130.torch211",
+        local_version="cu130.torch2.11",
         torch_requirement="torch==2.11.*",
         log=job.log,
     )
-    assert final.name.startswith("toy-1.0+cu130.torch211-cp312-cp312-manylinux")
+    assert final.name.startswith("toy-1.0+cu130.torch2.11-cp312-cp312-manylinux")
 
 
 def test_a_source_that_does_not_compile(executor: DockerExecutor, make_job: Callable[[str], CompileJob]) -> None:

@@ -70,7 +70,7 @@ def test_the_headline_command(farm: Farm, registry: LocalRegistry, own: dict[str
     assert re.search(rf"pulled {CUDA_IMAGE} \(.* MB, \d+:\d\d\)", ran.err)
     wheels = sorted((tmp_path / "dist").glob("*.whl"))
     assert [wheel.name.split("-")[:4] for wheel in wheels] == [
-        ["ms_deform_attn", "0.1.0+cu121.torch22", f"cp{minor}", f"cp{minor}"] for minor in (310, 311, 312)
+        ["ms_deform_attn", "0.1.0+cu121.torch2.2", f"cp{minor}", f"cp{minor}"] for minor in (310, 311, 312)
     ]
     assert ran.out.count("compiled with CUDA 12.4.131 instead of CUDA 12.1") == 3
     for wheel in wheels:

@@ -71,4 +71,4 @@ def test_one_cuda_file_becomes_a_wheel(farm: Farm, store: Path, tmp_path: Path) 
     assert verdicts["ops"] == "not run"  # there are no cases
     assert "kernels::add_scaled" in json.dumps(entry["proofs"])
     assert "kernels::scale_by" in json.dumps(entry["proofs"])
-    assert wheel_of(tmp_path / "dist").name.startswith("kernels-0.1.0+cu130.torch211-cp312-")
+    assert wheel_of(tmp_path / "dist").name.startswith("kernels-0.1.0+cu130.torch2.11-cp312-")

@@ -52,7 +52,7 @@ EXECUTED = ("linkage", "import", "ops", "import-order", "values", "repeat")
 
 def test_it_is_built_for_cuda_and_every_check_of_the_file_passed(dist: Path) -> None:
     (entry,) = json.loads((dist / "report.json").read_text())["builds"]
-    assert entry["wheel"].startswith("torch_scatter-2.1.2+cu130.torch211-cp312-cp312-manylinux_2_")
+    assert entry["wheel"].startswith("torch_scatter-2.1.2+cu130.torch2.11-cp312-cp312-manylinux_2_")
     verdicts = {proof["check"]: proof["verdict"] for proof in entry["proofs"] if proof["cell"] is None}
     assert set(verdicts.values()) == {"passed"}, entry["proofs"]
     device_code = next(proof for proof in entry["proofs"] if proof["check"] == "device-code")

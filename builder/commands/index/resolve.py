@@ -23,6 +23,7 @@ from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
+from builder.matrix.local_version import read_local
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
@@ -198,7 +199,7 @@ def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
     if not variants or cuda.variant in variants or f"cu{cuda.major}" in variants:
         return ""
     # A wheel for one CUDA major version, such as one of the stable ABI, says so in its local version.
-    if re.fullmatch(rf"(.*\.)?cu{cuda.major}", entry.version.local or ""):
+    if read_local(entry.version.local or "").cuda == f"cu{cuda.major}":
         return ""
     return f"it is for {', '.join(variants)}, not {cuda.variant}"
 
@@ -256,7 +257,9 @@ def _text(target: Target, found: Resolution, commands: Sequence[str], build_comm
     if found.best:
         tested = f"tested in this cell: {found.level}" if found.level else "not tested in this cell"
         newer = [f"passed over: {found.newer.filename} is newer, but {found.reason}"] if found.newer else []
-        return "\n".join([f"{found.best.filename} ({tested})", *newer, "", *commands, ""])
+        remark = read_local(found.best.version.local or "").remark
+        doubt = [f"the version {found.best.version} {remark}"] if remark else []
+        return "\n".join([f"{found.best.filename} ({tested})", *newer, *doubt, "", *commands, ""])
     lines = [f"no wheel fits {_describe(target)}:"]
     lines += [f"  {name}: {reason}" for name, reason in list(found.misfits.items())[:_MOST]]
     if len(found.misfits) > _MOST:

@@ -192,7 +192,7 @@ class RecipeModel(StrictModel):
         examples=["torch_scatter", "ops-cu{cuda}"],
     )
     version: VersionPattern = Field(
-        description="Version of the extension, without a local part. buildfarm adds one: +cu130.torch211, or +cu13 for"
+        description="Version of the extension, without a local part. buildfarm adds one: +cu130.torch2.11, or +cu13 for"
         " a stable-ABI wheel. `{cuda}`, `{cuda_major}` and `{torch}` are filled in as in `name`.",
         examples=["2.1.2", "1.2.post{cuda}"],
     )

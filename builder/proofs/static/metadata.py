@@ -12,6 +12,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.matrix.axes import Cell, Python
+from builder.matrix.local_version import read_local
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.wheelfile.facts import WheelFacts
@@ -39,7 +40,17 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
             "requires_dist": list(facts.requires_dist),
             "requires_python": facts.requires_python,
         },
+        remarks=_remarks(facts.version),
     )
+
+
+def _remarks(version: str) -> list[str]:
+    """What is not certain about the torch and the CUDA that the version names."""
+    try:
+        remark = read_local(Version(version).local or "").remark
+    except ValueError:  # among the errors
+        return []
+    return [f"the version {version} {remark}"] if remark else []
 
 
 def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:

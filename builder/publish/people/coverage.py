@@ -15,6 +15,7 @@ from packaging.version import Version
 
 from builder.gate.amounts import size_text
 from builder.matrix.axes import Cell, Python
+from builder.matrix.local_version import current_form
 from builder.matrix.plan import Build, Plan
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import wheel_url
@@ -31,7 +32,7 @@ class ProjectPlan:
 
     #: The version that is planned, without a local part.
     version: str
-    #: The cells of each planned local version, such as `cu130.torch211`.
+    #: The cells of each planned local version, such as `cu130.torch2.11`.
     wheels: dict[str, tuple[Cell, ...]]
     #: The combinations that get no wheel, as names of cells, by reason.
     skipped: dict[str, tuple[Cell, ...]]
@@ -40,10 +41,13 @@ class ProjectPlan:
 
     def serves(self, entry: Entry, cell: Cell) -> bool:
         """Whether a wheel is the one that is planned for a cell, by its version and its tags."""
-        versions = {Version(f"{self.version}+{local}") for local, cells in self.wheels.items() if cell in cells}
+        planned = (f"{self.version}+{local}" for local, cells in self.wheels.items() if cell in cells)
+        versions = {Version(current_form(version)) for version in planned}
         machine = cell.platform.removeprefix("linux_")
         tags = parse_wheel_filename(entry.filename)[3]
-        return entry.version in versions and any(admits(tag, cell.python, machine) for tag in tags)
+        return Version(current_form(str(entry.version))) in versions and any(
+            admits(tag, cell.python, machine) for tag in tags
+        )
 
     @property
     def cells(self) -> list[Cell]:

@@ -25,6 +25,7 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
+from builder.matrix.local_version import current_form
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile, record_fault
 from builder.wheelfile.torch_range import narrowed
@@ -37,7 +38,7 @@ _SIGNATURES = ("RECORD.jws", "RECORD.p7s")  # of the old RECORD
 class Label:
     """The metadata that the wheel gets."""
 
-    #: PEP 440 local version that is appended, e.g. `cu130.torch211`.
+    #: PEP 440 local version that is appended, e.g. `cu130.torch2.11`.
     local_version: str
     #: The torch releases that the wheel works with, e.g. `torch==2.11.*`; empty: METADATA keeps the requirement of the
     #: source.
@@ -73,7 +74,7 @@ def relabelled_version(version: str, local_version: str) -> str:
 
     A version that already ends with it is kept, so that relabelling twice changes nothing.
     """
-    old = Version(version)
+    old = Version(current_form(str(Version(version))))
     wanted = Version(f"0+{local_version}").local or ""
     if not old.local or old.local == wanted:
         return f"{old.public}+{wanted}"

@@ -150,7 +150,7 @@ def test_the_headline_command(machine: Machine, version: str) -> None:
     assert_proven(ran, clone, {"torch2.2.2-cu121-cp311"})
     assert "executor: docker (no CUDA 12.1 toolkit on this machine)" in ran.err
     (wheel,) = (clone / "dist").glob("*.whl")
-    assert wheel.name.startswith("ms_deform_attn-0.1.0+cu121.torch22-cp311-cp311-manylinux")
+    assert wheel.name.startswith("ms_deform_attn-0.1.0+cu121.torch2.2-cp311-cp311-manylinux")
     (installed,) = clone.glob(".venv/lib/python3.11/site-packages/cibuildwheel-*.dist-info")
     used = record(wheel)["toolchain"]["cibuildwheel"]
     assert installed.name == f"cibuildwheel-{used}.dist-info"

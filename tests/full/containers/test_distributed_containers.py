@@ -73,7 +73,7 @@ def test_two_workers_make_what_local_runs_make(tmp_path: Path, monkeypatch: pyte
             output = client.text
             remote = farm.wheels()
             assert len(remote) == 12, output
-            assert len(set(re.findall(r"cu12[68]\.torch211-\S+: compile.* on (\S+)", output))) <= 1
+            assert len(set(re.findall(r"cu12[68]\.torch2\.11-\S+: compile.* on (\S+)", output))) <= 1
             assert " on without-docker" in output, "the worker without Docker took part"
             for words in (["13.0"], ["12.6", "--cuda", "12.8", "--executor", "docker"]):
                 here = farm.start_here(

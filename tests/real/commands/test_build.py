@@ -151,7 +151,7 @@ def test_an_extension_becomes_a_proven_wheel(runs: Runs) -> None:
     }
     (wheel,) = runs.first.dist
     assert wheel == result.stored.wheel.name
-    assert "+cu130.torch211-" in wheel
+    assert "+cu130.torch2.11-" in wheel
     assert "linux_x86_64" not in wheel.replace("manylinux", "")
 
 

@@ -227,7 +227,7 @@ def test_a_wheel_that_was_built_without_sccache_is_rebuilt_without_it(
 
 def with_record(built: Built, folder: Path, old: str, new: str) -> RebuildOptions:
     """The options for a copy of the wheel `steady` in whose record a text is replaced; the store is empty."""
-    record = "steady-1.0+cu130.torch211.dist-info/buildfarm.json"
+    record = "steady-1.0+cu130.torch2.11.dist-info/buildfarm.json"
     wheel = folder / built.wheels["steady"].name
     with zipfile.ZipFile(built.wheels["steady"]) as before, zipfile.ZipFile(wheel, "w") as after:
         for name in before.namelist():

@@ -61,7 +61,7 @@ def prove(
         *cells: Cell, module: str = "", requires: tuple[str, ...] = ("torch==2.11.*",), again: bool = False
     ) -> dict[tuple[Cell | None, Check], Proof]:
         wheel = loopback.pure_wheel(
-            tmp_path, "ops", "1.0+cu130.torch211", {"ops/__init__.py": module}, requires=requires
+            tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": module}, requires=requires
         )
         stored = store.find("d" * 64) or store.add("d" * 64, wheel, make_record.build_record())
         proofs = WheelProver(store, environments, again=again).prove(
@@ -117,7 +117,7 @@ def newer(prove: Prove, store: Store, index: loopback.PackageIndex, tmp_path: Pa
     """Prove such a wheel with these images; returns the proof of its import."""
     del prove  # only its index is needed
     wheel = loopback.pure_wheel(
-        tmp_path, "ops", "1.0+cu130.torch211", {"ops/__init__.py": ""}, requires=("torch==2.11.*",), tag=NEWER
+        tmp_path, "ops", "1.0+cu130.torch2.11", {"ops/__init__.py": ""}, requires=("torch==2.11.*",), tag=NEWER
     )
     stored = store.add("e" * 64, wheel, make_record.build_record())
     environments = Environments(store, index.torch_index)

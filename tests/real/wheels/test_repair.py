@@ -115,7 +115,7 @@ def mend(libraries: Path, tmp_path: Path) -> Repair:
         repair,
         out=tmp_path / "out",
         provided=provided_libraries(libraries / "site"),
-        local_version="cu130.torch211",
+        local_version="cu130.torch2.11",
         torch_requirement="torch==2.11.*",
         log=tmp_path / "log",
     )
@@ -217,10 +217,10 @@ def test_a_raw_wheel_becomes_portable_and_tells_the_truth(libraries: Path, mend:
     )  # fmt: skip
     wheel = mend(raw, requires=["numpy>=1.26"])
     name, version, _, tags = parse_wheel_filename(wheel.name)
-    assert (name, str(version)) == ("my-ext", "1.0+cu130.torch211")
+    assert (name, str(version)) == ("my-ext", "1.0+cu130.torch2.11")
     assert all(tag.platform.startswith("manylinux") for tag in tags)
     metadata = message_from_bytes(read(wheel, "METADATA"))
-    assert metadata["Version"] == "1.0+cu130.torch211"
+    assert metadata["Version"] == "1.0+cu130.torch2.11"
     assert metadata.get_all("Requires-Dist") == ["torch==2.11.*", "numpy>=1.26"]
     assert read(wheel, "METADATA").endswith("\n\nGrüße\n".encode())
     said = {f"Tag: {tag}" for tag in tags}
@@ -228,7 +228,7 @@ def test_a_raw_wheel_becomes_portable_and_tells_the_truth(libraries: Path, mend:
     # Torch and the CUDA runtime are still needed, and not inside.
     assert {"libtorch_cpu.so", "libcudart.so.13"} <= set(needed(wheel, "C.abi3.so", tmp_path / "x"))
     assert [path for path in paths(wheel) if ".so" in path] == ["my_ext/C.abi3.so"]
-    info = "my_ext-1.0+cu130.torch211.dist-info"
+    info = "my_ext-1.0+cu130.torch2.11.dist-info"
     last = [path for path in paths(wheel) if path.startswith("my_ext-")]
     assert last == [f"{info}/{name}" for name in ("METADATA", "WHEEL", "licenses/LICENSE", "RECORD")]
     assert paths(wheel)[-4:] == last
@@ -258,7 +258,7 @@ def test_record_is_true_and_old_signatures_are_gone(libraries: Path, mend: Repai
     )
     wheel = mend(raw)
     check_record(wheel)
-    assert "my_ext-1.0+cu130.torch211.data/scripts/tool" in paths(wheel)
+    assert "my_ext-1.0+cu130.torch2.11.data/scripts/tool" in paths(wheel)
     assert not [path for path in paths(wheel) if "p7s" in path or path.startswith("my_ext-1.0.d")]
 
 
@@ -290,10 +290,10 @@ def test_the_wheel_says_what_made_it_and_what_is_in_it(libraries: Path, mend: Re
     names = {component["name"] for component in sbom["components"]}
     (grafted,) = [path for path in paths(once) if path.startswith("my_ext.libs/")]
     assert {"nvcc", "torch", "libtorch_cpu.so", "my_ext/C.abi3.so", grafted} <= names
-    assert sbom["metadata"]["component"]["version"] == "1.0+cu130.torch211"
+    assert sbom["metadata"]["component"]["version"] == "1.0+cu130.torch2.11"
     listed = read(once, ".dist-info/RECORD").decode()
     for name in ("buildfarm.json", "sboms/buildfarm.cdx.json"):
-        assert f"my_ext-1.0+cu130.torch211.dist-info/{name},sha256=" in listed
+        assert f"my_ext-1.0+cu130.torch2.11.dist-info/{name},sha256=" in listed
     again = mend(once, out=tmp_path / "again", record=record)
     assert again.read_bytes() == once.read_bytes()
 
@@ -398,14 +398,14 @@ def test_names(tmp_path: Path, case: str) -> None:
     name, info = f"{start}-{LINUX}.whl", f"{stem}.dist-info"
     metadata = METADATA.replace("my-ext", project)
     raw = make_wheel(tmp_path, {"my_ext/C.so": "code"}, name=name, info=info, metadata=metadata)
-    label = Label("cu130.torch211", "torch")
+    label = Label("cu130.torch2.11", "torch")
     new_name, members = relabel.relabel(relabel.read_members(raw), name, label)
     wheel = tmp_path / new_name
     relabel.write_wheel(members, wheel)
-    assert wheel.name == f"my_ext-1.0+cu130.torch211-{tags}-{LINUX}.whl"
+    assert wheel.name == f"my_ext-1.0+cu130.torch2.11-{tags}-{LINUX}.whl"
     parse_wheel_filename(wheel.name)
     assert paths(wheel)[0] == "my_ext/C.so"
-    assert "my_ext-1.0+cu130.torch211.dist-info/METADATA" in paths(wheel)
+    assert "my_ext-1.0+cu130.torch2.11.dist-info/METADATA" in paths(wheel)
     assert message_from_bytes(read(wheel, "METADATA"))["Name"] == project
     check_record(wheel)
     assert relabel.relabel(relabel.read_members(wheel), new_name, label) == (new_name, members)
@@ -569,9 +569,9 @@ def test_broken_wheels_are_refused(libraries: Path, mend: Repair, tmp_path: Path
         ("1.0+git7", "cu13", "1.0+git7.cu13"),
         ("1.0+git7.cu13", "cu13", "1.0+git7.cu13"),
         ("1.0+xcu13", "cu13", "1.0+xcu13.cu13"),
-        ("1.0rc1.post2", "cu130.torch211", "1.0rc1.post2+cu130.torch211"),
+        ("1.0rc1.post2", "cu130.torch2.11", "1.0rc1.post2+cu130.torch2.11"),
         ("1!1.0-1", "cu13", "1!1.0.post1+cu13"),
-        ("1.0+CU130-torch211", "cu130.torch211", "1.0+cu130.torch211"),
+        ("1.0+CU130-torch211", "cu130.torch2.11", "1.0+cu130.torch2.11"),
     ],
 )
 def test_versions(version: str, local: str, result: str) -> None:

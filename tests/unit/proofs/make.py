@@ -38,7 +38,7 @@ def gpu_library(*sass: str, path: str = "ops/_C_cuda.so", ptx: tuple[str, ...] =
 
 
 def wheel_facts(*libraries: Library, tag: str = "cp312-cp312-manylinux_2_28_x86_64", **facts: Any) -> WheelFacts:
-    version = facts.get("version", "1.0+cu130.torch211")
+    version = facts.get("version", "1.0+cu130.torch2.11")
     plain: dict[str, Any] = {
         "filename": f"ops-{version}-{tag}.whl",
         "sha256": "ab" * 32,
@@ -61,7 +61,7 @@ def claim(**fields: Any) -> WheelClaim:
         "cuda": Cuda(13, 0),
         "archs": (Arch(9, 0),),
         "cuda_required": True,
-        "local": "cu130.torch211",
+        "local": "cu130.torch2.11",
         "requires": ("torch>=2.11,<2.12",),
         "cells": (CELL,),
     }

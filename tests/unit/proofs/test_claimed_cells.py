@@ -54,6 +54,29 @@ def why_not(wheel: WheelFacts, cell: str) -> str:
         (facts("1.0+pt24cu121"), "torch2.5.1-cu121-cp312", "torch 2.5: the version 1.0+pt24cu121 names torch 2.4"),
         (facts("1.0+cu12torch2.4cxx11abiFALSE"), "torch2.4.0-cu121-cp312", ""),
         (facts("1.0+cu130.torch211"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0+cu130.torch2.11"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0+torch2120cu132"), "torch2.12.0-cu132-cp312", ""),
+        (
+            facts("1.0+torch2120cu132"),
+            "torch2.1.0-cu121-cp311",
+            "torch 2.1: the version 1.0+torch2120cu132 names torch 2.12",
+        ),
+        (facts("1.0+cu.12.8.torch.2.11"), "torch2.11.0-cu128-cp312", ""),
+        (
+            facts("1.0+cu.12.8.torch.2.11"),
+            "torch2.11.0-cu130-cp312",
+            "CUDA 13.0: the version 1.0+cu.12.8.torch.2.11 names cu128",
+        ),
+        (
+            facts("1.0+torch2160cu132"),
+            "torch2.1.0-cu121-cp311",
+            "torch 2.1: the version 1.0+torch2160cu132 names torch 2.16",
+        ),
+        (
+            facts("1.0+torch211"),
+            "torch2.12.0-cu130-cp312",
+            "torch 2.12: the version 1.0+torch211 names torch 2.1 or 2.11",
+        ),
         (facts("1.0+torch251.cu124"), "torch2.5.1-cu124-cp312", ""),
         (
             facts("1.0+pt24cpu"),

@@ -16,7 +16,7 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
     ("facts", "claimed", "error"),
     [
         pytest.param({}, {}, "", id="all as claimed"),
-        pytest.param({"version": "1.0"}, {}, r"lacks the local part \+cu130\.torch211", id="no local version"),
+        pytest.param({"version": "1.0"}, {}, r"lacks the local part \+cu130\.torch2\.11", id="no local version"),
         pytest.param({"version": "1.0+cu13"}, {}, "lacks the local part", id="local version of a different build"),
         pytest.param({"version": "1.0"}, {"local": ""}, "", id="no local version claimed"),
         pytest.param(
@@ -98,3 +98,9 @@ def test_stable_wheel_admits_every_torch_from_its_floor() -> None:
     wheel = wheel_facts(library(), tag=ABI3, version="1.0+cu13", requires_dist=("torch>=2.10",))
     stable = claim(cells=cells, local="cu13", requires=("torch>=2.10",))
     assert check_metadata(wheel, stable).verdict == "passed"
+
+
+def test_a_version_that_cannot_be_read_for_certain_is_a_remark() -> None:
+    facts = wheel_facts(version="1.0+torch211", requires_dist=("torch==2.11.*",))
+    proof = check_metadata(facts, claim(local=""))
+    assert proof.evidence["remarks"] == ["the version 1.0+torch211 names torch 2.1 or 2.11"]

@@ -15,7 +15,7 @@ from builder.result import BuildResult, SmokeResult
 from builder.store import StoredBuild
 from tests.unit.wheels import make_record
 
-WHEEL = "ms_deform_attn-0.1.0+cu130.torch211-cp310-abi3-manylinux_2_34_x86_64.whl"
+WHEEL = "ms_deform_attn-0.1.0+cu130.torch2.11-cp310-abi3-manylinux_2_34_x86_64.whl"
 CELLS = tuple(Cell.parse(f"torch2.11.0-cu130-cp3{minor}") for minor in (12, 13))
 BUILD = Build(
     "ms_deform_attn", "0.1.0", AbiClass.ABI3, CELLS[0].torch, CELLS[0].cuda, (CELLS[0].python,), (Arch(9, 0),),

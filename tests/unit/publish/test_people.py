@@ -117,8 +117,9 @@ def test_yanked_wheels_prove_nothing() -> None:
     assert version.all_yanked
 
 
-def test_a_plan_adds_missing_cells_and_the_reasons_of_others() -> None:
-    there = entry("1.0+cu130.torch211", {"torch2.11.0-cu130-cp310": "cpu"})
+@pytest.mark.parametrize("local", ["cu130.torch2.11", "cu130.torch211"])
+def test_a_plan_adds_missing_cells_and_the_reasons_of_others(local: str) -> None:
+    there = entry(f"1.0+{local}", {"torch2.11.0-cu130-cp310": "cpu"})
     (version,) = coverage([there], PLAN)
     # The wheel has the tag cp310-abi3, so it serves the other Pythons too, although nothing was proven there.
     assert [(row.torch, [field.state for field in row.fields]) for row in version.grid.rows] == [
@@ -135,13 +136,13 @@ def test_a_plan_adds_missing_cells_and_the_reasons_of_others() -> None:
 
 
 def test_a_yanked_wheel_is_missing() -> None:
-    wheel = entry("1.0+cu130.torch211", {"torch2.11.0-cu130-cp310": "cpu"}, yanked="")
+    wheel = entry("1.0+cu130.torch2.11", {"torch2.11.0-cu130-cp310": "cpu"}, yanked="")
     (version,) = coverage([wheel], PLAN)
     assert {field.state for row in version.grid.rows for field in row.fields} == {"missing", "skipped"}
 
 
 def test_the_plan_is_of_one_version() -> None:
-    old = entry("0.9+cu130.torch211", {"torch2.11.0-cu130-cp310": "cpu"})
+    old = entry("0.9+cu130.torch2.11", {"torch2.11.0-cu130-cp310": "cpu"})
     new, before = coverage([old], PLAN)
     assert (new.version, new.planned, new.wheels) == ("1.0", True, ())
     assert (before.version, before.planned, len(before.grid.rows)) == ("0.9", False, 1)
@@ -158,7 +159,7 @@ def test_pages_show_plans_until_the_matrix_loses_the_project(tmp_path: Path) -> 
     page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
     assert {"my-ext", "2 missing"} <= set(Page(home.read_bytes()).texts)
     assert "missing" in Page(page.read_bytes()).texts
-    repository.add(ready(tmp_path, version="1.0+cu130.torch211"))
+    repository.add(ready(tmp_path, version="1.0+cu130.torch2.11"))
     assert "1 CPU" in Page(home.read_bytes()).texts
     assert check_index(repository).faults == ()
     repository.set_plans({"unrelated": replace(PLAN, projects=("unrelated",))})
@@ -174,7 +175,7 @@ def test_pages_show_plans_until_the_matrix_loses_the_project(tmp_path: Path) -> 
 def test_an_archived_project_lacks_nothing(tmp_path: Path) -> None:
     repository = Repository(Folder(tmp_path / "index"))
     repository.set_plans({"my-ext": PLAN})
-    repository.add(ready(tmp_path, version="1.0+cu130.torch211"))
+    repository.add(ready(tmp_path, version="1.0+cu130.torch2.11"))
     page = tmp_path / "index" / "projects" / "my-ext" / "index.html"
     assert "missing" in Page(page.read_bytes()).texts
     repository.set_status("my-ext", Status("archived", "use other_ext"))

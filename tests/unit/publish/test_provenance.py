@@ -19,7 +19,7 @@ from tests.unit.wheels import make_record
 
 def stored(folder: Path, record: Record | None = None) -> StoredBuild:
     folder.mkdir(exist_ok=True)
-    wheel = folder / "ops-1.0+cu130.torch211-cp312-cp312-manylinux_2_28_x86_64.whl"
+    wheel = folder / "ops-1.0+cu130.torch2.11-cp312-cp312-manylinux_2_28_x86_64.whl"
     wheel.write_bytes(b"wheel")
     return StoredBuild("d" * 64, wheel, make_record.build_record(record, provided=frozenset({"libtorch.so"})))
 

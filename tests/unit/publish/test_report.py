@@ -45,7 +45,7 @@ def proofs(*gpu: Verdict, linkage: Verdict = PASSED, reason: str = "") -> tuple[
 def stored(tmp_path: Path) -> StoredBuild:
     folder = tmp_path / "store"
     folder.mkdir()
-    wheel = folder / "ops-1.0+cu130.torch211-cp311-abi3-manylinux_2_28_x86_64.whl"
+    wheel = folder / "ops-1.0+cu130.torch2.11-cp311-abi3-manylinux_2_28_x86_64.whl"
     wheel.write_bytes(b"w" * 5000)
     return StoredBuild("d" * 64, wheel, make_record.build_record())
 
@@ -106,7 +106,7 @@ def test_the_command_that_installs_a_wheel_is_printed(stored: StoredBuild, tmp_p
     assert all(line.strip().startswith(name) for line, name in zip(commands, ("pip ", uv_command()), strict=True))
     for command in commands:
         assert f" --find-links '{tmp_path.resolve()}/my dist' " in command
-        assert command.endswith(" ops==1.0+cu130.torch211 torch==2.11.0")
+        assert command.endswith(" ops==1.0+cu130.torch2.11 torch==2.11.0")
 
 
 def test_equal_commands_are_printed_once_and_torch_comes_from_its_index(stored: StoredBuild, tmp_path: Path) -> None:
@@ -250,6 +250,22 @@ def test_what_happens_to_the_wheel_of_an_earlier_run(stored: StoredBuild, tmp_pa
     assert run(bad) == ([f"kept {name} of an earlier run: a check of the new wheel failed"], True)
     assert run(good) == ([f"replaced {name}"], True)
     assert run(bad) == ([f"removed {name}: a check of this wheel failed"], False)
+
+
+def test_a_wheel_with_the_earlier_form_of_the_version_is_of_the_same_build(stored: StoredBuild, tmp_path: Path) -> None:
+    dist, name = tmp_path / "dist", stored.wheel.name
+    earlier = dist / name.replace("torch2.11", "torch211")
+    dist.mkdir()
+    earlier.write_bytes(b"earlier")
+    (dist / "ops-1.0+cu130.torch210-cp311-abi3-manylinux_2_28_x86_64.whl").touch()
+    failed = publish_wheels(dist, PLAN, [result(None, error=BuildfarmError("no", Code.DISK_FULL))])
+    assert failed.events == [f"kept {earlier.name} of an earlier run: the new build failed"]
+    published = publish_wheels(dist, PLAN, [result(stored, proofs(NOT_RUN))])
+    assert published.removed == [f"removed {earlier.name}: {name} replaces it"]
+    assert [path.name for path in sorted(dist.glob("*.whl"))] == [
+        "ops-1.0+cu130.torch2.11-cp311-abi3-manylinux_2_28_x86_64.whl",
+        "ops-1.0+cu130.torch210-cp311-abi3-manylinux_2_28_x86_64.whl",
+    ]
 
 
 def of_gate(*outcomes: Outcome, cell: Cell = CELLS[0]) -> list[Proof]:

@@ -17,7 +17,7 @@ from builder.wheelfile.elf import Elf
 from builder.wheels.repair.sbom import Linked, make_sbom
 from tests.unit.wheels import make_record
 
-NAME = "ops-1.0+cu130.torch211-cp312-cp312-manylinux_2_28_x86_64.whl"
+NAME = "ops-1.0+cu130.torch2.11-cp312-cp312-manylinux_2_28_x86_64.whl"
 PROVIDED = frozenset({"libtorch_cpu.so", "libcudart.so.13", "libnccl.so.2"})
 
 
@@ -41,7 +41,7 @@ def fault_of(text: str) -> object:
 
 
 def sbom(record: Record, libraries: tuple[Linked, ...] = LIBRARIES) -> dict[str, Any]:
-    text = make_sbom("ops", "1.0+cu130.torch211", NAME, record, libraries, PROVIDED)
+    text = make_sbom("ops", "1.0+cu130.torch2.11", NAME, record, libraries, PROVIDED)
     fault = fault_of(text.decode())
     assert fault is None, fault
     data: dict[str, Any] = json.loads(text)
@@ -62,8 +62,8 @@ def test_the_validator_sees_a_fault() -> None:
 def test_it_names_the_wheel_and_what_made_it() -> None:
     data = sbom(make_record.record(replace(make_record.TOOLCHAIN, uv="0.13.9")))
     wheel = data["metadata"]["component"]
-    assert (wheel["name"], wheel["version"]) == ("ops", "1.0+cu130.torch211")
-    assert wheel["purl"].startswith("pkg:pypi/ops@1.0%2Bcu130.torch211?file_name=ops-1.0")
+    assert (wheel["name"], wheel["version"]) == ("ops", "1.0+cu130.torch2.11")
+    assert wheel["purl"].startswith("pkg:pypi/ops@1.0%2Bcu130.torch2.11?file_name=ops-1.0")
     for name, version in (("g++", "12.2.0"), ("nvcc", "13.0.88"), ("python", "3.12.1"), ("uv", "0.13.9")):
         tool = said(data, name)
         assert (tool["version"], tool["scope"], tool["role"]) == (version, "excluded", "toolchain")

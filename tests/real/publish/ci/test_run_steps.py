@@ -66,7 +66,7 @@ esac
 def prepare(folder: Path, python: str) -> None:
     """A wheel with the proofs that `build` writes, and the proofs of a GPU machine."""
     files, cell = {"ops.py": "ANSWER = 42\n"}, f"torch2.11.0-cu130-{python}"
-    wheel = pure_wheel(folder / python, "ops", "1.0+cu130.torch211", files, tag=f"{python}-none-any")
+    wheel = pure_wheel(folder / python, "ops", "1.0+cu130.torch2.11", files, tag=f"{python}-none-any")
     proofs_path(wheel).write_bytes(proofs_json(proofs_of(wheel, cells=[cell])))
     (folder / f"gpu-{python}").mkdir()
     file = folder / f"gpu-{python}" / proofs_path(wheel).name
@@ -140,7 +140,7 @@ def test_pip_installs_from_the_published_index(done: WorkflowRun, tmp_path: Path
         "build --ext ops --torch 2.11.0 --cuda 13.0 --python 3.12\n"
         in done.jobs[next(iter(jobs("build", "", "")))].summary
     )
-    assert "ops-1.0+cu130.torch211" in done.jobs["publish"].summary
+    assert "ops-1.0+cu130.torch2.11" in done.jobs["publish"].summary
     index = done.actions.artifacts / "index" / "cu130"
     argv = [sys.executable, "-m", "pip", "--isolated", "install", "--no-deps", "--no-cache-dir", "--target"]
     options = ["--index-url", index.as_uri(), "--disable-pip-version-check", "--python-version", "3.12"]

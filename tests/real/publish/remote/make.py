@@ -43,6 +43,6 @@ def proven_wheel(
     """A wheel with one library, and beside it the proofs of these checks in one cell."""
     more = files or {}
     members = {f"{name}/__init__.py": "", f"{name}/_C.so": library(), **more}
-    wheel = pure_wheel(folder, name, f"{version}+cu130.torch211", members, requires=["torch==2.11.*"], tag=TAG)
+    wheel = pure_wheel(folder, name, f"{version}+cu130.torch2.11", members, requires=["torch==2.11.*"], tag=TAG)
     proofs_path(wheel).write_bytes(proofs_json(proofs_of(wheel, checks, cells=[CELL])))
     return wheel

@@ -329,7 +329,7 @@ def test_a_new_index_in_a_source_folder_is_no_part_of_the_source(
 
 def test_a_refused_publish_creates_nothing(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    wheel = ready(tmp_path, version="1.0+cu130.torch211", proven=False).wheel
+    wheel = ready(tmp_path, version="1.0+cu130.torch2.11", proven=False).wheel
     (tmp_path / "ext").mkdir()
     (tmp_path / "ext" / "extension.yaml").write_text(
         "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
@@ -402,7 +402,7 @@ def test_publish_names_the_failed_builds_of_the_last_run(tmp_path: Path, run: Ru
 
 
 def test_publish_keeps_the_plan_of_the_matrix(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheel = ready(tmp_path, version="1.0+cu130.torch211").wheel
+    wheel = ready(tmp_path, version="1.0+cu130.torch2.11").wheel
     (tmp_path / "ext").mkdir()
     (tmp_path / "ext" / "extension.yaml").write_text(
         "name: my_ext\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [my_ext]\n"
