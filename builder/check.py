@@ -31,7 +31,7 @@ class Check(StrEnum):
     )
     MODULES = (
         "modules",
-        "Every Python that the tags name can import the extension modules, by the suffixes of their file names.",
+        "Every Python that the tags name can import the extension modules, by the names of their files and functions.",
     )
     METADATA = (
         "metadata",
@@ -44,7 +44,7 @@ class Check(StrEnum):
         "Nothing; the check never fails. It remarks on stray top-level packages, equal libraries, and CUDA sources"
         " without their headers.",
     )
-    ABI3 = "abi3", "The libraries of a wheel with an abi3 tag use only the limited API of the tagged Python."
+    ABI3 = "abi3", "The libraries of a wheel tagged abi3 or abi3t use only the limited API of the tagged Python."
     STABLE = (
         "stable-abi",
         "The libraries of a stable-ABI wheel use only C functions (shims) that the oldest torch of the wheel has.",

@@ -21,7 +21,7 @@ from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import counts_in, read_requirement, requires_admit
 from builder.proofs.static.stable_abi import shims
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
-from builder.wheelfile.compatibility import admits
+from builder.wheelfile.compatibility import admits, oldest_python
 from builder.wheelfile.facts import Library, WheelFacts
 
 _LOCAL = re.compile(r"\+[\w.]+")
@@ -254,7 +254,7 @@ def foreign_claim(facts: WheelFacts, cells: Sequence[Cell], *, cuda_required: bo
 def abi_class(facts: WheelFacts) -> AbiClass:
     """The class that the tags and the symbols of the libraries show."""
     symbols = {symbol for library in facts.libraries for symbol in library.undefined}
-    any_python = any(tag.abi == "abi3" for line in facts.tags for tag in parse_tag(line))
+    any_python = any(oldest_python(tag) for line in facts.tags for tag in parse_tag(line))
     if any_python or not any(map(is_python, symbols)):
         if not symbols.isdisjoint(shims()) and not any(map(is_torch_cxx, symbols)):
             return AbiClass.STABLE

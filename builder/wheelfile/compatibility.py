@@ -12,6 +12,9 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from builder.matrix.axes import Arch, Python
 
+#: The first Python that looks for `_C.abi3t.so`, `_C.abi3-x86_64-linux-gnu.so` and `_C.abi3t-x86_64-linux-gnu.so`
+#: (`EXTENSION_SUFFIXES` of CPython 3.14 and 3.15.2).
+NEW_SUFFIXES = Python(3, 15)
 #: Architectures of Jetson and DRIVE.
 _JETSON = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)})
 
@@ -35,6 +38,34 @@ def admits(tag: Tag, python: Python, machine: str) -> bool:
     return (tag.interpreter, tag.abi) in suiting(python) and re.fullmatch(
         rf"any|(?:manylinux\w*|linux)_{machine}", tag.platform
     ) is not None
+
+
+def oldest_python(tag: Tag) -> Python | None:
+    """The oldest Python that a tag of the stable ABI (`cp310-abi3`) names; None for other tags.
+
+    The ABI abi3t exists since Python 3.15 (PEP 803). packaging lists `cp310-abi3t` for Python 3.13t and 3.14t too.
+    """
+    match = re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
+    if match is None or tag.abi not in ("abi3", "abi3t"):
+        return None
+    python = Python(int(match[1]), int(match[2]))
+    return max(python, NEW_SUFFIXES) if tag.abi == "abi3t" else python
+
+
+def finds(python: Python, file: re.Match[str], machine: str) -> bool:
+    """Whether the `import` of a Python on this machine (`x86_64`) looks for a file, as a match of `MODULE_FILE`."""
+    if file["triplet"] and machine in ("x86_64", "aarch64") and file["triplet"] != f"{machine}-linux-gnu":
+        return False
+    if file["version"]:
+        return f"cp{file['version']}" == python.tag
+    if only_new(file) and (python.major, python.minor) < (NEW_SUFFIXES.major, NEW_SUFFIXES.minor):
+        return False
+    return file["abi"] != "abi3" or not python.free_threaded
+
+
+def only_new(file: re.Match[str]) -> bool:
+    """Whether no Python before 3.15 looks for a file, as a match of `MODULE_FILE`."""
+    return file["abi"] == "abi3t" or bool(file["abi"] and file["triplet"])
 
 
 def runs_on(codes: Iterable[str], gpu: Arch) -> bool:

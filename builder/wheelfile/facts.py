@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.errors import Code, UsageError
+from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
 from builder.wheelfile.elf import MAGIC, ElfHeaders, read_elf
@@ -89,6 +90,47 @@ def _ends(name: str) -> Iterator[str]:
         name = name.partition("/")[2]
 
 
+# Imports of libraries that are no modules: Python finds their file and raises ImportError.
+
+#: An import statement that no condition skips.
+_IMPORT = re.compile(
+    r"^(?:from[ \t]+(\.*)((?:\w[\w.]*)?)[ \t]+import[ \t]*(\([^)]{0,2000}\)|[^\n#;(]+)|import[ \t]+([^\n#;]+))",
+    re.MULTILINE,
+)
+
+
+def imported_libraries(wheel: WheelContents, libraries: Sequence[Library]) -> tuple[str, ...]:
+    """The paths of the libraries that Python code of the wheel imports at its top level, and that are no modules.
+
+    Looks for libraries whose file or whose functions are those of a module. Raises DamagedWheelError.
+    """
+    wanted = {
+        installed_path(one.path).removesuffix(file["suffix"]).replace("/", "."): one.path
+        for one in libraries
+        if (file := MODULE_FILE.fullmatch(one.basename))
+        and not (one.is_module or one.foreign)
+        and (one.module_functions or file["suffix"] != ".so")
+    }
+    found = set[str]()
+    for name in [name for name in wheel.names if name.endswith(".py")][:_MAX_SOURCES] if wanted else ():
+        with wheel.open(name) as stream:
+            text = stream.read(_MAX_SOURCE // 4).decode(errors="replace")
+        if any(module.rpartition(".")[2] in text for module in wanted):
+            found.update(_imports(text, installed_path(name).split("/")[:-1]))
+    return tuple(sorted(path for module, path in wanted.items() if module in found))
+
+
+def _imports(text: str, package: Sequence[str]) -> Iterator[str]:
+    """The full names that the import statements of a module of this package may import."""
+    for dots, module, names, plain in _IMPORT.findall(text):
+        base = [*(package[: len(package) + 1 - len(dots)] if dots else ()), *filter(None, [module])]
+        yield ".".join(base)
+        for each in re.sub(r"#[^\n]*|[()]", "", plain or names).split(","):
+            words = each.split()
+            if words:
+                yield ".".join([*base, words[0]])
+
+
 #: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
 _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
 
@@ -132,7 +174,12 @@ class Library(ElfHeaders):
     @property
     def is_module(self) -> bool:
         """Whether Python can import the library: it defines the function that Python calls for its file name."""
-        return f"PyInit_{self.basename.partition('.')[0]}" in self.defined
+        return not set(entry_points(self.basename.partition(".")[0])).isdisjoint(self.defined)
+
+    @property
+    def module_functions(self) -> list[str]:
+        """The functions that Python calls in modules, of whatever name."""
+        return [name for name in self.defined if ENTRY_POINT.fullmatch(name)]
 
 
 @dataclass(frozen=True)
@@ -163,6 +210,8 @@ class WheelFacts:
     purelib: bool = False
     #: What the CUDA sources in the wheel include and the wheel does not contain; see `missing_headers`.
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Libraries that the Python code imports and that are no modules of their name; see `imported_libraries`.
+    imported: tuple[str, ...] = ()
 
     def installed(self) -> list[str]:
         """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
@@ -194,7 +243,7 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
     """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
     _check_name(wheel.path)
     _check_project(wheel)
-    metadata = wheel.metadata
+    metadata, libraries = wheel.metadata, _libraries(wheel)
     return WheelFacts(
         filename=wheel.path.name,
         sha256=sha256,
@@ -204,10 +253,11 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         tags=wheel.tags,
         requires_dist=_requires_dist(wheel),
         requires_python=str(metadata.get("Requires-Python", "")),
-        libraries=_libraries(wheel),
+        libraries=libraries,
         files=tuple(sorted(wheel.names)),
         purelib=wheel.purelib,
         missing_headers=missing_headers(wheel),
+        imported=imported_libraries(wheel, libraries),
     )
 
 

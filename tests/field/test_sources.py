@@ -299,6 +299,19 @@ def test_a_wrong_version_ends_before_the_compile(sources: Sources) -> None:
     assert "building 't0._C' extension" not in result.log.read_text()
 
 
+def test_the_function_of_a_module_has_an_old_name(sources: Sources) -> None:
+    """PYBIND11_MODULE(t0_ext, m) in a source whose setup.py calls the module t0._C."""
+    sources.write(files={"t0/csrc/c.c": MODULE.format(answer=42).replace("PyInit__C", "PyInit_t0_ext")})
+    sources.add()
+    result = sources.build()
+    assert result.refused
+    failed = {proof.check: proof for proof in result.proofs if proof.verdict is Verdict.FAILED}
+    assert "exports PyInit_t0_ext, and Python looks for PyInit__C" in failed[Check.MODULES].reason
+    assert "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`" in failed[Check.MODULES].reason
+    if Check.IMPORT in failed:
+        assert "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`" in failed[Check.IMPORT].evidence["hints"][0]
+
+
 def test_tests_of_the_source_are_left_out(sources: Sources, capfd: pytest.CaptureFixture[str]) -> None:
     """Report 14: the recipe leaves out a stray package of a source that the user cannot change."""
     setup = SETUP.replace('packages=["t0"]', 'packages=["t0", "tests"]')

@@ -162,6 +162,16 @@ def test_22_a_library_in_a_pure_wheel(tmp_path: Path, tag: str, path: str, says:
     assert facts.purelib == (tag != "py3-none-any")
 
 
+def test_22_a_module_of_python_3_15_in_a_pure_wheel(tmp_path: Path) -> None:
+    """PyModExport_X (PEP 793) makes a library a module, as PyInit_X does."""
+    source = lib("void *PyModExport__C(void) { return 0; }", "-nostdlib")
+    raw = w0(tmp_path, "t0", "1.0", "py3-none-any", {"t0/_C.so": source}, pure=True)
+    with pytest.raises(BuildError, match=r"the Python module t0/_C\.so, but its tag py3-none-any says"):
+        repair(
+            raw, tmp_path / "out", provided=frozenset(), local_version="", torch_requirement="", log=tmp_path / "log"
+        )
+
+
 def per_cuda(folder: Path) -> dict[str, bytes]:
     """Libraries for three CUDA versions, of which `__init__` opens that of torch, as bitsandbytes does."""
     load = (
@@ -269,3 +279,56 @@ def test_29_what_is_no_conflict(tmp_path: Path) -> None:
     shared = {"tests/__init__.py": b"", "space/LICENSE": b"", "space/__init__.py": b"# one text"}
     two = [w0(tmp_path, name, "1.0", TAG, {**shared, f"{name}/_C.so": module()}) for name in ("t2", "t3")]
     assert verify_together(*two)[1] == ["", ""]
+
+
+#: The function of the source, and its caller in `__init__.py`.
+OLD_NAME = module("t0_ext")
+
+
+@pytest.mark.parametrize(
+    ("caller", "fails"),
+    [
+        ("import torch\nfrom . import _C\n", True),
+        ("from t0 import (\n    ops,  # first\n    _C,\n)\n", True),
+        ("import t0._C as ext\n", True),
+        ("from ._C import one\n", True),
+        ("try:\n    from . import _C\nexcept ImportError:\n    _C = None\n", False),
+        ("from torch import _C\n", False),
+        ("import torch\ntorch.ops.load_library(__file__.replace('__init__.py', '_C.so'))\n", False),
+    ],
+)
+def test_37_the_function_of_a_module_has_an_old_name(tmp_path: Path, caller: str, fails: bool) -> None:
+    """PYBIND11_MODULE(t0_ext, m) in a module that setup.py calls t0._C."""
+    path = "t0/_C.cpython-312-x86_64-linux-gnu.so"
+    wheel = w0(tmp_path, "t0", "1.0", TAG, {"t0/__init__.py": caller.encode(), path: OLD_NAME})
+    failed, remarks = verify(wheel)
+    assert list(failed) == (["modules"] if fails else [])
+    assert f"{path} exports PyInit_t0_ext, and Python looks for PyInit__C" in (failed or remarks)["modules"]
+
+
+def test_a_module_under_the_name_of_python_3_15(tmp_path: Path) -> None:
+    """setuptools under Python 3.15 makes a wheel cp310-abi3 that only 3.15 can import; auditwheel passes it."""
+    path = "t0/_C.abi3-x86_64-linux-gnu.so"
+    files = {"t0/__init__.py": b"from . import _C\n", path: module()}
+    failed, _ = verify(w0(tmp_path, "t0", "1.0", "cp310-abi3-manylinux_2_34_x86_64", files))
+    assert list(failed) == ["modules"]
+    assert f"only a Python 3.15 or later with a GIL finds {path}" in failed["modules"]
+    assert "rename it to _C.abi3.so" in failed["modules"]
+
+
+@pytest.mark.parametrize(
+    ("tag", "name", "fails"),
+    [
+        ("cp315-abi3.abi3t", "_C.abi3t-x86_64-linux-gnu.so", False),
+        ("cp315-abi3t", "_C.abi3t.so", False),
+        ("cp310-abi3.abi3t", "_C.abi3t-x86_64-linux-gnu.so", True),  # setuptools 84 under 3.15t
+        ("cp310-abi3", "_C.abi3t.so", True),
+        ("cp314-abi3t", "_C.abi3t.so", True),  # packaging accepts this tag for 3.14t
+    ],
+)
+def test_a_module_for_abi3t(tmp_path: Path, tag: str, name: str, fails: bool) -> None:
+    """PEP 803, with the function of PEP 793."""
+    code = lib("void *PyModExport__C(void) { return 0; }")
+    files = {"t0/__init__.py": b"from . import _C\n", f"t0/{name}": code}
+    failed, _ = verify(w0(tmp_path, "t0", "1.0", f"{tag}-manylinux_2_34_x86_64", files))
+    assert list(failed) == (["modules"] if fails else [])

@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from builder.gate.imports.extension_modules import entry_points
 from builder.gate.outcome import NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.system.mapped import mapped_files
 
@@ -94,7 +95,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _facts(name: PurePosixPath, path: str) -> dict[str, Any]:
     stem = name.name.partition(".")[0]
-    is_module = _contains(path, f"PyInit_{stem}")
+    is_module = any(_contains(path, function) for function in entry_points(stem))
     module = ".".join([*name.parent.parts, stem]) if is_module else ""
     return {"path": str(name), "module": module, "gpu": _contains(path, ".nv_fatbin"), "other": "", "cuda": ""}
 

@@ -15,6 +15,7 @@ from builder.matrix.axes import Cell, Python
 from builder.matrix.local_version import read_local
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.wheelfile.compatibility import oldest_python
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.torch_range import TORCHES
 
@@ -172,9 +173,11 @@ def _python_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
             f"Requires-Python {facts.requires_python} excludes Python {join_names(excluded)}, which cells of this "
             "build have"
         )
-    for tag in sorted({tag.interpreter for line in facts.tags for tag in parse_tag(line) if tag.abi == "abi3"}):
+    for tag in sorted({tag for line in facts.tags for tag in parse_tag(line)}, key=str):
         # `cp310` means 3.10 and later. Nobody can install a wheel whose Requires-Python excludes all of them.
-        oldest = int(tag.removeprefix("cp3"))
-        if not any(f"3.{minor}.99" in pythons for minor in range(oldest, oldest + 20)):
-            errors.append(f"Requires-Python {facts.requires_python} and the tag {tag}-abi3 have no Python in common")
+        oldest = oldest_python(tag)
+        later = range(oldest.minor, oldest.minor + 20) if oldest else ()
+        if oldest and not any(f"{oldest.major}.{minor}.99" in pythons for minor in later):
+            named = f"{tag.interpreter}-{tag.abi}"
+            errors.append(f"Requires-Python {facts.requires_python} and the tag {named} have no Python in common")
     return errors

@@ -9,21 +9,19 @@ import re
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import yaml
 from packaging.tags import parse_tag
 
+from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
 from builder.gate.system.demangle import demangle
-from builder.matrix.axes import AbiClass
+from builder.matrix.axes import AbiClass, Python
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx
+from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python, only_new
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
-
-if TYPE_CHECKING:
-    from abi3info.models import PyVersion  # type: ignore[import-untyped]
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 #: Names of the functions in torch's C interface.
@@ -143,17 +141,19 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
     return errors
 
 
-# Check an abi3 tag against the Python functions used, with abi3audit's table of the stable ABI (abi3info).
+# Check a tag abi3 or abi3t against the Python functions used, with abi3audit's table of the stable ABI (abi3info).
+
+#: Functions with an argument PyModuleDef, an incomplete type under Py_TARGET_ABI3T (moduleobject.h of 3.15.2).
+_OF_DEFINITIONS = frozenset({"PyModuleDef_Init", "PyModule_Create2", "PyModule_FromDefAndSpec2"})
 
 
 def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
-    """Every Python function used is in the stable ABI of the oldest Python in the tags.
+    """Every Python function used is in the stable ABI of the oldest Python in the tags, or that looks for the file.
 
-    None when neither the tag nor the claim is abi3. A wheel that is claimed for every Python but tagged for one fails,
-    unless it calls no Python function.
+    None when neither a tag (abi3, abi3t) nor the claim is of the stable ABI. A wheel that is claimed for every Python
+    but tagged for one fails, unless it calls no Python function.
     """
-    tags = [tag for line in facts.tags for tag in parse_tag(line)]
-    oldest = [_python(tag.interpreter) for tag in tags if tag.abi == "abi3"]
+    oldest = [python for line in facts.tags for tag in parse_tag(line) if (python := oldest_python(tag))]
     used = {library.path: [s for s in library.undefined if is_python(s)] for library in facts.libraries}
     errors = []
     if not oldest:
@@ -165,9 +165,10 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
                 'build with py_limited_api=True, and set py_limited_api="cp310" for bdist_wheel'
             )
         return make_proof(facts, Check.ABI3, errors, good="calls no Python function")
-    floor = min(oldest)
     evidence = {}
     for path, symbols in used.items():
+        file = MODULE_FILE.fullmatch(path.rpartition("/")[2])
+        floor = max(min(oldest), NEW_SUFFIXES) if file and only_new(file) else min(oldest)
         added = {symbol: _added(symbol) for symbol in symbols}
         private = sorted(symbol for symbol, version in added.items() if version is None)
         newer = sorted(f"{symbol} ({version})" for symbol, version in added.items() if version and version > floor)
@@ -177,21 +178,19 @@ def check_abi3(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
             )
         if newer:
             errors.append(f"{path} uses {join_names(newer)}, which Python {floor} of the wheel's tag does not have")
+        if file and file["abi"] == "abi3t" and (definitions := sorted(_OF_DEFINITIONS.intersection(symbols))):
+            errors.append(
+                f"{path} uses {join_names(definitions)}, whose PyModuleDef abi3t does not have: define"
+                f" Py_TARGET_ABI3T=0x030f0000, and export {entry_points(file['module'])[1]}"
+            )
         evidence[path] = {"private": private, "newer": newer}
-    return make_proof(facts, Check.ABI3, errors, good=f"Python >= {floor}", evidence={"libraries": evidence})
+    return make_proof(facts, Check.ABI3, errors, good=f"Python >= {min(oldest)}", evidence={"libraries": evidence})
 
 
-def _python(interpreter: str) -> PyVersion:
-    """The Python of a tag, such as `cp310`."""
-    from abi3info.models import PyVersion  # noqa: PLC0415 - loads slowly; few wheels are abi3
-
-    return PyVersion.parse_python_tag(interpreter)
-
-
-def _added(symbol: str) -> PyVersion | None:
+def _added(symbol: str) -> Python | None:
     """The Python release that added the symbol to the stable ABI, or None."""
-    from abi3info import DATAS, FUNCTIONS  # type: ignore[import-untyped]  # noqa: PLC0415
-    from abi3info.models import Symbol  # noqa: PLC0415
+    from abi3info import DATAS, FUNCTIONS  # type: ignore[import-untyped]  # noqa: PLC0415 - loads slowly
+    from abi3info.models import Symbol  # type: ignore[import-untyped]  # noqa: PLC0415
 
     entry = FUNCTIONS.get(Symbol(symbol)) or DATAS.get(Symbol(symbol))
-    return entry.added if entry is not None else None
+    return Python(entry.added.major, entry.added.minor) if entry is not None else None

@@ -18,19 +18,18 @@ from packaging.tags import Tag, parse_tag
 from packaging.utils import parse_wheel_filename
 
 from builder.gate.amounts import counted
+from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.metadata import RELABEL, requires_admit
 from builder.proofs.static.variants import variants
-from builder.wheelfile.compatibility import admits, suiting
+from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, finds, suiting
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
 _PLATFORM = re.compile(r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x)")
-#: The suffixes of extension modules that not every Python looks for.
-_SUFFIX = re.compile(r"\.(?:cpython-(?P<version>\d+t?)(?:-[\w-]+)?|abi3)\.so$")
 #: Libraries of torch and CUDA: torch.ops.load_library and ctypes load what links them by path.
 _BY_PATH = re.compile(r"\blib(?:torch|c10|cuda)")
 #: In a wheel of somebody else, it suffices that one of the builds suits the tag.
@@ -90,36 +89,74 @@ def _dispensable(facts: WheelFacts, spare: frozenset[str], platforms: Sequence[s
 
 
 def check_modules(facts: WheelFacts) -> Proof:
-    """Every Python that the tags name can import each extension module, by the suffix of its file name.
+    """Every Python that the tags name can import each extension module: it finds the file, and the function in it.
 
     Python 3.12 imports `_C.cpython-312-x86_64-linux-gnu.so`, `_C.abi3.so` and `_C.so`. Others do not find the first
     one, and free-threaded Pythons do not find the second. A name is no failure if the Python code may load the library
     by its path: it is no module and links torch or CUDA. Neither is a module in versions for several Pythons, or one
-    beside a Python file of the same name.
+    beside a Python file of the same name. The function must have the name of the file if the Python code imports it.
     """
     pythons = [python for python in Compat.load().pythons if _claims(facts, python)]
     modules: dict[str, list[tuple[Library, re.Match[str]]]] = {}
     for library in facts.libraries:
-        if not library.foreign and (match := _SUFFIX.search(library.path)):
-            modules.setdefault(library.path[: match.start()], []).append((library, match))
-    errors, remarks = [], []
+        file = None if library.foreign else MODULE_FILE.fullmatch(library.basename)
+        if file and (file["suffix"] != ".so" or library.module_functions):
+            modules.setdefault(library.path.removesuffix(file["suffix"]), []).append((library, file))
+    errors: list[str] = []
+    remarks: list[str] = []
     for stem, files in modules.items():
-        lost = [str(python) for python in pythons if not any(_finds(python, suffix) for _, suffix in files)]
-        if not lost or f"{stem}.py" in facts.files:
+        if f"{stem}.py" in facts.files:
             continue
-        library, suffix = files[0]
-        only = f"Python {suffix['version'][0]}.{suffix['version'][1:]}" if suffix["version"] else "Pythons with a GIL"
+        for library, file in files:
+            if library.is_module:
+                continue
+            if library.path in facts.imported and f"{stem}/__init__.py" not in facts.files:
+                errors.append(_no_function(library, file["module"]))
+            elif library.module_functions and file["suffix"] != ".so":
+                remarks.append(_no_function(library, file["module"]))
+        lost = [python for python in pythons if not any(finds(python, file, one.machine) for one, file in files)]
+        if not lost:
+            continue
+        library, file = files[0]
+        who, cure = _finders(file, library.machine)
         text = (
-            f"only {only} finds {and_list([one.path for one, _ in files])}, but the tag"
-            f" {_text(parse_wheel_filename(facts.filename)[3])} also names Python {join_names(lost)}"
+            f"only {who} finds {and_list([one.path for one, _ in files])}, but the tag"
+            f" {_text(parse_wheel_filename(facts.filename)[3])} also names Python {join_names([*map(str, lost)])}"
         )
         if len(files) > 1 or (not library.is_module and _BY_PATH.search(" ".join(library.needed))):
             remarks.append(text)
         else:
-            errors.append(
-                f"{text}: build the module with `py_limited_api=True` in its Extension, or tag the wheel for one Python"
-            )
+            errors.append(f"{text}: {cure}")
     return make_proof(facts, Check.MODULES, errors, good=counted(len(modules), "module"), remarks=remarks)
+
+
+def _no_function(library: Library, module: str) -> str:
+    """Why `import` finds no function of the module in a library, and what to do."""
+    wanted = entry_points(module)[0]
+    found = [match for name in library.module_functions if (match := ENTRY_POINT.fullmatch(name))]
+    if not found:
+        return f"{library.path} exports no {wanted}, so Python cannot import it: load it with torch.ops.load_library"
+    return (
+        f"{library.path} exports {join_names([each[0] for each in found])}, and Python looks for {wanted}: write"
+        f" `PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)` or {wanted} in the source, or let `name` in setup.py end with"
+        f" {found[0]['module']}"
+    )
+
+
+def _finders(file: re.Match[str], machine: str) -> tuple[str, str]:
+    """Which Python finds a file, and what to do for the others."""
+    if file["triplet"] not in (None, f"{machine}-linux-gnu"):
+        return f"Python on {file['triplet']}", f"compile it with a Python for {machine}"
+    if version := file["version"]:
+        cure = "build the module with `py_limited_api=True` in its Extension, or tag the wheel for one Python"
+        return f"Python {version[0]}.{version[1:]}", cure
+    if file["abi"] == "abi3t":
+        cure = f"tag the wheel cp315-abi3.abi3t, or also build the module as {file['module']}.abi3.so"
+        return f"Python {NEW_SUFFIXES} or later", cure
+    if file["triplet"]:
+        cure = f"rename it to {file['module']}.abi3.so, or compile it with Python 3.14 or older"
+        return f"a Python {NEW_SUFFIXES} or later with a GIL", cure
+    return "a Python with a GIL", "build a wheel for each free-threaded Python, or for abi3t"
 
 
 def _claims(facts: WheelFacts, python: Python) -> bool:
@@ -128,11 +165,6 @@ def _claims(facts: WheelFacts, python: Python) -> bool:
     if not any((tag.interpreter, tag.abi) in suiting(python) for tag in tags):
         return False
     return requires_admit(facts.requires_python, python)
-
-
-def _finds(python: Python, suffix: re.Match[str]) -> bool:
-    """Whether the `import` of a Python looks for this suffix."""
-    return suffix["version"] == python.tag.removeprefix("cp") if suffix["version"] else not python.free_threaded
 
 
 def best_platform(facts: WheelFacts, provided: frozenset[str]) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from packaging.utils import canonicalize_name
 
+from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE
 from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell
 from builder.matrix.compat import and_list
@@ -29,10 +30,8 @@ from builder.wheelfile.exports import Exports, read_op_libraries
 from builder.wheelfile.facts import WheelFacts, installed_path
 
 #: Symbols that every library has, and the entry points of Python modules, which Python finds in each library by itself.
-_OF_EVERY_LIBRARY = re.compile(r"PyInit_\w+|_init|_fini|__bss_start|_edata|_end|__odr_asan\w*")
+_OF_EVERY_LIBRARY = re.compile(rf"{ENTRY_POINT.pattern}|_init|_fini|__bss_start|_edata|_end|__odr_asan\w*")
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
-#: A file that Python imports as an extension module.
-_MODULE_FILE = re.compile(r"^\w+(?:\.(?:cpython-\w+(?:-\w+)*|abi3))?\.so$")
 #: Objects of headers that many packages compile in, and that are made to be shared: C++ library, torch, pybind11,
 #: CUDA's C++ libraries.
 _OF_HEADERS = re.compile(
@@ -144,7 +143,7 @@ def _modules(files: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in sorted(files):
         top, _, rest = path.partition("/")
-        if rest == "__init__.py" or (not rest and (top.endswith(".py") or _MODULE_FILE.search(top))):
+        if rest == "__init__.py" or (not rest and (top.endswith(".py") or MODULE_FILE.fullmatch(top))):
             found.setdefault(top.partition(".")[0], path)
     return found
 

@@ -25,6 +25,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, UsageError
+from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE
 from builder.process import run
 from builder.records import Part, Record, Toolchain
 from builder.store import sync
@@ -42,6 +43,8 @@ _PLATFORM_HINTS = (
     " hook",
     "better: let the build backend compile the library, such as with `ext_modules`",
 )
+#: A function that makes a library a Python module, in a table of strings.
+_MODULE = re.compile(rb"\0%b\0" % ENTRY_POINT.pattern.encode())
 _LIBRARY = re.compile(r"(?:torch|nvidia/.+)/lib/[^/]+\.so(?:\.[0-9.]+)?")
 
 
@@ -142,6 +145,7 @@ def repair(
             write_wheel(members, raw := aside / raw.name)
         grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, owner=owner)
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
+        kept = _found_by_all(kept, raw, log)
         if record:
             label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside, log))
         try:
@@ -175,11 +179,39 @@ def _why_pure(raw: Path, members: Sequence[Member]) -> str:
         return f"the wheel contains the library {pure[0]}, in the folder for pure Python packages"
     if all(tag.platform != "any" for tag in parse_wheel_filename(raw.name)[3]):
         return ""
-    modules = [member.path for member in libraries if b"\0PyInit_" in member.data]
+    modules = [member.path for member in libraries if _MODULE.search(member.data)]
     tag = "-".join(raw.name.removesuffix(".whl").split("-")[-3:])
     if not modules:
         return ""
     return f"the wheel contains the Python module {modules[0]}, but its tag {tag} says that it suits every system"
+
+
+def _found_by_all(members: Sequence[Member], raw: Path, log: Path) -> list[Member]:
+    """The files, each module of Python's stable ABI under the name that every Python with a GIL finds.
+
+    setuptools calls it `_C.abi3-x86_64-linux-gnu.so` under Python 3.15 (measured with 69 to 84 and 3.15.2), also in a
+    wheel with the tag cp310-abi3, and no Python before 3.15 finds this name.
+    """
+    found, paths = list(members), {member.path for member in members}
+    for place, member in enumerate(members):
+        name = posixpath.basename(member.path)
+        file = MODULE_FILE.fullmatch(name)
+        if not file or file["abi"] != "abi3" or not file["triplet"]:
+            continue
+        new = f"{member.path.removesuffix(file['suffix'])}.abi3.so"
+        if new in paths:
+            continue
+        others = [one for one in members if one is not member and ".dist-info/" not in one.path]
+        if user := next((one.path for one in others if name.encode() in one.data), ""):
+            raise _failure(
+                raw,
+                log,
+                f"{user} names {name}, which no Python before 3.15 finds, so buildfarm cannot rename it to {new}",
+                "compile with Python 3.14 or older: add it to `python` in matrix.yaml",
+            )
+        _note(log, f"{member.path} became {new}, which every Python with a GIL finds")
+        found[place] = replace(member, path=new)
+    return found
 
 
 def _failure(raw: Path, log: Path, sentence: str, *hints: str) -> BuildError:

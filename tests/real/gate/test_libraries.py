@@ -57,6 +57,11 @@ def test_a_loaded_library_passes_and_another_is_named_with_the_line_to_add(insta
     assert {one.verdict for one in outcomes().values()} == {PASSED}
 
 
+def test_a_module_with_a_function_of_python_3_15_is_named(install: Install) -> None:
+    install(_C=('extern "C" void *PyModExport__C() { return nullptr; }',))
+    assert "`imports: [lazy, lazy._C]`" in outcomes()["lazy/_C.so"].reason
+
+
 def test_a_library_that_is_no_module_needs_the_module_that_loads_it(install: Install) -> None:
     install(libops=("int answer;",))
     assert "add the module that loads the library to `imports`" in outcomes()["lazy/libops.so"].reason

@@ -383,6 +383,22 @@ def test_run_paths_do_not_leave_the_wheel(mend: Repair, tmp_path: Path) -> None:
     check_record(wheel)
 
 
+def test_a_module_gets_a_name_that_every_python_finds(libraries: Path, mend: Repair, tmp_path: Path) -> None:
+    """setuptools under Python 3.15 writes the platform into the name of a module of the stable ABI."""
+    module, name = libraries / "plain.so", f"C.abi3-{platform.machine()}-linux-gnu.so"
+    wheel = mend(make_wheel(tmp_path / "raw", {f"my_ext/{name}": module, "my_ext/__init__.py": "from . import C\n"}))
+    with zipfile.ZipFile(wheel) as zipped:
+        assert {"my_ext/C.abi3.so", "my_ext/__init__.py"} == {
+            one for one in zipped.namelist() if "dist-info" not in one
+        }
+    assert f"my_ext/{name} became my_ext/C.abi3.so" in (tmp_path / "log").read_text()
+    check_record(wheel)
+    assert mend(wheel, out=tmp_path / "again").read_bytes() == wheel.read_bytes()
+    code = f"import torch\ntorch.ops.load_library('{name}')\n"
+    with pytest.raises(BuildError, match=rf"my_ext/__init__.py names {name}, which no Python before 3.15 finds"):
+        mend(make_wheel(tmp_path / "other", {f"my_ext/{name}": module, "my_ext/__init__.py": code}))
+
+
 NAMES = {
     "one Python": ("my_ext-1.0-cp311-cp311", "my_ext-1.0", "my-ext", "cp311-cp311"),
     "build number": ("my_ext-1.0-7b-cp310-abi3", "my_ext-1.0", "my_ext", "7b-cp310-abi3"),

@@ -42,10 +42,16 @@ def manylinux(python: str) -> str:
             id="claimed, not tagged",
         ),
         pytest.param("py3-none", (), AbiClass.STABLE, "", id="calls no Python"),
+        pytest.param("cp315-abi3.abi3t", ("PyModule_Exec",), AbiClass.ABI3, "", id="new in 3.15"),
+        pytest.param("cp310-abi3t", ("PyModule_Exec",), AbiClass.CPYTHON, "", id="abi3t begins with 3.15"),
+        pytest.param("cp316-abi3t", ("_PyThreadState_UncheckedGet",), AbiClass.CPYTHON, "stable ABI does", id="abi3t"),
+        pytest.param("cp310-abi3.abi3t", ("PyModule_Exec",), AbiClass.ABI3, "which Python 3.10 of", id="abi3 decides"),
     ],
 )
 def test_abi3(tag: str, used: tuple[str, ...], abi: AbiClass, error: str) -> None:
-    proof = check_abi3(wheel_facts(library(undefined=used), tag=manylinux(tag)), claim(abi=abi))
+    python, tagged = tag.split("-")
+    tags = tuple(manylinux(f"{python}-{each}") for each in tagged.split("."))
+    proof = check_abi3(wheel_facts(library(undefined=used), tags=tags), claim(abi=abi))
     assert proof is not None
     assert proof.verdict == ("failed" if error else "passed")
     assert error in proof.reason
@@ -60,3 +66,21 @@ def test_oldest_of_two_tags_decides() -> None:
 
 def test_no_proof_without_an_abi3_tag_or_claim() -> None:
     assert check_abi3(wheel_facts(library(undefined=("PyBuffer_Release",))), claim()) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "used", "error"),
+    [
+        ("_C.abi3t.so", "PyModule_Exec", ""),
+        ("_C.abi3-x86_64-linux-gnu.so", "PyModule_Exec", ""),
+        ("_C.abi3.so", "PyModule_Exec", "PyModule_Exec (3.15), which Python 3.10"),
+        ("_C.abi3t.so", "PyModuleDef_Init", "define Py_TARGET_ABI3T=0x030f0000, and export PyModExport__C"),
+        ("_C.abi3.so", "PyModuleDef_Init", ""),
+    ],
+)
+def test_a_file_that_only_new_pythons_find(name: str, used: str, error: str) -> None:
+    facts = wheel_facts(library(f"ops/{name}", undefined=(used,)), tag=manylinux("cp310-abi3"))
+    proof = check_abi3(facts, claim(abi=AbiClass.ABI3))
+    assert proof is not None
+    assert proof.verdict == ("failed" if error else "passed")
+    assert error in proof.reason

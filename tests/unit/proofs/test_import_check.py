@@ -127,6 +127,15 @@ load()
             "`einops` to `install_requires`",
             id="an exception before it",
         ),
+        *(
+            pytest.param(
+                f"raise ImportError('dynamic module does not define module export function ({names})')",
+                f"module export function ({names})",
+                "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`",
+                id=names,
+            )
+            for names in ("PyInit__C", "PyModExport__C or PyInit__C", "PyModExportU_gre_6ka8i or PyInitU_gre_6ka8i")
+        ),
         pytest.param("import bad.part", "No module named 'bad.part'", "the wheel has no module bad.part", id="own"),
         pytest.param(
             "raise ImportError('libc10.so: cannot open shared object file: No such file')",

@@ -16,6 +16,13 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
     ("facts", "claimed", "error"),
     [
         pytest.param({}, {}, "", id="all as claimed"),
+        pytest.param({"tags": ("py3-abi3-linux_x86_64", "cp3-abi3-any")}, {}, "", id="a tag that no Python has"),
+        pytest.param(
+            {"tags": ("cp310-abi3t-linux_x86_64",), "requires_python": "<3.15,>=3.10"},
+            {},
+            "Requires-Python <3.15,>=3.10 and the tag cp310-abi3t have no Python in common",
+            id="abi3t begins with 3.15",
+        ),
         pytest.param({"version": "1.0"}, {}, r"lacks the local part \+cu130\.torch2\.11", id="no local version"),
         pytest.param({"version": "1.0+cu13"}, {}, "lacks the local part", id="local version of a different build"),
         pytest.param({"version": "1.0"}, {"local": ""}, "", id="no local version claimed"),

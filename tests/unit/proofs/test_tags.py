@@ -128,6 +128,8 @@ def test_library_inside_of_the_wheel_is_provided() -> None:
 
 
 ONE, STABLE, PLAIN = "m.cpython-310-x86_64-linux-gnu.so", "m.abi3.so", "m.so"
+#: The names that Python 3.15 finds, and none before.
+LATE, BOTH, LATE_BOTH = "m.abi3-x86_64-linux-gnu.so", "m.abi3t.so", "m.abi3t-x86_64-linux-gnu.so"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,29 @@ ONE, STABLE, PLAIN = "m.cpython-310-x86_64-linux-gnu.so", "m.abi3.so", "m.so"
         ("py3-none", (ONE,), "failed", "only Python 3.10 finds"),
         ("py3-none", (ONE, ONE.replace("310", "311")), "passed", "only Python 3.10 finds"),
         ("cp313-cp313t", ("m.cpython-313t-x86_64-linux-gnu.so",), "passed", ""),
-        ("cp313-cp313t", (STABLE,), "failed", "only Pythons with a GIL finds ops/m.abi3.so"),
+        ("cp313-cp313t", (STABLE,), "failed", "only a Python with a GIL finds ops/m.abi3.so"),
         ("cp313-cp313", ("m.cpython-313t-x86_64-linux-gnu.so",), "failed", "only Python 3.13t finds"),
+        ("cp312-cp312", ("m.cpython-312-aarch64-linux-gnu.so",), "failed", "only Python on aarch64-linux-gnu finds"),
+        (
+            "cp310-abi3",
+            (LATE,),
+            "failed",
+            "only a Python 3.15 or later with a GIL finds ops/m.abi3-x",
+        ),
+        ("cp310-abi3", (LATE,), "failed", "also names Python 3.10, 3.11, 3.12 and 2 more: rename it to m.abi3.so"),
+        ("cp310-abi3", (LATE, STABLE), "passed", ""),
+        ("cp310-abi3", (BOTH,), "failed", "only Python 3.15 or later finds ops/m.abi3t.so"),
+        ("cp315-abi3", (LATE,), "passed", ""),
+        ("cp315-abi3", (BOTH,), "passed", ""),
+        ("cp315-abi3.abi3t", (BOTH,), "passed", ""),
+        ("cp315-abi3.abi3t", (LATE_BOTH,), "passed", ""),
+        ("cp315-abi3.abi3t", (LATE,), "failed", "also names Python 3.15t"),
+        ("cp315-abi3t", (LATE_BOTH,), "passed", ""),
+        ("cp315-cp315", (LATE,), "passed", ""),
+        ("cp315-cp315t", (BOTH,), "passed", ""),
+        ("cp310-abi3.abi3t", (LATE_BOTH,), "failed", "tag the wheel cp315-abi3.abi3t, or also build the module"),
+        ("cp310-abi3.abi3t", (BOTH, STABLE), "passed", "also names Python 3.13t, 3.14t"),
+        ("cp310-abi3t", (BOTH,), "failed", "also names Python 3.13t, 3.14t: tag the wheel cp315-abi3.abi3t"),
     ],
 )
 def test_names_of_modules(tag: str, files: tuple[str, ...], verdict: str, says: str) -> None:
@@ -154,6 +177,38 @@ def test_names_of_modules(tag: str, files: tuple[str, ...], verdict: str, says: 
     proof = check_modules(wheel_facts(*libraries, tag=f"{tag}-manylinux_2_28_x86_64", requires_python=""))
     assert proof.verdict == verdict
     assert says in (proof.reason if verdict == "failed" else " ".join(proof.evidence.get("remarks", ())))
+
+
+def test_modules_for_aarch64() -> None:
+    module = library("ops/m.abi3t-aarch64-linux-gnu.so", defined=("PyModExport_m",), machine="aarch64")
+    assert check_modules(wheel_facts(module, tag="cp315-abi3t-manylinux_2_28_aarch64")).verdict == "passed"
+
+
+#: A library, the functions that it exports, the changes of the facts, whether the check fails, and what it says.
+FUNCTIONS = [
+    ("ops/_C.abi3.so", ("PyInit_old",), {}, "failed", "exports PyInit_old, and Python looks for PyInit__C"),
+    ("ops/_C.abi3.so", ("PyModExport_old",), {}, "failed", "`name` in setup.py end with old"),
+    ("ops/_C.abi3.so", (), {}, "failed", "exports no PyInit__C, so Python cannot import it"),
+    ("ops/_C.abi3.so", ("PyInit_old",), {"imported": ()}, "passed", "exports PyInit_old, and Python looks for"),
+    ("ops/_C.abi3.so", ("PyInit_old",), {"files": ("ops/_C/__init__.py",)}, "passed", "Python looks for"),
+    ("ops/_C.so", ("PyInit_old",), {"imported": ()}, "passed", ""),
+    ("ops/_C.abi3.so", (), {"imported": ()}, "passed", ""),
+    ("ops/_C.abi3.so", ("PyInit__C", "PyInit_old"), {}, "passed", ""),
+    ("ops/_C.abi3.so", ("PyModExport__C",), {}, "passed", ""),
+    ("ops/größe.abi3.so", ("PyInitU_gre_6ka8i",), {}, "passed", ""),
+]
+
+
+@pytest.mark.parametrize(("path", "functions", "change", "verdict", "says"), FUNCTIONS)
+def test_the_function_of_a_module(
+    path: str, functions: tuple[str, ...], change: dict[str, Any], verdict: str, says: str
+) -> None:
+    module = library(path, defined=functions)
+    proof = check_modules(wheel_facts(module, tag="cp310-abi3-linux_x86_64", **{"imported": (path,)} | change))
+    assert proof.verdict == verdict, proof.reason
+    text = proof.reason if verdict == "failed" else " ".join(proof.evidence.get("remarks", ()))
+    assert says in text
+    assert bool(says) == (verdict == "failed" or bool(text))
 
 
 @pytest.mark.parametrize(
