@@ -14,6 +14,8 @@ from builder.matrix.axes import Arch, Python
 
 #: Architectures of Jetson and DRIVE.
 _JETSON = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)})
+#: manylinux tags with a name instead of a glibc version (PEP 513, 571, 599).
+_NAMED = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
 def is_compatible(filename: str, python: Python, *, any_glibc: bool = False) -> bool:
@@ -35,6 +37,13 @@ def admits(tag: Tag, python: Python, machine: str) -> bool:
     return (tag.interpreter, tag.abi) in suiting(python) and re.fullmatch(
         rf"any|(?:manylinux\w*|linux)_{machine}", tag.platform
     ) is not None
+
+
+def glibc_of(platform: str) -> tuple[int, int] | None:
+    """The glibc that the platform of a tag promises (PEP 600); None for a platform that promises none."""
+    if match := re.match(r"manylinux_(\d+)_(\d+)_", platform):
+        return int(match[1]), int(match[2])
+    return _NAMED.get(platform.partition("_")[0])
 
 
 def runs_on(codes: Iterable[str], gpu: Arch) -> bool:
