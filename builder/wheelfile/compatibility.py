@@ -46,6 +46,11 @@ def glibc_of(platform: str) -> tuple[int, int] | None:
     return _NAMED.get(platform.partition("_")[0])
 
 
+def any_linux(tag: Tag) -> tuple[str, str, str]:
+    """What a wheel has in common with one for another libc: PyTorch's wheels are manylinux, and `linux` in WHEEL."""
+    return tag.interpreter, tag.abi, re.sub(r"^(?:many|musl)?linux(?:_\d+_\d+|\d+)?_", "linux_", tag.platform)
+
+
 def runs_on(codes: Iterable[str], gpu: Arch) -> bool:
     """Whether a GPU can run some of this code, as it is or compiled by its driver."""
     return bool(codes_for(codes, gpu))

@@ -24,7 +24,7 @@ from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.metadata import RELABEL, requires_admit
 from builder.proofs.static.variants import variants
-from builder.wheelfile.compatibility import admits, glibc_of, suiting
+from builder.wheelfile.compatibility import admits, any_linux, glibc_of, suiting
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -62,16 +62,20 @@ def system_libraries(machine: str) -> frozenset[str]:
 def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -> Proof:
     """File name and WHEEL agree, the platform suits every library, and every claimed cell accepts the wheel.
 
+    Installers read the tags of the file name alone; pip 26.3 and uv 0.13.9 read those of WHEEL in `pip check`, where
+    `linux` suits every Linux. Several official wheels for manylinux have `linux` there.
     `provided` holds the file names of the libraries that torch and its NVIDIA packages provide: the wheel need not
     hold them.
     """
     named = parse_wheel_filename(facts.filename)[3]
     written = frozenset(tag for line in facts.tags for tag in parse_tag(line))
-    errors = []
-    if named != written:
-        errors.append(f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: {RELABEL}")
+    errors: list[str] = []
     remarks: list[str] = []
-    platforms = sorted({tag.platform for tag in named | written})
+    if named != written:
+        same = claim.foreign and {*map(any_linux, named)} == {*map(any_linux, written)}
+        text = f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: {RELABEL}"
+        (remarks if same else errors).append(text)
+    platforms = sorted({tag.platform for tag in named})
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
     dispensable = _dispensable(facts, claim.spare, platforms, provided) if found and claim.foreign else ""
     if dispensable:

@@ -154,10 +154,29 @@ def test_cell_accepts_the_tag(cell: str, tag: str, accepted: bool) -> None:
     assert (proof.verdict == "passed") is accepted
 
 
-def test_renamed_file_is_detected() -> None:
-    wheel = wheel_facts(library(**OLD), tags=("cp312-cp312-linux_x86_64",))
-    reason = check_tags(wheel, claim(), PROVIDED).reason
-    assert "file name has the tags cp312-cp312-manylinux_2_28_x86_64, but WHEEL has cp312-cp312-linux_x86_64" in reason
+@pytest.mark.parametrize(
+    ("tags", "facts", "failures", "remarks"),
+    [
+        (("cp312-cp312-linux_x86_64",), OLD, [], ["but WHEEL has cp312-cp312-linux_x86_64: run `buildfarm relabel"]),
+        (("cp312-cp312-linux_x86_64",), NEW, ["needs dlopen@GLIBC_2.34, newer than manylinux_2_28"], ["but WHEEL has"]),
+        (("cp311-cp311-linux_x86_64",), OLD, ["but WHEEL has cp311-cp311-linux_x86_64: run `buildfarm relabel"], []),
+        (("cp312-cp312-linux_aarch64",), OLD, ["but WHEEL has cp312-cp312-linux_aarch64"], []),
+        ((), OLD, ["but WHEEL has none"], []),
+    ],
+)
+def test_installers_read_the_file_name(
+    tags: tuple[str, ...], facts: dict[str, Any], failures: list[str], remarks: list[str]
+) -> None:
+    """torchvision 0.29.2 has linux_x86_64 in WHEEL: one remark with one cure. `pip check` refuses another Python."""
+    wheel = wheel_facts(library(**facts), tags=tags)
+    proof = check_tags(wheel, claim(foreign=True), PROVIDED)
+    found = proof.reason.split("; ") if proof.verdict == "failed" else []
+    assert len(found) == len(failures)
+    assert all(text in one for text, one in zip(failures, found, strict=True))
+    said = proof.evidence.get("remarks", [])
+    assert len(said) == len(remarks)
+    assert all(text in one for text, one in zip(remarks, said, strict=True))
+    assert "but WHEEL has" in check_tags(wheel, claim(), PROVIDED).reason
 
 
 def test_library_inside_of_the_wheel_is_provided() -> None:
