@@ -85,6 +85,19 @@ def test_9_uv_installs_a_relabelled_wheel_once(tmp_path: Path) -> None:
     assert (second.code, "t0" in second.err) == (0, False), second.all
 
 
+def test_6_torch_by_a_url(tmp_path: Path) -> None:
+    """The wheel counted as one for any torch; uv and PyPI refuse it, and pip replaces the installed torch."""
+    url = "https://download.example/whl/cu130/torch-2.11.0%2Bcu130-cp312-cp312-manylinux_2_28_x86_64.whl"
+    files = {"t0/__init__.py": b"import torch\nfrom . import _C\n", "t0/_C.so": module()}
+    wheel = w0(tmp_path, "t0", "1.0", TAG, files, requires=[f"torch @ {url}"])
+    failed, _ = verify(wheel)
+    assert "METADATA requires torch by a URL (download.example)" in failed["metadata"]
+    assert "such as torch==2.11.0+cu130" in failed["metadata"]
+    refused = buildfarm("publish", wheel, "--to", tmp_path / "i", "--require", "none", "--store", tmp_path / "store")
+    assert refused.exit_code == Exit.FAILED
+    assert "requires torch by a URL" in refused.output
+
+
 def test_13_a_module_for_one_python_in_an_abi3_wheel(tmp_path: Path) -> None:
     """sglang 37640: the tag was set, but not py_limited_api of one Extension."""
     one = "t0/extra.cpython-310-x86_64-linux-gnu.so"
