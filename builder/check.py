@@ -26,7 +26,7 @@ class Check(StrEnum):
     PAYLOAD = "payload", "The wheel contains a shared library, and GPU code if it is a CUDA extension."
     TAGS = (
         "tags",
-        "The file name and the file WHEEL have the same tags. The libraries use no glibc symbol newer than the"
+        "The file name and the file WHEEL have tags for the same systems. The libraries need no glibc newer than the"
         " manylinux tag.",
     )
     MODULES = (

@@ -17,6 +17,8 @@ from builder.matrix.axes import Arch, Python
 NEW_SUFFIXES = Python(3, 15)
 #: Architectures of Jetson and DRIVE.
 _JETSON = frozenset({(5, 3), (6, 2), (7, 2), (8, 7), (11, 0)})
+#: manylinux tags with a name instead of a glibc version (PEP 513, 571, 599).
+_NAMED = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
 def is_compatible(filename: str, python: Python, *, any_glibc: bool = False) -> bool:
@@ -66,6 +68,18 @@ def finds(python: Python, file: re.Match[str], machine: str) -> bool:
 def only_new(file: re.Match[str]) -> bool:
     """Whether no Python before 3.15 looks for a file, as a match of `MODULE_FILE`."""
     return file["abi"] == "abi3t" or bool(file["abi"] and file["triplet"])
+
+
+def glibc_of(platform: str) -> tuple[int, int] | None:
+    """The glibc that the platform of a tag promises (PEP 600); None for a platform that promises none."""
+    if match := re.match(r"manylinux_(\d+)_(\d+)_", platform):
+        return int(match[1]), int(match[2])
+    return _NAMED.get(platform.partition("_")[0])
+
+
+def any_linux(tag: Tag) -> tuple[str, str, str]:
+    """What a wheel has in common with one for another libc: PyTorch's wheels are manylinux, and `linux` in WHEEL."""
+    return tag.interpreter, tag.abi, re.sub(r"^(?:many|musl)?linux(?:_\d+_\d+|\d+)?_", "linux_", tag.platform)
 
 
 def runs_on(codes: Iterable[str], gpu: Arch) -> bool:

@@ -30,6 +30,7 @@ _MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_386": "i686"}
 _WEAK = 2
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 _DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_TEXTREL, _DT_RUNPATH, _DT_FLAGS = 0, 1, 14, 15, 22, 29, 30
+_DT_RELR = 36
 _NAMES = (_DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_RUNPATH)  # entries whose value is a place in the table of strings
 _DF_TEXTREL = 4
 _PF_X = 1
@@ -60,6 +61,8 @@ class ElfHeaders:
     textrel: bool = False
     #: The loader must make the stack executable.
     execstack: bool = False
+    #: The loader must know relative relocations in the packed form (DT_RELR).
+    relr: bool = False
     #: Bytes of debug information.
     debug: int = 0
 
@@ -138,6 +141,7 @@ def _read(elf: ELFFile) -> Elf | None:
         runpath=_folders(dynamic, _DT_RUNPATH),
         textrel=_DT_TEXTREL in values or bool(values.get(_DT_FLAGS, 0) & _DF_TEXTREL),
         execstack=_executable_stack(elf),
+        relr=_DT_RELR in values,
         debug=sum(header["sh_size"] for name, header in sections.items() if name.startswith((".debug", ".zdebug"))),
     )
 

@@ -85,6 +85,19 @@ def test_9_uv_installs_a_relabelled_wheel_once(tmp_path: Path) -> None:
     assert (second.code, "t0" in second.err) == (0, False), second.all
 
 
+def test_6_torch_by_a_url(tmp_path: Path) -> None:
+    """The wheel counted as one for any torch; uv and PyPI refuse it, and pip replaces the installed torch."""
+    url = "https://download.example/whl/cu130/torch-2.11.0%2Bcu130-cp312-cp312-manylinux_2_28_x86_64.whl"
+    files = {"t0/__init__.py": b"import torch\nfrom . import _C\n", "t0/_C.so": module()}
+    wheel = w0(tmp_path, "t0", "1.0", TAG, files, requires=[f"torch @ {url}"])
+    failed, _ = verify(wheel)
+    assert "METADATA requires torch by a URL (download.example)" in failed["metadata"]
+    assert "such as torch==2.11.0+cu130" in failed["metadata"]
+    refused = buildfarm("publish", wheel, "--to", tmp_path / "i", "--require", "none", "--store", tmp_path / "store")
+    assert refused.exit_code == Exit.FAILED
+    assert "requires torch by a URL" in refused.output
+
+
 def test_13_a_module_for_one_python_in_an_abi3_wheel(tmp_path: Path) -> None:
     """sglang 37640: the tag was set, but not py_limited_api of one Extension."""
     one = "t0/extra.cpython-310-x86_64-linux-gnu.so"
@@ -92,6 +105,47 @@ def test_13_a_module_for_one_python_in_an_abi3_wheel(tmp_path: Path) -> None:
     failed, _ = verify(w0(tmp_path, "t0", "1.0", "cp310-abi3-manylinux_2_34_x86_64", files))
     assert list(failed) == ["modules"]
     assert f"only Python 3.10 finds {one}" in failed["modules"]
+
+
+def needs_glibc_2_43(folder: Path) -> bytes:
+    """A module that needs a function of glibc 2.43, linked with a stub in place of this machine's C library."""
+    versions = folder / "versions"
+    versions.write_text("GLIBC_2.43 { global: memset_explicit; };")
+    flags = ("-nostdlib", f"-Wl,--version-script={versions}", "-Wl,-soname,libc.so.6")
+    stub = compiled(folder, "void memset_explicit(void) {}", *flags, name="stub.so", language="c")
+    source = "extern void memset_explicit(void); void PyInit__C(void) { memset_explicit(); }"
+    return compiled(folder, source, "-nostdlib", str(stub), name="_C.so", language="c").read_bytes()
+
+
+def test_a_library_for_a_newer_glibc_than_auditwheel_knows(tmp_path: Path) -> None:
+    """The tag linux_x86_64 of a wheel from a current distribution passed, and the right tag failed."""
+    files = {"t0/__init__.py": b"", "t0/_C.so": needs_glibc_2_43(tmp_path)}
+    found = {
+        platform: verify(w0(tmp_path, "t0", "1.0", f"cp312-cp312-{platform}_x86_64", files))[0].get("tags", "")
+        for platform in ("linux", "manylinux_2_42", "manylinux_2_43")
+    }
+    assert "pip installs the tag linux_x86_64 on any Linux, but the wheel needs manylinux_2_43_x86_64" in found["linux"]
+    assert "memset_explicit@GLIBC_2.43, newer than manylinux_2_42_x86_64 guarantees" in found["manylinux_2_42"]
+    assert found["manylinux_2_43"] == ""
+
+
+def test_resolve_heeds_the_glibc_of_a_wheel_whose_tag_names_none(tmp_path: Path) -> None:
+    """A published wheel with the tag linux_x86_64 was named for every glibc."""
+    files = {"t0/__init__.py": b"", "t0/_C.so": needs_glibc_2_43(tmp_path)}
+    wheel = w0(tmp_path, "t0", "1.0", "cp312-cp312-linux_x86_64", files, requires=["torch==2.11.*"])
+    index, matrix = tmp_path / "index", tmp_path / "matrix.yaml"
+    matrix.write_text("torch: ['2.11']\ncuda: ['13.0']\npython: ['3.12']\nextensions: [ext]\n")
+    (tmp_path / "ext").mkdir()
+    recipe = "name: t0\nversion: 1.0\nsource: {path: .}\nabi: cpython\nimports: [t0]\n"
+    (tmp_path / "ext" / "extension.yaml").write_text(f"{recipe}accepts: [{{check: tags, reason: our machines}}]\n")
+    publish = ("publish", "--to", index, "--require", "none", "--store", tmp_path / "store", wheel)
+    refused = buildfarm(*publish)
+    assert "the wheel needs manylinux_2_43_x86_64" in refused.output + str(refused.exception)
+    accepted = buildfarm(*publish, "--matrix", matrix)
+    assert accepted.exit_code == Exit.OK, accepted.output + str(accepted.exception)
+    resolve = ("resolve", "t0", "--index", index, "--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--glibc")
+    assert "it needs glibc 2.43; this target has 2.28" in buildfarm(*resolve, "2.28").stdout
+    assert wheel.name in buildfarm(*resolve, "2.43").stdout
 
 
 def test_14_stray_packages_at_the_top(tmp_path: Path) -> None:

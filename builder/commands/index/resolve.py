@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
-from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -33,7 +32,7 @@ from builder.publish.index.levels import Level
 from builder.publish.index.reader import IndexReader
 from builder.publish.index.repository import ALL
 from builder.resources import own_gpus
-from builder.wheelfile.compatibility import admits, runs_on
+from builder.wheelfile.compatibility import admits, glibc_of, runs_on
 
 EXAMPLES = examples(
     "buildfarm resolve my_ext --index index",
@@ -54,8 +53,6 @@ GpuOption = Annotated[
 
 #: Wheels that do not fit to print; `--json` has all.
 _MOST = 20
-#: manylinux tags with a name instead of a glibc version (PEP 513, 571, 599).
-_NAMED = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}
 
 
 def resolve(
@@ -184,7 +181,8 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
         return f"its tag is not for Python {target.python} on {target.machine}"
     if not requires_admit(entry.requires_python, target.python):
         return f"it requires Python {entry.requires_python}"
-    needed = min((_tag_glibc(tag) for tag in suitable), default=(0, 0))
+    own = entry.farm.platform if entry.farm else ""  # a tag such as linux_x86_64 promises no glibc
+    needed = min((glibc_of(tag.platform) or glibc_of(own) or (0, 0) for tag in suitable), default=(0, 0))
     if target.glibc and needed > target.glibc:
         return f"it needs glibc {needed[0]}.{needed[1]}; this target has {target.glibc[0]}.{target.glibc[1]}"
     if reason := _cuda_misfit(entry, target.cuda):
@@ -209,13 +207,6 @@ def _gpu_misfit(entry: Entry, gpu: Arch | None) -> str:
     if gpu is None or not archs or runs_on(archs, gpu):
         return ""
     return f"it has no code for a GPU of compute capability {gpu.major}.{gpu.minor}, only {', '.join(archs)}"
-
-
-def _tag_glibc(tag: Tag) -> tuple[int, int]:
-    """The glibc that a tag needs; (0, 0) for a tag without one."""
-    if match := re.match(r"manylinux_(\d+)_(\d+)_", tag.platform):
-        return int(match[1]), int(match[2])
-    return _NAMED.get(tag.platform.partition("_")[0], (0, 0))
 
 
 def _rank(entry: Entry, target: Target) -> int:

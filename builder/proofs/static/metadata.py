@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from builder.matrix.axes import Cell, Python
@@ -31,6 +33,8 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
     errors += [f"Requires-Dist {line!r} is not a valid requirement" for line in unreadable]
     errors += _requires_errors(facts, claim, required)
     errors += _python_errors(facts, claim)
+    by_url = {line: one for line in facts.requires_dist if (one := read_requirement(line)) and one.url}
+    errors += [_by_url(one) for one in by_url.values() if one in required.get("torch", ())]
     return make_proof(
         facts,
         Check.METADATA,
@@ -41,11 +45,14 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
             "requires_dist": list(facts.requires_dist),
             "requires_python": facts.requires_python,
         },
-        remarks=_remarks(facts.version),
+        remarks=[
+            *(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())),
+            *_version_remarks(facts.version),
+        ],
     )
 
 
-def _remarks(version: str) -> list[str]:
+def _version_remarks(version: str) -> list[str]:
     """What is not certain about the torch and the CUDA that the version names."""
     try:
         remark = read_local(Version(version).local or "").remark
@@ -76,10 +83,27 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
     return errors
 
 
+def _by_url(requirement: Requirement) -> str:
+    """What is wrong with a requirement that names a URL. The URL may contain a token, so only its host is printed."""
+    host = urlsplit(requirement.url or "").hostname or "a file"
+    text = f"METADATA requires {requirement.name} by a URL ({host}): uv and PyPI refuse such a wheel"
+    if canonicalize_name(requirement.name) != "torch":
+        return f"{text}; require a version"
+    wish = f"such as torch{requirement.specifier}" if requirement.specifier else "because the URL does not say it"
+    return f"{text}, and pip replaces the installed torch; require a version, {wish}"
+
+
 def read_requirement(line: str) -> Requirement | None:
-    """A Requires-Dist line; None for one that is not valid or has a number that Python refuses to convert."""
+    """A Requires-Dist line; None for one that is not valid or has a number that Python refuses to convert.
+
+    The URL of a wheel gives the requirement the version of the file name.
+    """
     try:
         one = Requirement(line)
+        if one.url:
+            with suppress(InvalidWheelFilename):
+                name = unquote(urlsplit(one.url).path).rpartition("/")[2]
+                one.specifier = SpecifierSet(f"=={parse_wheel_filename(name)[1]}")
         _convert(one.specifier)
     except ValueError:  # InvalidRequirement is one
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 from auditwheel.architecture import Architecture
@@ -25,7 +25,7 @@ from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.metadata import RELABEL, requires_admit
 from builder.proofs.static.variants import variants
-from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, finds, suiting
+from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, any_linux, finds, glibc_of, suiting
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -35,11 +35,21 @@ _BY_PATH = re.compile(r"\blib(?:torch|c10|cuda)")
 #: In a wheel of somebody else, it suffices that one of the builds suits the tag.
 _OTHER_BUILDS = "other builds of the library in this wheel suit the tag"
 _LOADERS = ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1")
+#: The glibc with these symbol versions (NEWS of glibc 2.36 and 2.42). The loader needs that of DT_RELR for relocations
+#: that an older one ignores, also in a library that names no version.
+_RELR = "GLIBC_ABI_DT_RELR"
+_ABI_VERSIONS = {_RELR: (2, 36), "GLIBC_ABI_DT_X86_64_PLT": (2, 42), "GLIBC_ABI_GNU2_TLS": (2, 42)}
 
 
 @cache
 def _policies(machine: str) -> WheelPolicies:
     return WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+
+
+@cache
+def _known(machine: str) -> dict[tuple[int, int], Policy]:
+    """auditwheel's policies by glibc, the oldest first, without `linux`, which promises nothing."""
+    return {glibc: one for one in sorted(_policies(machine), reverse=True) if (glibc := glibc_of(one.name))}
 
 
 @cache
@@ -51,16 +61,20 @@ def system_libraries(machine: str) -> frozenset[str]:
 def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -> Proof:
     """File name and WHEEL agree, the platform suits every library, and every claimed cell accepts the wheel.
 
+    Installers read the tags of the file name alone; pip 26.3 and uv 0.13.9 read those of WHEEL in `pip check`, where
+    `linux` suits every Linux. Several official wheels for manylinux have `linux` there.
     `provided` holds the file names of the libraries that torch and its NVIDIA packages provide: the wheel need not
     hold them.
     """
     named = parse_wheel_filename(facts.filename)[3]
     written = frozenset(tag for line in facts.tags for tag in parse_tag(line))
-    errors = []
-    if named != written:
-        errors.append(f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: {RELABEL}")
+    errors: list[str] = []
     remarks: list[str] = []
-    platforms = sorted({tag.platform for tag in named | written})
+    if named != written:
+        same = claim.foreign and {*map(any_linux, named)} == {*map(any_linux, written)}
+        text = f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: {RELABEL}"
+        (remarks if same else errors).append(text)
+    platforms = sorted({tag.platform for tag in named})
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
     dispensable = _dispensable(facts, claim.spare, platforms, provided) if found and claim.foreign else ""
     if dispensable:
@@ -167,15 +181,59 @@ def _claims(facts: WheelFacts, python: Python) -> bool:
     return requires_admit(facts.requires_python, python)
 
 
+@dataclass(frozen=True)
+class _Systems:
+    """The systems that a manylinux tag promises (PEP 600): those with this glibc or a newer one."""
+
+    tag: str
+    glibc: tuple[int, ...]
+    #: auditwheel's policy for the newest systems up to this glibc that it knows.
+    policy: Policy
+    #: They are newer than every system that auditwheel knows.
+    beyond: bool
+
+    @classmethod
+    def of(cls, tag: str, machine: str) -> _Systems | None:
+        """Read a platform tag; None for one that promises no glibc."""
+        glibc = glibc_of(tag)
+        if glibc is None:
+            return None
+        known = _known(machine)
+        return cls(
+            tag, glibc, known[max((one for one in known if one <= glibc), default=min(known))], glibc > max(known)
+        )
+
+    def have(self, version: str) -> bool:
+        """Whether all of them have a symbol version such as `GLIBC_2.34`, as far as auditwheel or glibc says."""
+        if need := _glibc_with(version):
+            return need <= self.glibc
+        kind, _, number = version.partition("_")
+        known = self.policy.symbol_versions.get(kind)
+        return known is None or number in known or self.beyond
+
+
+def _glibc_with(version: str) -> tuple[int, ...] | None:
+    """The oldest glibc with a symbol version; None for a version that does not say it."""
+    if match := re.fullmatch(r"GLIBC_(\d+(?:\.\d+)+)", version):
+        return tuple(map(int, match[1].split(".")))
+    return _ABI_VERSIONS.get(version)
+
+
 def best_platform(facts: WheelFacts, provided: frozenset[str]) -> str:
-    """The best platform that auditwheel's policies allow: `any`, `manylinux_2_28_x86_64` or `linux_x86_64`."""
+    """The best platform: `any`, one of auditwheel's policies such as `manylinux_2_28_x86_64`, or `linux_x86_64`.
+
+    For a wheel that needs a glibc that auditwheel does not know, it is the platform of this glibc (PEP 600).
+    """
     if not facts.libraries:
         return "any"
     machine = facts.libraries[0].machine
     if machine not in list(Architecture.__members__):
         return f"linux_{machine}"
-    strictest_first = sorted(_policies(machine), reverse=True)
-    return next(str(policy.name) for policy in strictest_first if not _broken(facts, policy, provided))
+    tags = [str(policy.name) for policy in _known(machine).values()]
+    needs = [need for library in facts.libraries for version in _versions(library) if (need := _glibc_with(version))]
+    tags.append(f"manylinux_{'_'.join(map(str, max(needs, default=(2, 0))[:2]))}_{machine}")
+    systems = filter(None, (_Systems.of(tag, machine) for tag in tags))
+    return next((one.tag for one in systems if not _broken(facts, one, provided)), f"linux_{machine}")
 
 
 def _platform_errors(facts: WheelFacts, platform: str, provided: frozenset[str]) -> list[str]:
@@ -193,41 +251,46 @@ def _platform_errors(facts: WheelFacts, platform: str, provided: frozenset[str])
 
 
 def _promise_errors(facts: WheelFacts, platform: str, machine: str, provided: frozenset[str]) -> list[str]:
-    if platform == f"linux_{machine}":
-        best = best_platform(facts, provided)
-        if best.startswith("manylinux"):
-            return [
-                f"pip installs the tag {platform} on any Linux, but the wheel needs {best}: run `auditwheel repair`"
-            ]
-        return _unprovided(facts, system_libraries(machine), provided, "manylinux")
-    try:
-        policy = _policies(machine).get_policy_by_name(platform)
-    except LookupError:
-        return [f"auditwheel does not know the platform {platform}"]
-    return _broken(facts, policy, provided)
+    systems = _Systems.of(platform, machine)
+    if systems:
+        return _broken(facts, systems, provided)
+    if platform != f"linux_{machine}":
+        return [f"{platform} is no platform of PEP 600 such as manylinux_2_28_{machine}"]
+    best = best_platform(facts, provided)
+    if best.startswith("manylinux"):
+        known = best in [policy.name for policy in _known(machine).values()]
+        cure = "run `auditwheel repair`" if known else "build it on an older system, or run `buildfarm relabel --tag`"
+        return [f"pip installs the tag {platform} on any Linux, but the wheel needs {best}: {cure}"]
+    if missing := _unprovided(facts, system_libraries(machine), provided, "manylinux"):
+        return missing
+    newest = _Systems.of(str([*_known(machine).values()][-1].name), machine)
+    return _too_new(facts, newest) if newest else []
 
 
-def _broken(facts: WheelFacts, policy: Policy, provided: frozenset[str]) -> list[str]:
-    """Why the libraries do not run on every system of this policy."""
-    if policy.priority == 0:  # auditwheel's `linux` policy promises nothing
-        return []
-    errors = []
+def _broken(facts: WheelFacts, systems: _Systems, provided: frozenset[str]) -> list[str]:
+    """Why the libraries do not run on every one of these systems."""
+    errors = _too_new(facts, systems)
+    blacklist = systems.policy.blacklist
     for library in facts.libraries:
-        too_new = {
-            version
-            for versions in library.versions.values()
-            for version in versions
-            if (known := policy.symbol_versions.get(version.partition("_")[0])) is not None
-            and version.partition("_")[2] not in known
-        }
-        if too_new:
-            errors.append(
-                f"{library.path} needs {join_names(_users(library, too_new))}, newer than {policy.name} guarantees"
-            )
-        private = [symbol for name in set(library.needed) & set(policy.blacklist) for symbol in policy.blacklist[name]]
+        private = [symbol for name in set(library.needed) & set(blacklist) for symbol in blacklist[name]]
         if used := sorted(set(private) & set(library.undefined)):
-            errors.append(f"{library.path} uses {join_names(used)}, which {policy.name} does not guarantee")
-    return errors + _unprovided(facts, policy.whitelist, provided, policy.name)
+            errors.append(f"{library.path} uses {join_names(used)}, which {systems.tag} does not guarantee")
+    return errors + _unprovided(facts, systems.policy.whitelist, provided, systems.tag)
+
+
+def _too_new(facts: WheelFacts, systems: _Systems) -> list[str]:
+    """The symbol versions that these systems may lack, one sentence for each library."""
+    found = ((one, {version for version in _versions(one) if not systems.have(version)}) for one in facts.libraries)
+    return [
+        f"{library.path} needs {join_names(_users(library, versions))}, newer than {systems.tag} guarantees"
+        for library, versions in found
+        if versions
+    ]
+
+
+def _versions(library: Library) -> set[str]:
+    versions = {version for names in library.versions.values() for version in names}
+    return versions | {_RELR} if library.relr else versions
 
 
 def _users(library: Library, versions: set[str]) -> list[str]:

@@ -45,6 +45,8 @@ class FarmFacts:
     gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: Whether it may use CUDA, of a variant that is not known.
     cuda_unknown: bool = False
+    #: The platform that the libraries need, such as `manylinux_2_34_x86_64`, where the tag promises no glibc; or "".
+    platform: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` reads it."""
@@ -59,6 +61,7 @@ class FarmFacts:
             **({"origin": self.origin} if self.origin else {}),
             **({"gpus": {cell: list(models) for cell, models in sorted(self.gpus.items())}} if self.gpus else {}),
             **({"cuda_unknown": True} if self.cuda_unknown else {}),
+            **({"platform": self.platform} if self.platform else {}),
         }
 
     @classmethod
@@ -75,6 +78,7 @@ class FarmFacts:
             str(data.get("origin", "")),
             {str(cell): tuple(map(str, models)) for cell, models in data.get("gpus", {}).items()},
             bool(data.get("cuda_unknown", False)),
+            str(data.get("platform", "")),
         )
 
 

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from packaging.utils import parse_wheel_filename
+
 from builder.check import Check
 from builder.errors import Code, UsageError
 from builder.matrix.local_version import read_local
@@ -23,6 +25,7 @@ from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.provenance import statement_fault, statement_path
 from builder.untrusted import JsonError, read_json, texts
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.compatibility import glibc_of
 from builder.wheelfile.facts import facts_of
 
 #: Levels of lists and objects in proofs. The writer of JSON accepts fewer than the reader.
@@ -69,6 +72,7 @@ def new_wheel(
         origin=origin,
         gpus=proven_on(proofs),
         cuda_unknown=not variants and not _is_without_cuda(wheel),
+        platform=_platform(wheel.name, proofs),
     )
     return NewWheel(wheel, replace(entry, uploaded=iso_time(now or datetime.now(UTC)), farm=farm), attached)
 
@@ -122,6 +126,14 @@ def gpu_code(proofs: Iterable[Proof]) -> tuple[str, ...]:
     libraries = next((proof.evidence.get("libraries") for proof in proofs if proof.check is Check.DEVICE_CODE), None)
     codes = [{*texts(library["sass"]), *texts(library["ptx"])} for library in (libraries or {}).values()]
     return tuple(sorted(set.intersection(*codes))) if codes else ()
+
+
+def _platform(filename: str, proofs: Iterable[Proof]) -> str:
+    """The manylinux platform that the check `tags` found, for a wheel without a tag that promises a glibc; or ""."""
+    if any(glibc_of(tag.platform) for tag in parse_wheel_filename(filename)[3]):
+        return ""
+    found = next((str(proof.evidence.get("platform", "")) for proof in proofs if proof.check is Check.TAGS), "")
+    return found if glibc_of(found) else ""
 
 
 def proofs_beside(wheel: Path, sha256: str) -> list[Proof]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 
-from packaging.tags import Tag, parse_tag
+from packaging.tags import parse_tag
 from packaging.utils import parse_wheel_filename
 
 from builder.errors import Code, UsageError
 from builder.untrusted import JsonError, control_character, parse_json
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.compatibility import any_linux
 from builder.wheelfile.limits import MAX_REQUIREMENT
 
 #: Bytes of the SBOM of a wheel. Reading JSON needs about twenty times as much memory.
@@ -63,7 +64,7 @@ def _fault(wheel: WheelFile) -> str:
         return f"Requires-Dist of METADATA is not valid: {str(line)[:80]!r}"
     named = parse_wheel_filename(wheel.path.name)[3]
     written = frozenset(tag for line in wheel.tags for tag in parse_tag(line))
-    if written and {*map(_group, named)}.isdisjoint(map(_group, written)):
+    if written and {*map(any_linux, named)}.isdisjoint(map(any_linux, written)):
         return f"WHEEL says {min(map(str, written))}, but the file name says {min(map(str, named))}"
     return ""
 
@@ -77,8 +78,3 @@ def _readable(line: str) -> bool:
     for pattern, text in _REPAIRED:
         version = re.sub(pattern, text, version)
     return read_requirement(line) is not None or read_requirement(f"{version}{semicolon}{marker}") is not None
-
-
-def _group(tag: Tag) -> tuple[str, str, str]:
-    """What a renamed wheel has in common with its WHEEL: PyTorch's wheels say `linux_x86_64` there."""
-    return tag.interpreter, tag.abi, re.sub(r"^(?:many|musl)?linux(?:_\d+_\d+|\d+)?_", "linux_", tag.platform)

@@ -23,6 +23,8 @@ from builder.wheelfile.facts import WheelFacts
 from tests.unit.matrix.make import recipe
 from tests.unit.proofs.make import library, wheel_facts
 
+URL = "https://download.example/whl/cu130/torch-2.11.0%2Bcu130-cp312-cp312-manylinux_2_28_x86_64.whl"
+PINNED = "METADATA requires torch==2.11.0+cu130"
 ANY_PYTHON = "cp310-abi3-manylinux_2_28_x86_64"
 
 
@@ -46,6 +48,10 @@ def why_not(wheel: WheelFacts, cell: str) -> str:
             "torch2.11.0-cu126-cp312",
             "CUDA 12.6: METADATA requires torch==2.11.0+cu130",
         ),
+        (facts("1.0", f"torch @ {URL}"), "torch2.11.0-cu130-cp312", ""),
+        (facts("1.0", f"torch @ {URL}#sha256=ab"), "torch2.12.0-cu130-cp312", f"torch 2.12: {PINNED}"),
+        (facts("1.0", f"torch @ {URL}"), "torch2.11.0-cu126-cp312", f"CUDA 12.6: {PINNED}"),
+        (facts("1.0", "torch @ https://download.example/torch-new.whl"), "torch2.11.0-cu126-cp312", ""),
         (facts("1.0", 'torch==2.4.0; extra == "old"', "torch>=2.10"), "torch2.11.0-cu130-cp312", ""),
         (facts("1.0", 'torch==2.4.0; python_version < "3.12"', "torch"), "torch2.11.0-cu130-cp312", ""),
         (facts("1.0", "not a requirement", "torch>=2.10"), "torch2.11.0-cu130-cp312", ""),

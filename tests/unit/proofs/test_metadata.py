@@ -9,6 +9,7 @@ from builder.matrix.axes import Cell
 from builder.proofs.static.metadata import check_metadata
 from tests.unit.proofs.make import claim, gpu_library, library, wheel_facts
 
+URL = "https://download.example/whl/cu130/torch-2.11.0%2Bcu130-cp312-cp312-manylinux_2_28_x86_64.whl"
 ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
 
 
@@ -33,6 +34,24 @@ ABI3 = "cp310-abi3-manylinux_2_28_x86_64"
             id="version",
         ),
         pytest.param({"name": "Others"}, {}, "project is ops in the file name and Others in METADATA", id="name"),
+        pytest.param(
+            {"requires_dist": (f"torch @ {URL}",)},
+            {"requires": ()},
+            r"requires torch by a URL \(download.example\): uv and PyPI refuse .*such as torch==2\.11\.0\+cu130",
+            id="torch by a URL",
+        ),
+        pytest.param(
+            {"requires_dist": ("torch @ git+https://me:secret@git.example/pytorch@v2.11.0",)},
+            {"requires": ()},
+            r"requires torch by a URL \(git.example\): .* because the URL does not say it",
+            id="torch by a URL without a version",
+        ),
+        pytest.param(
+            {"requires_dist": (f"torch @ {URL.replace('2.11.0', '2.10.0')}",)},
+            {"requires": ()},
+            r"which excludes cells of this build",
+            id="another torch by a URL",
+        ),
         pytest.param({"requires_dist": ()}, {}, "does not require torch>=2.11,<2.12", id="torch not required"),
         pytest.param(
             {"requires_dist": ("torch; extra == 'all'",)}, {}, "does not require", id="torch only as an extra"
@@ -111,3 +130,22 @@ def test_a_version_that_cannot_be_read_for_certain_is_a_remark() -> None:
     facts = wheel_facts(version="1.0+torch211", requires_dist=("torch==2.11.*",))
     proof = check_metadata(facts, claim(local=""))
     assert proof.evidence["remarks"] == ["the version 1.0+torch211 names torch 2.1 or 2.11"]
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("numpy @ https://download.example/numpy-2.0-py3-none-any.whl", "requires numpy by a URL (download.example)"),
+        ("numpy @ git+ssh://git@git.example/numpy", "requires numpy by a URL (git.example)"),
+        ("numpy @ file:///home/me/numpy.whl", "requires numpy by a URL (a file)"),
+        (f"torch @ {URL} ; extra == 'cuda'", "requires torch by a URL (download.example)"),
+        ("numpy>=2", ""),
+    ],
+)
+def test_another_requirement_by_a_url_is_a_remark(line: str, says: str) -> None:
+    facts = wheel_facts(library(), requires_dist=("torch>=2.11,<2.12", line))
+    proof = check_metadata(facts, claim())
+    assert proof.verdict == "passed"
+    remarks = proof.evidence.get("remarks", [])
+    assert len(remarks) == bool(says)
+    assert says in " ".join(remarks)

@@ -15,6 +15,7 @@ OLD: dict[str, Any] = {
     "bound": {"memcpy": ("libc.so.6", "GLIBC_2.14")},
 }
 NEW: dict[str, Any] = {"versions": {"libc.so.6": ("GLIBC_2.34",)}, "bound": {"dlopen": ("libc.so.6", "GLIBC_2.34")}}
+LATEST: dict[str, Any] = {"versions": {"libc.so.6": ("GLIBC_2.43",)}, "bound": {"f": ("libc.so.6", "GLIBC_2.43")}}
 CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "needed": ("libstdc++.so.6",)}
 
 
@@ -45,7 +46,46 @@ CXX: dict[str, Any] = {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.30",)}, "nee
         ),
         pytest.param("py3-none-any", OLD, "platform cannot be any", id="any"),
         pytest.param("cp312-cp312-musllinux_1_2_x86_64", OLD, "musl", id="musl"),
-        pytest.param("cp312-cp312-manylinux_2_99_x86_64", OLD, "does not know the platform", id="unknown platform"),
+        pytest.param("cp312-cp312-manylinux_2_99_x86_64", OLD, "", id="newer than auditwheel knows"),
+        *(
+            pytest.param(f"cp312-cp312-manylinux_2_{minor}_x86_64", OLD, "", id=f"PEP 600 allows 2.{minor}")
+            for minor in (29, 30, 32, 33)
+        ),
+        pytest.param("cp312-cp312-manylinux_2_33_x86_64", NEW, "newer than manylinux_2_33", id="2.34 in 2.33"),
+        pytest.param("cp312-cp312-manylinux_x86_64", OLD, "is no platform of PEP 600", id="no platform"),
+        pytest.param("cp312-cp312-manylinux_2_43_x86_64", LATEST, "", id="newest glibc"),
+        pytest.param("cp312-cp312-manylinux_2_42_x86_64", LATEST, r"needs f@GLIBC_2\.43, newer", id="not so new"),
+        pytest.param(
+            "cp312-cp312-linux_x86_64",
+            LATEST,
+            "the wheel needs manylinux_2_43_x86_64: build it on an older system",
+            id="newest glibc, not repaired",
+        ),
+        *(
+            pytest.param(
+                f"cp312-cp312-manylinux_2_{minor}_x86_64", {"versions": {"libc.so.6": (name,)}}, error, id=name
+            )
+            for name, minor, error in (
+                ("GLIBC_ABI_DT_RELR", 36, ""),
+                ("GLIBC_ABI_DT_RELR", 35, "needs GLIBC_ABI_DT_RELR, newer than manylinux_2_35"),
+                ("GLIBC_ABI_GNU2_TLS", 42, ""),
+                ("GLIBC_ABI_GNU2_TLS", 41, "needs GLIBC_ABI_GNU2_TLS, newer than manylinux_2_41"),
+                ("GLIBC_ABI_DT_X86_64_PLT", 41, "needs GLIBC_ABI_DT_X86_64_PLT, newer"),
+                ("GLIBC_PRIVATE", 41, "needs GLIBC_PRIVATE, newer"),
+                ("GLIBCXX_3.4.99", 41, r"needs GLIBCXX_3\.4\.99, newer"),
+                ("GLIBCXX_3.4.99", 43, ""),
+            )
+        ),
+        pytest.param(
+            "cp312-cp312-linux_x86_64",
+            {"versions": {"libstdc++.so.6": ("GLIBCXX_3.4.99",)}},
+            r"needs GLIBCXX_3\.4\.99, newer than manylinux_2_41_x86_64 guarantees",
+            id="newest libstdc++, not repaired",
+        ),
+        pytest.param(
+            "cp312-cp312-manylinux_2_5_x86_64", {"relr": True}, "needs GLIBC_ABI_DT_RELR", id="RELR without a version"
+        ),
+        pytest.param("cp312-cp312-manylinux_2_36_x86_64", {"relr": True}, "", id="RELR with its glibc"),
         pytest.param(
             "cp312-cp312-manylinux_2_28_x86_64",
             {"machine": "aarch64"},
@@ -114,10 +154,29 @@ def test_cell_accepts_the_tag(cell: str, tag: str, accepted: bool) -> None:
     assert (proof.verdict == "passed") is accepted
 
 
-def test_renamed_file_is_detected() -> None:
-    wheel = wheel_facts(library(**OLD), tags=("cp312-cp312-linux_x86_64",))
-    reason = check_tags(wheel, claim(), PROVIDED).reason
-    assert "file name has the tags cp312-cp312-manylinux_2_28_x86_64, but WHEEL has cp312-cp312-linux_x86_64" in reason
+@pytest.mark.parametrize(
+    ("tags", "facts", "failures", "remarks"),
+    [
+        (("cp312-cp312-linux_x86_64",), OLD, [], ["but WHEEL has cp312-cp312-linux_x86_64: run `buildfarm relabel"]),
+        (("cp312-cp312-linux_x86_64",), NEW, ["needs dlopen@GLIBC_2.34, newer than manylinux_2_28"], ["but WHEEL has"]),
+        (("cp311-cp311-linux_x86_64",), OLD, ["but WHEEL has cp311-cp311-linux_x86_64: run `buildfarm relabel"], []),
+        (("cp312-cp312-linux_aarch64",), OLD, ["but WHEEL has cp312-cp312-linux_aarch64"], []),
+        ((), OLD, ["but WHEEL has none"], []),
+    ],
+)
+def test_installers_read_the_file_name(
+    tags: tuple[str, ...], facts: dict[str, Any], failures: list[str], remarks: list[str]
+) -> None:
+    """torchvision 0.29.2 has linux_x86_64 in WHEEL: one remark with one cure. `pip check` refuses another Python."""
+    wheel = wheel_facts(library(**facts), tags=tags)
+    proof = check_tags(wheel, claim(foreign=True), PROVIDED)
+    found = proof.reason.split("; ") if proof.verdict == "failed" else []
+    assert len(found) == len(failures)
+    assert all(text in one for text, one in zip(failures, found, strict=True))
+    said = proof.evidence.get("remarks", [])
+    assert len(said) == len(remarks)
+    assert all(text in one for text, one in zip(remarks, said, strict=True))
+    assert "but WHEEL has" in check_tags(wheel, claim(), PROVIDED).reason
 
 
 def test_library_inside_of_the_wheel_is_provided() -> None:

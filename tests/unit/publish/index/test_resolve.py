@@ -48,6 +48,11 @@ def nothing(_: Entry) -> list[str]:
             [],
             "it needs glibc 2.34; this target has 2.31",
         ),
+        (
+            entry("my_ext-1.0-cp311-cp311-linux_x86_64.whl", farm=FarmFacts(platform="manylinux_2_43_x86_64")),
+            [],
+            "it needs glibc 2.43; this target has 2.31",
+        ),
         (entry("my_ext-1.0+cu124-cp311-cp311-manylinux_2_17_x86_64.manylinux2014_x86_64.whl"), [], ""),
         (entry(farm=FarmFacts(("cu121",))), [], "it is for cu121, not cu124"),
         (entry("my_ext-1.0+cu12-cp311-abi3-linux_x86_64.whl", farm=FarmFacts(("cu128",))), [], ""),
