@@ -41,8 +41,8 @@ class Check(StrEnum):
     GRAFTED = "grafted", "The wheel bundles no library of torch, CUDA or the NVIDIA driver."
     CONTENTS = (
         "contents",
-        "Nothing; the check never fails. It remarks on stray top-level packages, equal libraries, and CUDA sources"
-        " without their headers.",
+        "No file with the name of a library is something else, such as a pointer of Git LFS. It remarks on stray"
+        " top-level packages, equal libraries, and CUDA sources without their headers.",
     )
     ABI3 = "abi3", "The libraries of a wheel with an abi3 tag use only the limited API of the tagged Python."
     STABLE = (

@@ -269,3 +269,29 @@ def test_29_what_is_no_conflict(tmp_path: Path) -> None:
     shared = {"tests/__init__.py": b"", "space/LICENSE": b"", "space/__init__.py": b"# one text"}
     two = [w0(tmp_path, name, "1.0", TAG, {**shared, f"{name}/_C.so": module()}) for name in ("t2", "t3")]
     assert verify_together(*two)[1] == ["", ""]
+
+
+def test_2_a_library_that_is_a_pointer_of_git_lfs(tmp_path: Path) -> None:
+    """The source was cloned without Git LFS; the wheel has another library, or none."""
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"
+    for name, others in (("t0", {}), ("t1", {"t1/_C.so": module()})):
+        failed, _ = verify(
+            w0(tmp_path, name, "1.0", TAG, {f"{name}/__init__.py": b"", f"{name}/_D.so": pointer} | others)
+        )
+        assert f"{name}/_D.so is a pointer of Git LFS, and no library: run `git lfs pull`" in failed["contents"]
+
+
+def test_38_an_elf_header_without_a_processor(tmp_path: Path) -> None:
+    """A repair tool left the machine 0; the other wheels of the command are judged."""
+    changed = module()[:18] + b"\0\0" + module()[20:]
+    bad = w0(tmp_path, "t0", "1.0", TAG, {"t0/__init__.py": b"", "t0/_C.so": changed}, requires=("torch",))
+    assert "t0/_C.so (EM_NONE) does not run on x86_64" in verify(bad)[0]["tags"]
+    cut = w0(tmp_path, "t1", "1.0", TAG, {"t1/__init__.py": b"", "t1/_C.so": module()[:200]})
+    good = w0(tmp_path, "t2", "1.0", TAG, {"t2/__init__.py": b"", "t2/_C.so": module()})
+    done = buildfarm("verify", cut, bad, good, "--store", tmp_path / "store", "--json")
+    assert done.exit_code == Exit.USAGE
+    assert [(one["failed"], "error" in one) for one in json.loads(done.stdout)] == [
+        (True, False),
+        (False, False),
+        (True, True),
+    ]

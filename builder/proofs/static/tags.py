@@ -28,7 +28,10 @@ from builder.wheelfile.compatibility import admits, suiting
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
-_PLATFORM = re.compile(r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x)")
+_PLATFORM = re.compile(
+    r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x|riscv64"
+    r"|loongarch64)"
+)
 #: The suffixes of extension modules that not every Python looks for.
 _SUFFIX = re.compile(r"\.(?:cpython-(?P<version>\d+t?)(?:-[\w-]+)?|abi3)\.so$")
 #: Libraries of torch and CUDA: torch.ops.load_library and ctypes load what links them by path.
@@ -45,7 +48,12 @@ def _policies(machine: str) -> WheelPolicies:
 
 @cache
 def system_libraries(machine: str) -> frozenset[str]:
-    """Libraries that a manylinux system provides, as auditwheel's policies list them, and the ELF loader."""
+    """Libraries that a manylinux system provides, as auditwheel's policies list them, and the ELF loader.
+
+    For a processor without such systems, the loader alone.
+    """
+    if machine not in Architecture.__members__:
+        return frozenset(_LOADERS)
     return frozenset(_LOADERS).union(*(policy.whitelist for policy in _policies(machine)))
 
 
@@ -140,7 +148,7 @@ def best_platform(facts: WheelFacts, provided: frozenset[str]) -> str:
     if not facts.libraries:
         return "any"
     machine = facts.libraries[0].machine
-    if machine not in list(Architecture.__members__):
+    if machine not in Architecture.__members__:
         return f"linux_{machine}"
     strictest_first = sorted(_policies(machine), reverse=True)
     return next(str(policy.name) for policy in strictest_first if not _broken(facts, policy, provided))
