@@ -37,7 +37,7 @@ class Check(StrEnum):
         "metadata",
         "Name, version, torch requirement and Python requirement agree with the file name and the recipe.",
     )
-    RECORD = "record", "RECORD lists every file of the wheel with its hash."
+    RECORD = "record", "pip and uv can read the archive, and RECORD lists every file of the wheel with its hash."
     GRAFTED = "grafted", "The wheel bundles no library of torch, CUDA or the NVIDIA driver."
     CONTENTS = (
         "contents",

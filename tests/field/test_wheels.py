@@ -21,6 +21,7 @@ from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Farm, run
 from tests.fixtures.compiled import compiled
 from tests.fixtures.handmade_wheels import w0
+from tests.fixtures.zip_archives import ARCHIVES
 
 TAG = "cp312-cp312-manylinux_2_34_x86_64"
 
@@ -279,6 +280,18 @@ def test_2_a_library_that_is_a_pointer_of_git_lfs(tmp_path: Path) -> None:
             w0(tmp_path, name, "1.0", TAG, {f"{name}/__init__.py": b"", f"{name}/_D.so": pointer} | others)
         )
         assert f"{name}/_D.so is a pointer of Git LFS, and no library: run `git lfs pull`" in failed["contents"]
+
+
+def test_12_a_zip64_field_that_the_sizes_do_not_need(tmp_path: Path) -> None:
+    """The wheel command `wheel tags` wrote it; pip takes the wheel, and uv refuses it."""
+    wheel = tmp_path / "t0-1.0-py3-none-any.whl"
+    wheel.write_bytes(ARCHIVES["ZIP64 field for nothing"][0])
+    assert "t0/__init__.py has a ZIP64 field of 8 bytes" in verify(wheel)[0]["record"]
+    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
+    assert buildfarm(*publish, wheel).exit_code == Exit.FAILED
+    made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
+    assert not verify(Path(made))[0]
+    assert buildfarm(*publish, made).exit_code == Exit.OK
 
 
 def test_38_an_elf_header_without_a_processor(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ from builder.proofs.verify.gpus import check_gpus
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.archive import WheelContents, record_fault
+from builder.wheelfile.archive import WheelContents, wheel_fault
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import Library, WheelFacts, always_named
@@ -178,10 +178,10 @@ class Judge:
 
     def judge(self, wheel: WheelContents, facts: WheelFacts, origin: str) -> WheelVerdict:
         """Every check of one wheel. Raises UsageError if it is damaged."""
-        return self.judge_read(wheel, facts, record_fault(wheel), origin)
+        return self.judge_read(wheel, facts, wheel_fault(wheel), origin)
 
     def judge_read(self, wheel: WheelContents, facts: WheelFacts, fault: str, origin: str) -> WheelVerdict:
-        """Every check of a wheel that was read before; `fault` is what `record_fault` said.
+        """Every check of a wheel that was read before; `fault` is what `wheel_fault` said.
 
         `wheel` then needs its Python files and its metadata only.
         """
