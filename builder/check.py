@@ -37,12 +37,12 @@ class Check(StrEnum):
         "metadata",
         "Name, version, torch requirement and Python requirement agree with the file name and the recipe.",
     )
-    RECORD = "record", "RECORD lists every file of the wheel with its hash."
+    RECORD = "record", "pip and uv can read the archive, and RECORD lists every file of the wheel with its hash."
     GRAFTED = "grafted", "The wheel bundles no library of torch, CUDA or the NVIDIA driver."
     CONTENTS = (
         "contents",
-        "Nothing; the check never fails. It remarks on stray top-level packages, equal libraries, and CUDA sources"
-        " without their headers.",
+        "No file with the name of a library is something else, such as a pointer of Git LFS. It remarks on stray"
+        " top-level packages, equal libraries, and CUDA sources without their headers.",
     )
     ABI3 = "abi3", "The libraries of a wheel tagged abi3 or abi3t use only the limited API of the tagged Python."
     STABLE = (

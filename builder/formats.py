@@ -13,7 +13,7 @@ FACTS_FORMAT = 3
 #: Verdicts of the checks of the wheel file.
 STATIC_FORMAT = 5
 #: Verdicts of the linkage check.
-LINKAGE_FORMAT = 2
+LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.
 CELL_FORMAT = 1
 #: Verdicts of the op gate.

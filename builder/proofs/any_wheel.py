@@ -12,7 +12,7 @@ from builder.proof import Check, Proof
 from builder.proofs.claimed_cells import CellClaims
 from builder.proofs.static.claim import join_names, make_proof
 from builder.proofs.static.variants import variants
-from builder.wheelfile.archive import record_fault
+from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import Library, WheelFacts, open_wheel
 
 
@@ -20,12 +20,12 @@ def any_wheel_proofs(path: Path, facts: WheelFacts, fault: str | None = None) ->
     """Run the checks; reads every byte of the wheel unless `fault` is known. Raises UsageError if it is damaged."""
     if fault is None:
         with open_wheel(path) as wheel:
-            fault = record_fault(wheel)
+            fault = wheel_fault(wheel)
     return [check_record(facts, fault), check_loader(facts)]
 
 
 def check_record(facts: WheelFacts, fault: str) -> Proof:
-    """RECORD lists every file with its hash; `fault` is what `record_fault` said."""
+    """RECORD lists every file with its hash; `fault` is what `wheel_fault` said."""
     return make_proof(facts, Check.RECORD, [fault] if fault else [], good=counted(len(facts.files), "file"))
 
 

@@ -8,12 +8,13 @@ damaged tables without limit. Containers of cells run this module under their ow
 from __future__ import annotations
 
 import os
+import re
 import struct
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Literal
 
 from builder.errors import Code, UsageError
 from builder.wheelfile import limits
@@ -26,7 +27,34 @@ MAGIC = b"\x7fELF"
 #: The section with GPU code.
 GPU_SECTION = ".nv_fatbin"
 
-_MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_386": "i686"}
+_MACHINES = {
+    "EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_386": "i686", "EM_ARM": "armv7l", "EM_PPC64": "ppc64le",
+    "EM_S390": "s390x", "EM_RISCV": "riscv64", "EM_LOONGARCH": "loongarch64",
+}  # fmt: skip
+#: What a file is that is no library of Linux, by its first bytes.
+_OTHERS = {
+    b"version https://git-lfs.github.com/spec/": "a pointer of Git LFS",
+    b"!<arch>\n": "a static library",
+    b"!<thin>\n": "a static library",
+    b"MZ": "a library of Windows",
+    b"\xcf\xfa\xed\xfe": "a library of macOS",
+    b"\xca\xfe\xba\xbe": "a library of macOS",
+    b"PK\3\4": "a zip archive",
+}
+#: What nobody meant to put into a wheel, and the cure.
+MISHAPS = {
+    "a pointer of Git LFS": "run `git lfs pull` in the source, and build the wheel again",
+    "an empty file": "build the wheel again",
+    "the text of a symbolic link": "copy the file that it names, because the source was unpacked without links",
+}
+_SCRIPT = re.compile(rb"GNU ld script|^\s*(?:INPUT|GROUP|OUTPUT_FORMAT)\s*\(", re.MULTILINE)
+_LINK = re.compile(rb"[\w./+-]{1,255}\.so[.\d]*\n?")
+_ELF_TYPES = {1: "an object file", 4: "a core dump"}
+_EM_CUDA = 190
+#: ELFOSABI_NONE and ELFOSABI_GNU: glibc loads no other library.
+_LINUX_ABIS = (0, 3)
+#: Bytes of a file that `what_else` needs.
+HEAD = 512
 _WEAK = 2
 _HIDDEN = (1, 2)  # STV_INTERNAL, STV_HIDDEN
 _DT_NULL, _DT_NEEDED, _DT_SONAME, _DT_RPATH, _DT_TEXTREL, _DT_RUNPATH, _DT_FLAGS = 0, 1, 14, 15, 22, 29, 30
@@ -77,6 +105,30 @@ class Elf(ElfHeaders):
     runpath: tuple[str, ...] = ()
 
 
+def what_else(head: bytes) -> str:
+    """What a file with these first HEAD bytes is if it is no library or program of Linux, such as `an empty file`.
+
+    Empty for an ELF file that may be one. Source of the ELF values: gABI chapter 4; glibc, elf/dl-load.c.
+    """
+    if head.startswith(MAGIC):
+        order: Literal["big", "little"] = "big" if head[5:6] == b"\2" else "little"
+        kind, machine = (int.from_bytes(head[at : at + 2], order) for at in (16, 18))
+        if machine == _EM_CUDA:
+            return "GPU code"
+        if kind not in (2, 3):  # ET_EXEC, ET_DYN
+            return _ELF_TYPES.get(kind, f"an ELF file of the type {kind}")
+        return "" if head[7] in _LINUX_ABIS else f"a library of another system (ELF OS ABI {head[7]})"
+    if found := next((name for begin, name in _OTHERS.items() if head.startswith(begin)), ""):
+        return found
+    if not head:
+        return "an empty file"
+    if _LINK.fullmatch(head):
+        return "the text of a symbolic link"
+    if _SCRIPT.search(head):
+        return "a linker script"
+    return "no ELF file" if b"\0" in head else "a text"
+
+
 def read_elf(path: Path) -> Elf | None:
     """Read a library or program of a host processor; None for any other file (object file, GPU code, text).
 
@@ -84,7 +136,7 @@ def read_elf(path: Path) -> Elf | None:
     for a file beyond the limits of `builder.wheelfile.limits`.
     """
     with path.open("rb") as stream:
-        if stream.read(4) != MAGIC:
+        if what_else(stream.read(HEAD)):
             return None
         with elf_faults(path):
             return _read(open_elf(stream))
@@ -117,9 +169,7 @@ def elf_faults(path: Path | str) -> Iterator[None]:
         ) from error
 
 
-def _read(elf: ELFFile) -> Elf | None:
-    if elf["e_type"] not in ("ET_DYN", "ET_EXEC") or elf["e_machine"] == "EM_CUDA":
-        return None
+def _read(elf: ELFFile) -> Elf:
     tables = Tables(elf)
     sections = tables.sections
     if ".dynamic" not in sections and any(segment["p_type"] == "PT_DYNAMIC" for segment in elf.iter_segments()):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,7 @@ from builder.errors import Code, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
-from builder.wheelfile.elf import MAGIC, ElfHeaders, read_elf
+from builder.wheelfile.elf import HEAD, MAGIC, ElfHeaders, read_elf, what_else
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
 
@@ -131,8 +131,50 @@ def _imports(text: str, package: Sequence[str]) -> Iterator[str]:
                 yield ".".join([*base, words[0]])
 
 
+# Names of libraries in the Python files of a wheel: which are imported whenever the package is.
+
+#: Bytes of a Python file, and of all, that are searched for names.
+_MAX_PYTHON, _MAX_PYTHONS = 2**20, 2**28
+
+
+def always_named(wheel: WheelContents, stems: Collection[str]) -> frozenset[str]:
+    """The names of these that are in unindented lines of Python files: these lines always run.
+
+    If the Python files are larger than any real package, every name counts. Raises DamagedWheelError.
+    """
+    found, left = set[str](), _MAX_PYTHONS
+    for name in wheel.names:
+        if name.endswith(".py") and stems:
+            with wheel.open(name) as stream:
+                source = stream.read(_MAX_PYTHON)
+            left -= len(source)
+            if left < 0:
+                return frozenset(stems)
+            found |= {stem for stem in stems if stem.encode() in source and _always_named(stem, source)}
+    return frozenset(found)
+
+
+def _always_named(stem: str, source: bytes) -> bool:
+    """Whether an unindented statement names a library; `from . import (` may have its names in the next lines."""
+    word = re.compile(rb"(?<!\w)" + re.escape(stem.encode()) + rb"(?!\w)")
+    within = False
+    for line in source.splitlines():
+        within = within and b")" not in line
+        if line[:1].strip() and not line.startswith(b"#"):
+            within = line.startswith(b"from ") and b"(" in line and b")" not in line
+            if word.search(line):
+                return True
+        elif within and word.search(line):
+            return True
+    return False
+
+
 #: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
 _CUDA_RUNTIME = re.compile(r"lib(?:cudart|cublas|cublasLt|nvrtc|nvJitLink)(?:[-.][0-9a-f]{8,})?\.so\.(\d+)\b")
+
+
+#: The name of a library of Linux.
+_NAMED_LIBRARY = re.compile(r"(?<!-darwin)\.so(?:\.\d+)*$")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +225,18 @@ class Library(ElfHeaders):
 
 
 @dataclass(frozen=True)
+class NoLibrary:
+    """A file with the name of a library that is none."""
+
+    #: Path inside of the wheel.
+    path: str
+    #: What it is, such as `an empty file`.
+    what: str
+    #: An unindented line of a Python file names it.
+    imported: bool = False
+
+
+@dataclass(frozen=True)
 class WheelFacts:
     """Facts that the file alone states."""
 
@@ -212,6 +266,8 @@ class WheelFacts:
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: Libraries that the Python code imports and that are no modules of their name; see `imported_libraries`.
     imported: tuple[str, ...] = ()
+    #: Files with the name of a library, such as `_C.so`, that are none, sorted by path.
+    no_libraries: tuple[NoLibrary, ...] = ()
 
     def installed(self) -> list[str]:
         """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
@@ -243,7 +299,9 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
     """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
     _check_name(wheel.path)
     _check_project(wheel)
-    metadata, libraries = wheel.metadata, _libraries(wheel)
+    metadata = wheel.metadata
+    libraries, others = _libraries(wheel)
+    named = always_named(wheel, {PurePosixPath(path).name.partition(".")[0] for path in others})
     return WheelFacts(
         filename=wheel.path.name,
         sha256=sha256,
@@ -258,6 +316,9 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         purelib=wheel.purelib,
         missing_headers=missing_headers(wheel),
         imported=imported_libraries(wheel, libraries),
+        no_libraries=tuple(
+            NoLibrary(path, what, PurePosixPath(path).name.partition(".")[0] in named) for path, what in others.items()
+        ),
     )
 
 
@@ -296,14 +357,20 @@ def _header(archive: WheelContents, name: str) -> str:
     return str(value)
 
 
-def _libraries(archive: WheelContents) -> tuple[Library, ...]:
-    """Every ELF file, one at a time: each is unpacked to a scratch folder under a fixed name."""
-    found = []
+def _libraries(archive: WheelContents) -> tuple[tuple[Library, ...], dict[str, str]]:
+    """Every library, one at a time, and what each other file is that has the name of a library.
+
+    Each library is unpacked to a scratch folder under a fixed name.
+    """
+    found, others = [], {}
     with tempfile.TemporaryDirectory(prefix="buildfarm-facts-") as folder:
         for name in sorted(archive.names):
             with archive.open(name) as member:
-                if member.read(len(MAGIC)) != MAGIC:
-                    continue
+                head = member.read(HEAD)
+            if not head.startswith(MAGIC):
+                if _NAMED_LIBRARY.search(name):
+                    others[name] = what_else(head)
+                continue
             copy = archive.unpack(name, Path(folder, "library.so"))
             try:
                 library = read_library(name, copy)
@@ -312,7 +379,9 @@ def _libraries(archive: WheelContents) -> tuple[Library, ...]:
                 raise UsageError(error.sentence, error.code, where=where, hints=error.hints) from error
             if library is not None:
                 found.append(library)
-    return tuple(found)
+            elif _NAMED_LIBRARY.search(name):
+                others[name] = what_else(head)
+    return tuple(found), others
 
 
 def read_library(path: str, file: Path) -> Library | None:

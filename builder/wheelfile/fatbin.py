@@ -47,9 +47,8 @@ def read_device_code(library: Path) -> DeviceCode:
     """
     found: Counter[tuple[int, int, str]] = Counter()
     versions: dict[str, tuple[int, int]] = {}
-    with library.open("rb") as stream:
-        with elf_faults(library):
-            section = open_elf(stream).get_section_by_name(GPU_SECTION)
+    with library.open("rb") as stream, elf_faults(library):
+        section = open_elf(stream).get_section_by_name(GPU_SECTION)
         if section is not None:
             for kind, number, suffix, size, version in _entries(stream, section["sh_offset"], section["sh_size"]):
                 found[kind, number, suffix] += size

@@ -8,7 +8,7 @@ from __future__ import annotations
 import zipfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from builder.errors import Code, UsageError
 
@@ -55,13 +55,30 @@ def check_file_list(archive: Path, opened: IO[bytes] | None = None) -> None:
     `opened` holds the bytes of an archive that is not a file on this machine.
     """
     with nullcontext(opened) if opened else archive.open("rb") as stream:
-        end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # the only way to ask before reading the list
-    if end and end[zipfile._ECD_SIZE] > MAX_FILE_LIST:  # type: ignore[attr-defined]
+        record = end_record(stream)
+    if record and record.size > MAX_FILE_LIST:
         raise UsageError(
             f"the list of files in this archive is larger than {MAX_FILE_LIST} bytes",
             Code.ARCHIVE_UNSAFE,
             where=archive.name,
         )
+
+
+class EndRecord(NamedTuple):
+    """The record at the end of a zip archive: bytes of the list of files, its length, and where the archive ends."""
+
+    size: int
+    files: int
+    end: int
+
+
+def end_record(stream: IO[bytes]) -> EndRecord | None:
+    """The record at the end of a zip archive; None for any other file."""
+    record = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # the only way to ask before reading the list
+    if not record:
+        return None
+    size, count, comment, start = record[5], record[4], record[8], record[9]  # as zipfile's _ECD_ constants
+    return EndRecord(size, count, start + 22 + len(comment))
 
 
 def path_fault(name: str) -> str:

@@ -21,6 +21,7 @@ from builder.wheels.toolchain.uv import find_uv
 from tests.conftest import Farm, run
 from tests.fixtures.compiled import compiled
 from tests.fixtures.handmade_wheels import w0
+from tests.fixtures.zip_archives import ARCHIVES
 
 TAG = "cp312-cp312-manylinux_2_34_x86_64"
 
@@ -386,3 +387,41 @@ def test_a_module_for_abi3t(tmp_path: Path, tag: str, name: str, fails: bool) ->
     files = {"t0/__init__.py": b"from . import _C\n", f"t0/{name}": code}
     failed, _ = verify(w0(tmp_path, "t0", "1.0", f"{tag}-manylinux_2_34_x86_64", files))
     assert list(failed) == (["modules"] if fails else [])
+
+
+def test_2_a_library_that_is_a_pointer_of_git_lfs(tmp_path: Path) -> None:
+    """The source was cloned without Git LFS; the wheel has another library, or none."""
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"
+    for name, others in (("t0", {}), ("t1", {"t1/_C.so": module()})):
+        failed, _ = verify(
+            w0(tmp_path, name, "1.0", TAG, {f"{name}/__init__.py": b"", f"{name}/_D.so": pointer} | others)
+        )
+        assert f"{name}/_D.so is a pointer of Git LFS, and no library: run `git lfs pull`" in failed["contents"]
+
+
+def test_12_a_zip64_field_that_the_sizes_do_not_need(tmp_path: Path) -> None:
+    """The wheel command `wheel tags` wrote it; pip takes the wheel, and uv refuses it."""
+    wheel = tmp_path / "t0-1.0-py3-none-any.whl"
+    wheel.write_bytes(ARCHIVES["ZIP64 field for nothing"][0])
+    assert "t0/__init__.py has a ZIP64 field of 8 bytes" in verify(wheel)[0]["record"]
+    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
+    assert buildfarm(*publish, wheel).exit_code == Exit.FAILED
+    made = buildfarm("relabel", wheel, "--out", tmp_path / "out").stdout.strip()
+    assert not verify(Path(made))[0]
+    assert buildfarm(*publish, made).exit_code == Exit.OK
+
+
+def test_38_an_elf_header_without_a_processor(tmp_path: Path) -> None:
+    """A repair tool left the machine 0; the other wheels of the command are judged."""
+    changed = module()[:18] + b"\0\0" + module()[20:]
+    bad = w0(tmp_path, "t0", "1.0", TAG, {"t0/__init__.py": b"", "t0/_C.so": changed}, requires=("torch",))
+    assert "t0/_C.so (EM_NONE) does not run on x86_64" in verify(bad)[0]["tags"]
+    cut = w0(tmp_path, "t1", "1.0", TAG, {"t1/__init__.py": b"", "t1/_C.so": module()[:200]})
+    good = w0(tmp_path, "t2", "1.0", TAG, {"t2/__init__.py": b"", "t2/_C.so": module()})
+    done = buildfarm("verify", cut, bad, good, "--store", tmp_path / "store", "--json")
+    assert done.exit_code == Exit.USAGE
+    assert [(one["failed"], "error" in one) for one in json.loads(done.stdout)] == [
+        (True, False),
+        (False, False),
+        (True, True),
+    ]

@@ -51,7 +51,7 @@ from builder.publish.index.objects import open_objects, url_of
 from builder.publish.index.repository import Repository
 from builder.result import AdoptResult, PublishOutcome, PublishResult
 from builder.store import Store, local_path
-from builder.wheelfile.archive import record_fault
+from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 from builder.wheels.toolchain.environments import Environments
 
@@ -165,7 +165,7 @@ class _Adopter:
         if reason := self._refusal(facts):
             return _refused(wheel, reason)
         with open_wheel(wheel.path) as archive:
-            if fault := record_fault(archive):
+            if fault := wheel_fault(archive):
                 return _refused(wheel, fault)
         platform = Platform(f"linux_{os.uname().machine}")
         claimed = claimed_cells(facts, Compat.load(), platform)

@@ -20,7 +20,7 @@ from builder.proofs.inventory import Shelf, shelf_of
 from builder.proofs.verify.judge import Judge
 from builder.publish.index.levels import OF_VERIFY
 from builder.store import Store
-from builder.wheelfile.archive import record_fault
+from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 
 _GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
@@ -65,7 +65,7 @@ class Verification:
 
         Other checks of `build` are added only for a wheel that has none of them. A wheel without a library that uses
         torch, such as a dependency, is judged by the checks that hold for any wheel. `fault` is the answer of
-        `record_fault`, or None if the wheel was not compared yet; `recipe` is that of the wheel, or None: the one of
+        `wheel_fault`, or None if the wheel was not compared yet; `recipe` is that of the wheel, or None: the one of
         its name. Raises UsageError for a damaged wheel.
         """
         sha256 = facts.sha256 if facts else sha256_of(wheel)
@@ -100,7 +100,7 @@ class Verification:
     ) -> Iterator[Proof]:
         with open_wheel(wheel) as archive:
             if fault is None and Check.RECORD not in known:  # it reads every byte of the wheel
-                fault = record_fault(archive)
+                fault = wheel_fault(archive)
             made = Judge(self._shelf, self.select).judge_read(archive, facts, fault or "", "").proofs
         wanted = set(OF_VERIFY)
         if not facts.libraries or not uses_torch(facts):

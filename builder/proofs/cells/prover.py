@@ -59,7 +59,7 @@ class Subject:
     provided: frozenset[str]
     #: Its cases are run.
     recipe: Recipe
-    #: What `record_fault` says of the wheel; None: the wheel was not compared with its RECORD yet.
+    #: What `wheel_fault` says of the wheel; None: the wheel was not compared with its RECORD yet.
     fault: str | None = None
 
 

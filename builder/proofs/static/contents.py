@@ -12,6 +12,7 @@ from builder.proofs.static.claim import WheelClaim, join_names, make_proof, why_
 from builder.proofs.static.common_names import is_common_module
 from builder.proofs.static.metadata import read_requirement
 from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.elf import MISHAPS
 from builder.wheelfile.facts import Library, WheelFacts
 
 #: Libraries that a wheel must never hold, even if the cell's packages are unknown.
@@ -25,6 +26,8 @@ _GRAFT_HASH = re.compile(r"[-.][0-9a-f]{8,}$")
 #: A CUDA or OpenMP runtime whose name has such a hash.
 _RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)")
+#: The name of a Python module for Linux.
+_LINUX_MODULE = re.compile(r"\.(?:cpython-\d+t?(?:-\w+-linux-\w+)?|abi3)\.so$")
 #: Libraries, and architectures of each, that a failure names.
 _MOST = 3
 
@@ -108,14 +111,34 @@ def _is_theirs(name: str, theirs: set[str]) -> bool:
 
 
 def check_contents(facts: WheelFacts) -> Proof:
-    """Remarks on what installs and works, but harms others or wastes space; the check never fails."""
-    remarks = [*_stray(facts), *_equal(facts), *_per_cuda(facts), *_missing_headers(facts)]
+    """No file that is imported as a library is something else.
+
+    Remarks on what installs and works, but harms others or wastes space.
+    """
+    errors, others = _no_libraries(facts)
+    remarks = [*others, *_stray(facts), *_equal(facts), *_per_cuda(facts), *_missing_headers(facts)]
     if facts.purelib and facts.libraries:
         remarks.append(
             "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
             " installs them into lib"
         )
-    return make_proof(facts, Check.CONTENTS, [], good=counted(len(facts.files), "file"), remarks=remarks)
+    return make_proof(facts, Check.CONTENTS, errors, good=counted(len(facts.files), "file"), remarks=remarks)
+
+
+def _no_libraries(facts: WheelFacts) -> tuple[list[str], list[str]]:
+    """Errors and remarks about files with the name of a library that are none.
+
+    It is an error if Python or another library loads the file, or if its content is a mishap. Else nobody may load it.
+    """
+    needed = {name for library in facts.libraries for name in library.needed}
+    errors: list[str] = []
+    remarks: list[str] = []
+    for one in facts.no_libraries:
+        name, cure = one.path.rpartition("/")[2], MISHAPS.get(one.what)
+        text = f"{one.path} is {one.what}, and no library" + (f": {cure}" if cure else "")
+        failed = cure or one.imported or name in needed or _LINUX_MODULE.search(name)
+        (errors if failed else remarks).append(text)
+    return errors, remarks
 
 
 def stray_names(facts: WheelFacts) -> list[str]:

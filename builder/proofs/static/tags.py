@@ -29,7 +29,10 @@ from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, any_linux, fin
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
-_PLATFORM = re.compile(r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x)")
+_PLATFORM = re.compile(
+    r"(?P<kind>(?:many|musl)?linux)(?:\w+?)??_(?P<machine>x86_64|aarch64|i686|armv7l|ppc64le|s390x|riscv64"
+    r"|loongarch64)"
+)
 #: Libraries of torch and CUDA: torch.ops.load_library and ctypes load what links them by path.
 _BY_PATH = re.compile(r"\blib(?:torch|c10|cuda)")
 #: In a wheel of somebody else, it suffices that one of the builds suits the tag.
@@ -54,7 +57,12 @@ def _known(machine: str) -> dict[tuple[int, int], Policy]:
 
 @cache
 def system_libraries(machine: str) -> frozenset[str]:
-    """Libraries that a manylinux system provides, as auditwheel's policies list them, and the ELF loader."""
+    """Libraries that a manylinux system provides, as auditwheel's policies list them, and the ELF loader.
+
+    For a processor without such systems, the loader alone.
+    """
+    if machine not in Architecture.__members__:
+        return frozenset(_LOADERS)
     return frozenset(_LOADERS).union(*(policy.whitelist for policy in _policies(machine)))
 
 
@@ -227,7 +235,7 @@ def best_platform(facts: WheelFacts, provided: frozenset[str]) -> str:
     if not facts.libraries:
         return "any"
     machine = facts.libraries[0].machine
-    if machine not in list(Architecture.__members__):
+    if machine not in Architecture.__members__:
         return f"linux_{machine}"
     tags = [str(policy.name) for policy in _known(machine).values()]
     needs = [need for library in facts.libraries for version in _versions(library) if (need := _glibc_with(version))]

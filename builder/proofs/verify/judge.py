@@ -33,17 +33,17 @@ from builder.proofs.verify.gpus import check_gpus
 from builder.proofs.verify.torch_window import Linker
 from builder.records import FILE
 from builder.untrusted import JsonError, parse_json
-from builder.wheelfile.archive import WheelContents, record_fault
+from builder.wheelfile.archive import WheelContents, wheel_fault
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.exports import read_exports
-from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.facts import Library, WheelFacts, always_named
 
 # Libraries that a wheel needs and that neither the wheel, torch nor a manylinux system has, but that may be absent.
 
 #: Libraries that are not named after their project.
 _PROJECTS = {"nvinfer": "tensorrt", "nvonnxparser": "tensorrt"}
-#: Bytes of a Python file, and of all, that are searched for imports. Characters of a name that may name a project.
-_MAX_SOURCE, _MAX_SOURCES, _MIN_STEM = 2**20, 2**28, 4
+#: Characters of a name that may name a project.
+_MIN_STEM = 4
 
 
 @dataclass(frozen=True)
@@ -124,40 +124,12 @@ class Outside:
 
     @cached_property
     def _imported(self) -> frozenset[str]:
-        """The names of libraries, up to the first dot, in unindented lines of Python files: these lines always run.
-
-        If the Python files are larger than any real package, every library counts as imported.
-        """
-        stems = {_stem(library) for name in self._absent for library in self._users(name)}
-        found, left = set[str](), _MAX_SOURCES
-        for name in self.wheel.names:
-            if name.endswith(".py") and stems:
-                with self.wheel.open(name) as stream:
-                    source = stream.read(_MAX_SOURCE)
-                left -= len(source)
-                if left < 0:
-                    return frozenset(stems)
-                found |= {stem for stem in stems if stem.encode() in source and _always_named(stem, source)}
-        return frozenset(found)
+        """The names of libraries, up to the first dot, that Python files always import."""
+        return always_named(self.wheel, {_stem(library) for name in self._absent for library in self._users(name)})
 
 
 def _stem(library: Library) -> str:
     return library.basename.partition(".")[0]
-
-
-def _always_named(stem: str, source: bytes) -> bool:
-    """Whether an unindented statement names a library; `from . import (` may have its names in the next lines."""
-    word = re.compile(rb"(?<!\w)" + re.escape(stem.encode()) + rb"(?!\w)")
-    within = False
-    for line in source.splitlines():
-        within = within and b")" not in line
-        if line[:1].strip() and not line.startswith(b"#"):
-            within = line.startswith(b"from ") and b"(" in line and b")" not in line
-            if word.search(line):
-                return True
-        elif within and word.search(line):
-            return True
-    return False
 
 
 @dataclass(frozen=True)
@@ -206,10 +178,10 @@ class Judge:
 
     def judge(self, wheel: WheelContents, facts: WheelFacts, origin: str) -> WheelVerdict:
         """Every check of one wheel. Raises UsageError if it is damaged."""
-        return self.judge_read(wheel, facts, record_fault(wheel), origin)
+        return self.judge_read(wheel, facts, wheel_fault(wheel), origin)
 
     def judge_read(self, wheel: WheelContents, facts: WheelFacts, fault: str, origin: str) -> WheelVerdict:
-        """Every check of a wheel that was read before; `fault` is what `record_fault` said.
+        """Every check of a wheel that was read before; `fault` is what `wheel_fault` said.
 
         `wheel` then needs its Python files and its metadata only.
         """

@@ -12,7 +12,7 @@ from builder.proofs.claimed_cells import CellClaims, foreign_claim, provided_by_
 from builder.proofs.static.claim import make_proof
 from builder.publish.index.levels import levels
 from builder.publish.index.new_wheel import merged, proofs_beside
-from builder.wheelfile.archive import record_fault
+from builder.wheelfile.archive import wheel_fault
 from builder.wheelfile.facts import facts_of, open_wheel
 
 
@@ -32,7 +32,7 @@ def vouched_proofs(wheel: Path, sha256: str) -> list[Proof]:
     from builder.proofs.static.file_checks import static_proofs  # noqa: PLC0415 - auditwheel loads slowly
 
     with open_wheel(wheel) as archive:
-        facts, fault = facts_of(archive, sha256, wheel.stat().st_size), record_fault(archive)
+        facts, fault = facts_of(archive, sha256, wheel.stat().st_size), wheel_fault(archive)
     cells = sorted({proof.cell for proof in sent if proof.cell})
     for cell in cells:
         if why := CellClaims(facts).why_not(cell):

@@ -31,7 +31,7 @@ from builder.records import Part, Record, Toolchain
 from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.driver import DRIVER_LIBRARIES
-from builder.wheelfile.elf import MAGIC, Elf, read_elf
+from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
 from builder.wheelfile.facts import installed_path
 from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
@@ -135,7 +135,9 @@ def repair(
     every = _members(raw, log)
     members = [member for member in every if not is_excluded(member.path, exclude)]
     if not any(_is_elf(member) for member in members):
-        raise _failure(raw, log, NO_LIBRARY, *no_library_hints)
+        mishaps = ((member.path, what_else(member.data[:HEAD])) for member in members if ".so" in member.path)
+        named = [f"{path} is {what}: {MISHAPS[what]}" for path, what in mishaps if what in MISHAPS]
+        raise _failure(raw, log, NO_LIBRARY, *named, *no_library_hints)
     if reason := _why_pure(raw, members):
         raise _failure(raw, log, reason, *_PLATFORM_HINTS)
     out.mkdir(parents=True, exist_ok=True)

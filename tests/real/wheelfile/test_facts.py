@@ -2,15 +2,17 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from builder.errors import Code, UsageError
 from builder.wheelfile.elf import read_elf
-from builder.wheelfile.facts import facts_from_json, facts_to_json, read_facts
+from builder.wheelfile.facts import facts_from_json, facts_to_json, read_facts, read_library
 from tests.conftest import coded
 from tests.fixtures.compiled import compiled, with_gpu_code
 from tests.unit.proofs.make import FORWARD, fat_binary, make_wheel
@@ -115,6 +117,27 @@ def test_damaged_library_is_an_error(tmp_path: Path, damage: Callable[[bytes], b
     with pytest.raises(UsageError, check=coded(Code.LIBRARY_DAMAGED)) as caught:
         read_facts(wheel)
     assert caught.value.where == f"{wheel.name}: ops/_C.so"
+
+
+#: The fields of the header of an ELF file, and of a section: where they begin, and their bytes.
+ELF_HEADER = (
+    *((4, 1), (5, 1), (7, 1), (16, 2), (18, 2), (20, 4), (32, 8), (40, 8)),
+    *((48, 4), (52, 2), (54, 2), (56, 2), (58, 2), (60, 2), (62, 2)),
+)
+SECTION_HEADER = ((0, 4), (4, 4), (24, 8), (32, 8), (40, 4), (56, 8))
+
+
+def test_a_changed_header_is_one_error_or_a_library(tmp_path: Path) -> None:
+    """Wrong values of each field: the reader may refuse the file, and raises nothing else."""
+    data = with_gpu_code(tmp_path, fat_binary((2, 90, 0x11))).read_bytes()
+    (sections,), (count,) = struct.unpack_from("<Q", data, 40), struct.unpack_from("<H", data, 60)
+    places = [*ELF_HEADER, *((sections + 64 * n + at, size) for n in range(count) for at, size in SECTION_HEADER)]
+    file = tmp_path / "changed.so"
+    for at, size in places:
+        for value in (0, 1, 9, 2 ** (8 * size - 1), 2 ** (8 * size) - 1):
+            file.write_bytes(data[:at] + value.to_bytes(size, "little") + data[at + size :])
+            with suppress(UsageError):
+                read_library("ops/_C.so", file)
 
 
 def test_unknown_gpu_code_is_an_error(tmp_path: Path) -> None:

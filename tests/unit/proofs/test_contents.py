@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from builder.proof import Check, Verdict
 from builder.proofs.static.contents import check_contents, check_grafted, check_payload
 from builder.records import CudaSources
-from builder.wheelfile.facts import Library, read_facts
+from builder.wheelfile.facts import Library, NoLibrary, read_facts
 from tests.unit.proofs.make import PROVIDED, claim, gpu_library, library, make_wheel, wheel_facts
 
 
@@ -213,3 +214,63 @@ def test_headers_of_headers_are_searched_too(tmp_path: Path) -> None:
 
 def test_headers_alone_are_no_sources(tmp_path: Path) -> None:
     assert not read_facts(make_wheel(tmp_path, {"ops/api.h": b'#include "none.h"\n'})).missing_headers
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 123456\n"
+
+
+def elf_head(kind: int = 3, machine: int = 62, system: int = 0) -> bytes:
+    """The first bytes of an ELF file."""
+    return b"\x7fELF\2\1\1" + bytes([system]) + bytes(8) + struct.pack("<HH", kind, machine) + bytes(44)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "an empty file"),
+        (POINTER, "a pointer of Git LFS"),
+        (b"libops.so.1.2\n", "the text of a symbolic link"),
+        (b"/* GNU ld script */\nINPUT(libops.so.1)\n", "a linker script"),
+        (b"GROUP ( libops.so.1 )\n", "a linker script"),
+        (b"not a library\n", "a text"),
+        (b"\0\1\2", "no ELF file"),
+        (b"!<arch>\n", "a static library"),
+        (b"MZ\x90\0", "a library of Windows"),
+        (b"\xcf\xfa\xed\xfe", "a library of macOS"),
+        (elf_head(kind=1), "an object file"),
+        (elf_head(kind=0), "an ELF file of the type 0"),
+        (elf_head(machine=190), "GPU code"),
+        (elf_head(system=9), "a library of another system (ELF OS ABI 9)"),
+        (b"\x7fELF", "an ELF file of the type 0"),
+    ],
+)
+def test_a_module_that_is_no_library(tmp_path: Path, content: bytes, what: str) -> None:
+    name = "ops/_C.cpython-312-x86_64-linux-gnu.so"
+    proof = check_contents(read_facts(make_wheel(tmp_path, {name: content})))
+    assert proof.verdict == "failed"
+    assert f"{name} is {what}, and no library" in proof.reason
+    assert ("git lfs pull" in proof.reason) == (content == POINTER)
+
+
+@pytest.mark.parametrize(
+    ("name", "python", "verdict"),
+    [
+        ("ops/_C.abi3.so", b"", "failed"),
+        ("ops/libx.so.1", b"CDLL('libx.so.1')\n", "failed"),
+        ("ops/_C.so", b"from . import (\n    _C,\n)\n", "failed"),
+        ("ops/libx.so.1", b"def f():\n    CDLL('libx.so.1')\n", "passed"),
+        ("ops/libx.so", b"", "passed"),
+        ("ops/_C.cpython-312-darwin.so", b"", "passed"),
+    ],
+)
+def test_a_file_that_nobody_loads_may_be_anything(tmp_path: Path, name: str, python: bytes, verdict: str) -> None:
+    files = {"ops/__init__.py": python, name: b"some text\n"}
+    proof = check_contents(read_facts(make_wheel(tmp_path, files)))
+    assert proof.verdict == verdict
+    assert (name in "".join(proof.evidence.get("remarks", ()))) == (verdict == "passed" and "darwin" not in name)
+
+
+def test_a_library_that_another_one_needs_is_no_text() -> None:
+    script = NoLibrary("ops/libx.so", "a linker script")
+    assert check_contents(wheel_facts(library(needed=("libx.so",)), no_libraries=(script,))).verdict == "failed"
+    assert check_contents(wheel_facts(library(), no_libraries=(script,))).verdict == "passed"

@@ -184,6 +184,12 @@ def test_versioned_symbol_of_a_cuda_library_must_be_defined_there() -> None:
     assert "cudaFancy" in proof.reason
 
 
+@pytest.mark.parametrize("machine", ["EM_NONE", "EM_HEXAGON", "4711", "riscv64"])
+def test_a_library_for_any_processor_is_judged(machine: str) -> None:
+    facts = wheel_facts(library(machine=machine))
+    assert check_linkage(facts, CELL, table()).verdict in ("passed", "failed")
+
+
 def test_missing_dependencies_of_torch_itself_do_not_matter() -> None:
     symbols = table({"libtorch_cpu.so": (("libmpi.so.40",), ("_ZN2at6Tensor3fooEv",))})
     assert check_linkage(wheel_facts(uses("_ZN2at6Tensor3fooEv")), CELL, symbols).verdict == "passed"
