@@ -101,7 +101,7 @@ class RuntimeImage:
     base: str
     #: The cell to run.
     cell: Cell
-    #: The cell's exact torch, and a NumPy that this torch supports.
+    #: The cell's exact torch, and NumPy for a torch that works only with NumPy 1.
     packages: tuple[str, ...]
     #: The stage with uv, which does not stay in the image.
     tools: PythonSource

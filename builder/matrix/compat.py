@@ -158,10 +158,13 @@ class Compat:
         return f"torch=={torch}" if self.is_default_variant(torch, cuda) else f"torch=={torch}+{cuda.variant}"
 
     def cell_requirements(self, torch: Torch, cuda: Cuda) -> tuple[str, ...]:
-        """The packages of a cell: its torch, and NumPy, without which torch warns at every import."""
+        """The packages of a cell, which the commands for users name too: its torch, and for an old torch NumPy 1.
+
+        torch requires no NumPy: a cell has NumPy 2 only if the wheel requires it.
+        """
         # torch before 2.3 was compiled for NumPy 1; with NumPy 2 it warns or fails.
-        numpy = "numpy<2" if (torch.major, torch.minor) < (2, 3) else "numpy"
-        return self.torch_requirement(torch, cuda), numpy
+        old = (torch.major, torch.minor) < (2, 3)
+        return (self.torch_requirement(torch, cuda), *(["numpy<2"] if old else []))
 
     def gcc_range(self, torch: Torch, cuda: Cuda) -> tuple[int, int]:
         """Return the oldest and the newest gcc major that nvcc, torch's headers and torch's build check all accept."""

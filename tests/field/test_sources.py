@@ -510,3 +510,25 @@ def test_files_above_a_git_subfolder(sources: Sources, tmp_path: Path) -> None:
     result = sources.build()
     assert result.error is None
     assert result.stored is not None
+
+
+#: What `import_array()` of NumPy's C API does: it prints why NumPy cannot be imported, and raises another exception.
+IMPORT_ARRAY = """{ if (!PyImport_ImportModule("numpy")) {
+  PyErr_Print(); PyErr_SetString(PyExc_ImportError, "numpy._core.multiarray failed to import"); return NULL; }
+ return PyModule_Create(&module); }"""
+
+
+def test_a_library_that_needs_numpy(sources: Sources) -> None:
+    """torch requires no NumPy, so a cell has it only if METADATA requires it."""
+    code = MODULE.format(answer=42).replace("{ return PyModule_Create(&module); }", IMPORT_ARRAY)
+    sources.write(files={"t0/csrc/c.c": code})
+    sources.add()
+    result = sources.build()
+    assert result.refused
+    (imported,) = [proof for proof in result.proofs if proof.check is Check.IMPORT]
+    assert "numpy._core.multiarray failed to import; the cause: ModuleNotFoundError: No module" in imported.reason
+    assert any("add `numpy` to `requires` in the recipe" in hint for hint in imported.evidence["hints"])
+    sources.recipe("requires: [numpy]")
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused

@@ -39,9 +39,10 @@ def load_cases(root: Path) -> CasesFile:
         module = importlib.import_module("cases")
     except BaseException as error:  # noqa: BLE001 (SystemExit is an error too)
         line = "" if isinstance(error, SyntaxError) else line_of(error, root)
-        return CasesFile(
-            problem=f"cases.py cannot be imported: {one_line(error)}{line}", mistake=is_mistake(error, root)
-        )
+        mistake = is_mistake(error, root)
+        lacking = mistake and isinstance(error, ModuleNotFoundError)
+        cure = ": add the package of this module to `companions` in the recipe" if lacking else ""
+        return CasesFile(problem=f"cases.py cannot be imported: {one_line(error)}{line}{cure}", mistake=mistake)
     for name, kind in (("CASES", list), ("PUBLIC", list), ("NOT_CLAIMED", dict)):
         value: Any = getattr(module, name, kind())
         if not isinstance(value, (kind, tuple) if kind is list else kind):

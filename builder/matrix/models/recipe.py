@@ -306,9 +306,9 @@ class RecipeModel(StrictModel):
     )
     companions: list[RequirementText] = Field(
         default=[],
-        description="Requirements installed after the import check. The check `import-order` imports torch, the"
-        " extension and these packages in different orders. With one companion, it tries every order; with more, it"
-        " imports each pair in both directions.",
+        description="Requirements installed after the import check, such as those of cases.py. The check"
+        " `import-order` imports torch, the extension and these packages in different orders. With one companion, it"
+        " tries every order; with more, it imports each pair in both directions.",
         examples=[["torchvision"]],
     )
     libraries: dict[str, list[str]] = Field(

@@ -124,8 +124,10 @@ class CellRunner:
     def _run_gate(
         self, environment: CellEnvironment, cell: Cell, wheel: Path, recipe: Recipe
     ) -> Answer | str | MissingToolError:
-        # Install companions after the import check, which must pass without them.
-        _install_companions(recipe.companions, partial(environment.install, wheel))
+        # Install companions after the import check, which must pass without them. torch before 2.6 compiles no op
+        # without NumPy (`builder.gate.torch_limits`), which no torch requires.
+        numpy = ["numpy"] if (2, 3) <= (cell.torch.major, cell.torch.minor) < (2, 6) else []
+        _install_companions([*recipe.companions, *numpy], partial(environment.install, wheel))
         with _gate_lock:
             self.stage(f"run every op in {cell}")
             try:

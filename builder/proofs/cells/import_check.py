@@ -140,7 +140,7 @@ def judge_import(modules: Sequence[str], secret: str, status: int, stdout: str, 
         return ImportOutcome(Verdict.FAILED, f"import of {names} ended the process", evidence)
     if status < 0:
         return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {signal_name(-status)}", evidence)
-    if failure := RaisedImport.from_json(_printed(secret + _RAISED, stdout)):
+    if failure := RaisedImport.from_json(_printed(secret + _RAISED, stdout), stderr):
         return ImportOutcome(Verdict.FAILED, failure.sentence(), evidence | {"hints": failure.hints(modules)})
     lines = stderr.strip().splitlines()
     return ImportOutcome(Verdict.FAILED, f"import of {names} failed: {lines[-1] if lines else 'no message'}", evidence)
@@ -169,13 +169,15 @@ class RaisedImport:
     module: str
     #: Type and message of the exception, then of its cause, and so on.
     chain: tuple[tuple[str, str], ...]
+    #: What was written to stderr.
+    stderr: str = ""
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> RaisedImport | None:
+    def from_json(cls, data: dict[str, Any], stderr: str = "") -> RaisedImport | None:
         """Read what the program printed; None for anything else."""
         try:
             chain = tuple((str(kind), str(text)) for kind, text in data["chain"])
-            return cls(str(data["module"]), chain) if chain else None
+            return cls(str(data["module"]), chain, stderr) if chain else None
         except (KeyError, TypeError, ValueError):
             return None
 
@@ -191,7 +193,10 @@ class RaisedImport:
             for line in text.splitlines():
                 if any(reports(name, line) for name in _CAUSES):
                     return line.strip()[:_MOST]
-        return _headline(*self.chain[-1])
+        # import_array() of NumPy's C API prints the exception, and raises another one without a cause.
+        printed = re.findall(r"(?m)^ModuleNotFoundError: .+$", self.stderr)
+        is_import = self.chain[-1][0] == "ImportError"
+        return str(printed[-1])[:_MOST] if printed and is_import else _headline(*self.chain[-1])
 
     def hints(self, imports: Sequence[str]) -> list[str]:
         """What to change; `imports` are the modules of the recipe."""

@@ -49,8 +49,7 @@ def commands_of_cells(
     compat = Compat.load()
     torch, cuda = max((cell.torch, cell.cuda) for cell in cells)
     variants = "" if compat.is_default_variant(torch, cuda) else torch_index.replace("{variant}", cuda.variant)
-    wanted = [text for text in compat.cell_requirements(torch, cuda) if text != "numpy"]
-    return install_commands(place, name, version, wanted, variants, url)
+    return install_commands(place, name, version, compat.cell_requirements(torch, cuda), variants, url)
 
 
 def install_commands(

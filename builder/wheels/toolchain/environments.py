@@ -290,7 +290,7 @@ def locked_version(packages: Sequence[str], project: str) -> str:
 def build_requirements(torch: Torch, cuda: Cuda, extra: Sequence[str], *, toolkit: bool) -> list[str]:
     """The requirements of a build's environment: torch, with `toolkit` also nvcc, build tools, and `extra`."""
     return [
-        *Compat.load().cell_requirements(torch, cuda),
+        *(*Compat.load().cell_requirements(torch, cuda), "numpy")[:2],  # those of an old torch end with a NumPy
         *(toolkit_requirements(cuda) if toolkit else ()),
         "ninja",
         # torch before 2.8 imports pkg_resources in cpp_extension; setuptools 82 no longer has it.

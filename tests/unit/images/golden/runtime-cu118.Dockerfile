@@ -50,7 +50,7 @@ RUN ldconfig -p > /tmp/known; \
 RUN getent passwd 1000 || useradd --uid 1000 --create-home builder; \
     install --directory --owner=1000 --group=1000 /home/buildfarm /opt/cell /buildfarm /buildfarm/uv
 
-# torch, exactly, and the NumPy it takes. uv is lent by the tools' stage; the index that has this CUDA is named by the
+# torch, exactly, and NumPy for an old torch. uv is lent by the tools' stage; the index that has this CUDA is named by the
 # `network` secret. What is installed is the user's: wheels are put beside it later, in a container, without root.
 # hadolint ignore=SC1091
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \

@@ -1,5 +1,5 @@
 # Rendered by buildfarm from dockerfiles/runtime.Dockerfile.j2: edit the template, not this.
-# torch2.6.0-cu124-cp310: torch==2.6.0 and numpy under Python 3.10.
+# torch2.6.0-cu124-cp310: torch==2.6.0 under Python 3.10.
 
 # The farm's tools, and the Python they run under. These lines are the same in every file: the stage is made once.
 FROM quay.io/pypa/manylinux_2_28_x86_64:2026.08.04-1 AS tools
@@ -50,7 +50,7 @@ RUN ldconfig -p > /tmp/known; \
 RUN getent passwd 1000 || useradd --uid 1000 --create-home builder; \
     install --directory --owner=1000 --group=1000 /home/buildfarm /opt/cell /buildfarm /buildfarm/uv
 
-# torch, exactly, and the NumPy it takes. uv is lent by the tools' stage; the index that has this CUDA is named by the
+# torch, exactly, and NumPy for an old torch. uv is lent by the tools' stage; the index that has this CUDA is named by the
 # `network` secret. What is installed is the user's: wheels are put beside it later, in a container, without root.
 # hadolint ignore=SC1091
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
@@ -60,7 +60,7 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
     if [ -f /run/secrets/network ]; then . /run/secrets/network; fi; \
     export UV_LINK_MODE=copy UV_PYTHON_DOWNLOADS=never; \
     /run/buildfarm/uv venv --no-config --python /opt/python/cp310-cp310/bin/python3 /opt/cell; \
-    /run/buildfarm/uv pip install --no-config --python /opt/cell/bin/python 'torch==2.6.0' 'numpy'; \
+    /run/buildfarm/uv pip install --no-config --python /opt/cell/bin/python 'torch==2.6.0'; \
     chown --recursive --no-dereference 1000:1000 /opt/cell
 LABEL buildfarm.cell="torch2.6.0-cu124-cp310"
 ENV HOME=/home/buildfarm PATH=/opt/cell/bin:${PATH} \
