@@ -7,11 +7,11 @@ run again. `tests/unit/formats.py` lists the code behind each number, and a test
 from __future__ import annotations
 
 #: The bytes of a wheel. Templates of images are not part of it: the name of an image covers them.
-BUILD_FORMAT = 2
+BUILD_FORMAT = 3
 #: The facts that are read from a wheel file and kept in the store.
 FACTS_FORMAT = 2
 #: Verdicts of the checks of the wheel file.
-STATIC_FORMAT = 4
+STATIC_FORMAT = 5
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 2
 #: Verdicts of the import in the environment of a cell.
