@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
+from builder.hashing import digest_of
 from builder.process import raise_if_interrupted
 from builder.resources import WORK_BYTES
 from builder.store import Store
@@ -29,6 +30,14 @@ ROOT = Path("/var/tmp")  # noqa: S108 - see `_open_own`
 _PREFIX = "buildfarm.build."
 
 
+def folder_of(name: str) -> Path:
+    """The folder of the build with this name. Its path, which is in options of compilers, does not contain the name.
+
+    torch drops a build's architectures if the letters `arch` are in an option for nvcc, such as -I/…/research/include.
+    """
+    return ROOT / f"{_PREFIX}{digest_of(name)[:16]}"
+
+
 @contextmanager
 def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[], object] = lambda: None) -> Iterator[Path]:
     """An empty folder whose path depends on `name` alone; it is deleted afterwards.
@@ -37,7 +46,7 @@ def fixed_folder(name: str, otherwise: Path, on_wait: Callable[[], object] = lam
     called if this process has to wait. Yields `otherwise` when the folder belongs to another user or the disk has too
     little space.
     """
-    folder = ROOT / f"{_PREFIX}{name}"
+    folder = folder_of(name)
     descriptor = _hold(folder, on_wait)
     if descriptor is None:
         otherwise.mkdir(parents=True, exist_ok=True)

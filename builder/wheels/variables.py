@@ -13,8 +13,9 @@ from builder.wheels.sccache.configure import is_remote
 #: 1980-01-01, the oldest date that a zip can hold, so that no file contains a build time.
 EPOCH = "315532800"
 
-#: nvcc's options that replace the source's choice of architectures; launch.sh reads it.
-ARCHITECTURES = "BUILDFARM_NVCC_ARCHITECTURES"
+#: nvcc's options for the architectures of the plan, and whether they replace those that the source names; launch.sh
+#: reads both.
+ARCHITECTURES, REPLACE = "BUILDFARM_NVCC_ARCHITECTURES", "BUILDFARM_NVCC_REPLACE"
 
 #: The only variables of the user's shell that reach a local build: user, language, network and caches. Any other
 #: variable (CPATH, LIBRARY_PATH, a flag that some setup.py reads) could change what is compiled, and the build's digest
@@ -27,9 +28,9 @@ _FROM_SHELL = re.compile(
 
 def build_variables(job: CompileJob) -> dict[str, str]:
     """What every executor sets: architectures, CUDA without a GPU, parallelism, no dates, no debug information."""
-    override = {ARCHITECTURES: architecture_flags(job.build.archs)} if job.recipe.override_architectures else {}
     return {
-        **override,
+        ARCHITECTURES: architecture_flags(job.build.archs),
+        **({REPLACE: "1"} if job.recipe.override_architectures else {}),
         "TORCH_CUDA_ARCH_LIST": ";".join(str(arch) for arch in job.build.archs),
         # For CMake without torch's CMake files, which would compile for nvcc's default architecture only.
         "CUDAARCHS": ";".join(f"{arch.number}{arch.suffix}{'' if arch.ptx else '-real'}" for arch in job.build.archs),

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from builder.matrix.axes import AbiClass, Arch, Cell
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python
 from builder.matrix.plan import Build
 from builder.store import Store
 from builder.wheelfile.facts import Library, read_facts
+from builder.wheels.build_scripts.cuda_packages import link_toolkit
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.sccache.configure import find_sccache
-from builder.wheels.toolchain.environments import Environments
+from builder.wheels.toolchain.environments import Environments, toolkit_requirements
 from tests.conftest import lacking
 from tests.full.test_object_cache import HOST, KERNEL
 from tests.unit.matrix import make
@@ -61,6 +63,22 @@ def test_the_architectures_of_a_wheel(store: Path, tmp_path: Path, override: boo
     else:
         assert (library.sass, library.ptx) == (("sm_80", "sm_86", "sm_90"), ("compute_90",))
     assert _sized(library)
+
+
+def test_nvlink_links_with_link_time_optimization(store: Path, tmp_path: Path) -> None:
+    """`CUDAExtension(dlink=True)`: torch adds `-dlto`, for which nvlink opens `nvvm/lib64/libnvvm.so`."""
+    environments = Environments(Store(store), "https://wheels.invalid/{variant}")
+    python, cuda = Python(3, 12), Cuda(13, 0)
+    requirements = [*toolkit_requirements(cuda), f"nvidia-cuda-runtime=={cuda}.*"]
+    environment = environments.ensure(python, requirements, index=[], log=tmp_path / "log")
+    toolkit = environment.packaged_toolkit(cuda)
+    link_toolkit(toolkit, "gcc")
+    nvcc = (toolkit / "bin" / "nvcc", "-arch=sm_90", "-dlto")
+    (tmp_path / "a.cu").write_text("__device__ int f(int); __global__ void k(int *x) { *x = f(1); }\n")
+    (tmp_path / "b.cu").write_text("__device__ int f(int x) { return x + 1; }\n")
+    for name in ("a", "b"):
+        subprocess.run([*nvcc, "-dc", f"{name}.cu", "-o", f"{name}.o"], check=True, cwd=tmp_path)
+    subprocess.run([*nvcc, "-dlink", "a.o", "b.o", "-o", "linked.o"], check=True, cwd=tmp_path)
 
 
 def _sized(library: Library) -> bool:

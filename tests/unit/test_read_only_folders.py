@@ -13,7 +13,7 @@ import pytest
 
 from builder.store import Store
 from builder.wheels import build_dir
-from builder.wheels.build_dir import fixed_folder
+from builder.wheels.build_dir import fixed_folder, folder_of
 
 NOBODY = 65534
 
@@ -75,7 +75,7 @@ def test_the_folder_of_a_build_with_read_only_folders_is_emptied(folder: Path, m
     monkeypatch.setattr(build_dir, "WORK_BYTES", 0)
 
     def step() -> None:
-        killed = folder / "buildfarm.build.demo"
+        killed = folder_of("demo")
         killed.mkdir(0o700)
         leave_read_only(killed)
         for _ in range(2):

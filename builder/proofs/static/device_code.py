@@ -18,6 +18,9 @@ from builder.proofs.static.claim import WheelClaim, join_names, make_proof
 from builder.proofs.static.variants import archs_of, for_cell
 from builder.wheelfile.facts import Library, WheelFacts
 
+#: What nvcc compiles for without an option: CUDA 11 and 12, CUDA 13 (`nvcc --help`).
+_DEFAULTS = (("sm_52",), ("sm_75",))
+
 
 def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
     """Every library with GPU code holds code for every claimed architecture; grafted libraries do not count.
@@ -97,6 +100,11 @@ def _no_code(library: Library, missing: Sequence[Arch]) -> str:
     products = f" ({join_names(affected)})" if affected else ""
     names = join_names([arch.sm for arch in missing], most=8)
     have = f", only for {', '.join(library.sass)}" if library.sass else ""
+    if tuple(library.sass) in _DEFAULTS:
+        have += (
+            ", nvcc's default: torch names no architecture if the letters `arch` are in an option for nvcc, such as a"
+            " folder or -march"
+        )
     return (
         f"{library.path} has no machine code for {names}{products}{have}: if the source names its own architectures"
         " (-gencode), set `override_architectures: true` in the recipe; if the library is for one architecture only,"

@@ -34,14 +34,18 @@ _DRIVER_FUNCTION = re.compile(
 def link_toolkit(home: Path, cc: str) -> None:
     """Complete the toolkit in `home`, the folder `nvidia/cu13` of an environment; `cc` is a C compiler.
 
-    torch's cpp_extension looks for `lib64`, and linkers look for `libX.so`: the wheels ship `lib` and versioned files
-    only. They have no stub of the driver either, which a build without a GPU links.
+    torch's cpp_extension looks for `lib64`, linkers look for `libX.so`, and nvlink opens `nvvm/lib64/libnvvm.so` for
+    code with `-dlto`, as of `CUDAExtension(dlink=True)` (seen with 13.0 to 13.5). The wheels ship `lib` and versioned
+    files only. They have no stub of the driver either, which a build without a GPU links.
     """
     folders = [folder for folder in home.parent.glob("*/lib") if folder.is_dir()]
     links = {home / "lib64": "lib"}
     for library in (path for folder in folders for path in folder.glob("lib*.so.*")):
         links[library.with_name(f"{library.name.partition('.so.')[0]}.so")] = library.name
+    for library in home.glob("lib/libnvvm.so.*"):
+        links[home / "nvvm" / "lib64" / "libnvvm.so"] = f"../../lib/{library.name}"
     for link, target in links.items():
+        link.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):  # made by an earlier build, or by one that runs at the same time
             link.symlink_to(target)
     with suppress(OSError, subprocess.CalledProcessError):  # only a source that links -lcuda needs it

@@ -54,6 +54,8 @@ def install(paths: BuildPaths, cache: CacheSettings) -> None:
         (paths.site / _PATH_FILE).write_text(line, encoding="utf-8")
         os.sync()
         paths.complete.touch()
+    if paths.links_toolkit:  # an environment of an older buildfarm may lack a link
+        link_toolkit(paths.toolkit, "gcc")
     os.utime(paths.complete)
     _delete_old(paths.packages, paths.environment.name)
 
@@ -73,8 +75,6 @@ def _make_environment(paths: BuildPaths) -> None:
     _run_uv(paths, "pip", "install", *options, "--requirements", paths.requirements)
     if paths.torch_cuda and (problem := torch_mismatch(paths.site, paths.torch_cuda)):
         sys.exit(f"error: {problem}")
-    if paths.links_toolkit:
-        link_toolkit(paths.toolkit, "gcc")
 
 
 def _run_uv(paths: BuildPaths, *arguments: str | Path) -> None:

@@ -253,6 +253,9 @@ def test_no_compile_is_for_the_cpu_of_this_machine(laid_out: Place, asked: list[
 
 
 PLAN = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_90,code=compute_90"]
+#: The variables of a build, and those of one whose recipe has `override_architectures`.
+GIVEN = {"BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN)}
+REPLACED = {**GIVEN, "BUILDFARM_NVCC_REPLACE": "1"}
 
 
 @pytest.mark.parametrize(
@@ -272,8 +275,7 @@ PLAN = ["-gencode=arch=compute_90,code=sm_90", "-gencode=arch=compute_90,code=co
     ],
 )
 def test_the_plans_architectures_replace_those_of_the_source(laid_out: Place, asked: str, kept: str) -> None:
-    plan = {"BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN)}
-    assert nvcc_arguments(laid_out, *asked.split(), **plan) == [*kept.split(), *PLAN]
+    assert nvcc_arguments(laid_out, *asked.split(), **REPLACED) == [*kept.split(), *PLAN]
     Path(laid_out.environ["SCCACHE_SERVER_UDS"]).unlink()  # without the compiler cache
     assert nvcc_arguments(laid_out, *asked.split()) == [*kept.split(), *PLAN]
 
@@ -282,8 +284,41 @@ def test_the_plans_architectures_replace_those_of_the_source(laid_out: Place, as
     "asked", ["--version", "-ptx k.cu -arch=sm_80", "-cubin -arch sm_80 k.cu", "-shared a.o -o a.so"]
 )
 def test_a_call_that_makes_no_code_for_the_wheel_keeps_its_architecture(laid_out: Place, asked: str) -> None:
-    plan = {"BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN)}
-    assert nvcc_arguments(laid_out, *asked.split(), **plan) == asked.split()
+    assert nvcc_arguments(laid_out, *asked.split(), **REPLACED) == asked.split()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "-c k.cu -o k.o",
+        "-dc -Xcompiler -march=x86-64-v3 -I/x/research k.cu",
+        "-Xcompiler -arch=sm_80 -o -arch -c k.cu",
+        "-dlink a.o -o d.o",
+        "-shared k.cu -o k.so",
+        "-fatbin k.cu",
+    ],
+)
+def test_a_call_without_architectures_gets_those_of_the_plan(laid_out: Place, asked: str) -> None:
+    """torch adds none if an option for nvcc contains `arch`; nvcc alone would compile for sm_75."""
+    assert nvcc_arguments(laid_out, *asked.split(), **GIVEN) == [*asked.split(), *PLAN]
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        *("-c k.cu -arch sm_80", "-c k.cu -gencode=arch=compute_80,code=sm_80", "-dlink --gpu-architecture=sm_80 a.o"),
+        *("--version", "-cubin k.cu", "-E k.cu", "-M k.cu", "-shared a.o -o a.so", "-c k.cu -optf {options}"),
+    ],
+)
+def test_a_call_with_architectures_keeps_them(laid_out: Place, asked: str, tmp_path: Path) -> None:
+    options = tmp_path / "options"
+    options.write_text("-O3\n-gencode arch=compute_80,code=sm_80")
+    words = asked.format(options=options).split()
+    assert nvcc_arguments(laid_out, *words, **GIVEN) == words
+
+
+def test_architectures_in_a_variable_are_those_of_the_call(laid_out: Place) -> None:
+    assert nvcc_arguments(laid_out, "-c", "k.cu", NVCC_APPEND_FLAGS="-arch=sm_80", **GIVEN) == ["-c", "k.cu"]
 
 
 def test_architectures_in_files_and_variables_are_replaced_too(laid_out: Place, tmp_path: Path) -> None:
@@ -293,7 +328,7 @@ def test_architectures_in_files_and_variables_are_replaced_too(laid_out: Place, 
     options = tmp_path / "options"
     options.write_text('-I"/a b" -gencode "arch=compute_80, code=sm_80"\n-arch\nsm_80 -O3')
     laid_out.environ |= {
-        "BUILDFARM_NVCC_ARCHITECTURES": " ".join(PLAN),
+        **REPLACED,
         "NVCC_PREPEND_FLAGS": "-objtemp -Xcompiler -ffile-prefix-map=/a-t=.",
         "NVCC_APPEND_FLAGS": "-gencode arch=compute_80,code=sm_80 -lineinfo --threads 8",
     }

@@ -64,6 +64,12 @@ def test_no_gpu_code_where_none_is_required() -> None:
     assert (foreign.verdict, foreign.reason) == ("passed", "no GPU code"), "a wheel of others has no recipe"
 
 
+@pytest.mark.parametrize(("has", "dropped"), [(("sm_75",), True), (("sm_52",), True), (("sm_75", "sm_80"), False)])
+def test_the_default_of_nvcc_has_a_cause_of_its_own(has: tuple[str, ...], dropped: bool) -> None:
+    reason = check_device_code(wheel_facts(gpu_library(*has)), claim(archs=(Arch(9, 0),))).reason
+    assert ("nvcc's default: torch names no architecture if the letters `arch` are in an option" in reason) is dropped
+
+
 def test_affected_gpus_are_named() -> None:
     archs = (Arch(8, 0), Arch(12, 0))
     reason = check_device_code(wheel_facts(gpu_library("sm_80")), claim(archs=archs)).reason

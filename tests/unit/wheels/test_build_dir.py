@@ -10,7 +10,7 @@ import pytest
 
 from builder.store import Store
 from builder.wheels import build_dir
-from builder.wheels.build_dir import clear_abandoned, fixed_folder, temporary_folder
+from builder.wheels.build_dir import clear_abandoned, fixed_folder, folder_of, temporary_folder
 from builder.wheels.variables import merge_variables, prefix_map_flags
 from tests.conftest import PATIENCE
 
@@ -26,14 +26,20 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_name_alone_decides_the_path_and_nothing_is_left(root: Path, tmp_path: Path) -> None:
     for otherwise in ("one", "two"):
         with fixed_folder("ops-1.0", tmp_path / otherwise) as folder:
-            assert folder == root / "buildfarm.build.ops-1.0"
+            assert folder == folder_of("ops-1.0")
+            assert folder.parent == root
             assert folder.stat().st_mode & 0o777 == 0o700
             (folder / "src").mkdir()
     assert list(root.iterdir()) == []
 
 
-def test_what_a_killed_farm_left_is_cleared(root: Path, tmp_path: Path) -> None:
-    left = root / "buildfarm.build.ops"
+def test_torch_reads_no_architecture_in_the_path() -> None:
+    """torch drops a build's architectures if `arch` is in an option for nvcc, such as -I/…/src/csrc."""
+    assert "arch" not in str(folder_of("research_ops-1.0").relative_to(build_dir.ROOT))
+
+
+def test_what_a_killed_farm_left_is_cleared(tmp_path: Path) -> None:
+    left = folder_of("ops")
     (left / "src").mkdir(parents=True, mode=0o700)
     left.chmod(0o700)
     (left / "src" / "stale.o").touch()
@@ -94,9 +100,9 @@ def test_two_farms_take_turns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("case", ["writable by others", "a link", "no folder", "no room"])
 def test_a_folder_that_is_not_ours_alone_is_not_used(
-    case: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    there = root / "buildfarm.build.ops"
+    there = folder_of("ops")
     if case == "writable by others":
         there.mkdir()
         there.chmod(0o777)

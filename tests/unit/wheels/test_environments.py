@@ -303,10 +303,12 @@ def test_a_packaged_toolkit_gets_the_links_torch_looks_for(tmp_path: Path) -> No
     library.parent.mkdir(parents=True)
     library.write_bytes(b"cudart")
     (library.parent / "libcudart.so").symlink_to(library.name)  # a build beside this one was faster with one of them
+    library.with_name("libnvvm.so.4").write_bytes(b"nvvm")
     for _ in range(2):  # and a second time finds them there
         home = environment.packaged_toolkit(Cuda(13, 0))
         link_toolkit(home, "gcc")
     assert (home / "lib64" / "libcudart.so").read_bytes() == b"cudart"
+    assert (home / "nvvm" / "lib64" / "libnvvm.so").read_bytes() == b"nvvm", "nvlink opens it for -dlto"
 
 
 def test_links_that_lead_nowhere_yet_are_left(tmp_path: Path) -> None:

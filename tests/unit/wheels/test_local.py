@@ -18,13 +18,14 @@ from builder.matrix.plan import Build
 from builder.records import Part, Toolchain
 from builder.store import Store
 from builder.wheels import local
+from builder.wheels.build_dir import folder_of
 from builder.wheels.build_scripts.job_file import read_cache
 from builder.wheels.failures import compile_failure
 from builder.wheels.job import CompileJob
 from builder.wheels.local import LocalExecutor
 from builder.wheels.toolchain.environments import Environments
 from builder.wheels.toolchain.pythons import Interpreter
-from builder.wheels.variables import ARCHITECTURES, build_variables
+from builder.wheels.variables import ARCHITECTURES, REPLACE, build_variables
 from tests.refused import refused
 from tests.unit import loopback
 from tests.unit.loopback import PYTHON
@@ -64,13 +65,14 @@ def test_what_every_build_is_told(tmp_path: Path) -> None:
     assert told["NVCC_PREPEND_FLAGS"] == "-objtemp"
 
 
-def test_the_plans_architectures_go_to_nvcc_only_for_a_recipe_that_asks(tmp_path: Path) -> None:
-    assert ARCHITECTURES not in build_variables(job(tmp_path))
-    asked = job(tmp_path, recipe=replace(make.recipe("ops"), override_architectures=True))
-    assert build_variables(asked)[ARCHITECTURES] == (
+def test_the_plans_architectures_replace_others_only_for_a_recipe_that_asks(tmp_path: Path) -> None:
+    plain = build_variables(job(tmp_path))
+    assert plain[ARCHITECTURES] == (
         "-gencode=arch=compute_80,code=sm_80"
         " -gencode=arch=compute_90,code=sm_90 -gencode=arch=compute_90,code=compute_90"
     )
+    asked = job(tmp_path, recipe=replace(make.recipe("ops"), override_architectures=True))
+    assert build_variables(asked) == {**plain, REPLACE: "1"}
 
 
 @pytest.mark.parametrize(
@@ -289,7 +291,7 @@ def test_what_a_build_is_told_of_the_shell_the_recipe_and_the_compiler(
     def record(argv: list[str], *, env: dict[str, str], **_: object) -> int:
         told.append(env)
         assert {"with-compiler-cache", "build", "--wheel"} <= set(argv), "compilers run through the launchers"
-        assert argv[-1] == str(root / f"buildfarm.build.{BUILD.source_folder}" / "src")
+        assert argv[-1] == str(folder_of(BUILD.source_folder) / "src")
         assert Path(argv[-1]).is_dir()
         return 1
 

@@ -61,54 +61,62 @@ case "$*" in
         ;;
 esac
 
-# nvcc's own threads would multiply the number of compilers, for which the plan reserved the memory: remove them. With
-# BUILDFARM_NVCC_ARCHITECTURES (the recipe's `override_architectures`), also remove each choice of GPU architectures; the
-# plan's are appended below.
+# nvcc's own threads would multiply the number of compilers, for which the plan reserved the memory: remove them.
+#
+# A call that makes GPU code and names no architecture gets those of the plan, which nvcc's default (sm_75) does not
+# serve: torch adds none if the letters `arch` are in any option for nvcc, such as -Xcompiler -march=x86-64-v3 or
+# -I/search/include. With BUILDFARM_NVCC_REPLACE (the recipe's `override_architectures`), remove each choice of GPU
+# architectures too, so that every such call gets the plan's.
 architectures=
-chosen=
 if [ "$name" = nvcc ]; then
     architectures=${BUILDFARM_NVCC_ARCHITECTURES-}
     for argument; do
         case $argument in
             -cubin | --cubin | -ptx | --ptx | -optix-ir | --optix-ir | -ltoir | --ltoir) architectures= ;; # take only one
+            -E | --preprocess | -M | --generate-dependencies | -MM | --generate-nonsystem-dependencies) architectures= ;;
         esac
     done
+    replaced=
+    [ -z "$architectures" ] || replaced=${BUILDFARM_NVCC_REPLACE-}
+    named= # whether the call names architectures
+    makes= # whether it makes GPU code
 
-    # Whether a text of options has one to remove.
+    # Whether a text of options has one to remove; sets `named`.
     to_remove() {
+        found=
         case " $1 " in
-            *[[:space:]]-t[[:space:]=0-9]* | *[[:space:]]--threads[[:space:]=]*) return 0 ;;
+            *[[:space:]]-t[[:space:]=0-9]* | *[[:space:]]--threads[[:space:]=]*) found=yes ;;
         esac
-        [ -n "$architectures" ] || return 1
         case " $1 " in
             *[[:space:]]-gencode[[:space:]=]* | *[[:space:]]--generate-code[[:space:]=]* | *[[:space:]]-arch[[:space:]=]* | \
                 *[[:space:]]--gpu-architecture[[:space:]=]* | *[[:space:]]-code[[:space:]=]* | \
-                *[[:space:]]--gpu-code[[:space:]=]*) ;;
-            *) return 1 ;;
+                *[[:space:]]--gpu-code[[:space:]=]*)
+                named=yes
+                found=$found$replaced
+                ;;
         esac
+        [ -n "$found" ]
     }
 
     # A text of options without them.
     remove_from() {
         value="(\"[^\"]*\"|'[^']*'|[^[:space:]\"'])+"
         expression="s/(^|[[:space:]])(-t[[:space:]=]*|--threads[[:space:]=]+)[0-9]+/\\1/g"
-        if [ -n "$architectures" ]; then
+        if [ -n "$replaced" ]; then
             names='-gencode|--generate-code|-arch|--gpu-architecture|-code|--gpu-code'
             expression="$expression;s/(^|[[:space:]])($names)[[:space:]=]+$value/\\1/g"
         fi
         printf '%s\n' "$1" | tr '\n' ' ' | sed -E "$expression"
     }
 
-    # The option files of a list; one without these options in their place if they have any.
+    # Sets `files` to a list of option files; to one without these options if they have any.
     options_files() {
+        files=$1
         text=$(IFS=, && for file in $1; do cat "$file" && echo; done)
         if to_remove "$text"; then
             digest=$(printf '%s' "$text $architectures" | sha256sum)
-            file=$home/options/${digest%% *}
-            mkdir -p "$home/options" && remove_from "$text" > "$file.$$" && mv "$file.$$" "$file"
-            printf '%s' "$file"
-        else
-            printf '%s' "$1"
+            files=$home/options/${digest%% *}
+            mkdir -p "$home/options" && remove_from "$text" > "$files.$$" && mv "$files.$$" "$files"
         fi
     }
 
@@ -129,33 +137,34 @@ if [ "$name" = nvcc ]; then
             continue
         fi
         case $previous in
-            -optf | --options-file) argument=$(options_files "$argument") ;;
+            -optf | --options-file) options_files "$argument" && argument=$files ;;
             -o | -Xcompiler | -Xlinker | -Xptxas | -Xcudafe | -Xnvlink | -Xfatbin | -Xarchive | --output-file | --*-options) ;;
             *)
                 case $argument in
                     -t | --threads) is_value=yes && continue ;;
                     -t=* | -t[0-9]* | --threads=*) continue ;;
-                    -optf=* | --options-file=*) argument=${argument%%=*}=$(options_files "${argument#*=}") ;;
-                    *.cu | -fatbin | --fatbin) chosen=yes ;;
+                    -optf=* | --options-file=*) options_files "${argument#*=}" && argument=${argument%%=*}=$files ;;
+                    *.cu | -fatbin | --fatbin | -dlink | --device-link) makes=yes ;;
+                    -c | -dc | -dw | --compile | --device-c | --device-w) makes=yes ;;
+                    -gencode | --generate-code | -arch | --gpu-architecture | -code | --gpu-code)
+                        named=yes
+                        [ -z "$replaced" ] || { is_value=yes && continue; }
+                        ;;
+                    -gencode=* | --generate-code=* | -arch=* | --gpu-architecture=* | -code=* | --gpu-code=*)
+                        named=yes
+                        [ -z "$replaced" ] || continue
+                        ;;
                 esac
-                if [ -n "$architectures" ]; then
-                    case $argument in
-                        -gencode | --generate-code | -arch | --gpu-architecture | -code | --gpu-code)
-                            chosen=yes
-                            is_value=yes
-                            continue
-                            ;;
-                        -gencode=* | --generate-code=* | -arch=* | --gpu-architecture=* | -code=* | --gpu-code=*)
-                            chosen=yes
-                            continue
-                            ;;
-                    esac
-                fi
                 ;;
         esac
         previous=$argument
         set -- "$@" "$argument"
     done
+    if [ -n "$replaced" ]; then
+        [ -n "$makes$named" ] || architectures=
+    elif [ -z "$makes" ] || [ -n "$named" ]; then
+        architectures=
+    fi
 fi
 
 compiles=
@@ -217,7 +226,7 @@ done
 [ -z "${BUILDFARM_STATISTICS_DIR-}" ] || [ -z "$source$object$compiles" ] ||
     : 2> /dev/null >> "$BUILDFARM_STATISTICS_DIR/called"
 # shellcheck disable=SC2086 # several options
-[ -z "$architectures" ] || [ -z "$compiles$chosen" ] || set -- "$@" $architectures
+[ -z "$architectures" ] || set -- "$@" $architectures
 # Only a compile has a result that the cache can keep.
 [ -n "$compiles" ] || exec "$real" "$@"
 # buildfarm shows which files are being compiled.
