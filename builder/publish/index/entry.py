@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
+from builder.untrusted import texts
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
@@ -45,6 +46,8 @@ class FarmFacts:
     gpus: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: Whether it may use CUDA, of a variant that is not known.
     cuda_unknown: bool = False
+    #: The lines of Requires-Dist that require torch; None: unknown, because an earlier version wrote the record.
+    requires_torch: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` reads it."""
@@ -59,6 +62,7 @@ class FarmFacts:
             **({"origin": self.origin} if self.origin else {}),
             **({"gpus": {cell: list(models) for cell, models in sorted(self.gpus.items())}} if self.gpus else {}),
             **({"cuda_unknown": True} if self.cuda_unknown else {}),
+            **({} if self.requires_torch is None else {"requires_torch": list(self.requires_torch)}),
         }
 
     @classmethod
@@ -75,6 +79,7 @@ class FarmFacts:
             str(data.get("origin", "")),
             {str(cell): tuple(map(str, models)) for cell, models in data.get("gpus", {}).items()},
             bool(data.get("cuda_unknown", False)),
+            texts(data["requires_torch"]) if "requires_torch" in data else None,
         )
 
 
