@@ -158,6 +158,8 @@ class PublishResult:
     cells: dict[str, str]
     #: The paths of the index that list the wheel.
     paths: tuple[str, ...] = ()
+    #: That of the command that installs the wheel.
+    path: str = ""
     #: Of the file, hex; "" if it was not published now.
     sha256: str = ""
     #: Why it was refused, a sentence each.

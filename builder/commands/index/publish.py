@@ -33,7 +33,8 @@ from builder.publish.index.kept import Kept
 from builder.publish.index.levels import Level, levels_of, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel, proofs_beside
 from builder.publish.index.objects import open_objects, url_of
-from builder.publish.index.repository import ALL, ConflictError, NewWheel, Repository, file_path, paths_of
+from builder.publish.index.paths import ALL, path_to_install, paths_of
+from builder.publish.index.repository import ConflictError, NewWheel, Repository, file_path
 from builder.publish.people.coverage import ProjectPlan, project_plans
 from builder.publish.remote.server import IndexServer
 from builder.result import PublishOutcome, PublishResult
@@ -262,6 +263,7 @@ def publish_wheel(target: Target, new: NewWheel, proofs: Sequence[Proof], requir
         PublishOutcome.PUBLISHED if added else PublishOutcome.UNCHANGED,
         cells,
         (ALL, *paths_of(new.entry)),
+        path_to_install(new.entry),
         new.entry.sha256,
         yanked=published.yanked if published else None,
     )
@@ -335,8 +337,7 @@ def _install_commands(results: Sequence[PublishResult], root: str) -> list[str]:
         name, version = _identity(result)
         if version == newest[name]:
             text = str(Version(result.wheel.split("-")[1]))
-            path = max(result.paths[1:] or result.paths, key=lambda one: (len(one), one))
-            index, cells = f"{root}{path}/", [Cell.parse(cell) for cell in result.cells]
+            index, cells = f"{root}{result.path}/", [Cell.parse(cell) for cell in result.cells]
             url = wheel_url(root, file_path(result.sha256, result.wheel), result.sha256)
             if cells:
                 made = commands_of_cells(index, name, text, cells, url=url)

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import typer
+from packaging.specifiers import SpecifierSet
+from packaging.tags import Tag
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -22,15 +24,15 @@ from builder.log import print_line
 from builder.matrix.axes import Arch, Cell, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import TORCH_INDEX
-from builder.matrix.local_version import read_local
+from builder.matrix.local_version import current_form, read_local
 from builder.proofs.claimed_cells import StatedTorch
 from builder.proofs.static.metadata import requires_admit
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry
 from builder.publish.index.install import install_commands, wheel_url
 from builder.publish.index.levels import Level
+from builder.publish.index.paths import ALL, path_to_install, paths_of
 from builder.publish.index.reader import IndexReader
-from builder.publish.index.repository import ALL
 from builder.resources import own_gpus
 from builder.wheelfile.compatibility import admits, glibc_of, runs_on
 
@@ -68,8 +70,11 @@ def resolve(
     """Find the wheel of an index for a machine, and print the commands that install it.
 
     Of the wheels that fit, a stable version comes before a pre-release, and a wheel that was tested with this torch,
-    CUDA and Python before one that was not. Then the newest version counts, then the level that its proofs reach. A
-    newer version that is passed over is named.
+    CUDA and Python before one that was not. Then the newest version counts, then the level that its proofs reach, then
+    the build number, then the newest manylinux tag. A newer version that is passed over is named.
+
+    If the index has another file that fits the same version, the commands name the URL of the wheel: installers differ
+    in which file they take.
 
     Without --torch, --cuda and --python, the machine is this one with the current environment. If no wheel fits, the
     reason is printed for each wheel, and the exit code is 1.
@@ -93,8 +98,9 @@ def resolve(
     if why and complete:
         raise UsageError(why.reason, Code.NO_SUCH_COMBINATION, where=f"--torch {torch} --cuda {cuda} --python {python}")
     reader = IndexReader(index)
-    found = best_wheel(reader.entries(name), reader.requires, target)
-    commands = _commands(reader, found.best, target, compat) if found.best else []
+    entries = reader.entries(name)
+    found = best_wheel(entries, reader.requires, target)
+    commands = _commands(reader, entries, found.best, target) if found.best else []
     build_command = "" if why else shlex.join(["buildfarm", "build", *cell, "--ext", name])
     print_data(
         _json(target, found, commands, build_command)
@@ -145,7 +151,7 @@ class Resolution:
 
 def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[str]], target: Target) -> Resolution:
     """Choose a wheel: stable before a pre-release, tested in the target's cell before untested, then the newest
-    version, then the best level.
+    version, then the best level, then the highest build number, then the newest platform tag.
 
     `requires` returns the Requires-Dist lines of a wheel; it is called only for wheels that fit otherwise.
     """
@@ -159,8 +165,11 @@ def best_wheel(entries: Sequence[Entry], requires: Callable[[Entry], Sequence[st
         again = (each for each in yanked if not misfit(replace(each, yanked=None), requires, target))
         return Resolution(None, "", misfits, yanked=next(again, None))
 
-    def newest(entry: Entry) -> tuple[Version, int, Version]:
-        return Version(entry.version.public), _rank(entry, target), entry.version
+    def newest(entry: Entry) -> tuple[Version, int, Version, tuple[object, ...], tuple[int, int]]:
+        build = parse_wheel_filename(entry.filename)[2]
+        glibc = max((glibc_of(tag.platform) or (0, 0) for tag in _suitable(entry, target)), default=(0, 0))
+        version = Version(current_form(str(entry.version)))
+        return Version(entry.version.public), _rank(entry, target), version, build, glibc
 
     best = max(fits, key=lambda entry: (not entry.version.is_prerelease, _rank(entry, target) > 0, newest(entry)))
     found = Resolution(best, _level(best, target), misfits)
@@ -175,9 +184,7 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
     """The first reason why a wheel does not fit a target; empty if the wheel fits."""
     if entry.yanked is not None:
         return f"yanked: {entry.yanked}" if entry.yanked else "yanked"
-    tags = parse_wheel_filename(entry.filename)[3]
-    suitable = [tag for tag in tags if admits(tag, target.python, target.machine)]
-    if not suitable:
+    if not (suitable := _suitable(entry, target)):
         return f"its tag is not for Python {target.python} on {target.machine}"
     if not requires_admit(entry.requires_python, target.python):
         return f"it requires Python {entry.requires_python}"
@@ -190,6 +197,11 @@ def misfit(entry: Entry, requires: Callable[[Entry], Sequence[str]], target: Tar
     if reason := _gpu_misfit(entry, target.gpu):
         return reason
     return StatedTorch(str(entry.version), requires(entry)).why_not(target.cell)
+
+
+def _suitable(entry: Entry, target: Target) -> list[Tag]:
+    """The tags of a wheel that suit the Python and the processor."""
+    return [tag for tag in parse_wheel_filename(entry.filename)[3] if admits(tag, target.python, target.machine)]
 
 
 def _cuda_misfit(entry: Entry, cuda: Cuda) -> str:
@@ -217,12 +229,17 @@ def _level(entry: Entry, target: Target) -> str:
     return entry.farm.cells.get(str(target.cell), "") if entry.farm else ""
 
 
-def _commands(reader: IndexReader, wheel: Entry, target: Target, compat: Compat) -> list[str]:
+def _commands(reader: IndexReader, entries: Sequence[Entry], wheel: Entry, target: Target) -> list[str]:
     """The commands of pip and of uv that install a wheel."""
-    variant = target.cuda.variant
-    path = variant if wheel.farm and variant in wheel.farm.cuda else ALL
+    compat, variant = Compat.load(), target.cuda.variant
+    path = path_to_install(wheel, variant)
+    if "/" in path and not reader.lists(path, wheel):
+        path = path.partition("/")[0]
     torch = [compat.torch_requirement(target.torch, target.cuda)]
     torch_index = "" if compat.is_default_variant(target.torch, target.cuda) else TORCH_INDEX
+    asked = SpecifierSet(f"=={wheel.version}", prereleases=True)  # ==1.0 admits 1.0+cu130
+    others = [one for one in entries if one != wheel and one.yanked is None and one.version in asked]
+    rivals = [one for one in others if path in (ALL, *paths_of(one)) and _suitable(one, target)]
     return install_commands(
         f"{reader.url}{path}/",
         wheel.project,
@@ -230,6 +247,7 @@ def _commands(reader: IndexReader, wheel: Entry, target: Target, compat: Compat)
         torch,
         torch_index.replace("{variant}", variant),
         wheel_url(reader.url, wheel.path, wheel.sha256),
+        by_url=bool(rivals),
     )
 
 

@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
+from builder.untrusted import texts
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
@@ -47,6 +48,8 @@ class FarmFacts:
     cuda_unknown: bool = False
     #: The platform that the libraries need, such as `manylinux_2_34_x86_64`, where the tag promises no glibc; or "".
     platform: str = ""
+    #: The lines of Requires-Dist that require torch; None: unknown, because an earlier version wrote the record.
+    requires_torch: tuple[str, ...] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data; `from_json` reads it."""
@@ -62,6 +65,7 @@ class FarmFacts:
             **({"gpus": {cell: list(models) for cell, models in sorted(self.gpus.items())}} if self.gpus else {}),
             **({"cuda_unknown": True} if self.cuda_unknown else {}),
             **({"platform": self.platform} if self.platform else {}),
+            **({} if self.requires_torch is None else {"requires_torch": list(self.requires_torch)}),
         }
 
     @classmethod
@@ -79,6 +83,7 @@ class FarmFacts:
             {str(cell): tuple(map(str, models)) for cell, models in data.get("gpus", {}).items()},
             bool(data.get("cuda_unknown", False)),
             str(data.get("platform", "")),
+            texts(data["requires_torch"]) if "requires_torch" in data else None,
         )
 
 

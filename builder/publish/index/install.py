@@ -53,7 +53,14 @@ def commands_of_cells(
 
 
 def install_commands(
-    place: str | Path, name: str, version: str, torch: Sequence[str], torch_index: str = "", url: str = ""
+    place: str | Path,
+    name: str,
+    version: str,
+    torch: Sequence[str],
+    torch_index: str = "",
+    url: str = "",
+    *,
+    by_url: bool = False,
 ) -> list[str]:
     """The commands of pip and of uv that install this wheel, quoted for a shell.
 
@@ -63,12 +70,13 @@ def install_commands(
 
     No package of the same name on another index may be installed instead. Public indexes refuse a version with a local
     part. For a version without one, pip would take the file of any index, so it gets `url`, the URL of the wheel.
-    uv takes a package from the first index that has it.
+    uv takes a package from the first index that has it. With `by_url`, uv gets the URL too: the index has another file
+    that fits, and installers differ in which one they take.
     """
     commands = []
     for program, index_option in (("pip", "--extra-index-url"), ("uv pip", "--index")):
         option = "--find-links" if isinstance(place, Path) else index_option
-        if program == "pip" and url and "+" not in version:
+        if url and (by_url or (program == "pip" and "+" not in version)):
             options, wheel = [], f"{name} @ {url}"
         else:
             options, wheel = [option, str(place)], f"{name}=={version}"

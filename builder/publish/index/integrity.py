@@ -184,7 +184,7 @@ def _page_faults(repository: Repository) -> Iterator[str]:
         if FOLDER in unknown and project in summaries:
             wanted_summaries[project] = summaries[project]
         for name, data in sorted(pages.items()):
-            place = name.partition("/")[0]
+            place = name.rpartition("/")[0].rpartition("/")[0] or SUMMARIES
             if place == SUMMARIES:
                 wanted_summaries[project] = data
             else:

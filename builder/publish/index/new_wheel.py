@@ -30,6 +30,8 @@ from builder.wheelfile.facts import facts_of
 
 #: Levels of lists and objects in proofs. The writer of JSON accepts fewer than the reader.
 _MOST_LEVELS = 50
+#: Lines of METADATA that require torch. Each is read for each torch and Python.
+_MOST_LINES = 20
 _SBOM_SUFFIX = ".cdx.json"
 
 
@@ -49,6 +51,7 @@ def new_wheel(
         attached[PROOFS_SUFFIX] = proofs_json(proofs)
     with WheelFile(wheel) as archive:
         check_usable(archive)
+        requires_torch = _requires_torch(archive)
         if sbom := sbom_of(archive):
             attached[_SBOM_SUFFIX] = sbom
     if not origin:
@@ -73,8 +76,14 @@ def new_wheel(
         gpus=proven_on(proofs),
         cuda_unknown=not variants and not _is_without_cuda(wheel),
         platform=_platform(wheel.name, proofs),
+        requires_torch=requires_torch,
     )
     return NewWheel(wheel, replace(entry, uploaded=iso_time(now or datetime.now(UTC)), farm=farm), attached)
+
+
+def _requires_torch(archive: WheelFile) -> tuple[str, ...]:
+    lines = map(str, archive.metadata.get_all("Requires-Dist", []))
+    return tuple(line for line in lines if re.match(r"torch\b(?![-_.])", line, re.IGNORECASE))[:_MOST_LINES]
 
 
 _LINKED = (PROOFS_SUFFIX, _SBOM_SUFFIX, STATEMENT_SUFFIX)

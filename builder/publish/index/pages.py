@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -15,8 +16,6 @@ from builder.untrusted import parse_json, text
 
 #: PEP 629: the version of the repository API. 1.4 adds the status of a project (PEP 792).
 API_VERSION = "1.4"
-#: From the page of a project to the root of the index.
-_ROOT = "../../"
 
 
 @dataclass(frozen=True)
@@ -42,17 +41,25 @@ class Status:
         return f": {self.reason}" if self.reason else ""
 
 
-def project_pages(project: str, entries: Sequence[Entry], status: Status | None = None) -> dict[str, bytes]:
-    """The pages of a project by file name. The entries are sorted by version and file name.
+def project_pages(
+    project: str, listed: Mapping[str, Sequence[Entry]], status: Status | None = None
+) -> Iterator[tuple[str, bytes]]:
+    """The pages of a project, with their names, in each path. `listed` has the entries of each path.
 
-    The pages of a quarantined project list none of them (PEP 792).
+    The entries are sorted by version and file name. The pages of a quarantined project list none of them (PEP 792).
     """
     status = status or Status()
-    ordered = sorted(entries if status.offers_files else (), key=lambda entry: (entry.version, entry.filename))
-    return {
-        "index.html": _project_html(project, ordered, status),
-        "index.json": _json(_project_data(project, ordered, status)),
-    }
+    made: dict[tuple[str, str], tuple[str, str]] = {}  # a wheel is in several paths
+    for path, entries in listed.items():
+        root = "../" * (path.count("/") + 2)
+        shown = sorted(entries, key=lambda entry: (entry.version, entry.filename)) if status.offers_files else []
+        for entry in shown:
+            if (root, entry.filename) not in made:
+                made[root, entry.filename] = (_line(entry, root), _file(entry, root))
+        lines = [made[root, entry.filename] for entry in shown]
+        yield f"{path}/{project}/index.html", _project_html(project, [line for line, _ in lines], status)
+        versions = [str(version) for version in dict.fromkeys(entry.version for entry in shown)]
+        yield f"{path}/{project}/index.json", _project_json(project, versions, [file for _, file in lines], status)
 
 
 def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
@@ -61,7 +68,7 @@ def root_pages(projects: Sequence[str]) -> dict[str, bytes]:
     data = {"meta": {"api-version": API_VERSION}, "projects": [{"name": project} for project in ordered]}
     return {
         "index.html": _page("Simple index", [f'<a href="{project}/">{project}</a><br>' for project in ordered]),
-        "index.json": _json(data),
+        "index.json": f"{_json(data)}\n".encode(),
     }
 
 
@@ -78,7 +85,7 @@ def status_of(page: bytes) -> Status:
 def entries_of(page: bytes) -> list[Entry]:
     """The entries of a project's JSON page; raises JsonError for anything else."""
     entries = parse_json(page, lambda data: [Entry.from_json(file) for file in data["files"]])
-    return [replace(entry, path=unquote(entry.path.removeprefix(_ROOT))) for entry in entries]
+    return [replace(entry, path=unquote(re.sub(r"^(?:\.\./)+", "", entry.path))) for entry in entries]
 
 
 @lru_cache(maxsize=2**14)
@@ -87,25 +94,27 @@ def quoted(path: str) -> str:
     return quote(path)
 
 
-def link(path: str) -> str:
-    """The URL of a file, relative to the page of a project, with `+` quoted: some servers read `+` as a space."""
-    return _ROOT + quoted(path)
+def _line(entry: Entry, root: str) -> str:
+    """The line of a wheel in HTML. Its URL has `+` quoted: some servers read `+` as a space."""
+    # Not also `data-dist-info-metadata`, the first name: pip before 23.2 then refuses a wheel whose METADATA spells
+    # the project differently from the command line.
+    attributes = {
+        "href": f"{root}{quoted(entry.path)}#sha256={entry.sha256}",
+        "data-core-metadata": f"sha256={entry.metadata_sha256}",
+        "data-requires-python": entry.requires_python or None,
+        "data-yanked": entry.yanked,
+    }
+    text = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
+    note = " not tested" if entry.farm and not entry.farm.cells else ""
+    return f"<a {text}>{html.escape(entry.filename)}</a>{note}<br>"
 
 
-def _project_html(project: str, entries: Sequence[Entry], status: Status) -> bytes:
-    lines = []
-    for entry in entries:
-        # Not also `data-dist-info-metadata`, the first name: pip before 23.2 then refuses a wheel whose METADATA spells
-        # the project differently from the command line.
-        attributes = {
-            "href": f"{link(entry.path)}#sha256={entry.sha256}",
-            "data-core-metadata": f"sha256={entry.metadata_sha256}",
-            "data-requires-python": entry.requires_python or None,
-            "data-yanked": entry.yanked,
-        }
-        text = " ".join(f'{name}="{html.escape(value)}"' for name, value in attributes.items() if value is not None)
-        note = " not tested" if entry.farm and not entry.farm.cells else ""
-        lines.append(f"<a {text}>{html.escape(entry.filename)}</a>{note}<br>")
+def _file(entry: Entry, root: str) -> str:
+    """The file object of a wheel, as JSON text."""
+    return _json(entry.to_json() | {"url": root + quoted(entry.path)})
+
+
+def _project_html(project: str, lines: Sequence[str], status: Status) -> bytes:
     head = []
     if status.name != "active":
         head.append(f'<meta name="pypi:project-status" content="{html.escape(status.name)}">')
@@ -113,15 +122,15 @@ def _project_html(project: str, entries: Sequence[Entry], status: Status) -> byt
     return _page(f"Links for {project}", lines, head)
 
 
-def _project_data(project: str, entries: Sequence[Entry], status: Status) -> dict[str, Any]:
+def _project_json(project: str, versions: Sequence[str], files: Sequence[str], status: Status) -> bytes:
     about = {"status": status.name} | ({"reason": status.reason} if status.reason else {})
-    return {
+    data = {
         "meta": {"api-version": API_VERSION},
         "name": project,
-        "versions": [str(version) for version in sorted({entry.version for entry in entries})],
+        "versions": versions,
         **({} if status.name == "active" else {"project-status": about}),
-        "files": [entry.to_json() | {"url": link(entry.path)} for entry in entries],
     }
+    return f'{_json(data)[:-1]},"files":[{",".join(files)}]}}\n'.encode()
 
 
 def _page(title: str, lines: Sequence[str], head: Sequence[str] = ()) -> bytes:
@@ -144,5 +153,5 @@ def _page(title: str, lines: Sequence[str], head: Sequence[str] = ()) -> bytes:
     return "\n".join(page).encode()
 
 
-def _json(data: dict[str, Any]) -> bytes:
-    return (json.dumps(data, separators=(",", ":")) + "\n").encode()  # twice as fast to write as indented text
+def _json(data: dict[str, Any]) -> str:
+    return json.dumps(data, separators=(",", ":"))  # twice as fast to write as indented text

@@ -11,8 +11,8 @@ from packaging.utils import canonicalize_name
 
 from builder.errors import Code, MissingToolError, UsageError
 from builder.publish.index.entry import Entry
-from builder.publish.index.pages import entries_of, link, status_of
-from builder.publish.index.repository import ALL
+from builder.publish.index.pages import entries_of, quoted, status_of
+from builder.publish.index.paths import ALL
 from builder.publish.remote.credentials import (
     VARIABLE,
     bundle_for,
@@ -84,10 +84,15 @@ class IndexReader:
             )
         raise UsageError("this page is no JSON page of a package index (PEP 691)", Code.NO_INDEX, where=self.url + page)
 
+    def lists(self, path: str, entry: Entry) -> bool:
+        """Whether the page of a path lists a wheel: an earlier version of buildfarm wrote no page for each torch."""
+        data = self._get(f"{path}/{entry.project}/{'index.json' if self._folder else ''}")
+        return data is not None and entry.filename.encode() in data
+
     def requires(self, entry: Entry) -> list[str]:
         """The Requires-Dist lines of a wheel; empty if the index has no METADATA of it."""
         path = f"{entry.path}.metadata"
-        data = self._get(path) if self._folder else self._get(link(path).removeprefix("../../"))
+        data = self._get(path) if self._folder else self._get(quoted(path))
         return message_from_bytes(data or b"").get_all("Requires-Dist", [])
 
     def _get(self, path: str) -> bytes | None:

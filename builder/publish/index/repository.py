@@ -6,6 +6,7 @@
     plans/PROJECT               what the matrix of the last `publish` plans for the project
     pending/PROJECT~ID          some process is between a change of the records and the pages
     simple/, cu130/, cpu/       pages for installers: all wheels, and those of each CUDA variant
+    cu130/torch2.11/            pages for installers: the wheels of a CUDA variant for one torch
     index.html, projects/       pages for people
     coverage/PROJECT            the part of index.html about a planned project
 
@@ -17,10 +18,11 @@ needs storage that lists an object as soon as it is written, as folders and S3 d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -31,6 +33,7 @@ from builder.publish.index.entry import Entry, project_of
 from builder.publish.index.kept import NOTHING, Kept, kept_of
 from builder.publish.index.objects import Objects
 from builder.publish.index.pages import Status, entries_of, project_pages, root_pages
+from builder.publish.index.paths import ALL, is_path, is_torch, is_variant, paths_of
 from builder.publish.people.coverage import ProjectPlan
 from builder.publish.people.people_pages import (
     FOLDER,
@@ -45,8 +48,6 @@ from builder.publish.people.people_pages import (
 )
 from builder.untrusted import JsonError, parse_json, texts
 
-#: The path with every wheel, and the path of wheels without CUDA. Each CUDA variant has a path of its name.
-ALL, WITHOUT_CUDA = "simple", "cpu"
 #: The end of the name of a yank's record, and the name of a status's record.
 _YANK, _STATUS = ".yank", "status"
 _CONFLICT = "the index has a different wheel of this name; a published file never changes"
@@ -223,9 +224,18 @@ class Repository:
         except (FileNotFoundError, JsonError):
             return []
 
+    def _old_paths(self, project: str) -> list[str]:
+        """The paths with a page of a project, as its page with all wheels says, and those of every CUDA variant."""
+        return [*self._top_paths(), *(path for entry in self.listed(project) for path in paths_of(entry))]
+
     def paths(self) -> list[str]:
-        """The folders with pages: `simple`, `cpu` and the CUDA variants that have wheels."""
-        return [name for name in self.objects.names("") if name in {ALL, WITHOUT_CUDA} or is_variant(name)]
+        """The paths with pages: `simple`, `cpu`, the CUDA variants that have wheels, and each torch of a variant."""
+        tops = self._top_paths()
+        below = {top: self.objects.folders(top) for top in tops if is_variant(top)}
+        return [*tops, *(f"{top}/{name}" for top, names in below.items() for name in names if is_torch(name))]
+
+    def _top_paths(self) -> list[str]:
+        return [name for name in self.objects.names("") if is_path(name)]
 
     @contextmanager
     def changing(self, project: str) -> Iterator[None]:
@@ -243,7 +253,7 @@ class Repository:
         marks = self.objects.names("pending")
         projects = sorted({mark.partition("~")[0] for mark in marks})
         for project in projects:
-            self.write_pages(project)
+            self.write_pages(project, self.paths())
         for mark in marks:
             self.objects.delete(f"pending/{mark}")
         return projects
@@ -254,37 +264,52 @@ class Repository:
         After a power failure in the middle, pages may be empty: call it again.
         """
         # Pages of a project without wheels are deleted.
-        shown = {name for path in (*self.paths(), FOLDER, SUMMARIES) for name in self.projects_of(path)}
+        paths = self.paths()
+        shown = {name for path in (*paths, FOLDER, SUMMARIES) for name in self.projects_of(path)}
+        projects = {*self.projects(), *self.objects.names(PLANS), *shown}
         with self.objects.synced_at_end(), ThreadPoolExecutor(_THREADS) as threads:
-            list(threads.map(self._write_until_stable, {*self.projects(), *self.objects.names(PLANS), *shown}))
-            self._write_roots()
+            list(threads.map(partial(self._write_until_stable, paths=paths), projects))
+            self._write_roots(self.paths())
 
-    def write_pages(self, project: str) -> None:
-        """Write the pages of a project and the lists of projects, until they agree with the records."""
-        self._write_until_stable(project)
-        self._write_roots()
+    def write_pages(self, project: str, paths: Sequence[str] | None = None) -> None:
+        """Write the pages of a project and the lists of projects, until they agree with the records.
 
-    def _write_until_stable(self, project: str) -> None:
+        The lists in the paths of a torch are written if the project is new or gone there. With `paths`, which are all
+        paths, every page of the project in them is judged, and every list is written.
+        """
+        changed = self._write_until_stable(project, paths)
+        self._write_roots(self.paths() if paths is not None else [*self._top_paths(), *sorted(changed)])
+
+    def _write_until_stable(self, project: str, paths: Sequence[str] | None = None) -> set[str]:
+        """Write the pages of a project, and delete those in `paths` that it no longer has.
+
+        Without `paths`, pages in the path of a torch are deleted if the page with all wheels has wheels for it. This
+        page is written last, so the next run deletes what a killed one has left. Returns the paths of a torch in which
+        the project is new or has no page any more.
+        """
+        changed, old = set[str](), set(self._old_paths(project) if paths is None else paths)
         for _ in range(_ATTEMPTS):
             records, plan = self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)
-            self._write_project(project, records, plan)
+            pages = dict(_pages(project, records, plan))
+            last = {name: data for name, data in pages.items() if name.startswith(f"{ALL}/")}
+            created = write_changed(self.objects, "", {name: pages[name] for name in pages.keys() - last.keys()})
+            names = {f"{path}/{project}/{name}" for path in old for name in ("index.html", "index.json")}
+            gone = {*names, *people_paths(project)} - pages.keys()
+            for name in sorted(gone, key=lambda name: name.startswith(f"{ALL}/")):
+                self.objects.delete(name)
+            write_changed(self.objects, "", last)
+            changed |= {name.rsplit("/", 2)[0] for name in (*created, *gone) if is_torch(name.split("/")[1])}
+            old |= {path for name in pages if is_path(path := name.rsplit("/", 2)[0])}
             if (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)) == (records, plan):
-                return
+                return changed
         raise BuildfarmError("the records change faster than the pages can be written", Code.INDEX_BUSY, where=project)
-
-    def _write_project(self, project: str, records: dict[str, bytes], plan: ProjectPlan | None) -> None:
-        pages = dict(_pages(project, records, plan))
-        write_changed(self.objects, "", pages)
-        names = [f"{path}/{project}/{name}" for path in self.paths() for name in ("index.html", "index.json")]
-        for name in {*names, *people_paths(project)} - pages.keys():
-            self.objects.delete(name)
 
     def wanted_pages(self, project: str) -> dict[str, bytes]:
         """What `write_pages` writes now for a project, by path; raises UsageError for a damaged record."""
         return dict(_pages(project, self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)))
 
-    def _write_roots(self) -> None:
-        for path in self.paths():
+    def _write_roots(self, paths: Iterable[str]) -> None:
+        for path in paths:
             for _ in range(_ATTEMPTS):
                 projects = self.projects_of(path)
                 write_changed(self.objects, path, root_pages(projects))
@@ -294,7 +319,7 @@ class Repository:
 
     def projects_of(self, path: str) -> list[str]:
         """The projects that have a page in this path."""
-        return self.objects.folders(path)
+        return [name for name in self.objects.folders(path) if not is_torch(name)]
 
     def _record(self, name: str) -> Entry | None:
         data = read(self.objects, name)
@@ -304,28 +329,17 @@ class Repository:
 def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None) -> Iterator[tuple[str, bytes]]:
     """The pages of a project for installers and for people, by path; raises UsageError for a damaged record."""
     entries, status = _read_entries(records), _read_status(records)
-    for path in {ALL, *(path for entry in entries for path in paths_of(entry))} if entries else set[str]():
-        members = [entry for entry in entries if path == ALL or path in paths_of(entry)]
-        for name, data in project_pages(project, members, status).items():
-            yield f"{path}/{project}/{name}", data
+    listed: dict[str, list[Entry]] = {}
+    for entry in entries:
+        for path in (ALL, *paths_of(entry)):
+            listed.setdefault(path, []).append(entry)
+    yield from project_pages(project, listed, status)
     yield from people_pages(project, entries, status, plan)
 
 
 def file_path(sha256: str, filename: str) -> str:
     """The path of a wheel in the index, by the hash of its content: two different files never share a path."""
     return f"files/{sha256[:2]}/{sha256[2:]}/{filename}"
-
-
-def paths_of(entry: Entry) -> tuple[str, ...]:
-    """The paths that list a wheel besides `simple`; none if it may use CUDA of an unknown variant."""
-    if entry.farm and (entry.farm.cuda or entry.farm.cuda_unknown):
-        return entry.farm.cuda
-    return (WITHOUT_CUDA,)
-
-
-def is_variant(name: str) -> bool:
-    """Whether this is the name of a CUDA variant: `cu130`, or `cu13` for every CUDA of one major version."""
-    return name.startswith("cu") and name[2:].isdigit()
 
 
 def refuse_other(before: Entry | None, entry: Entry) -> None:

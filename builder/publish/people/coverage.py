@@ -6,7 +6,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ from builder.matrix.plan import Build, Plan
 from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import wheel_url
 from builder.publish.index.levels import Level
+from builder.publish.index.paths import ALL, cell_named, path_to_install
 from builder.untrusted import parse_json, texts
 from builder.wheelfile.compatibility import admits
 
@@ -234,7 +234,7 @@ def cell_fields(entries: Iterable[Entry], plan: ProjectPlan | None) -> dict[Cell
     offered = [entry for entry in entries if entry.yanked is None]
     for entry in offered:
         for name, level in (entry.farm.cells if entry.farm else {}).items():
-            cell = _cell(name)
+            cell = cell_named(name)
             if cell not in found or _LEVELS.index(level) > _LEVELS.index(found[cell].state):
                 farm = entry.farm or FarmFacts()
                 found[cell] = Field(level, farm.proofs, gpus=farm.gpus.get(name, ()))
@@ -254,12 +254,6 @@ def grid_of(fields: Mapping[Cell, Field], other: Callable[[Cell], Field]) -> Gri
         row = tuple(fields[cell] if cell in fields else other(cell) for cell in cells)
         rows.append(Row(str(torch), str(cuda), str(platform), row))
     return Grid(tuple(map(str, pythons)), tuple(rows))
-
-
-@lru_cache(maxsize=2**14)
-def _cell(name: str) -> Cell:
-    """The cell of a name; the wheels of a project name the same cells again and again."""
-    return Cell.parse(name)
 
 
 def _version(version: str, entries: Sequence[Entry], plan: ProjectPlan | None) -> VersionCoverage:
@@ -302,10 +296,11 @@ def _installs(entries: Sequence[Entry]) -> tuple[Install, ...]:
         if entry.yanked is None:
             if not entry.version.local:
                 wheels[str(entry.version)].append((entry.filename, wheel_url("", entry.path, entry.sha256)))
-            tested = [_cell(name) for name in entry.farm.cells] if entry.farm else []
-            for path in (entry.farm.cuda if entry.farm else ()) or ("simple",):
+            tested = [cell_named(name) for name in entry.farm.cells] if entry.farm else []
+            for variant in (entry.farm.cuda if entry.farm else ()) or (ALL,):
+                path = path_to_install(entry, variant) if variant != ALL else ALL
                 known = cells.setdefault((path, str(entry.version)), [])
-                known += [cell for cell in tested if path in {cell.cuda.variant, "simple"}]
+                known += [cell for cell in tested if variant in {cell.cuda.variant, ALL}]
 
     def rank(key: tuple[str, str]) -> tuple[object, ...]:
         found = cells[key]
@@ -323,7 +318,7 @@ def _target(path: str, cells: Sequence[Cell], *, unknown: bool) -> str:
     torches = sorted({cell.torch for cell in cells})
     if not torches:
         every = "Not tested, and for which CUDA is unknown" if unknown else "Every CUDA"
-        return every if path == "simple" else path
+        return every if path == ALL else path
     between = f"{torches[0]} to {torches[-1]}" if len(torches) > 1 else f"{torches[0]}"
     return f"CUDA {', '.join(map(str, variants))} with torch {between}"
 

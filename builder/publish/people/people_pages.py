@@ -201,12 +201,20 @@ def read_plan(objects: Objects, project: str) -> ProjectPlan | None:
         return None
 
 
-def write_changed(objects: Objects, folder: str, pages: Mapping[str, bytes]) -> None:
-    """Write those pages that changed, by their paths from a folder; "": from the root of the index."""
+def write_changed(objects: Objects, folder: str, pages: Mapping[str, bytes]) -> set[str]:
+    """Write those pages that changed, by their paths from a folder; "": from the root of the index.
+
+    Returns those that did not exist.
+    """
+    created = set()
     for name, data in pages.items():
         path = f"{folder}/{name}".lstrip("/")
-        if read(objects, path) != data:
+        before = read(objects, path)
+        if before != data:
             objects.write(path, data)
+        if before is None:
+            created.add(name)
+    return created
 
 
 def read(objects: Objects, name: str) -> bytes | None:

@@ -18,7 +18,8 @@ from builder.proof import PROOFS_SUFFIX, Proof, proofs_of
 from builder.publish.index.entry import Entry
 from builder.publish.index.kept import NOTHING, Kept
 from builder.publish.index.pages import entries_of
-from builder.publish.index.repository import ALL, ConflictError, NewWheel, refuse_other
+from builder.publish.index.paths import ALL
+from builder.publish.index.repository import ConflictError, NewWheel, refuse_other
 from builder.publish.provenance import SUFFIX as STATEMENT_SUFFIX
 from builder.publish.remote.credentials import VARIABLE, bundle_for, is_safe, token_for
 from builder.publish.remote.evidence import nothing_new

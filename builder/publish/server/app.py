@@ -10,6 +10,7 @@ from pathlib import Path
 
 import anyio
 from starlette.applications import Starlette
+from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -49,6 +50,15 @@ class Settings:
     json_log: bool = False
 
 
+class _Place(StringConvertor):
+    """A path of the index in a URL: `cu130`, or `cu130/torch2.11`."""
+
+    regex = r"[^/]+(?:/torch[0-9]+\.[0-9]+)?"
+
+
+register_url_convertor("place", _Place())
+
+
 def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
     """The app; `write` gets the lines of the access log."""
     metrics, tokens = Metrics(), Tokens(settings.root)
@@ -79,11 +89,11 @@ def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
             Route(f"/{UPLOAD_PATH}/", uploads.upload, methods=["POST"]),
             Route("/files/{file:path}", pages.file),
             Route(f"/{FOLDER}/{{project}}/", pages.people),
-            Route("/{path}/{project}/", pages.project),
-            Route("/{path}/", pages.list_of_projects),
-            Route("/{path}/{project}/{name}", pages.project_file),
-            Route("/{path}/{project}", pages.without_slash),
-            Route("/{path}", pages.without_slash),
+            Route("/{path:place}/", pages.list_of_projects),
+            Route("/{path:place}/{project}/", pages.project),
+            Route("/{path:place}", pages.without_slash),
+            Route("/{path:place}/{project}", pages.without_slash),
+            Route("/{path:place}/{project}/{name}", pages.project_file),
         ]
     )
     app.router.redirect_slashes = False

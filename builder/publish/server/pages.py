@@ -25,7 +25,8 @@ from builder.errors import UsageError
 from builder.publish.index.entry import project_of
 from builder.publish.index.objects import Folder
 from builder.publish.index.pages import root_pages
-from builder.publish.index.repository import ALL, WITHOUT_CUDA, Repository, is_variant
+from builder.publish.index.paths import ALL, is_path
+from builder.publish.index.repository import Repository
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import refusal, unauthorized
 from builder.publish.server.replies import token_of as find_token
@@ -106,7 +107,7 @@ class Pages:
         return await self._page(request, self._root / FOLDER / project, "index.html", policy=_PEOPLE_POLICY)
 
     async def list_of_projects(self, request: Request) -> Response:
-        """Answer `/simple/`, `/cu130/`."""
+        """Answer `/simple/`, `/cu130/`, `/cu130/torch2.11/`."""
         self.allow(request)
         path = self._public(request)
         folder = self._root / path
@@ -132,7 +133,7 @@ class Pages:
         path, project = self._public(request), request.path_params.get("project")
         if project in _FILE_NAMES:
             return await self._page(request, self._root / path, project)
-        return RedirectResponse(f"{_normalized(project)}/" if project else f"{path}/", 301)
+        return RedirectResponse(f"{_normalized(project) if project else path.rpartition('/')[2]}/", 301)
 
     async def project_file(self, request: Request) -> Response:
         """Answer `/simple/my-ext/index.json`, as a server of static files does."""
@@ -182,7 +183,7 @@ class Pages:
 
     def _public(self, request: Request) -> str:
         path = str(request.path_params["path"])
-        if path not in {ALL, WITHOUT_CUDA} and not is_variant(path):
+        if not is_path(path):
             raise refusal(404, "the index has no such path")
         return path
 

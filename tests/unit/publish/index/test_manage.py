@@ -214,8 +214,8 @@ def test_check_finishes_an_interrupted_change(index: Path, tmp_path: Path, run: 
         pass
 
     class Stopping(Repository):
-        def write_pages(self, project: str) -> None:
-            raise Killed(project)
+        def write_pages(self, project: str, paths: object = None) -> None:
+            raise Killed(project, paths)
 
     with pytest.raises(Killed):
         Stopping(Folder(index)).add(ready(tmp_path, version="4.0", proven=False))

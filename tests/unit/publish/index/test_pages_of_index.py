@@ -59,11 +59,12 @@ def write_index(dist: Path, wheels: Sequence[Path]) -> Path:
         wheel.with_name(f"{wheel.name}.metadata").write_bytes(metadata)
         projects.setdefault(entry.project, []).append(entry)
     simple = dist / "simple"
-    folders = {project: project_pages(project, entries) for project, entries in projects.items()}
-    for folder, pages in {**folders, ".": root_pages(list(projects))}.items():
-        (simple / folder).mkdir(parents=True, exist_ok=True)
-        for name, data in pages.items():
-            (simple / folder / name).write_bytes(data)
+    pages = {f"simple/{name}": data for name, data in root_pages(list(projects)).items()}
+    for project, entries in projects.items():
+        pages |= dict(project_pages(project, {"simple": entries}))
+    for name, data in pages.items():
+        (dist / name).parent.mkdir(parents=True, exist_ok=True)
+        (dist / name).write_bytes(data)
     return simple
 
 

@@ -93,7 +93,7 @@ def test_proofs_of_the_store_and_beside_the_wheel_are_used(wheel: Path, tmp_path
     assert (result.outcome, result.cells, result.paths) == (
         PublishOutcome.PUBLISHED,
         {CELL: "cpu"},
-        ("simple", "cu130"),
+        ("simple", "cu130", "cu130/torch2.11"),
     )
     (result,) = publish_wheels(repository, [wheel], store, [Level.CPU])
     assert result.outcome is PublishOutcome.UNCHANGED
@@ -140,7 +140,7 @@ def test_another_machine_adds_to_what_the_index_has(wheel: Path, tmp_path: Path)
     second.save_proofs(proofs_of(wheel))
     (result,) = publish_wheels(repository, [wheel], second, [Level.GPU])
     assert (result.outcome, result.reasons) == (PublishOutcome.UNCHANGED, ())
-    assert result.paths == ("simple", "cu130", "cu132")
+    assert result.paths == ("simple", "cu130", "cu132", "cu130/torch2.11", "cu132/torch2.12")
     (entry,) = repository.entries("my-ext")
     assert entry == before
     assert entry.farm

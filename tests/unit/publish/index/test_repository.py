@@ -14,8 +14,11 @@ import pytest
 from builder.commands.index.manage import find_wheels
 from builder.errors import Code, UsageError
 from builder.publish.index import new_wheel as index_new_wheel
+from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.integrity import check_index
 from builder.publish.index.objects import Folder
 from builder.publish.index.pages import Status
+from builder.publish.index.paths import path_to_install, paths_of
 from builder.publish.index.repository import ConflictError, NewWheel, Repository
 from builder.wheelfile.facts import Library
 from tests.conftest import coded
@@ -41,7 +44,7 @@ def test_a_wheel_is_listed_under_its_cuda_variants(repository: Repository, tmp_p
     new = ready(tmp_path, version="1.0+cu130")
     assert repository.add(new)
     assert listed(repository, "simple") == listed(repository, "cu130") == [new.wheel.name]
-    assert repository.paths() == ["cu130", "simple"]
+    assert repository.paths() == ["cu130", "simple", "cu130/torch2.11"]
     (entry,) = repository.entries("my-ext")
     assert entry.farm
     assert entry.farm.cells == {CELL: "cpu"}
@@ -53,7 +56,7 @@ def test_a_wheel_is_listed_under_its_cuda_variants(repository: Repository, tmp_p
 def test_wheels_without_proofs_are_listed_by_their_local_version(repository: Repository, tmp_path: Path) -> None:
     for version in ("1.0+pt22cu121", "1.0"):
         repository.add(ready(tmp_path, version=version, proven=False))
-    assert repository.paths() == ["cpu", "cu121", "simple"]
+    assert repository.paths() == ["cpu", "cu121", "simple", "cu121/torch2.2"]
     assert listed(repository, "cu121") == ["my_ext-1.0+pt22cu121-py3-none-any.whl"]
     assert listed(repository, "cpu") == ["my_ext-1.0-py3-none-any.whl"]
     assert len(listed(repository, "simple")) == 2
@@ -89,6 +92,83 @@ def test_an_untested_wheel_is_in_cpu_only_if_it_has_no_cuda(
     assert repository.paths() == paths
     page = repository.objects.read("projects/ops/index.html").decode()
     assert ("Every CUDA" in page) == ("cpu" in paths)
+
+
+def publish_claim(repository: Repository, folder: Path, version: str, *requires: str) -> str:
+    """Publish an untested wheel with these requirements; returns its file name."""
+    wheel = pure_wheel(folder, "my_ext", version, requires=requires)
+    repository.add(index_new_wheel.new_wheel(wheel, []))
+    return wheel.name
+
+
+def test_the_path_of_a_torch_has_the_wheels_that_admit_it(repository: Repository, tmp_path: Path) -> None:
+    named = publish_claim(repository, tmp_path, "1.0+cu130.torch2.11", "torch==2.11.*")
+    earlier = publish_claim(repository, tmp_path, "0.9+cu130.torch211", "torch")
+    other = publish_claim(repository, tmp_path, "1.0+cu130.torch2.9", "torch==2.9.*")
+    stable = publish_claim(repository, tmp_path, "1.1+cu13", "torch>=2.12", "torchdata", 'torch==1.0; extra == "old"')
+    pinned = publish_claim(repository, tmp_path, "1.2+cu130", "torch==2.10.0+cu130")
+    free = publish_claim(repository, tmp_path, "1.3+cu130")
+    torches = ("2.9", "2.10", "2.11", "2.12", "2.15")
+    assert {series: listed(repository, f"cu130/torch{series}") for series in torches} == {
+        "2.9": [other, free],
+        "2.10": [pinned, free],
+        "2.11": [earlier, named, free],
+        "2.12": [free],
+        "2.15": [free],
+    }
+    assert listed(repository, "cu13/torch2.11") == []
+    assert listed(repository, "cu13/torch2.12") == [stable]
+    assert "torch2.11" not in repository.projects_of("cu130")
+    page = repository.objects.read("cu130/torch2.11/my-ext/index.html").decode()
+    (entry,) = [entry for entry in repository.entries("my-ext") if entry.filename == free]
+    assert f'href="../../../{entry.path.replace("+", "%2B")}#sha256=' in page
+    assert json.loads(repository.objects.read("cu130/torch2.11/index.json"))["projects"] == [{"name": "my-ext"}]
+    assert check_index(repository).faults == ()
+
+
+def test_a_wheel_that_admits_every_torch_is_in_the_paths_in_which_it_was_tested(
+    repository: Repository, tmp_path: Path
+) -> None:
+    new = ready(tmp_path, version="1.0+cu130")
+    repository.add(new)
+    assert [path for path in repository.paths() if "/" in path] == ["cu130/torch2.11"]
+    (entry,) = repository.entries("my-ext")
+    assert path_to_install(entry) == "cu130"
+
+
+def test_records_of_earlier_versions_are_in_the_paths_that_their_versions_name() -> None:
+    def paths(version: str, *cells: str) -> tuple[str, ...]:
+        farm = FarmFacts.from_json(FarmFacts(("cu130",), dict.fromkeys(cells, "cpu")).to_json())
+        return paths_of(Entry(f"my_ext-{version}-py3-none-any.whl", "", "", 1, "", "", "", farm=farm))
+
+    assert paths("1.0+cu130.torch211") == ("cu130", "cu130/torch2.11")
+    assert paths("1.0+cu130") == ("cu130",)
+    assert paths("1.0+cu13", CELL, "torch2.12.0-cu132-cp312") == ("cu130", "cu130/torch2.11")
+
+
+def test_pages_of_a_torch_go_with_their_last_wheel(repository: Repository, tmp_path: Path) -> None:
+    first = publish_claim(repository, tmp_path, "1.0+cu130.torch2.11")
+    second = publish_claim(repository, tmp_path, "1.0+cu126.torch2.9")
+    other = ready(tmp_path, "other", "1.0+cu130.torch2.11", proven=False)
+    repository.add(other)
+    repository.remove(second)
+    assert repository.projects_of("cu126/torch2.9") == []
+    assert json.loads(repository.objects.read("cu126/torch2.9/index.json"))["projects"] == []
+    repository.remove(first)
+    assert repository.projects_of("cu130/torch2.11") == ["other"]
+    assert json.loads(repository.objects.read("cu130/torch2.11/index.json"))["projects"] == [{"name": "other"}]
+    assert check_index(repository).faults == ()
+
+
+def test_a_killed_change_leaves_no_page_of_a_torch(repository: Repository, tmp_path: Path) -> None:
+    first = publish_claim(repository, tmp_path, "1.0+cu130.torch2.11")
+    publish_claim(repository, tmp_path, "1.0+cu126.torch2.9")
+    (entry,) = [entry for entry in repository.entries("my-ext") if entry.filename == first]
+    repository.objects.delete(f"records/my-ext/{entry.filename}.json")
+    repository.objects.write("pending/my-ext~1", b"")
+    assert repository.finish_interrupted() == ["my-ext"]
+    assert not repository.objects.exists("cu130/torch2.11/my-ext/index.json")
+    assert repository.projects_of("cu126/torch2.9") == ["my-ext"]
 
 
 def test_a_published_file_never_changes(repository: Repository, tmp_path: Path) -> None:

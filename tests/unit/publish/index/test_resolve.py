@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from builder.matrix.axes import Arch, Cuda, Python, Torch
 from builder.matrix.compat import Compat
 from builder.proofs.verify.gpus import gpu_named
 from builder.publish.index.entry import Entry, FarmFacts
+from builder.publish.index.new_wheel import new_wheel
 from builder.publish.index.objects import Folder
 from builder.publish.index.repository import Repository
 from builder.wheelfile.compatibility import runs_on
 from tests.refused import refused
+from tests.unit.loopback import pure_wheel
 from tests.unit.publish.index.conftest import Run
 from tests.unit.publish.index.make import ready
 
@@ -197,6 +200,97 @@ def test_the_command_prints_how_to_install(tmp_path: Path, run: Run) -> None:
     words[3] = f"{tmp_path / 'index'}/simple/"  # as pip takes it
     code, out, _ = run(*words, "--torch", "2.12", "--json")
     assert (code, json.loads(out)["level"]) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("names", "best"),
+    [
+        (("1.0+cu130-1-py3-none-any", "1.0+cu130-2-py3-none-any", "1.0+cu130-10-py3-none-any"), 2),
+        (
+            (
+                "1.0+cu130-cp312-cp312-linux_x86_64",
+                "1.0+cu130-cp312-cp312-manylinux_2_28_x86_64",
+                "1.0+cu130-cp312-cp312-manylinux_2_17_x86_64",
+            ),
+            1,
+        ),
+        (("1.0+cu130.torch2.11-py3-none-any", "1.0+cu130.torch2.11-1-py3-none-any"), 1),
+        (("1.0-py3-none-any", "1.0-1-py3-none-any"), 1),
+    ],
+)
+def test_of_two_files_of_a_version_the_commands_name_the_url(
+    names: tuple[str, ...], best: int, tmp_path: Path, run: Run
+) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    made = []
+    for number, name in enumerate(names):
+        version, *rest = name.split("-")
+        wheel = pure_wheel(tmp_path / name, "my_ext", version, {"my_ext.py": str(number)}, tag="-".join(rest[-3:]))
+        wheel = wheel.rename(wheel.with_name(f"my_ext-{name}.whl"))
+        repository.add(new_wheel(wheel, []))
+        made.append(wheel.name)
+    words = [
+        "resolve",
+        "my_ext",
+        "--index",
+        tmp_path / "index",
+        "--cuda",
+        "13.0",
+        "--python",
+        "3.12",
+        "--torch",
+        "2.11",
+    ]
+    found = json.loads(run(*words, "--json")[1])
+    assert found["wheel"] == made[best]
+    entry = repository.find(made[best])
+    url = f"{(tmp_path / 'index' / entry.path).as_uri()}#sha256={entry.sha256}"
+    assert found["install"] == {
+        "pip": f"pip install 'my-ext @ {url}' torch==2.11.0",
+        "uv": f"uv pip install 'my-ext @ {url}' torch==2.11.0",
+    }
+    for other in {*made} - {made[best]}:
+        repository.yank(other, "")
+    assert (" @ " in json.loads(run(*words, "--json")[1])["install"]["uv"]) is False
+
+
+def test_a_wheel_for_one_torch_is_installed_from_the_path_of_this_torch(tmp_path: Path, run: Run) -> None:
+    repository = Repository(Folder(tmp_path / "index"))
+    for torch in ("2.9", "2.11"):
+        repository.add(ready(tmp_path, version=f"1.0+cu130.torch{torch}", proven=False))
+    words = [
+        "resolve",
+        "my_ext",
+        "--index",
+        tmp_path / "index",
+        "--cuda",
+        "13.0",
+        "--python",
+        "3.12",
+        "--torch",
+        "2.11",
+    ]
+    pages = (tmp_path / "index" / "cu130" / "torch2.11").as_uri()
+    assert run(*words)[1].splitlines()[2:] == [
+        f"pip install --extra-index-url {pages}/ my-ext==1.0+cu130.torch2.11 torch==2.11.0",
+        f"uv pip install --index {pages}/ my-ext==1.0+cu130.torch2.11 torch==2.11.0",
+    ]
+    shutil.rmtree(tmp_path / "index" / "cu130" / "torch2.11")  # an earlier version of buildfarm wrote the pages
+    assert f"--index {(tmp_path / 'index' / 'cu130').as_uri()}/ my-ext" in run(*words)[1]
+
+
+def test_the_current_form_of_a_version_comes_before_the_earlier_one() -> None:
+    earlier, now = (
+        entry(f"my_ext-1.0+cu124.{torch}-cp311-cp311-linux_x86_64.whl") for torch in ("torch26", "torch2.6")
+    )
+    assert earlier.version > now.version
+    assert best_wheel([now, earlier], nothing, TARGET).best == now
+
+
+def test_a_version_that_cannot_be_read_gets_a_remark(tmp_path: Path, run: Run) -> None:
+    Repository(Folder(tmp_path / "index")).add(ready(tmp_path, version="1.0+2.4.cu121", proven=False))
+    words = ["resolve", "my_ext", "--index", tmp_path / "index", "--cuda", "12.1", "--python", "3.11", "--torch", "2.4"]
+    assert "the version 1.0+2.4.cu121 seems to name torch in a form that buildfarm does not read\n" in run(*words)[1]
 
 
 def test_a_yanked_wheel_is_offered_again_or_built_with_a_new_version(tmp_path: Path, run: Run) -> None:

@@ -40,11 +40,17 @@ def client(tmp_path: Path) -> Client:
     ],
 )
 def test_the_form_of_a_page(client: Client, accept: str | None, answer: str) -> None:
-    for path in ("/simple/", "/cu130/", "/simple/my-ext/", "/cu130/my-ext/"):
+    of_torch = ("/cu130/torch2.11/", "/cu130/torch2.11/my-ext/")
+    for path in ("/simple/", "/cu130/", "/simple/my-ext/", "/cu130/my-ext/", *of_torch):
         response = client.get(path, headers={"accept": accept} if accept else {"accept": ""})
         assert (response.status_code, response.headers["content-type"]) == (200, answer)
         assert response.headers["vary"] == "Accept"
         assert ("versions" in response.text or "projects" in response.text) == (answer == JSON)
+
+
+@pytest.mark.parametrize("path", ["/cu130/torch2.11/index.json", "/cu130/torch2.11/my-ext/index.json"])
+def test_the_file_of_a_page(client: Client, path: str) -> None:
+    assert client.get(path).headers["content-type"] == JSON
 
 
 @pytest.mark.parametrize("accept", ["image/png", "application/vnd.pypi.simple.v2+json", f"{JSON};q=0"])
@@ -95,6 +101,9 @@ def test_a_browser_runs_nothing_that_was_uploaded(client: Client) -> None:
         ("/simple/My_Ext", "my-ext/"),
         ("/simple/My_Ext/", "../my-ext/"),
         ("/simple/my--.ext/", "../my-ext/"),
+        ("/cu130/torch2.11", "torch2.11/"),
+        ("/cu130/torch2.11/my-ext", "my-ext/"),
+        ("/cu130/torch2.11/My_Ext/", "../my-ext/"),
     ],
 )
 def test_redirects_are_relative(client: Client, path: str, place: str) -> None:
@@ -123,6 +132,10 @@ def test_redirects_are_relative(client: Client, path: str, place: str) -> None:
         "/simple/my-ext/other.html",
         "/simple/index.html/",
         "/cu999/",
+        "/cu130/torch2.9/",
+        "/cu130/torch2.11/other/",
+        "/cu130/torch2/my-ext/",
+        "/simple/torch2.11/",
         "/simple/other/",
         "/simple/%00/",
         "/simple/%ff%fe/",
