@@ -18,10 +18,10 @@ from builder.matrix.axes import STABLE_FLOOR, AbiClass, Cell, Cuda, Platform, Py
 from builder.matrix.compat import Compat, and_list
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import counts_in, read_requirement, requires_admit
-from builder.proofs.static.stable_abi import shims
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits, oldest_python
 from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.shims import shims
 
 _LOCAL = re.compile(r"\+[\w.]+")
 #: `cu121` or `cu13` in a local version.
