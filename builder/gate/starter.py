@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.gate.imports import launcher
-from builder.gate.imports.packages import WithoutExtension, add_packages, execute_startup_code, files_of
+from builder.gate.imports.packages import WithoutExtension, add_packages, execute_startup_code, files_of, runs_at_start
 from builder.gate.outcome import Spec
 from builder.gate.processes.spawn import HEAP_CHECKS, JUDGE, LAUNCHER, start_command, wait_for_go
 from builder.gate.system import rlimits
@@ -131,7 +131,7 @@ class _Starter:
 
     def _become_launcher(self, role: Role) -> None:
         """Serve as the launcher, unless a fork would differ from a new Python; without it, each order is one."""
-        at_start = any(name.endswith((".pth", "/sitecustomize.py")) for name in self._files)
+        at_start = any(map(runs_at_start, self._files))
         if self._without_wheel.used or at_start:
             os._exit(0)
         self._without_wheel.remove()
@@ -154,7 +154,8 @@ class _Starter:
                 command = start_command(Path(self._root), [{**vars(role), "free": True}], self._scheduler)
                 os.execv(command[0], command)  # noqa: S606 (this Python)
             self._without_wheel.remove()
-            fork_server.send_event(role.events, event="importing", what="the .pth files of installed packages")
+            what = "the .pth and .start files of installed packages"
+            fork_server.send_event(role.events, event="importing", what=what)
             execute_startup_code()
 
         if self._error:

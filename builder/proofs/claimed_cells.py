@@ -19,10 +19,10 @@ from builder.matrix.compat import Compat, and_list
 from builder.matrix.local_version import LocalVersion, read_local
 from builder.proofs.static.claim import WheelClaim
 from builder.proofs.static.metadata import counts_in, read_requirement, requires_admit
-from builder.proofs.static.stable_abi import shims
 from builder.proofs.static.system_symbols import is_python, is_torch_cxx
 from builder.wheelfile.compatibility import admits, oldest_python
 from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.shims import shims
 
 _LOCAL = re.compile(r"\+[\w.]+")
 _TORCH_LIBRARY = re.compile(r"lib(?:torch|c10|shm)(?:_\w+)?\.so(?:\.\d+)*")

@@ -142,17 +142,18 @@ def torch_floor(build: Build, recipe: Recipe) -> Torch:
     return next((torch for torch in since if recipe.abi_of(torch) is AbiClass.STABLE), STABLE_FLOOR)
 
 
-def torch_window(build: Build, recipe: Recipe) -> str:
+def torch_window(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
     """The torch releases that the wheel works with, as a requirement for its METADATA.
 
     A wheel of the class `cpython` or `abi3` belongs to one torch series. A `stable` wheel works from the release of its
-    shims on. PyTorch keeps the shims for two years (libtorch_stable_abi.md), so there is no known upper limit.
+    shims on, and not before `floor`. PyTorch keeps the shims for two years (libtorch_stable_abi.md), so there is no
+    known upper limit.
     """
     if build.abi is AbiClass.STABLE:
-        return f"torch>={torch_floor(build, recipe).series}"
+        return f"torch>={max(torch_floor(build, recipe), floor or STABLE_FLOOR).series}"
     return f"torch=={build.torch.series}.*"
 
 
-def required_torch(build: Build, recipe: Recipe) -> str:
-    """The requirement of torch that METADATA gets; empty if it keeps that of the source."""
-    return "" if recipe.requires_torch == "source" else torch_window(build, recipe)
+def required_torch(build: Build, recipe: Recipe, floor: Torch | None = None) -> str:
+    """The requirement of torch that METADATA gets; empty if it keeps that of the source. See `torch_window`."""
+    return "" if recipe.requires_torch == "source" else torch_window(build, recipe, floor)

@@ -18,7 +18,9 @@ from builder.wheels.repair.repair import repair
 from builder.wheels.wheel_checks import (
     check_compiled,
     check_identity,
+    check_target,
     find_cuda_sources,
+    needed_torch,
     unmet_requirements,
     unused_excludes,
     without_compiled,
@@ -39,7 +41,7 @@ def make_wheel(
             f"{job.recipe.name}: `build-system.requires` of the source asks for {', '.join(unmet)}, which buildfarm"
             " does not install; if the build fails, add these requirements to `build_requires` in extension.yaml"
         )
-    script = read_setup_script(job.source)
+    script, target = read_setup_script(job.source), check_target(job)
     cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
     compiled = executor.compile(job, stage)
     check_identity(compiled.wheel, job)
@@ -52,7 +54,7 @@ def make_wheel(
         job.work / "wheel",
         provided=compiled.libraries,
         local_version=job.build.local_version,
-        torch_requirement=required_torch(job.build, job.recipe),
+        torch_requirement=required_torch(job.build, job.recipe, needed_torch(compiled.wheel, job.build, target)),
         built_with=str(job.build.torch),
         requires=job.recipe.requires,
         exclude=job.recipe.wheel_exclude,

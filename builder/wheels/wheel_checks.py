@@ -16,10 +16,16 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, parse_python, read_setup_script
+from builder.diagnosis.target_version import target_version, written
 from builder.errors import BuildError, Code
+from builder.matrix.axes import AbiClass, Torch
+from builder.matrix.compat import Compat
 from builder.matrix.config import RECIPE, Recipe, name_pattern, version_pattern
+from builder.matrix.plan import Build
 from builder.records import CudaSources
 from builder.wheelfile.archive import WheelFile
+from builder.wheelfile.facts import read_facts
+from builder.wheelfile.shims import oldest_torch
 from builder.wheels.build_scripts.identity import ANSWER
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import is_excluded
@@ -65,6 +71,47 @@ def other_identity(job: CompileJob, name: str, version: Version) -> BuildError |
         where=str(recipe.folder / RECIPE),
         hints=hints,
     )
+
+
+def check_target(job: CompileJob) -> Torch | None:
+    """The torch that TORCH_TARGET_VERSION of the source names; None if its files do not say.
+
+    Raises BuildError before the compile for a number that names no torch, and for a newer torch than that of the build:
+    headers before torch 2.15 compile both without a word, and the library loads nowhere.
+    """
+    torch, newest, recipe = job.build.torch, Compat.load().torches[-1], job.recipe
+    settings = [f"{key}={value}" for key, values in recipe.config_settings.items() for value in values]
+    options = [*settings, *(f"{key} {value}" for key, value in recipe.env.items())]
+    target = target_version(job.source, torch, "\n".join(options), RECIPE)
+    if target is None or target.suits(torch):
+        return target.torch if target else None
+    rule = f"[{{class: stable, torch: '>={target.torch.series}'}}]"
+    hints = [f"lower TORCH_TARGET_VERSION, or set `abi: {rule}` in {RECIPE}"]
+    means = f"torch {target.torch.series}"
+    if target.meant != target.torch:
+        for_it = f"for torch {target.meant.series}, write {written(target.meant)}: each byte is a number in hexadecimal"
+        hints = [for_it, *(hints if target.torch <= newest and target.torch.major else [])]
+        means = means if target.torch.major else "no torch"
+    raise BuildError(
+        f"the source sets TORCH_TARGET_VERSION to {target.value:#x}, which means {means}, but this build is for torch"
+        f" {torch.series}",
+        Code.VERSION_DIFFERS,
+        stage="compile",
+        log=job.log,
+        where=str(target),
+        hints=hints,
+    )
+
+
+def needed_torch(wheel: Path, build: Build, target: Torch | None) -> Torch | None:
+    """The oldest torch of a stable-ABI wheel: that of `target` and of the functions that its libraries use.
+
+    None for other ABI classes, and for libraries that use no function. Raises UsageError for a damaged wheel.
+    """
+    if build.abi is not AbiClass.STABLE:
+        return None
+    used = oldest_torch(symbol for library in read_facts(wheel).libraries for symbol in library.undefined)
+    return max((torch for torch in (used, target) if torch), default=None)
 
 
 def identity_question(job: CompileJob, *, expect: bool = True) -> str:

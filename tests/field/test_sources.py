@@ -5,6 +5,7 @@ Each source is a C extension that setuptools and gcc build in a second. torch is
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -310,6 +311,55 @@ def test_the_function_of_a_module_has_an_old_name(sources: Sources) -> None:
     assert "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`" in failed[Check.MODULES].reason
     if Check.IMPORT in failed:
         assert "`PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`" in failed[Check.IMPORT].evidence["hints"][0]
+
+
+STABLE_SETUP = """\
+from setuptools import Extension, setup
+
+macros = [("Py_LIMITED_API", "0x030a0000"), ("TORCH_TARGET_VERSION", "VALUE")]
+extension = Extension("t0._C", ["t0/csrc/c.c"], py_limited_api=True, define_macros=macros)
+options = {"bdist_wheel": {"py_limited_api": "cp310"}}
+setup(name="t0", version="1.0", packages=["t0"], ext_modules=[extension], options=options)
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "says", "hint"),
+    [
+        ("0x0210000000000000", "which means torch 2.16, but this build is for torch 2.11", "0x020a000000000000"),
+        ("0x0210", "to 0x210, which means no torch", "for torch 2.10, write 0x020a000000000000"),
+        ("0x020c000000000000", "means torch 2.12, but this build", "`abi: [{class: stable, torch: '>=2.12'}]`"),
+    ],
+)
+def test_a_target_version_that_no_torch_of_the_plan_has(sources: Sources, value: str, says: str, hint: str) -> None:
+    """pytorch 197404: 0x0210 compiles, and the library loads nowhere; said before the compile."""
+    sources.write(STABLE_SETUP.replace("VALUE", value))
+    sources.add()
+    result = sources.build()
+    assert result.error is not None
+    assert says in result.error.sentence
+    assert result.error.where == "setup.py:3"
+    assert hint in result.error.hints[0]
+    assert result.log is not None
+    assert "building 't0._C' extension" not in result.log.read_text()
+
+
+@pytest.mark.parametrize(("value", "used"), [("0x020b000000000000", ""), ("unknown", "torch_from_blob")])
+def test_a_stable_wheel_begins_with_the_torch_that_it_needs(sources: Sources, value: str, used: str) -> None:
+    """deformops 3.0.1: a plan with torch 2.11 only, and a source or a library that needs torch 2.11."""
+    code = MODULE.format(answer=42)
+    code += f"void {used}(void);\nvoid *call(void) {{ return {used}; }}\n" if used else ""
+    sources.write(STABLE_SETUP.replace("VALUE", value), {"t0/csrc/c.c": code})
+    sources.add()
+    recipe = sources.folder / "extension.yaml"
+    recipe.write_text(re.sub(r"^abi: .*(?:\n[- ].*)*", "abi: stable", recipe.read_text(), flags=re.MULTILINE))
+    result = sources.build()
+    assert result.error is None
+    assert result.stored is not None
+    assert list(read_facts(result.stored.wheel).requires_dist) == ["torch>=2.11"]
+    checks = {proof.check: proof for proof in result.proofs}
+    assert checks[Check.STABLE].verdict is Verdict.PASSED, checks[Check.STABLE].reason
+    assert checks[Check.METADATA].verdict is Verdict.PASSED
 
 
 def test_tests_of_the_source_are_left_out(sources: Sources, capfd: pytest.CaptureFixture[str]) -> None:

@@ -41,7 +41,7 @@ def package(copy: Path) -> Path:
         ("matrix/config.py", "PROTOCOL"),
         ("proofs/cells/prover.py", "LINKAGE CELL OPS"),
         ("proofs/claimed_cells.py", "VERIFY"),
-        ("proofs/static/shims.yaml", "STATIC LINKAGE"),
+        ("wheelfile/shims.yaml", "BUILD FACTS STATIC LINKAGE"),
         ("publish/index/pages.py", ""),
         ("records.py", "BUILD PROTOCOL"),
         ("wheelfile/elf.py", "BUILD FACTS STATIC LINKAGE"),

@@ -35,7 +35,8 @@ def needs_extension(error: BaseException | None) -> bool:
 def add_packages() -> None:
     """Add the folders of installed packages to the path, in a Python that was started with -S.
 
-    Python itself would execute lines of `.pth` files and a module `sitecustomize`, which any wheel may contain.
+    Python itself would execute lines of `.pth` files, functions that `.start` files name (Python 3.15, PEP 829), and a
+    module `sitecustomize`, which any wheel may contain.
     """
 
     def add_paths(folder: str, name: str, known: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401
@@ -49,18 +50,37 @@ def add_packages() -> None:
                 sys.path.append(os.path.realpath(path))
         return known
 
-    replaced = {"addpackage": add_paths, "execsitecustomize": lambda: None, "execusercustomize": lambda: None}
-    own = {name: getattr(site, name) for name in replaced}
-    for name, function in replaced.items():
-        setattr(site, name, function)
+    replaced: dict[tuple[Any, str], Any] = {
+        (site, "execsitecustomize"): lambda: None,
+        (site, "execusercustomize"): lambda: None,
+    }
+    if state := getattr(site, "StartupState", None):  # Python 3.15 calls these methods instead of `addpackage`
+        extend = state._extend_syspath
+
+        def extend_by_real_paths(self: Any) -> None:  # noqa: ANN401
+            self._path_entries = [(file, os.path.realpath(path) if file else path) for file, path in self._path_entries]
+            extend(self)
+
+        replaced[state, "_extend_syspath"] = extend_by_real_paths
+        replaced |= {(state, name): lambda _: None for name in ("_exec_imports", "_execute_start_entrypoints")}
+    else:
+        replaced[site, "addpackage"] = add_paths
+    own = {(where, name): getattr(where, name) for where, name in replaced}
+    for (where, name), function in replaced.items():
+        setattr(where, name, function)
     site.main()
-    for name, function in own.items():
-        setattr(site, name, function)
+    for (where, name), function in own.items():
+        setattr(where, name, function)
 
 
 def execute_startup_code() -> None:
-    """Execute what `add_packages` has left out: lines of `.pth` files, and a module `sitecustomize`."""
+    """Execute what `add_packages` has left out: `.pth` and `.start` files, and a module `sitecustomize`."""
     site.main()
+
+
+def runs_at_start(name: str) -> bool:
+    """Whether Python executes a file of a wheel when it starts: lines, functions that the file names, or a module."""
+    return name.endswith((".pth", ".start", "/sitecustomize.py"))
 
 
 def files_of(distribution: str) -> frozenset[str]:

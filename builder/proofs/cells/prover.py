@@ -14,7 +14,8 @@ from builder.check import OF_ANY_WHEEL
 from builder.errors import Code, MissingToolError
 from builder.formats import CELL_FORMAT, FACTS_FORMAT, LINKAGE_FORMAT, STATIC_FORMAT, VERIFY_FORMAT
 from builder.hashing import digest_of
-from builder.matrix.axes import AbiClass, Cell
+from builder.matrix.axes import AbiClass, Cell, Torch
+from builder.matrix.compat import Compat
 from builder.matrix.config import Matrix, Recipe
 from builder.matrix.plan import Build
 from builder.proof import Check, Proof, Verdict
@@ -22,6 +23,7 @@ from builder.proofs.cells.acceptance import judge
 from builder.proofs.cells.driver import gpu_here
 from builder.proofs.cells.op_gate import GATE_CHECKS, gate_basis
 from builder.proofs.static.claim import WheelClaim
+from builder.proofs.static.metadata import read_requirement
 from builder.records import CudaSources
 from builder.store import Store, StoredBuild, write_atomic
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json
@@ -95,8 +97,9 @@ class WheelProver:
 
     def subject(self, stored: StoredBuild, build: Build, recipe: Recipe) -> Subject:
         """The wheel of a build, to prove in the cells that the build serves."""
-        claim = _claim(build, recipe, stored.record.cuda)
-        return Subject(stored.wheel, self._facts(stored), claim, stored.record.provided, recipe)
+        facts = self._facts(stored)
+        claim = _claim(build, recipe, facts, stored.record.cuda)
+        return Subject(stored.wheel, facts, claim, stored.record.provided, recipe)
 
     def prove_wheel(
         self,
@@ -262,11 +265,11 @@ def timed_out(proof: Proof) -> bool:
     return any(part.get("limit") == "time" for part in parts)
 
 
-def _claim(build: Build, recipe: Recipe, cuda_sources: CudaSources) -> WheelClaim:
+def _claim(build: Build, recipe: Recipe, facts: WheelFacts, cuda_sources: CudaSources) -> WheelClaim:
     """What buildfarm claims about the wheel of a build."""
     return WheelClaim(
         abi=build.abi,
-        torch=torch_floor(build, recipe),
+        torch=_oldest_torch(build, recipe, facts),
         cuda=build.cuda,
         archs=build.archs,
         cuda_required=recipe.cuda == "required",
@@ -277,6 +280,16 @@ def _claim(build: Build, recipe: Recipe, cuda_sources: CudaSources) -> WheelClai
         max_size=recipe.max_size,
         variants=recipe.variants,
     )
+
+
+def _oldest_torch(build: Build, recipe: Recipe, facts: WheelFacts) -> Torch:
+    """The oldest torch that the wheel claims: that of the recipe, or a later one that METADATA requires."""
+    floor = torch_floor(build, recipe)
+    stated = [one for line in facts.requires_dist if (one := read_requirement(line)) and one.name == "torch"]
+    for torch in Compat.load().torches if build.abi is AbiClass.STABLE else ():
+        if floor <= torch <= build.torch and all(str(torch) in one.specifier for one in stated):
+            return torch
+    return floor
 
 
 def _file_checks(abi: AbiClass) -> Sequence[Check]:

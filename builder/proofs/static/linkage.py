@@ -15,7 +15,6 @@ from builder.gate.system.demangle import demangle
 from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.static.claim import WheelClaim, forgotten, join_names, make_proof, why_no_cuda
-from builder.proofs.static.stable_abi import SHIM, shims
 from builder.proofs.static.symbol_table import SymbolNames, SymbolTable
 from builder.proofs.static.system_symbols import STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries
@@ -23,6 +22,7 @@ from builder.proofs.static.variants import for_cell, variants
 from builder.records import CudaSources
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.shims import SHIM, shims
 
 _GLOBAL = "libtorch_global_deps.so"
 _CUDA_CALL = re.compile(

@@ -1,16 +1,9 @@
-"""Check LibTorch's stable ABI and Python's: which functions a library uses, and since which release they exist.
-
-`shims.yaml` lists which torch release first exports each C function; `tools/make_shims.py` measured it from the wheels.
-"""
+"""Check LibTorch's stable ABI and Python's: which functions a library uses, and since which release they exist."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
-import yaml
 from packaging.tags import parse_tag
 
 from builder.gate.imports.extension_modules import MODULE_FILE, entry_points
@@ -22,10 +15,8 @@ from builder.proofs.static.system_symbols import is_python, is_standard, is_torc
 from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python, only_new
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
+from builder.wheelfile.shims import SHIM, oldest_torch, parse_series, shims
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-#: Names of the functions in torch's C interface.
-SHIM = re.compile(r"(aoti_torch|torch|aoti)_\w+")
 #: Symbols of the C++ standard library. The checks `tags` and `linkage` decide whether they are there.
 #: Libraries of torch, of glibc and GCC, and of CUDA as far as each of their symbols has a version.
 _EXPLAINED_LIBRARY = re.compile(
@@ -33,42 +24,6 @@ _EXPLAINED_LIBRARY = re.compile(
     r"|libcu(?:dart|blas|blasLt|fft|rand|solver|sparse))\.so(?:\.\d+)*"
 )
 _STANDARD_CXX = re.compile(r"_Z(?:T[VIST]|GV)?(?:N[rVK]*[RO]?)?S[tabisod]")
-
-
-@dataclass(frozen=True)
-class Shim:
-    """A C function of torch: the series that first exports it, and the class of its library, `cpu` or `cuda`."""
-
-    since: tuple[int, int]
-    kind: str
-
-    @property
-    def series(self) -> str:
-        """The series as text: `2.10`."""
-        return f"{self.since[0]}.{self.since[1]}"
-
-
-@cache
-def shims() -> dict[str, Shim]:
-    """Every C function in `shims.yaml`, by name."""
-    table = yaml.load((Path(__file__).parent / "shims.yaml").read_text(), Loader=_LOADER)  # noqa: S506 (a safe loader)
-    return {
-        name: Shim(_series(series), kind)
-        for series, kinds in table["since"].items()
-        for kind, names in kinds.items()
-        for name in names
-    }
-
-
-def _series(text: str) -> tuple[int, int]:
-    major, minor = text.split(".")
-    return int(major), int(minor)
-
-
-def torch_floor(library: Library) -> str:
-    """The oldest torch series that has every C function a library uses, e.g. `2.10`; empty when it uses none."""
-    used = [shims()[symbol] for symbol in library.undefined if symbol in shims()]
-    return max(used, key=lambda shim: shim.since).series if used else ""
 
 
 def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
@@ -80,8 +35,9 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
     errors = []
     for library in facts.libraries:
         errors += _errors(library, own, files, claim)
-    floors = {library.path: torch_floor(library) for library in facts.libraries}
-    floor = max((one for one in floors.values() if one), key=_series, default="")
+    needed = {library.path: oldest_torch(library.undefined) for library in facts.libraries}
+    floors = {path: torch.series if torch else "" for path, torch in needed.items()}
+    floor = max((one for one in floors.values() if one), key=parse_series, default="")
     return make_proof(
         facts,
         Check.STABLE,
@@ -126,11 +82,11 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
             f"{library.path} uses torch's C++ ABI ({join_names(cxx)}), which changes with every release: compile every "
             "source with -DTORCH_TARGET_VERSION; the headers then reject such calls"
         )
-    for series, names in sorted(newer.items(), key=lambda one: _series(one[0])):
+    for series, names in sorted(newer.items(), key=lambda one: parse_series(one[0])):
         errors.append(
             f"{library.path} needs torch {series} for {join_names(names)}, but a wheel of the class `stable` "
-            f"must work with torch {claim.torch.series}: lower TORCH_TARGET_VERSION, or set `abi` in extension.yaml to "
-            "`abi3` or `cpython`"
+            f"must work with torch {claim.torch.series}: lower TORCH_TARGET_VERSION, or set"
+            f" `abi: [{{class: stable, torch: '>={series}'}}]` in extension.yaml"
         )
     if unknown := [symbol for symbol in unexplained if SHIM.fullmatch(symbol)]:
         errors.append(

@@ -14,9 +14,10 @@ from pathlib import Path, PurePosixPath
 from packaging.utils import canonicalize_name
 
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, read_setup_script
+from builder.diagnosis.target_version import target_version, written
 from builder.errors import Code, UsageError
 from builder.matrix.axes import STABLE_FLOOR, AbiClass
-from builder.matrix.compat import and_list
+from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import GitSource, PathSource, SdistSource
 from builder.proofs.static.common_names import is_common_module, is_common_namespace, owner_of
 from builder.recipes.fetch import PinnedSource
@@ -63,7 +64,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | Non
     draft = Draft(re.sub(r"_*\{\w+\}", "", name), version or _NO_VERSION, () if made else tuple(unknown))
     _add_identity(draft, stated, name, asked=unknown if made else ())
     _add_source(draft, pinned, stated)
-    _add_abi(draft, script, native, packages)
+    _add_abi(draft, tree, script, native, packages)
     _add_imports(draft, script, native, packages, stated)
     add_build_settings(draft, script, native, stated)
     _add_requirements(draft, stated, packages)
@@ -221,12 +222,22 @@ def _add_source(draft: Draft, pinned: PinnedSource, stated: Metadata) -> None:
         draft.entries.append(Entry("python", stated.requires_python, "the Pythons that the source supports"))
 
 
-def _add_abi(draft: Draft, script: SetupFacts, native: NativeFacts, packages: PackageFacts) -> None:
+def _add_abi(draft: Draft, tree: Path, script: SetupFacts, native: NativeFacts, packages: PackageFacts) -> None:
     abi = native.abi(limited_api=script.limited_api)
     python, torch = native.python_headers, native.torch_headers
     if abi is AbiClass.STABLE:
         found = f"the sources include only torch headers of the stable ABI ({native.stable_headers[0]})"
-        rule = [{"class": str(abi), "torch": f">={STABLE_FLOOR.series}"}]
+        oldest, newest = STABLE_FLOOR, Compat.load().torches[-1]
+        target = target_version(tree, newest)
+        if target and target.suits(newest):
+            oldest = max(oldest, target.torch)
+            found = f"{found}, and {target} sets TORCH_TARGET_VERSION for torch {target.torch.series}"
+        elif target:
+            draft.ask(
+                f"{target} sets TORCH_TARGET_VERSION to {target.value:#x}, which names no torch",
+                f"for torch {target.meant.series}, write {written(target.meant)}: each byte is a number in hexadecimal",
+            )
+        rule = [{"class": str(abi), "torch": f">={oldest.series}"}]
         draft.add("abi", rule, found, "one wheel for each CUDA major version")
     elif abi is AbiClass.ABI3:
         found = "setup.py sets py_limited_api, and no file uses Python's unlimited C API"

@@ -10,16 +10,12 @@ from itertools import chain
 from pathlib import Path
 
 from builder.diagnosis.setup_script import NATIVE_CPU
+from builder.diagnosis.target_version import FOREIGN
 from builder.matrix.axes import AbiClass
 
 _CUDA = {".cu"}
 _CPP = {".cpp", ".cc", ".cxx", ".c"}
 _HEADERS = {".h", ".hpp", ".cuh", ".inl"}
-#: Folders that hold no code of the extension itself.
-_FOREIGN = {
-    "third_party", "thirdparty", "3rdparty", "external", "extern", "deps", "submodules", "cutlass", "node_modules",
-    "test", "tests", "examples", "benchmark", "benchmarks", "docs", "build", "dist", "venv", "env", "__pycache__",
-}  # fmt: skip
 _MAX_BYTES = 4 * 2**20
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*[<"]([^>"]+)[>"]', re.MULTILINE)
@@ -130,7 +126,7 @@ def _files(tree: Path) -> Iterator[tuple[Path, bool]]:
     """Every native file, and whether a folder on its path holds code of others."""
     for folder, folders, names in os.walk(tree):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        foreign = bool(_FOREIGN & set(Path(folder).relative_to(tree).parts))
+        foreign = bool(FOREIGN & set(Path(folder).relative_to(tree).parts))
         for name in names:
             path = Path(folder, name)
             known = path.suffix in _CUDA | _CPP | _HEADERS | {".cmake"} or name == "CMakeLists.txt"

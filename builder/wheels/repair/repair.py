@@ -20,6 +20,7 @@ from importlib.metadata import Distribution, distributions, version
 from pathlib import Path
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.build_log import log_size, text_since
@@ -30,11 +31,12 @@ from builder.process import run
 from builder.records import Part, Record, Toolchain
 from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError
+from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
 from builder.wheelfile.facts import installed_path
 from builder.wheelfile.installed import distribution_name
-from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
+from builder.wheels.repair.relabel import Label, Member, correct, read_members, relabel, write_wheel
 
 NO_LIBRARY = "the wheel contains no library: the build did not compile the extension"
 _PLATFORM_HINTS = (
@@ -147,11 +149,11 @@ def repair(
             write_wheel(members, raw := aside / raw.name)
         grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, owner=owner)
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
-        kept = _found_by_all(kept, raw, log)
+        name, kept = _with_true_tag(grafted.name, _found_by_all(kept, raw, log))
         if record:
             label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside, log))
         try:
-            name, final = relabel(kept, grafted.name, label)
+            name, final = relabel(kept, name, label)
         except ValueError as error:
             raise _failure(raw, log, f"METADATA of the wheel is invalid: {error}") from error
         write_wheel(final, aside / name)
@@ -214,6 +216,21 @@ def _found_by_all(members: Sequence[Member], raw: Path, log: Path) -> list[Membe
         _note(log, f"{member.path} became {new}, which every Python with a GIL finds")
         found[place] = replace(member, path=new)
     return found
+
+
+def _with_true_tag(name: str, members: list[Member]) -> tuple[str, list[Member]]:
+    """File name and files of a wheel for abi3t, whose tag names no Python before 3.15.
+
+    setuptools 84 tags a wheel `cp310-abi3.abi3t` under Python 3.15t, and calls its modules `_C.abi3t-….so`, which no
+    Python before finds.
+    """
+    python, abi, platforms = name.removesuffix(".whl").split("-")[-3:]
+    files = [MODULE_FILE.fullmatch(posixpath.basename(member.path)) for member in members]
+    kinds = {file["abi"] for file in files if file and file["suffix"] != ".so"}
+    oldest = oldest_python(Tag(python, "abi3", "any"))
+    if kinds != {"abi3t"} or "abi3t" not in abi.split(".") or oldest is None or oldest >= NEW_SUFFIXES:
+        return name, members
+    return correct(members, name, tag=f"{NEW_SUFFIXES.tag}-{abi}-{platforms}")
 
 
 def _failure(raw: Path, log: Path, sentence: str, *hints: str) -> BuildError:

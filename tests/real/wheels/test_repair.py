@@ -20,12 +20,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from packaging.tags import parse_tag
 from packaging.utils import parse_wheel_filename
 
 from builder.errors import BuildError
 from builder.matrix.axes import Cuda
 from builder.records import read_record
 from builder.wheelfile.elf import read_elf
+from builder.wheelfile.facts import read_facts
 from builder.wheels.repair import relabel
 from builder.wheels.repair.relabel import Label, relabel_metadata, relabelled_version
 from builder.wheels.repair.repair import provided_libraries, repair
@@ -397,6 +399,28 @@ def test_a_module_gets_a_name_that_every_python_finds(libraries: Path, mend: Rep
     code = f"import torch\ntorch.ops.load_library('{name}')\n"
     with pytest.raises(BuildError, match=rf"my_ext/__init__.py names {name}, which no Python before 3.15 finds"):
         mend(make_wheel(tmp_path / "other", {f"my_ext/{name}": module, "my_ext/__init__.py": code}))
+
+
+@pytest.mark.parametrize(
+    ("tag", "name", "repaired"),
+    [
+        ("cp310-abi3.abi3t", "C.abi3t-{}-linux-gnu.so", "cp315-abi3.abi3t"),  # setuptools 84 under Python 3.15t
+        ("cp310-abi3.abi3t", "C.abi3.so", "cp310-abi3.abi3t"),
+        ("cp315-abi3.abi3t", "C.abi3t.so", "cp315-abi3.abi3t"),
+        ("cp316-abi3t", "C.abi3t.so", "cp316-abi3t"),
+        ("cp310-abi3", "C.so", "cp310-abi3"),
+    ],
+)
+def test_the_tag_of_a_wheel_for_abi3t(
+    libraries: Path, mend: Repair, tmp_path: Path, tag: str, name: str, repaired: str
+) -> None:
+    files: dict[str, bytes | str | Path] = {f"my_ext/{name.format(platform.machine())}": libraries / "plain.so"}
+    wheel = mend(make_wheel(tmp_path / "raw", files, name=f"my_ext-1.0-{tag}-{LINUX}.whl"))
+    assert f"-{repaired}-manylinux" in wheel.name
+    facts = read_facts(wheel)
+    tags = {tag for line in facts.tags for tag in parse_tag(line)}
+    assert tags == parse_wheel_filename(wheel.name)[3]
+    check_record(wheel)
 
 
 NAMES = {

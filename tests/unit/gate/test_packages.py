@@ -34,6 +34,7 @@ def site(tmp_path: Path) -> Path:
     files = {
         "ops/__init__.py": hostile,
         "ops.pth": "import ops\n",
+        "other.start": "ops:main\n",
         "sitecustomize.py": hostile,
         "numpy.py": hostile,
         "shared/ops.py": hostile,

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from builder.matrix.axes import AbiClass, Torch
-from builder.proofs.static.stable_abi import check_stable, shims
+from builder.proofs.static.stable_abi import check_stable
 from builder.wheelfile.facts import Library
+from builder.wheelfile.shims import shims
 from tests.unit.proofs.make import FORWARD, claim, library, wheel_facts
 from tools.make_shims import tabulate
 

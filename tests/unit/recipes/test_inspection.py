@@ -163,6 +163,23 @@ def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi
 
 
 @pytest.mark.parametrize(
+    ("value", "oldest", "asks"),
+    [
+        ("0x020b000000000000", "2.11", ""),
+        ("0x0209000000000000", "2.10", ""),
+        ("0x0210000000000000", "2.10", "for torch 2.10, write 0x020a000000000000"),
+    ],
+)
+def test_the_source_says_with_which_torch_the_stable_abi_begins(tree: Path, value: str, oldest: str, asks: str) -> None:
+    (tree / "setup.py").write_text(SETUP % (f'macros = ["-DTORCH_TARGET_VERSION={value}"]', "", ""))
+    (tree / "csrc" / "bind.cpp").write_text("#include <torch/csrc/stable/library.h>\nTORCH_LIBRARY(small_ops, m) {}\n")
+    draft = inspect(tree)
+    assert keys(draft)["abi"] == [{"class": "stable", "torch": f">={oldest}"}]
+    assert asks in " ".join(draft.questions)
+    assert any("TORCH_TARGET_VERSION" in question for question in draft.questions) == bool(asks)
+
+
+@pytest.mark.parametrize(
     ("code", "says"),
     [
         ("TORCH_LIBRARY(_C, m) {}", "many projects register ops in a namespace _C"),
