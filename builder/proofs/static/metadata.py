@@ -166,6 +166,16 @@ def requires_admit(requires_python: str, python: Python) -> bool:
         return True
 
 
+def lower_bounds(requires_python: str) -> str:
+    """Requires-Python as uv 0.13.9 reads it, without upper bounds and exclusions: `>=3.12` for `==3.12.*,!=3.12.4`."""
+    try:
+        each = list(SpecifierSet(requires_python))
+    except ValueError:
+        return requires_python
+    least = (one for one in each if one.operator not in ("<", "<=", "!="))
+    return ",".join(f"{'>' if one.operator == '>' else '>='}{one.version.removesuffix('.*')}" for one in least)
+
+
 def _python_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
     if not facts.requires_python:
         return []

@@ -22,7 +22,7 @@ from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
-from builder.proofs.static.metadata import RELABEL, requires_admit
+from builder.proofs.static.metadata import RELABEL, lower_bounds, requires_admit
 from builder.proofs.static.variants import variants
 from builder.wheelfile.compatibility import admits, any_linux, glibc_of, suiting
 from builder.wheelfile.driver import is_driver_library
@@ -109,7 +109,7 @@ def check_modules(facts: WheelFacts) -> Proof:
     Python 3.12 imports `_C.cpython-312-x86_64-linux-gnu.so`, `_C.abi3.so` and `_C.so`. Others do not find the first
     one, and free-threaded Pythons do not find the second. A name is no failure if the Python code may load the library
     by its path: it is no module and links torch or CUDA. Neither is a module in versions for several Pythons, or one
-    beside a Python file of the same name.
+    beside a Python file of the same name. Of Requires-Python, the lower bounds count: uv ignores the upper ones.
     """
     pythons = [python for python in Compat.load().pythons if _claims(facts, python)]
     modules: dict[str, list[tuple[Library, re.Match[str]]]] = {}
@@ -118,15 +118,20 @@ def check_modules(facts: WheelFacts) -> Proof:
             modules.setdefault(library.path[: match.start()], []).append((library, match))
     errors, remarks = [], []
     for stem, files in modules.items():
-        lost = [str(python) for python in pythons if not any(_finds(python, suffix) for _, suffix in files)]
+        lost = [python for python in pythons if not any(_finds(python, suffix) for _, suffix in files)]
         if not lost or f"{stem}.py" in facts.files:
             continue
         library, suffix = files[0]
+        barred = any(not requires_admit(facts.requires_python, python) for python in lost)
         only = f"Python {suffix['version'][0]}.{suffix['version'][1:]}" if suffix["version"] else "Pythons with a GIL"
         text = (
             f"only {only} finds {and_list([one.path for one, _ in files])}, but the tag"
-            f" {_text(parse_wheel_filename(facts.filename)[3])} also names Python {join_names(lost)}"
+            f" {_text(parse_wheel_filename(facts.filename)[3])} also names Python {join_names([*map(str, lost)])}"
         )
+        if barred:
+            text += (
+                f" (uv ignores the upper bounds of Requires-Python {facts.requires_python}; only tags keep Pythons out)"
+            )
         if len(files) > 1 or (not library.is_module and _BY_PATH.search(" ".join(library.needed))):
             remarks.append(text)
         else:
@@ -137,11 +142,11 @@ def check_modules(facts: WheelFacts) -> Proof:
 
 
 def _claims(facts: WheelFacts, python: Python) -> bool:
-    """Whether a tag and Requires-Python admit this Python; a free-threaded one only if the tag names it."""
+    """Whether a tag and Requires-Python admit this Python for uv; a free-threaded one only if the tag names it."""
     tags = [tag for tag in parse_wheel_filename(facts.filename)[3] if tag.abi.endswith("t") or not python.free_threaded]
     if not any((tag.interpreter, tag.abi) in suiting(python) for tag in tags):
         return False
-    return requires_admit(facts.requires_python, python)
+    return requires_admit(lower_bounds(facts.requires_python), python)
 
 
 def _finds(python: Python, suffix: re.Match[str]) -> bool:

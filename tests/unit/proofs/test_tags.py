@@ -219,7 +219,8 @@ def test_names_of_modules(tag: str, files: tuple[str, ...], verdict: str, says: 
     ("change", "verdict"),
     [
         ({}, "failed"),
-        ({"requires_python": "==3.10.*"}, "passed"),
+        ({"requires_python": "==3.10.*"}, "failed"),
+        ({"requires_python": "==3.10.*", "filename": "ops-1.0-cp310-cp310-linux_x86_64.whl"}, "passed"),
         ({"files": ("ops/m.py",)}, "passed"),
     ],
 )
@@ -256,3 +257,30 @@ def test_a_library_that_may_be_absent_need_not_suit_the_tag() -> None:
     assert proof.verdict == "passed"
     assert proof.evidence["remarks"][0].endswith(": the package works without")
     assert check_tags(facts, replace(foreign, spare=frozenset()), PROVIDED).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (">=3.12,<3.13", "3.13, 3.14"),
+        ("==3.12.*", "3.13, 3.14"),
+        ("~=3.12.0", "3.13, 3.14"),
+        (">=3.12,!=3.13.*", "3.13, 3.14"),
+        ("===3.12.4", "3.13, 3.14"),
+        ("<3.13", "3.7, 3.8, 3.9 and"),
+        (">=3.12", "3.13, 3.14"),
+    ],
+)
+def test_an_upper_bound_of_requires_python_keeps_no_python_out(text: str, lost: str) -> None:
+    """uv 0.13.9 installs each of these wheels on Python 3.13 and 3.14, where the import fails."""
+    module = library("ops/m.cpython-312-x86_64-linux-gnu.so", defined=("PyInit_m",))
+    proof = check_modules(wheel_facts(module, tag="py3-none-linux_x86_64", requires_python=text))
+    assert proof.verdict == "failed"
+    assert f"also names Python {lost}" in proof.reason
+    assert (f"uv ignores the upper bounds of Requires-Python {text}" in proof.reason) is (text != ">=3.12")
+
+
+def test_an_upper_bound_may_be_absent_where_every_python_finds_the_module() -> None:
+    facts: dict[str, Any] = {"tag": "py3-none-linux_x86_64", "requires_python": "==3.12.*"}
+    assert check_modules(wheel_facts(library("ops/m.so"), **facts)).verdict == "passed"
+    assert check_modules(wheel_facts(**facts)).verdict == "passed"
