@@ -163,6 +163,8 @@ class WheelFacts:
     purelib: bool = False
     #: What the CUDA sources in the wheel include and the wheel does not contain; see `missing_headers`.
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: Why twine refuses METADATA; see `metadata_faults`.
+    metadata_faults: tuple[str, ...] = ()
 
     def installed(self) -> list[str]:
         """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
@@ -208,7 +210,28 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         files=tuple(sorted(wheel.names)),
         purelib=wheel.purelib,
         missing_headers=missing_headers(wheel),
+        metadata_faults=tuple(metadata_faults(wheel.read_dist_info("METADATA"))),
     )
+
+
+def metadata_faults(metadata: bytes) -> list[str]:
+    """What the library `packaging` finds wrong with METADATA, without the fields that the check `metadata` reads.
+
+    twine 7.0.0 refuses such a wheel (twine/package.py); pip and uv install it. As twine does, it ignores License-File
+    before version 2.4, which setuptools wrote.
+    """
+    from packaging.metadata import Metadata, parse_email  # noqa: PLC0415 - loads slowly
+
+    raw, unknown = parse_email(re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0])
+    if raw.get("metadata_version", "") in ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "2.3"):
+        raw.pop("license_files", None)
+    raw = {**raw, "version": "0", "requires_dist": [], "requires_python": ""}
+    faults = [f"{name} is unknown, or has no value of its form" for name in unknown]
+    try:
+        Metadata.from_raw(raw)
+    except ExceptionGroup as group:
+        faults += map(str, group.exceptions)
+    return [fault[:MAX_NAME] for fault in faults]
 
 
 def _check_name(wheel: Path) -> None:

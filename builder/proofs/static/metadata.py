@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
+import packaging
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
@@ -38,7 +39,7 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
         Check.METADATA,
         errors,
         good=facts.version,
-        remarks=[_by_url(one) for one in by_url.values() if one not in required.get("torch", ())],
+        remarks=[*(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())), *_refused(facts)],
         evidence={
             "version": facts.version,
             "requires_dist": list(facts.requires_dist),
@@ -67,6 +68,11 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
             "wheels for other torch and CUDA versions"
         )
     return errors
+
+
+def _refused(facts: WheelFacts) -> list[str]:
+    what = join_names(facts.metadata_faults)
+    return [f"twine with packaging {packaging.__version__} does not upload the wheel: METADATA: {what}"] if what else []
 
 
 def _by_url(requirement: Requirement) -> str:
