@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
+from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.elf import MAGIC, ElfHeaders, read_elf
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
@@ -188,13 +189,13 @@ def read_facts(wheel: Path) -> WheelFacts:
 
 def open_wheel(wheel: Path) -> WheelFile:
     """Open a wheel for reading; raises UsageError when it is not a readable wheel."""
-    _check_name(wheel)
+    check_wheel_name(wheel.name)
     return WheelFile(wheel)
 
 
 def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
     """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
-    _check_name(wheel.path)
+    check_wheel_name(wheel.path.name)
     _check_project(wheel)
     metadata = wheel.metadata
     return WheelFacts(
@@ -232,13 +233,6 @@ def metadata_faults(metadata: bytes) -> list[str]:
     except ExceptionGroup as group:
         faults += map(str, group.exceptions)
     return [fault[:MAX_NAME] for fault in faults]
-
-
-def _check_name(wheel: Path) -> None:
-    try:
-        parse_wheel_filename(wheel.name)
-    except ValueError as error:
-        raise UsageError("this is not the file name of a wheel", Code.WHEEL_NAME_INVALID, where=wheel.name) from error
 
 
 def _check_project(archive: WheelContents) -> None:
