@@ -13,12 +13,12 @@ FACTS_FORMAT = 3
 #: Verdicts of the checks of the wheel file.
 STATIC_FORMAT = 5
 #: Verdicts of the linkage check.
-LINKAGE_FORMAT = 2
+LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.
 CELL_FORMAT = 1
 #: Verdicts of the op gate.
 OPS_FORMAT = 6
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
-VERIFY_FORMAT = 2
+VERIFY_FORMAT = 3
 #: What client and workers send each other.
 PROTOCOL = 7
