@@ -248,6 +248,7 @@ def foreign_claim(facts: WheelFacts, cells: Sequence[Cell], *, cuda_required: bo
         requires=(),
         cells=tuple(sorted(cells)),
         foreign=True,
+        uses_torch=uses_torch(facts),
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from functools import cache
 
 from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
+from builder.errors import Code, UsageError
 from builder.matrix.axes import Arch, Python
 
 #: The first Python that looks for `_C.abi3t.so`, `_C.abi3-x86_64-linux-gnu.so` and `_C.abi3t-x86_64-linux-gnu.so`
@@ -33,6 +35,19 @@ def is_compatible(filename: str, python: Python, *, any_glibc: bool = False) -> 
     if any_glibc:
         return any(admits(tag, python, os.uname().machine) for tag in tags)
     return not tags.isdisjoint(_tags(python))
+
+
+def check_wheel_name(name: str, where: str = "") -> None:
+    """Raise UsageError for a file name that is no wheel's. A wheel variant (PEP 825) has a label at the end."""
+    try:
+        parse_wheel_filename(name)
+    except ValueError:
+        stem, _, label = name.removesuffix(".whl").rpartition("-")
+        with suppress(ValueError):
+            parse_wheel_filename(f"{stem}.whl")
+            reason = f"this is a wheel variant ({label}), which buildfarm does not support"
+            raise UsageError(reason, Code.WHEEL_NAME_INVALID, where=where or name) from None
+        raise UsageError("this is not the file name of a wheel", Code.WHEEL_NAME_INVALID, where=where or name) from None
 
 
 def admits(tag: Tag, python: Python, machine: str) -> bool:

@@ -17,6 +17,7 @@ from builder.errors import Code, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
+from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.elf import HEAD, MAGIC, ElfHeaders, read_elf, what_else
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
@@ -268,6 +269,8 @@ class WheelFacts:
     imported: tuple[str, ...] = ()
     #: Files with the name of a library, such as `_C.so`, that are none, sorted by path.
     no_libraries: tuple[NoLibrary, ...] = ()
+    #: Why twine refuses METADATA; see `metadata_faults`.
+    metadata_faults: tuple[str, ...] = ()
 
     def installed(self) -> list[str]:
         """The paths of the files below site-packages, without those of `.dist-info`, scripts, data and headers."""
@@ -291,13 +294,13 @@ def read_facts(wheel: Path) -> WheelFacts:
 
 def open_wheel(wheel: Path) -> WheelFile:
     """Open a wheel for reading; raises UsageError when it is not a readable wheel."""
-    _check_name(wheel)
+    check_wheel_name(wheel.name)
     return WheelFile(wheel)
 
 
 def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
     """Read the facts of an open or an installed wheel; raises UsageError when it is damaged."""
-    _check_name(wheel.path)
+    check_wheel_name(wheel.path.name)
     _check_project(wheel)
     metadata = wheel.metadata
     libraries, others = _libraries(wheel)
@@ -319,14 +322,28 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         no_libraries=tuple(
             NoLibrary(path, what, PurePosixPath(path).name.partition(".")[0] in named) for path, what in others.items()
         ),
+        metadata_faults=tuple(metadata_faults(wheel.read_dist_info("METADATA"))),
     )
 
 
-def _check_name(wheel: Path) -> None:
+def metadata_faults(metadata: bytes) -> list[str]:
+    """What the library `packaging` finds wrong with METADATA, without the fields that the check `metadata` reads.
+
+    twine 7.0.0 refuses such a wheel (twine/package.py); pip and uv install it. As twine does, it ignores License-File
+    before version 2.4, which setuptools wrote.
+    """
+    from packaging.metadata import Metadata, parse_email  # noqa: PLC0415 - loads slowly
+
+    raw, unknown = parse_email(re.split(rb"\r?\n\r?\n", metadata, maxsplit=1)[0])
+    if raw.get("metadata_version", "") in ("1.0", "1.1", "1.2", "2.0", "2.1", "2.2", "2.3"):
+        raw.pop("license_files", None)
+    raw = {**raw, "version": "0", "requires_dist": [], "requires_python": ""}
+    faults = [f"{name} is unknown, or has no value of its form" for name in unknown]
     try:
-        parse_wheel_filename(wheel.name)
-    except ValueError as error:
-        raise UsageError("this is not the file name of a wheel", Code.WHEEL_NAME_INVALID, where=wheel.name) from error
+        Metadata.from_raw(raw)
+    except ExceptionGroup as group:
+        faults += map(str, group.exceptions)
+    return [fault[:MAX_NAME] for fault in faults]
 
 
 def _check_project(archive: WheelContents) -> None:

@@ -3,8 +3,8 @@
     python tests/benchmarks/working_wheels.py [FOLDER]
 
 Downloads the wheels of WHEELS for Python 3.12, of 2024 to 2026, 2.5 GB in all, into FOLDER, or into a temporary folder
-that is deleted. Each is judged as `buildfarm smoke` and `publish` judge it. Prints the failures and the remarks. A failure in KNOWN was
-examined and is true; any other one makes the exit code 1.
+that is deleted. Each is judged as `buildfarm smoke` and `publish` judge it. Prints the failures and the remarks. A
+failure in KNOWN was examined and is true; any other one makes the exit code 1.
 """
 
 from __future__ import annotations

@@ -149,6 +149,64 @@ def test_resolve_heeds_the_glibc_of_a_wheel_whose_tag_names_none(tmp_path: Path)
     assert wheel.name in buildfarm(*resolve, "2.43").stdout
 
 
+@pytest.mark.parametrize(
+    ("library", "requires", "run_path", "says"),
+    [
+        (
+            "libtvm_ffi.so",
+            ["apache-tvm-ffi"],
+            "",
+            "libtvm_ffi.so must come from apache_tvm_ffi, which METADATA requires",
+        ),
+        ("libz3.so.4.15", ["z3-solver"], "", "libz3.so.4.15 must come from z3_solver"),
+        ("libiomp5.so", ["intel-openmp"], "$ORIGIN/../intel/lib", "another package, as the run path into intel says"),
+        ("libiomp5.so", ["intel-openmp"], "$ORIGIN/libs:$ORIGIN/../torch/lib", ""),
+        ("libiomp5.so", [], "$ORIGIN/../intel/lib", ""),
+        ("libjpeg.so.8", ["numpy"], "", ""),
+    ],
+)
+def test_a_library_of_a_required_package(
+    tmp_path: Path, library: str, requires: list[str], run_path: str, says: str
+) -> None:
+    """tilelang failed for libtvm_ffi.so, which apache-tvm-ffi brings."""
+    other = compiled(tmp_path, "", f"-Wl,-soname,{library}", name=library, language="c")
+    flags = ("-Wl,--no-as-needed", str(other), *([f"-Wl,-rpath,{run_path}"] if run_path else []))
+    files = {"t0/__init__.py": b"from . import _C\n", "t0/_C.so": module("_C", *flags)}
+    failed, remarks = verify(w0(tmp_path, "t0", "1.0", TAG, files, requires=["torch==2.11.*", *requires]))
+    assert ("tags" in failed) is not bool(says), failed
+    assert says in remarks["tags"]
+
+
+@pytest.mark.parametrize(
+    ("requires", "says"),
+    [
+        (["torch>=2.11"], "needs libcurand.so.10, which torch 2.15 and newer do not bring: require nvidia-curand"),
+        (["torch==2.14.*"], ""),
+        (["torch>=2.11", "nvidia-curand"], ""),
+        (["torch>=2.11", "cuda-toolkit[curand]==13.*"], ""),
+    ],
+)
+def test_torch_2_15_brings_no_libcurand(tmp_path: Path, requires: list[str], says: str) -> None:
+    """The library counted as one of every torch."""
+    other = compiled(tmp_path, "", "-Wl,-soname,libcurand.so.10", name="libcurand.so.10", language="c")
+    files = {"t0/__init__.py": b"", "t0/_C.so": module("_C", "-Wl,--no-as-needed", str(other))}
+    failed, remarks = verify(w0(tmp_path, "t0", "1.0", TAG, files, requires=requires))
+    assert "tags" not in failed
+    assert says in remarks["tags"]
+    assert ("libcurand" in remarks["tags"]) is bool(says)
+
+
+def test_publish_refuses_a_dependency_for_a_newer_glibc(tmp_path: Path) -> None:
+    """A library without torch that needs glibc 2.36 (packed relocations) was published with an older tag."""
+    source = '#include <stdlib.h>\nstatic int a; int *p[99] = {&a, &a}; char *PyInit__C(void) { return getenv("X"); }'
+    files = {"t0/__init__.py": b"", "t0/_C.so": lib(source, "-Wl,-z,pack-relative-relocs")}
+    publish = ("publish", "--to", tmp_path / "index", "--require", "none", "--store", tmp_path / "store")
+    old = buildfarm(*publish, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_35_x86_64", files))
+    assert "needs GLIBC_ABI_DT_RELR, newer than manylinux_2_35_x86_64 guarantees" in old.output + str(old.exception)
+    new = buildfarm(*publish, w0(tmp_path, "t0", "1.0", "cp312-cp312-manylinux_2_36_x86_64", files))
+    assert new.exit_code == Exit.OK, new.output
+
+
 def test_14_stray_packages_at_the_top(tmp_path: Path) -> None:
     """torch-spyre 4429: find_packages() without `exclude`."""
     names = ("t0", "tests", "benchmarks", "csrc")

@@ -123,6 +123,7 @@ def publish(
     Level gpu: as cpu, but with results on a GPU. A wheel can reach gpu without cpu, if an op has no CPU kernel.
 
     The checks of `buildfarm verify` run too. A failed one refuses the wheel, unless the recipe in --matrix accepts it.
+    For a wheel that does not use torch they are record, tags, metadata, modules and contents.
     One that did not run, because the store has no symbol inventory, refuses it only with --require verify.
 
     A published wheel that does not reach the levels stays in the index, and the exit code is 1.

@@ -25,7 +25,7 @@ from builder.wheelfile.facts import WheelFacts, open_wheel, read_facts
 
 _GOOD = (Verdict.PASSED, Verdict.ACCEPTED)
 #: Checks of wheels that do not use torch, such as dependencies.
-_WITHOUT_TORCH = (Check.RECORD, Check.METADATA, Check.MODULES, Check.CONTENTS)
+_WITHOUT_TORCH = (Check.RECORD, Check.TAGS, Check.METADATA, Check.MODULES, Check.CONTENTS)
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,8 @@ class WheelClaim:
     cuda_optional: bool = False
     #: Others built the wheel; only what surely breaks it is a failure.
     foreign: bool = False
+    #: A library links torch, or METADATA requires it; a dependency without torch may need more of its system.
+    uses_torch: bool = True
     #: Libraries that are for one CUDA or one architecture.
     variants: tuple[Variant, ...] = ()
     #: Paths of libraries without which the package works.

@@ -216,7 +216,25 @@ def _why_absent(name: str, cell: Cell, table: SymbolTable) -> str:
         return f"but this cell provides {join_names(provided)}: build the wheel with this cell's torch and toolkit"
     if stem.startswith(("libtorch", "libc10")):
         return f"which torch {cell.torch} does not provide: the wheel was built against a different torch release"
+    if package := _nvidia_package(name):
+        cuda = cell.cuda.major
+        project, folder = f"nvidia-{package}-cu{cuda}", package
+        if cuda > 12:  # since CUDA 13, one folder for all packages
+            project, folder = f"nvidia-{package}", f"cu{cuda}"
+        return (
+            f"which torch {cell.torch} does not bring: link it statically, or add `{project}` to `requires` and the run"
+            f" path `$ORIGIN/../nvidia/{folder}/lib` to the link options"
+        )
     return "which this cell does not provide: link it statically, or let `auditwheel repair` copy it into the wheel"
+
+
+def _nvidia_package(library: str) -> str:
+    """The package of NVIDIA with a library that not every torch brings, without `nvidia-`; empty for other libraries.
+
+    torch 2.15.0 is the first that does not require nvidia-curand (METADATA of 2.14.1 and 2.15.0).
+    """
+    match = re.match(r"lib(curand|nvjpeg|npp)\w*\.so", library)
+    return match[1] if match else ""
 
 
 def _lost_errors(library: Library, causes: Mapping[str, str]) -> list[str]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
+import packaging
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
@@ -48,6 +49,7 @@ def check_metadata(facts: WheelFacts, claim: WheelClaim) -> Proof:
         remarks=[
             *(_by_url(one) for one in by_url.values() if one not in required.get("torch", ())),
             *_version_remarks(facts.version),
+            *_refused(facts),
         ],
     )
 
@@ -81,6 +83,11 @@ def _identity_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:
             "wheels for other torch and CUDA versions"
         )
     return errors
+
+
+def _refused(facts: WheelFacts) -> list[str]:
+    what = join_names(facts.metadata_faults)
+    return [f"twine with packaging {packaging.__version__} does not upload the wheel: METADATA: {what}"] if what else []
 
 
 def _by_url(requirement: Requirement) -> str:
@@ -181,6 +188,16 @@ def requires_admit(requires_python: str, python: Python) -> bool:
         return f"{python.major}.{python.minor}.99" in SpecifierSet(requires_python)
     except ValueError:  # InvalidSpecifier or a too long number; reported by the check `metadata`
         return True
+
+
+def lower_bounds(requires_python: str) -> str:
+    """Requires-Python as uv 0.13.9 reads it, without upper bounds and exclusions: `>=3.12` for `==3.12.*,!=3.12.4`."""
+    try:
+        each = list(SpecifierSet(requires_python))
+    except ValueError:
+        return requires_python
+    least = (one for one in each if one.operator not in ("<", "<=", "!="))
+    return ",".join(f"{'>' if one.operator == '>' else '>='}{one.version.removesuffix('.*')}" for one in least)
 
 
 def _python_errors(facts: WheelFacts, claim: WheelClaim) -> list[str]:

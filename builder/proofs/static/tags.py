@@ -23,7 +23,7 @@ from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
-from builder.proofs.static.metadata import RELABEL, requires_admit
+from builder.proofs.static.metadata import RELABEL, lower_bounds, requires_admit
 from builder.proofs.static.variants import variants
 from builder.wheelfile.compatibility import NEW_SUFFIXES, admits, any_linux, finds, glibc_of, suiting
 from builder.wheelfile.driver import is_driver_library
@@ -72,7 +72,7 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
     Installers read the tags of the file name alone; pip 26.3 and uv 0.13.9 read those of WHEEL in `pip check`, where
     `linux` suits every Linux. Several official wheels for manylinux have `linux` there.
     `provided` holds the file names of the libraries that torch and its NVIDIA packages provide: the wheel need not
-    hold them.
+    hold them. A wheel that does not use torch may need others, which is a remark, and may be for musl.
     """
     named = parse_wheel_filename(facts.filename)[3]
     written = frozenset(tag for line in facts.tags for tag in parse_tag(line))
@@ -83,6 +83,12 @@ def check_tags(facts: WheelFacts, claim: WheelClaim, provided: frozenset[str]) -
         text = f"the file name has the tags {_text(named)}, but WHEEL has {_text(written) or 'none'}: {RELABEL}"
         (remarks if same else errors).append(text)
     platforms = sorted({tag.platform for tag in named})
+    if not claim.uses_torch:
+        platforms = [platform for platform in platforms if not platform.startswith("musllinux")]
+        needed = provided.union(*(library.needed for library in facts.libraries))
+        lacking = [error for platform in platforms[:1] for error in _platform_errors(facts, platform, provided)]
+        remarks += [error for error in lacking if error not in _platform_errors(facts, platforms[0], needed)]
+        provided = needed
     found = [error for platform in platforms for error in _platform_errors(facts, platform, provided)]
     dispensable = _dispensable(facts, claim.spare, platforms, provided) if found and claim.foreign else ""
     if dispensable:
@@ -116,7 +122,8 @@ def check_modules(facts: WheelFacts) -> Proof:
     Python 3.12 imports `_C.cpython-312-x86_64-linux-gnu.so`, `_C.abi3.so` and `_C.so`. Others do not find the first
     one, and free-threaded Pythons do not find the second. A name is no failure if the Python code may load the library
     by its path: it is no module and links torch or CUDA. Neither is a module in versions for several Pythons, or one
-    beside a Python file of the same name. The function must have the name of the file if the Python code imports it.
+    beside a Python file of the same name. The function must have the name of the file if the Python code imports it. Of
+    Requires-Python, the lower bounds count: uv ignores the upper ones.
     """
     pythons = [python for python in Compat.load().pythons if _claims(facts, python)]
     modules: dict[str, list[tuple[Library, re.Match[str]]]] = {}
@@ -140,11 +147,16 @@ def check_modules(facts: WheelFacts) -> Proof:
         if not lost:
             continue
         library, file = files[0]
+        barred = any(not requires_admit(facts.requires_python, python) for python in lost)
         who, cure = _finders(file, library.machine)
         text = (
             f"only {who} finds {and_list([one.path for one, _ in files])}, but the tag"
             f" {_text(parse_wheel_filename(facts.filename)[3])} also names Python {join_names([*map(str, lost)])}"
         )
+        if barred:
+            text += (
+                f" (uv ignores the upper bounds of Requires-Python {facts.requires_python}; only tags keep Pythons out)"
+            )
         if len(files) > 1 or (not library.is_module and _BY_PATH.search(" ".join(library.needed))):
             remarks.append(text)
         else:
@@ -182,11 +194,11 @@ def _finders(file: re.Match[str], machine: str) -> tuple[str, str]:
 
 
 def _claims(facts: WheelFacts, python: Python) -> bool:
-    """Whether a tag and Requires-Python admit this Python; a free-threaded one only if the tag names it."""
+    """Whether a tag and Requires-Python admit this Python for uv; a free-threaded one only if the tag names it."""
     tags = [tag for tag in parse_wheel_filename(facts.filename)[3] if tag.abi.endswith("t") or not python.free_threaded]
     if not any((tag.interpreter, tag.abi) in suiting(python) for tag in tags):
         return False
-    return requires_admit(facts.requires_python, python)
+    return requires_admit(lower_bounds(facts.requires_python), python)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +11,8 @@ from functools import cached_property
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from builder.matrix.axes import Gpu
-from builder.matrix.compat import Compat
+from builder.matrix.axes import Gpu, Torch
+from builder.matrix.compat import Compat, and_list
 from builder.matrix.config import Selection
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.any_wheel import check_loader, check_record
@@ -36,12 +37,14 @@ from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelContents, wheel_fault
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.exports import read_exports
-from builder.wheelfile.facts import Library, WheelFacts, always_named
+from builder.wheelfile.facts import Library, WheelFacts, always_named, installed_path
 
 # Libraries that a wheel needs and that neither the wheel, torch nor a manylinux system has, but that may be absent.
 
 #: Libraries that are not named after their project.
 _PROJECTS = {"nvinfer": "tensorrt", "nvonnxparser": "tensorrt"}
+#: A library that torch brings in releases before this one (METADATA of torch 2.14.1 and 2.15.0).
+_DROPPED, _DROPPED_IN = "libcurand.so.10", Torch(2, 15, 0)
 #: Characters of a name that may name a project.
 _MIN_STEM = 4
 
@@ -59,10 +62,10 @@ class Outside:
 
     @cached_property
     def others(self) -> dict[str, str]:
-        """The project in METADATA that has a needed library, by the name of the library.
+        """Where a needed library comes from, by the name of the library: another project that METADATA requires.
 
-        A project has a library if the name of one begins with that of the other: metatensor-core has
-        `libmetatensor.so`.
+        A project has a library if its name contains that of the library, as metatensor-core and `libmetatensor.so`, or
+        begins that of the library. Else, a run path leads from the wheel into another package.
         """
         required = (read_requirement(line) for line in self.facts.requires_dist)
         projects = [canonicalize_name(one.name).replace("-", "_") for one in required if one]
@@ -71,10 +74,26 @@ class Outside:
             stem = name.partition(".so")[0].removeprefix("lib").replace("-", "_").lower()
             names = [stem, *(project for library, project in _PROJECTS.items() if stem.startswith(library))]
             for project in projects:
-                same = any(project.startswith(one) or one.startswith(project) for one in names)
-                if project != "torch" and len(stem) >= _MIN_STEM and same:
-                    found[name] = project
+                same = any(one in project or one.startswith(project) for one in names)
+                if project != "torch" and ((len(stem) >= _MIN_STEM and same) or stem in project.split("_")):
+                    found[name] = f"{project}, which METADATA requires"
+            if name not in found and {*projects} - {"torch"} and (packages := self._packages(name)):
+                found[name] = f"another package, as the run path into {and_list(packages)} says"
         return found
+
+    def _packages(self, name: str) -> list[str]:
+        """The packages outside of the wheel, of torch and of NVIDIA to which run paths for a needed library lead."""
+        inside = {path.partition("/")[0] for path in self.facts.installed()} | {"torch", "nvidia", "", ".", ".."}
+        found = set[str]()
+        for library in (one for one in self.facts.libraries if name in one.needed):
+            folder = posixpath.dirname(installed_path(library.path))
+            ends = (
+                path.replace("{ORIGIN}", "ORIGIN").removeprefix("$ORIGIN")
+                for path in library.search
+                if "ORIGIN" in path
+            )
+            found |= {posixpath.normpath(f"{folder}/{end}").partition("/")[0] for end in ends}
+        return sorted(found - inside)
 
     @cached_property
     def optional(self) -> dict[str, list[str]]:
@@ -94,7 +113,7 @@ class Outside:
     def remarks(self) -> Iterator[str]:
         """What to say about both kinds."""
         for name, project in self.others.items():
-            yield f"{name} must come from {project}, which METADATA requires"
+            yield f"{name} must come from {project}"
         by_users: dict[tuple[str, ...], list[str]] = {}
         for name, used in self.optional.items():
             by_users.setdefault(tuple(used), []).append(name)
@@ -208,7 +227,7 @@ class Judge:
             if proof.check is Check.METADATA and not claimed.cells and uses_torch(facts):
                 yield _no_cell(facts, proof, claimed)
             elif proof.check is Check.TAGS:
-                yield _floor(facts, proof, list(outside.remarks()))
+                yield _floor(facts, proof, [*outside.remarks(), *_dropped(facts, claimed)])
             elif proof.check is not Check.LINKAGE:
                 yield proof
         yield check_loader(facts)
@@ -252,6 +271,16 @@ def _floor(facts: WheelFacts, proof: Proof, remarks: Sequence[str]) -> Proof:
     if remarks:
         evidence["remarks"] = [*evidence.get("remarks", ()), *remarks]
     return replace(proof, reason=reason, evidence=evidence)
+
+
+def _dropped(facts: WheelFacts, claimed: ClaimedCells) -> list[str]:
+    """A remark on a library that older releases of torch bring, and the newest claimed one does not."""
+    users = [library.path for library in facts.libraries if _DROPPED in library.needed]
+    newest = max((cell.torch for cell in claimed.cells), default=Torch(0, 0, 0))
+    if not users or newest < _DROPPED_IN or any("curand" in line for line in facts.requires_dist):
+        return []
+    since = f"which torch {_DROPPED_IN.series} and newer do not bring: require nvidia-curand"
+    return [f"{join_names(users)} needs {_DROPPED}, {since}"]
 
 
 def _no_cell(facts: WheelFacts, proof: Proof, claimed: ClaimedCells) -> Proof:

@@ -19,6 +19,7 @@ from packaging.version import Version
 from builder.errors import Code, UsageError
 from builder.hashing import sha256_of
 from builder.untrusted import texts
+from builder.wheelfile.compatibility import check_wheel_name
 
 #: PEP 691 reserves keys that start with an underscore for the index itself.
 OWN_KEY = "_buildfarm"
@@ -172,10 +173,7 @@ def check_file_name(name: str) -> None:
         raise UsageError(
             "only wheels can be published, with a file name of up to 200 characters", Code.WHEEL_NAME_INVALID
         )
-    try:
-        parse_wheel_filename(name)
-    except ValueError as error:
-        raise UsageError(str(error), Code.WHEEL_NAME_INVALID) from None
+    check_wheel_name(name)
 
 
 def read_entry(wheel: Path) -> tuple[Entry, bytes]:
@@ -189,10 +187,8 @@ def read_entry(wheel: Path) -> tuple[Entry, bytes]:
 
     if not wheel.is_file():
         raise UsageError("there is no such wheel", Code.NO_SUCH_FILE, where=str(wheel))
-    try:
-        project, version, _, _ = parse_wheel_filename(wheel.name)
-    except ValueError as error:
-        raise UsageError(f"this wheel cannot be read: {error}", Code.WHEEL_DAMAGED, where=str(wheel)) from None
+    check_wheel_name(wheel.name, str(wheel))
+    project, version, _, _ = parse_wheel_filename(wheel.name)
     with WheelFile(wheel) as archive:
         metadata, headers = archive.read_dist_info("METADATA"), archive.metadata
     try:

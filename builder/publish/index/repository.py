@@ -47,6 +47,7 @@ from builder.publish.people.people_pages import (
     write_home,
 )
 from builder.untrusted import JsonError, parse_json, texts
+from builder.wheelfile.compatibility import check_wheel_name
 
 #: The end of the name of a yank's record, and the name of a status's record.
 _YANK, _STATUS = ".yank", "status"
@@ -200,10 +201,8 @@ class Repository:
 
         A different spelling of the name is enough, such as other capitals in the local version.
         """
-        try:
-            project, name = project_of(filename), self._spelled(filename)
-        except ValueError as error:
-            raise UsageError(str(error), Code.WHEEL_NAME_INVALID, where=filename) from None
+        check_wheel_name(filename)
+        project, name = project_of(filename), self._spelled(filename)
         entry = self.published(project, name) if name else None
         if entry is None:
             raise UsageError("the index has no such wheel", Code.WHEEL_NOT_IN_INDEX, where=filename)

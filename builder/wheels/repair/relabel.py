@@ -28,6 +28,7 @@ from builder.hashing import sha256_of
 from builder.matrix.local_version import current_form
 from builder.untrusted import JsonError, parse_json
 from builder.wheelfile.archive import WheelFile, record_fault
+from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.torch_range import narrowed
 
 _OLDEST = (1980, 1, 1, 0, 0, 0)  # the first second a zip can hold
@@ -232,6 +233,7 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
     Raises UsageError for a wheel that cannot be read or differs from its RECORD, for a malformed name, version or tag,
     and when `out` has a different file of this name.
     """
+    check_wheel_name(wheel.name, str(wheel))
     with WheelFile(wheel) as archive:
         fault = record_fault(archive)
     if fault:

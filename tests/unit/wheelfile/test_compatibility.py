@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from builder.errors import Code
 from builder.matrix.axes import Python
-from builder.wheelfile.compatibility import is_compatible
+from builder.wheelfile.compatibility import check_wheel_name, is_compatible
+from tests.refused import refused
 
 
 @pytest.mark.parametrize(
@@ -46,3 +48,19 @@ def test_compatible_with_a_python_by_tags(name: str, python: str, expected: bool
 )
 def test_any_glibc_ignores_this_machines_glibc(tags: str, expected: bool) -> None:
     assert is_compatible(f"ops-1.0-{tags}.whl", Python(3, 12), any_glibc=True) is expected
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("ops-1.0-py3-none-any-cu130.whl", "this is a wheel variant (cu130), which buildfarm does not support"),
+        ("ops-1.0-2-cp312-cp312-linux_x86_64-x8664v3.whl", "this is a wheel variant (x8664v3)"),
+        ("ops-1.0-x-py3-none-any-cu130.whl", "this is not the file name of a wheel"),
+        ("ops-1.0.whl", "this is not the file name of a wheel"),
+        ("ops-1.0.tar.gz", "this is not the file name of a wheel"),
+    ],
+)
+def test_the_name_of_no_wheel_is_refused(name: str, sentence: str) -> None:
+    with refused(Code.WHEEL_NAME_INVALID, sentence, name):
+        check_wheel_name(name)
+    check_wheel_name("ops-1.0-2-py3-none-any.whl")

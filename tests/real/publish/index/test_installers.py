@@ -136,6 +136,15 @@ def test_installers_heed_requires_python(tmp_path: Path, install: Install, insta
     assert (tmp_path / "site" / "my_ext.py").read_text() == "VERSION = '1.0'\n"
 
 
+@pytest.mark.parametrize("bound", ["<3.4", "==3.4.*", "~=3.4.0", "===3.4.1", "!=3.11.*,!=3.12.*,!=3.13.*"])
+def test_uv_ignores_the_upper_bounds_of_requires_python(tmp_path: Path, install: Install, bound: str) -> None:
+    """The check `modules` relies on it; pip refuses such a wheel."""
+    dist = tmp_path / "dist"
+    simple = write_index(dist, [make_wheel(dist, "1.0", requires_python=bound)])
+    done = {each: install(each, simple.as_uri(), "my-ext", tmp_path / each).returncode for each in INSTALLERS}
+    assert (done["pip"] != 0, done["uv"]) == (True, 0)
+
+
 @pytest.mark.parametrize("installer", INSTALLERS)
 @pytest.mark.parametrize("torch", ["2.11.0", "2.4.1+cu124"])
 def test_the_install_command_works_in_an_empty_environment(
