@@ -145,7 +145,7 @@ class Library(ElfHeaders):
     sass: tuple[str, ...]
     #: Architectures with PTX, e.g. ("compute_90",), sorted by number.
     ptx: tuple[str, ...]
-    #: Bytes by architecture of machine code and PTX, e.g. {"sm_75": 4096, "compute_90": 512}.
+    #: Bytes by architecture of machine code, PTX and other kinds, e.g. {"sm_75": 4096, "compute_90": 512}.
     gpu_code: dict[str, int] = field(default_factory=dict)
     #: Version of the PTX language by architecture, e.g. {"compute_90": "8.7"}.
     ptx_isa: dict[str, str] = field(default_factory=dict)
@@ -160,6 +160,12 @@ class Library(ElfHeaders):
     def basename(self) -> str:
         """File name without folders."""
         return PurePosixPath(self.path).name
+
+    @property
+    def unknown_code(self) -> list[str]:
+        """GPU code of a kind that buildfarm does not know, such as `kind 77 for 90`."""
+        found = (code.removeprefix("kind").split("_") for code in self.gpu_code if code.startswith("kind"))
+        return [f"kind {kind} for {number}" for kind, number in found]
 
     @property
     def foreign(self) -> bool:

@@ -260,6 +260,8 @@ def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
             f"the library needs a C++ symbol that torch {cell.torch} does not have; "
             "the library was built against a different torch"
         )
+    if symbol.startswith("__cudaRegisterLinkedBinary"):
+        return "the build left out the device link of its relocatable code: pass `dlink=True` to CUDAExtension"
     if call := _CUDA_CALL.fullmatch(symbol):
         name = _library_of(call[1])
         return f"no linked library defines this function of {name}: link {name} for CUDA {cell.cuda}"
