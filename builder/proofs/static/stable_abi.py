@@ -18,7 +18,7 @@ from builder.gate.system.demangle import demangle
 from builder.matrix.axes import AbiClass
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
-from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx
+from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 
@@ -34,6 +34,7 @@ _EXPLAINED_LIBRARY = re.compile(
     r"(?:lib(?:torch|c10|shm)(?:_\w+)?|lib(?:c|m|dl|pthread|rt|util|gcc_s|stdc\+\+|gomp)|ld-linux[\w-]*"
     r"|libcu(?:dart|blas|blasLt|fft|rand|solver|sparse))\.so(?:\.\d+)*"
 )
+_CUDA_LIBRARY = re.compile(r"lib(?:cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|nv|nccl)")
 _STANDARD_CXX = re.compile(r"_Z(?:T[VIST]|GV)?(?:N[rVK]*[RO]?)?S[tabisod]")
 
 
@@ -79,9 +80,15 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
         return None
     own = {symbol for library in facts.libraries for symbol in library.defined}
     files = {name for library in facts.libraries for name in (library.basename, library.soname)}
-    errors = []
+    errors, remarks = [], []
     for library in facts.libraries:
         errors += _errors(library, own, files, claim)
+        calls = [one for one in library.undefined if CUDA_CALL.fullmatch(one) and one not in {*own, *library.bound}]
+        if calls and not any(map(_CUDA_LIBRARY.match, library.needed)):
+            remarks.append(
+                f"{library.path} calls {join_names(calls)} and links no library of CUDA: `linkage` says whether those"
+                " of torch bring the functions"
+            )
     floors = {library.path: torch_floor(library) for library in facts.libraries}
     floor = max((one for one in floors.values() if one), key=_series, default="")
     return make_proof(
@@ -90,6 +97,7 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
         errors,
         good=f"torch >= {floor}" if floor else "uses no function of torch",
         evidence={"floor": floor, "libraries": floors},
+        remarks=remarks,
     )
 
 
@@ -99,6 +107,7 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
         symbol
         for symbol in library.undefined
         if not (symbol in library.bound or symbol in own or is_python(symbol) or is_standard(symbol))
+        and not CUDA_CALL.fullmatch(symbol)  # the check of the linkage looks for them
         and not _STANDARD_CXX.match(symbol)
     ]
     cxx = [demangle(symbol) for symbol in undefined if is_torch_cxx(symbol)]
