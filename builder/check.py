@@ -58,7 +58,11 @@ class Check(StrEnum):
         "Each library with GPU code contains SASS for every architecture of the build, and PTX for each `+PTX`.",
     )
     SIZE = "size", "The wheel file is not larger than `max_size` of the recipe, or `verify --max-size`."
-    GPUS = "gpus", "Every GPU that `verify --gpu` names runs the GPU code, with the driver of `--driver`."
+    GPUS = (
+        "gpus",
+        "Every GPU that `verify --gpu` names runs a library with GPU code, with the driver of `--driver`. A remark says"
+        " which GPUs a library is for, if it is not for all.",
+    )
     LOADER = (
         "loader",
         "The dynamic loader accepts the libraries: no executable stack, no text relocations, no RPATH to folders of"
