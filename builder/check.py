@@ -66,7 +66,7 @@ class Check(StrEnum):
     LOADER = (
         "loader",
         "The dynamic loader accepts the libraries: no executable stack, no text relocations, no RPATH to folders of"
-        " others, one CUDA runtime.",
+        " others, one CUDA runtime. It finds the libraries of the wheel that Python modules need.",
     )
     WINDOW = "window", "The wheel links with every torch release that its METADATA allows."
     CLASH = (

@@ -31,7 +31,7 @@ from builder.store import sync
 from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
-from builder.wheelfile.facts import installed_path
+from builder.wheelfile.facts import installed_path, read_facts
 from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, read_members, relabel, write_wheel
 
@@ -246,6 +246,9 @@ def _auditwheel(
         shutil.rmtree(folder)
         return _auditwheel(raw, folder, provided, policy=_lowest_policy(), log=log, owner=owner)
     if missing := reports("auditwheel-no-library", talk):
+        for inside in read_facts(raw).unreached:
+            if inside.name == missing["name"]:
+                raise _failure(raw, log, f"{inside.user} needs {inside.name}, {inside.why}")
         raise _failure(
             raw,
             log,
