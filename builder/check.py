@@ -42,7 +42,8 @@ class Check(StrEnum):
     CONTENTS = (
         "contents",
         "No file with the name of a library is something else, such as a pointer of Git LFS. It remarks on stray"
-        " top-level packages, equal libraries, and CUDA sources without their headers.",
+        " top-level packages, equal libraries, code that runs when Python starts, and CUDA sources without their"
+        " headers.",
     )
     ABI3 = "abi3", "The libraries of a wheel with an abi3 tag use only the limited API of the tagged Python."
     STABLE = (

@@ -15,9 +15,9 @@ STATIC_FORMAT = 5
 #: Verdicts of the linkage check.
 LINKAGE_FORMAT = 3
 #: Verdicts of the import in the environment of a cell.
-CELL_FORMAT = 1
+CELL_FORMAT = 2
 #: Verdicts of the op gate.
-OPS_FORMAT = 6
+OPS_FORMAT = 7
 #: Verdicts of the checks of `buildfarm verify`: before a wheel is published, and of `record` and `loader` in a build.
 VERIFY_FORMAT = 3
 #: What client and workers send each other.

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.errors import Code, UsageError
+from builder.gate.imports.packages import is_startup_file, startup_code
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
 from builder.wheelfile.elf import HEAD, MAGIC, ElfHeaders, read_elf, what_else
@@ -244,6 +245,8 @@ class WheelFacts:
     purelib: bool = False
     #: What the CUDA sources in the wheel include and the wheel does not contain; see `missing_headers`.
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    #: The first line that Python executes of each file that it reads when it starts, by path.
+    startup_code: dict[str, str] = field(default_factory=dict)
     #: Libraries of the wheel that others need, and that the loader does not find by its search.
     unreached: tuple[Unreached, ...] = ()
     #: Files with the name of a library, such as `_C.so`, that are none, sorted by path.
@@ -295,11 +298,25 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         files=tuple(sorted(wheel.names)),
         purelib=wheel.purelib,
         missing_headers=missing_headers(wheel),
+        startup_code=_startup_code(wheel),
         unreached=_unreached(wheel, libraries),
         no_libraries=tuple(
             NoLibrary(path, what, PurePosixPath(path).name.partition(".")[0] in named) for path, what in others.items()
         ),
     )
+
+
+def _startup_code(wheel: WheelContents) -> dict[str, str]:
+    found = {}
+    for name in wheel.names:
+        place = installed_path(name)
+        top = place.removesuffix("/__init__.py")
+        if place and "/" not in top and is_startup_file(top):
+            with wheel.open(name) as stream:
+                code = startup_code(place, stream.read(_MAX_PYTHON).decode(errors="replace"))
+            if code:
+                found[name] = code[:MAX_NAME]
+    return found
 
 
 def _unreached(wheel: WheelContents, libraries: Sequence[Library]) -> tuple[Unreached, ...]:
