@@ -42,7 +42,8 @@ class Check(StrEnum):
     CONTENTS = (
         "contents",
         "No file with the name of a library is something else, such as a pointer of Git LFS. It remarks on stray"
-        " top-level packages, equal libraries, and CUDA sources without their headers.",
+        " top-level packages, equal libraries, code that runs when Python starts, and CUDA sources without their"
+        " headers.",
     )
     ABI3 = "abi3", "The libraries of a wheel tagged abi3 or abi3t use only the limited API of the tagged Python."
     STABLE = (
@@ -58,11 +59,15 @@ class Check(StrEnum):
         "Each library with GPU code contains SASS for every architecture of the build, and PTX for each `+PTX`.",
     )
     SIZE = "size", "The wheel file is not larger than `max_size` of the recipe, or `verify --max-size`."
-    GPUS = "gpus", "Every GPU that `verify --gpu` names runs the GPU code, with the driver of `--driver`."
+    GPUS = (
+        "gpus",
+        "Every GPU that `verify --gpu` names runs a library with GPU code, with the driver of `--driver`. A remark says"
+        " which GPUs a library is for, if it is not for all.",
+    )
     LOADER = (
         "loader",
         "The dynamic loader accepts the libraries: no executable stack, no text relocations, no RPATH to folders of"
-        " others, one CUDA runtime.",
+        " others, one CUDA runtime. It finds the libraries of the wheel that Python modules need.",
     )
     WINDOW = "window", "The wheel links with every torch release that its METADATA allows."
     CLASH = (

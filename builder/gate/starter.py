@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from builder.gate.imports import launcher
-from builder.gate.imports.packages import WithoutExtension, add_packages, execute_startup_code, files_of, runs_at_start
+from builder.gate.imports.packages import (
+    WithoutExtension,
+    add_packages,
+    execute_startup_code,
+    files_of,
+    is_startup_file,
+)
 from builder.gate.outcome import Spec
 from builder.gate.processes.spawn import HEAP_CHECKS, JUDGE, LAUNCHER, start_command, wait_for_go
 from builder.gate.system import rlimits
@@ -131,7 +137,7 @@ class _Starter:
 
     def _become_launcher(self, role: Role) -> None:
         """Serve as the launcher, unless a fork would differ from a new Python; without it, each order is one."""
-        at_start = any(map(runs_at_start, self._files))
+        at_start = any(map(is_startup_file, self._files))
         if self._without_wheel.used or at_start:
             os._exit(0)
         self._without_wheel.remove()

@@ -9,10 +9,12 @@ from pathlib import Path
 from builder.gate.amounts import counted, size_text
 from builder.matrix.compat import and_list
 from builder.proof import Check, Proof
-from builder.proofs.claimed_cells import CellClaims
+from builder.proofs.claimed_cells import CellClaims, provided_by_torch
 from builder.proofs.static.claim import join_names, make_proof
+from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import variants
 from builder.wheelfile.archive import wheel_fault
+from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts, open_wheel
 
 
@@ -36,15 +38,20 @@ _MUCH_DEBUG = 5 * 2**20
 
 
 def check_loader(facts: WheelFacts) -> Proof:
-    """No library needs an executable stack, text relocations or two CUDA runtimes, or searches folders of others."""
+    """No library needs an executable stack, text relocations or two CUDA runtimes, or searches folders of others.
+
+    The loader finds the libraries of the wheel that its Python modules need.
+    """
     errors = [error for library in facts.libraries for error in _errors(library)]
+    lost, late = _unreached(facts)
+    errors += lost
     runtimes = min((sorted(CellClaims(one).runtimes) for one in variants(facts)), key=len)
     if len(runtimes) > 1:
         errors.append(
             f"the libraries need the runtimes of CUDA {and_list(runtimes)}: two runtimes in one process, and torch has"
             " one of them; build all libraries with one toolkit"
         )
-    remarks = [*_stray_folders(facts), *(remark for library in facts.libraries for remark in _remarks(library))]
+    remarks = [*late, *_stray_folders(facts), *(remark for library in facts.libraries for remark in _remarks(library))]
     return make_proof(facts, Check.LOADER, errors, good="nothing unusual", remarks=remarks)
 
 
@@ -64,6 +71,17 @@ def _errors(library: Library) -> Iterator[str]:
             f"{library.path} searches folders for libraries that every user may write to (RPATH {join_names(shared)}):"
             " remove them with `patchelf --set-rpath`, or run `auditwheel repair`"
         )
+
+
+def _unreached(facts: WheelFacts) -> tuple[list[str], list[str]]:
+    """Errors and remarks about libraries of the wheel that the loader does not find by its search."""
+    outside = provided_by_torch(facts).union(*(system_libraries(library.machine) for library in facts.libraries))
+    own = [one for one in facts.unreached if one.name not in outside and not is_driver_library(one.name)]
+    users = list(dict.fromkeys(one.user for one in own if one.maybe))
+    names = list(dict.fromkeys(one.name for one in own if one.maybe))
+    text = f"no search path (RUNPATH) of {join_names(users)} leads to {join_names(names)} in the wheel"
+    remarks = [f"{text}, so Python must load the needed library first"] if users else []
+    return [f"{one.user} needs {one.name}, {one.why}" for one in own if not one.maybe], remarks
 
 
 def _stray_folders(facts: WheelFacts) -> Iterator[str]:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 MAGIC = b"\x7fELF"
 #: The section with GPU code.
 GPU_SECTION = ".nv_fatbin"
+#: The section with GPU code before the device link (`nvcc -rdc=true`), which stays in the library.
+_UNLINKED_SECTION = "__nv_relfatbin"
 
 _MACHINES = {
     "EM_X86_64": "x86_64", "EM_AARCH64": "aarch64", "EM_386": "i686", "EM_ARM": "armv7l", "EM_PPC64": "ppc64le",
@@ -85,6 +87,8 @@ class ElfHeaders:
     bound: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: The file has a section of GPU code, which may be empty.
     fatbin: bool = False
+    #: The GPU code is the result of a device link.
+    device_link: bool = False
     #: The loader must write into the code (text relocations).
     textrel: bool = False
     #: The loader must make the stack executable.
@@ -187,6 +191,7 @@ def _read(elf: ELFFile) -> Elf:
         versions=versions,
         bound=dict(sorted(bound.items())),
         fatbin=GPU_SECTION in sections,
+        device_link=_UNLINKED_SECTION in sections,
         rpath=_folders(dynamic, _DT_RPATH),
         runpath=_folders(dynamic, _DT_RUNPATH),
         textrel=_DT_TEXTREL in values or bool(values.get(_DT_FLAGS, 0) & _DF_TEXTREL),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import posixpath
 import re
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -15,12 +15,14 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.errors import Code, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE, entry_points
+from builder.gate.imports.packages import is_startup_file, startup_code
 from builder.hashing import sha256_of
 from builder.wheelfile.archive import WheelContents, WheelFile
 from builder.wheelfile.compatibility import check_wheel_name
 from builder.wheelfile.elf import HEAD, MAGIC, ElfHeaders, read_elf, what_else
 from builder.wheelfile.fatbin import read_device_code
 from builder.wheelfile.limits import MAX_NAME, MAX_REQUIREMENT
+from builder.wheelfile.search import Searching, Unreached, unreached
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -139,24 +141,31 @@ _MAX_PYTHON, _MAX_PYTHONS = 2**20, 2**28
 
 
 def always_named(wheel: WheelContents, stems: Collection[str]) -> frozenset[str]:
-    """The names of these that are in unindented lines of Python files: these lines always run.
+    """The names of these that are in unindented lines of Python files: these lines always run."""
+    return _named(wheel, stems, _always_named)
 
-    If the Python files are larger than any real package, every name counts. Raises DamagedWheelError.
+
+def _named(wheel: WheelContents, names: Collection[str], matches: Callable[[str, bytes], bool]) -> frozenset[str]:
+    """The names that match a Python file. If the files are larger than any real package, every name does.
+
+    Raises DamagedWheelError.
     """
     found, left = set[str](), _MAX_PYTHONS
     for name in wheel.names:
-        if name.endswith(".py") and stems:
+        if name.endswith(".py") and names:
             with wheel.open(name) as stream:
                 source = stream.read(_MAX_PYTHON)
             left -= len(source)
             if left < 0:
-                return frozenset(stems)
-            found |= {stem for stem in stems if stem.encode() in source and _always_named(stem, source)}
+                return frozenset(names)
+            found |= {each for each in names if matches(each, source)}
     return frozenset(found)
 
 
 def _always_named(stem: str, source: bytes) -> bool:
     """Whether an unindented statement names a library; `from . import (` may have its names in the next lines."""
+    if stem.encode() not in source:
+        return False
     word = re.compile(rb"(?<!\w)" + re.escape(stem.encode()) + rb"(?!\w)")
     within = False
     for line in source.splitlines():
@@ -168,6 +177,17 @@ def _always_named(stem: str, source: bytes) -> bool:
         elif within and word.search(line):
             return True
     return False
+
+
+#: What loads a library by its path, and what finds paths.
+_LOADS = re.compile(rb"(?i)cdll|load_?library|dlopen")
+_FINDS = re.compile(rb"glob|listdir|scandir|iterdir|\bwalk\b")
+
+
+def _may_load(name: str, source: bytes) -> bool:
+    """Whether Python code may load a library of this file name before another one needs it."""
+    stem = name.partition(".so")[0].removeprefix("lib").encode()
+    return _LOADS.search(source) is not None and (stem in source or _FINDS.search(source) is not None)
 
 
 #: A needed library whose version is that of CUDA, also with the hash that auditwheel adds.
@@ -188,12 +208,14 @@ class Library(ElfHeaders):
     sass: tuple[str, ...]
     #: Architectures with PTX, e.g. ("compute_90",), sorted by number.
     ptx: tuple[str, ...]
-    #: Bytes by architecture of machine code and PTX, e.g. {"sm_75": 4096, "compute_90": 512}.
+    #: Bytes by architecture of machine code, PTX and other kinds, e.g. {"sm_75": 4096, "compute_90": 512}.
     gpu_code: dict[str, int] = field(default_factory=dict)
     #: Version of the PTX language by architecture, e.g. {"compute_90": "8.7"}.
     ptx_isa: dict[str, str] = field(default_factory=dict)
     #: Folders in which the loader searches needed libraries: those of DT_RUNPATH, else of DT_RPATH.
     search: tuple[str, ...] = ()
+    #: These folders are of DT_RPATH, which also serves the libraries that this library needs.
+    rpath: bool = False
     #: Bytes of the file, unpacked.
     size: int = 0
     #: Of the file, unpacked, hex; empty if unknown.
@@ -203,6 +225,12 @@ class Library(ElfHeaders):
     def basename(self) -> str:
         """File name without folders."""
         return PurePosixPath(self.path).name
+
+    @property
+    def unknown_code(self) -> list[str]:
+        """GPU code of a kind that buildfarm does not know, such as `kind 77 for 90`."""
+        found = (code.removeprefix("kind").split("_") for code in self.gpu_code if code.startswith("kind"))
+        return [f"kind {kind} for {number}" for kind, number in found]
 
     @property
     def foreign(self) -> bool:
@@ -267,6 +295,10 @@ class WheelFacts:
     missing_headers: dict[str, tuple[str, ...]] = field(default_factory=dict)
     #: Libraries that the Python code imports and that are no modules of their name; see `imported_libraries`.
     imported: tuple[str, ...] = ()
+    #: The first line that Python executes of each file that it reads when it starts, by path.
+    startup_code: dict[str, str] = field(default_factory=dict)
+    #: Libraries of the wheel that others need, and that the loader does not find by its search.
+    unreached: tuple[Unreached, ...] = ()
     #: Files with the name of a library, such as `_C.so`, that are none, sorted by path.
     no_libraries: tuple[NoLibrary, ...] = ()
     #: Why twine refuses METADATA; see `metadata_faults`.
@@ -319,11 +351,39 @@ def facts_of(wheel: WheelContents, sha256: str, size: int) -> WheelFacts:
         purelib=wheel.purelib,
         missing_headers=missing_headers(wheel),
         imported=imported_libraries(wheel, libraries),
+        startup_code=_startup_code(wheel),
+        unreached=_unreached(wheel, libraries),
         no_libraries=tuple(
             NoLibrary(path, what, PurePosixPath(path).name.partition(".")[0] in named) for path, what in others.items()
         ),
         metadata_faults=tuple(metadata_faults(wheel.read_dist_info("METADATA"))),
     )
+
+
+def _startup_code(wheel: WheelContents) -> dict[str, str]:
+    found = {}
+    for name in wheel.names:
+        place = installed_path(name)
+        top = place.removesuffix("/__init__.py")
+        if place and "/" not in top and is_startup_file(top):
+            with wheel.open(name) as stream:
+                code = startup_code(place, stream.read(_MAX_PYTHON).decode(errors="replace"))
+            if code:
+                found[name] = code[:MAX_NAME]
+    return found
+
+
+def _unreached(wheel: WheelContents, libraries: Sequence[Library]) -> tuple[Unreached, ...]:
+    found = unreached(
+        {
+            installed_path(one.path) or one.path: Searching(
+                one.soname, one.needed, one.search, one.rpath, one.is_module
+            )
+            for one in libraries
+        }
+    )
+    early = _named(wheel, {one.path.rpartition("/")[2] for one in found}, _may_load)
+    return tuple(replace(one, maybe=one.maybe or one.path.rpartition("/")[2] in early) for one in found)
 
 
 def metadata_faults(metadata: bytes) -> list[str]:
@@ -414,6 +474,7 @@ def read_library(path: str, file: Path) -> Library | None:
         gpu_code=code.sizes,
         ptx_isa=code.ptx,
         search=elf.runpath or elf.rpath,
+        rpath=bool(elf.rpath) and not elf.runpath,
         size=file.stat().st_size,
         sha256=sha256_of(file),
         **{each.name: getattr(elf, each.name) for each in fields(ElfHeaders)},

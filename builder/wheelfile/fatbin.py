@@ -1,10 +1,11 @@
 """Read the GPU architectures of a library from the headers of its fat binaries.
 
 The section `.nv_fatbin` holds one container for each compiled source. A container holds one entry for each
-architecture, which the header of the entry names. NVIDIA does not document the layout. The counts of this reader equal
-those of `cuobjdump --list-elf --list-ptx` 13.5 for the libraries of torch 2.14 and 2.15, cuDNN and cuRAND. cuobjdump is
-not used: it stops at the first `sm_90` entry that CUDA 12.1 wrote ("Invalid ELF", torch 2.2.2 and torchvision 0.17.2),
-and lists `sm_103f` as `sm_103`.
+architecture, which the header of the entry names, or for several (`nvcc --concat`, CUDA 13.4 and newer). NVIDIA does
+not document the layout. The counts of this reader equal those of `cuobjdump --list-elf --list-ptx` 13.5 for the
+libraries of torch 2.14 and 2.15, cuDNN and cuRAND, and for what nvcc 13.5 writes with and without `--concat`.
+cuobjdump is not used: it stops at the first `sm_90` entry that CUDA 12.1 wrote ("Invalid ELF", torch 2.2.2 and
+torchvision 0.17.2), and lists `sm_103f` as `sm_103`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from builder.errors import Code, UsageError
 from builder.wheelfile import limits
@@ -22,9 +23,13 @@ from builder.wheelfile.elf import GPU_SECTION, elf_faults, open_elf
 
 _CONTAINER = struct.Struct("<IHHQ")  # magic, version, bytes of this header, bytes of the entries
 _MAGIC, _VERSION = 0xBA55ED50, 1
-# kind, version, bytes of this header, of the code, minor and major of the PTX version, architecture, flags
-_ENTRY = struct.Struct("<HHIQ8xHHI8xQ")
-_PTX, _SASS = 1, 2
+# kind, bytes of this header, of the code, place of the options, minor and major of the PTX version, architecture, place
+# and length of the name, flags; the header is longer
+_ENTRY, _ENTRY_BYTES = struct.Struct("<HxxIQ4xIHHIIIQ"), 64
+#: Of the options: their place and length. Of concatenated entries: their number, bytes of their headers.
+_PAIR = struct.Struct("<II")
+_PTX, _SASS, _LTO, _CONCATENATED = 1, 2, 8, 256
+_NAMES = {_PTX: "compute_{}", _SASS: "sm_{}", _LTO: "lto_{}"}
 _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 
 
@@ -32,7 +37,8 @@ _SUFFIXES = {0x100000: "a", 0x200000: "f"}
 class DeviceCode:
     """The GPU code of one library."""
 
-    #: Bytes of machine code and PTX by architecture, e.g. {"sm_80": 4096, "compute_90": 512}, sorted by number.
+    #: Bytes of machine code, PTX and LTO-IR by architecture, e.g. {"sm_80": 4096, "compute_90": 512, "lto_90": 900},
+    #: sorted by number; of code of another kind by the number of the kind, e.g. {"kind77_90": 300}.
     sizes: dict[str, int]
     #: Version of the PTX language (ISA) by architecture, e.g. {"compute_90": "8.7"}; the newest of each. nvcc writes
     #: the version of its own release, and a driver compiles no newer version than its own.
@@ -45,24 +51,35 @@ def read_device_code(library: Path) -> DeviceCode:
     Raises UsageError for a damaged ELF file, and when the containers have an unknown layout or are more than
     MAX_GPU_CODES.
     """
-    found: Counter[tuple[int, int, str]] = Counter()
+    found: Counter[tuple[int, str, int]] = Counter()
     versions: dict[str, tuple[int, int]] = {}
     with library.open("rb") as stream, elf_faults(library):
         section = open_elf(stream).get_section_by_name(GPU_SECTION)
         if section is not None:
-            for kind, number, suffix, size, version in _entries(stream, section["sh_offset"], section["sh_size"]):
-                found[kind, number, suffix] += size
-                if kind == _PTX:
-                    name = f"compute_{number}{suffix}"
-                    versions[name] = max(versions.get(name, (0, 0)), version)
-    names = {_SASS: "sm", _PTX: "compute"}
-    order = sorted((number, suffix, kind) for kind, number, suffix in found if kind in names)
-    sizes = {f"{names[kind]}_{number}{suffix}": found[kind, number, suffix] for number, suffix, kind in order}
+            for one in _entries(stream, section["sh_offset"], section["sh_size"]):
+                found[one.number, one.suffix, one.kind] += one.size
+                if one.kind == _PTX:
+                    versions[one.name] = max(versions.get(one.name, (0, 0)), one.version)
+    sizes = {_Entry(kind, number, suffix).name: found[number, suffix, kind] for number, suffix, kind in sorted(found)}
     return DeviceCode(sizes, {name: f"{major}.{minor}" for name, (major, minor) in sorted(versions.items()) if major})
 
 
-def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[tuple[int, int, str, int, tuple[int, int]]]:
-    """Kind, architecture (number and suffix), bytes and PTX version of each entry of the containers in a section."""
+class _Entry(NamedTuple):
+    """GPU code of one kind and architecture: its bytes, and the version of PTX."""
+
+    kind: int
+    number: int
+    suffix: str
+    size: int = 0
+    version: tuple[int, int] = (0, 0)
+
+    @property
+    def name(self) -> str:
+        return _NAMES.get(self.kind, f"kind{self.kind}_{{}}").format(f"{self.number}{self.suffix}")
+
+
+def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[_Entry]:
+    """Each entry of the containers in a section; concatenated entries one by one."""
     left, end = limits.MAX_GPU_CODES, start + size
     while start + _CONTAINER.size <= end:
         left -= 1
@@ -76,12 +93,47 @@ def _entries(stream: BinaryIO, start: int, size: int) -> Iterator[tuple[int, int
         start += header
         while start < stop:
             left -= 1
-            kind, _, header, size, minor, major, number, flags = _ENTRY.unpack(_read(stream, start, _ENTRY.size))
-            if left < 0 or header < _ENTRY.size or start + header + size > stop:
+            entry, header, size, _ = _entry(_read(stream, start, _ENTRY.size))
+            if left < 0 or header < _ENTRY_BYTES or start + header + size > stop:
                 raise _unknown()
-            suffix = "".join(letter for bit, letter in _SUFFIXES.items() if flags & bit)
-            yield kind, number, suffix, size, (major, minor)
+            if entry.kind == _CONCATENATED:
+                parts = _parts(_read(stream, start + _ENTRY_BYTES, header - _ENTRY_BYTES))
+                left -= len(parts)
+                whole = sum(part.size for part in parts) or 1
+                yield from (part._replace(size=part.size * size // whole) for part in parts)
+            else:
+                yield entry
             start += header + size
+
+
+def _entry(data: bytes) -> tuple[_Entry, int, int, int]:
+    """An entry, the bytes of its header and of its code, and the bytes of the header by what it contains."""
+    kind, header, size, options, minor, major, number, name, length, flags = _ENTRY.unpack_from(data)
+    suffix = "".join(letter for bit, letter in _SUFFIXES.items() if flags & bit)
+    end = _after_text(name, length) if name else _ENTRY_BYTES
+    if options and options + _PAIR.size <= len(data):
+        end = _after_text(*_PAIR.unpack_from(data, options))
+    return _Entry(kind, number, suffix, size, (major, minor)), header, size, end
+
+
+def _after_text(start: int, length: int) -> int:
+    """Where a text with its zero ends, at a multiple of eight."""
+    return (start + length) // 8 * 8 + 8
+
+
+def _parts(data: bytes) -> list[_Entry]:
+    """The concatenated entries whose headers these are: number and bytes of all, then one behind the other."""
+    if len(data) < _PAIR.size:
+        raise _unknown()
+    (count, size), at = _PAIR.unpack_from(data), _PAIR.size
+    parts: list[_Entry] = []
+    while at + _ENTRY.size <= len(data) and len(parts) < count:
+        entry, _, _, end = _entry(data[at:])
+        parts.append(entry)
+        at += end
+    if len(parts) != count or at != size or any(part.kind == _CONCATENATED for part in parts):
+        raise _unknown()
+    return parts
 
 
 def _padding(stream: BinaryIO, start: int) -> int:

@@ -469,6 +469,24 @@ def test_12_a_zip64_field_that_the_sizes_do_not_need(tmp_path: Path) -> None:
     assert buildfarm(*publish, made).exit_code == Exit.OK
 
 
+def test_44_a_library_in_the_same_folder_without_run_path(tmp_path: Path) -> None:
+    """The symbols are there, and the import fails; code that loads the library first makes it a remark."""
+    compiled(tmp_path, "int x;", "-Wl,-soname,libt0x.so.1", name="libt0x.so.1", language="c")
+    flags = ("-Wl,--no-as-needed", f"-L{tmp_path}", "-l:libt0x.so.1")
+    files = {"t0/_C.so": module("_C", *flags), "t0/libt0x.so.1": (tmp_path / "libt0x.so.1").read_bytes()}
+    failed, _ = verify(w0(tmp_path, "t0", "1.0", TAG, files | {"t0/__init__.py": b"from . import _C\n"}))
+    assert list(failed) == ["loader"]
+    assert "t0/_C.so needs libt0x.so.1, and no search path (RUNPATH) leads to t0/libt0x.so.1" in failed["loader"]
+    assert "-Wl,-rpath,'$ORIGIN'" in failed["loader"]
+    raw, log = w0(tmp_path, "t0", "1.0", "cp312-cp312-linux_x86_64", files), tmp_path / "log"
+    with pytest.raises(BuildError, match=re.escape("t0/_C.so needs libt0x.so.1, and no search path (RUNPATH) leads")):
+        repair(raw, tmp_path / "out", provided=frozenset(), local_version="cu13", torch_requirement="", log=log)
+    first = b"import ctypes\nctypes.CDLL(f'{__path__[0]}/libt0x.so.1')\nfrom . import _C\n"
+    failed, remarks = verify(w0(tmp_path, "t0", "1.1", TAG, files | {"t0/__init__.py": first}))
+    assert not failed
+    assert "so Python must load the needed library first" in remarks["loader"]
+
+
 def test_38_an_elf_header_without_a_processor(tmp_path: Path) -> None:
     """A repair tool left the machine 0; the other wheels of the command are judged."""
     changed = module()[:18] + b"\0\0" + module()[20:]

@@ -16,6 +16,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+#: How a line of a `.pth` file begins that is executed (the module `site` of Python).
+_CODE = ("import ", "import\t")
+
 
 class NeedsExtensionError(AttributeError):
     """cases.py uses the extension, so the judge cannot execute this part of it."""
@@ -32,6 +35,22 @@ def needs_extension(error: BaseException | None) -> bool:
     return False
 
 
+def is_startup_file(path: str) -> bool:
+    """Whether Python reads a file when it starts: `path` is that below site-packages, or an absolute one."""
+    name = path.rpartition("/")[2]
+    return name.endswith((".pth", ".start")) or name.partition(".")[0] in ("sitecustomize", "usercustomize")
+
+
+def startup_code(name: str, text: str) -> str:
+    """The first line of a start-up file that Python executes; empty if there is none. `name` is its file name.
+
+    A line of a `.start` file names a function that Python 3.15 calls (PEP 829).
+    """
+    if name.endswith(".pth"):
+        return next((line for line in text.splitlines() if line.startswith(_CODE)), "")
+    return next((line for line in text.splitlines() if line.strip() and not line.startswith("#")), "")
+
+
 def add_packages() -> None:
     """Add the folders of installed packages to the path, in a Python that was started with -S.
 
@@ -46,7 +65,7 @@ def add_packages() -> None:
             return known
         for line in lines:
             path = Path(folder, line.strip())
-            if line.strip() and not line.startswith(("#", "import ", "import\t")) and path.is_dir():
+            if line.strip() and not line.startswith(("#", *_CODE)) and path.is_dir():
                 sys.path.append(os.path.realpath(path))
         return known
 
@@ -76,11 +95,6 @@ def add_packages() -> None:
 def execute_startup_code() -> None:
     """Execute what `add_packages` has left out: `.pth` and `.start` files, and a module `sitecustomize`."""
     site.main()
-
-
-def runs_at_start(name: str) -> bool:
-    """Whether Python executes a file of a wheel when it starts: lines, functions that the file names, or a module."""
-    return name.endswith((".pth", ".start", "/sitecustomize.py"))
 
 
 def files_of(distribution: str) -> frozenset[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from builder.gate.checks.import_order import import_orders
 from builder.gate.imports.launcher import Launcher
+from builder.gate.imports.packages import add_packages
 from builder.gate.outcome import Spec
 from builder.gate.processes.journal import JOURNAL, KEY_BYTES, Journal
 from builder.gate.system import rlimits
@@ -22,6 +23,7 @@ def main(root: str, task_dir: str, key: str, launcher: str = "") -> None:
     `key` is the number of a descriptor with the key of the journal, `launcher` that of the launcher's socket.
     """
     rlimits.exit_with_parent(os.getppid())
+    add_packages()  # not by Python itself, which would execute code of the wheel that could read the key
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # runs every `finally`, which ends the started processes
     spec = Spec.read(Path(root))
     journal = Journal(str(Path(task_dir, JOURNAL)), os.read(int(key), KEY_BYTES))

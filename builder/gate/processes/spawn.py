@@ -183,7 +183,7 @@ class ImportOrderProcess(Process):
         self.key = new_key()
         descriptors = [pipe_with(self.key), *([launcher.detach()] if launcher else [])]
         try:
-            command = [*_PYTHON, "-c", _START_IMPORT_ORDER, str(root), str(task_dir), *map(str, descriptors)]
+            command = [*_PYTHON, "-S", "-c", _START_IMPORT_ORDER, str(root), str(task_dir), *map(str, descriptors)]
             self._run(command, plain_environment(os.environ), descriptors)
         finally:
             for one in descriptors:

@@ -28,7 +28,8 @@ _KEPT_OUTPUT = 1 << 20
 #: Words after the secret at the start of the line that holds the result.
 _MARK, _RAISED = " imported ", " raised "
 
-#: Reads the secret and deletes its file before any module of the wheel runs. What modules print goes to stderr.
+#: Reads the secret and deletes its file before any code of the wheel runs: Python starts with -S, so that `.pth` files
+#: and `sitecustomize` run in `site.main`. What modules print goes to stderr.
 _PROGRAM = """
 def main(path, names):
     import faulthandler, importlib, json, os, platform, sys, traceback
@@ -40,6 +41,8 @@ def main(path, names):
     def answer(word, data):
         os.write(answers, (secret + word + json.dumps(data) + "\\n").encode())
     faulthandler.enable()
+    import site
+    site.main()
     for name in names:
         try:
             importlib.import_module(name)
@@ -117,7 +120,7 @@ def write_secret(folder: Path) -> tuple[Path, str]:
 
 def import_arguments(secret: str, modules: Sequence[str]) -> list[str]:
     """Arguments of the cell's Python that import the modules; `secret` is the path of the file from `write_secret`."""
-    return ["-I", "-X", "faulthandler", "-c", _PROGRAM, secret, *modules]
+    return ["-I", "-S", "-X", "faulthandler", "-c", _PROGRAM, secret, *modules]
 
 
 def hanging_import(modules: Sequence[str]) -> ImportOutcome:

@@ -28,6 +28,8 @@ _RENAMED_RUNTIME = re.compile(r"/lib(?:cudart|gomp)[-.][0-9a-f]{8,}\.so[.\d]*$")
 _OPENMP = re.compile(r"lib(?:gomp|iomp5|omp)")
 #: The name of a Python module for Linux.
 _LINUX_MODULE = re.compile(r"\.(?:cpython-\d+t?(?:-\w+-linux-\w+)?|abi3)\.so$")
+#: Characters of a line of code that a remark shows.
+_MOST_CODE = 80
 #: Libraries, and architectures of each, that a failure names.
 _MOST = 3
 
@@ -116,7 +118,7 @@ def check_contents(facts: WheelFacts) -> Proof:
     Remarks on what installs and works, but harms others or wastes space.
     """
     errors, others = _no_libraries(facts)
-    remarks = [*others, *_stray(facts), *_equal(facts), *_per_cuda(facts), *_missing_headers(facts)]
+    remarks = [*others, *_startup(facts), *_stray(facts), *_equal(facts), *_per_cuda(facts), *_missing_headers(facts)]
     if facts.purelib and facts.libraries:
         remarks.append(
             "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
@@ -139,6 +141,13 @@ def _no_libraries(facts: WheelFacts) -> tuple[list[str], list[str]]:
         failed = cure or one.imported or name in needed or _LINUX_MODULE.search(name)
         (errors if failed else remarks).append(text)
     return errors, remarks
+
+
+def _startup(facts: WheelFacts) -> Iterator[str]:
+    """Code that runs whenever a Python of the environment starts, also in programs that do not use the package."""
+    for path, line in facts.startup_code.items():
+        shown = line if len(line) <= _MOST_CODE else f"{line[:_MOST_CODE]}…"
+        yield f"every Python of the environment executes {path} when it starts, even without an import: {shown}"
 
 
 def stray_names(facts: WheelFacts) -> list[str]:

@@ -47,8 +47,9 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
             errors.append(_no_code(library, missing))
         ptx = [f"compute_{arch.number}{arch.suffix}" for arch in archs if arch.ptx]
         if no_ptx := [name for name in ptx if name not in library.ptx]:
+            cure = ": the device link of relocatable code drops PTX, so leave out +PTX" * library.device_link
             errors.append(
-                f"{library.path} has no PTX {join_names(no_ptx)}, without which newer GPUs cannot run the library"
+                f"{library.path} has no PTX {join_names(no_ptx)}, without which newer GPUs cannot run the library{cure}"
             )
     evidence: dict[str, Any] = {
         "claimed": [str(arch) for arch in claim.archs],
@@ -56,14 +57,23 @@ def check_device_code(facts: WheelFacts, claim: WheelClaim) -> Proof:
     }
     if beyond := _beyond(coded, claim.archs):
         evidence["beyond"] = beyond
+    others = {one.path: sorted({*one.gpu_code} - {*one.sass, *one.ptx}, key=_order) for one in coded}
+    if any(others.values()):
+        evidence["others"] = {path: codes for path, codes in others.items() if codes}
     allowed = claim.cuda_optional or not claim.foreign  # a wheel of others has no recipe
-    every = sorted({code for library in coded for code in (*library.sass, *library.ptx)}, key=_order)
+    every = sorted({code for library in coded for code in (*library.sass, *library.ptx, *library.gpu_code)}, key=_order)
     return make_proof(
         facts,
         Check.DEVICE_CODE,
         errors,
         good=" ".join(every) or "no GPU code" + ", which the recipe allows (`cuda: optional`)" * allowed,
         evidence=evidence,
+        remarks=[
+            f"{one.path} has GPU code that buildfarm does not know ({join_names(one.unknown_code)}): ask `cuobjdump"
+            " --list-elf --list-ptx` of the newest CUDA"
+            for one in coded
+            if one.unknown_code
+        ],
     )
 
 
@@ -85,7 +95,10 @@ def _beyond(libraries: Sequence[Library], archs: Sequence[Arch]) -> dict[str, in
     ptx = {f"compute_{arch.number}{suffix}" for arch in archs if arch.ptx for suffix in ("", "a", "f")}
     sizes: Counter[str] = Counter()
     for library in libraries:
-        sizes.update({code: size for code, size in library.gpu_code.items() if code not in sass | ptx})
+        sizes.update({
+            code: size for code, size in library.gpu_code.items()
+            if code.startswith(("sm_", "compute_")) and code not in sass | ptx
+        })  # fmt: skip
     return {code: sizes[code] for code in sorted(sizes, key=_order)}
 
 

@@ -16,7 +16,7 @@ from builder.matrix.axes import Cell
 from builder.proof import Check, Proof, Verdict
 from builder.proofs.static.claim import WheelClaim, forgotten, join_names, make_proof, why_no_cuda
 from builder.proofs.static.symbol_table import SymbolNames, SymbolTable
-from builder.proofs.static.system_symbols import STANDARD, is_python, is_torch_cxx, system_library
+from builder.proofs.static.system_symbols import CUDA_CALL, STANDARD, is_python, is_torch_cxx, system_library
 from builder.proofs.static.tags import system_libraries
 from builder.proofs.static.variants import for_cell, variants
 from builder.records import CudaSources
@@ -25,9 +25,6 @@ from builder.wheelfile.facts import Library, WheelFacts
 from builder.wheelfile.shims import SHIM, shims
 
 _GLOBAL = "libtorch_global_deps.so"
-_CUDA_CALL = re.compile(
-    r"(cuda|cublasLt|cublas|cudnn|cufft|curand|cusolverMg|cusolver|cusparse|nvrtc|nccl|nvtx)[A-Z]\w*|__cuda\w+"
-)
 #: Functions of NVIDIA's packages whose names do not tell the library.
 _NVIDIA_CALL = re.compile(r"nv[a-zA-Z]|nccl|cupti|cuFile|__nv")
 #: Libraries that are not named `lib` and the prefix of their functions.
@@ -186,14 +183,14 @@ def _may_be_defined(symbol: str, library: Library, scope: _Scope) -> bool:
         return True
     if symbol in library.bound:
         return False
-    if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or _CUDA_CALL.fullmatch(symbol)):
+    if scope.elsewhere and not (is_torch_cxx(symbol) or SHIM.fullmatch(symbol) or CUDA_CALL.fullmatch(symbol)):
         return True
     return scope.driver and symbol.startswith(("cu", "nv"))
 
 
 def _in_unread(symbol: str, unread: Collection[str]) -> bool:
     """Whether a library whose symbols were not read may define a symbol, by the name of the symbol."""
-    if call := _CUDA_CALL.fullmatch(symbol):
+    if call := CUDA_CALL.fullmatch(symbol):
         return any(name.startswith(_library_of(call[1])) for name in unread)
     return bool(unread) and _NVIDIA_CALL.match(symbol) is not None
 
@@ -278,7 +275,9 @@ def _other_cause(symbol: str, readable: str, cell: Cell) -> str:
             f"the library needs a C++ symbol that torch {cell.torch} does not have; "
             "the library was built against a different torch"
         )
-    if call := _CUDA_CALL.fullmatch(symbol):
+    if symbol.startswith("__cudaRegisterLinkedBinary"):
+        return "the build left out the device link of its relocatable code: pass `dlink=True` to CUDAExtension"
+    if call := CUDA_CALL.fullmatch(symbol):
         name = _library_of(call[1])
         return f"no linked library defines this function of {name}: link {name} for CUDA {cell.cuda}"
     if _DRIVER_CALL.fullmatch(symbol):

@@ -11,18 +11,19 @@ from builder.gate.system.demangle import demangle
 from builder.matrix.axes import AbiClass, Python
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
-from builder.proofs.static.system_symbols import is_python, is_standard, is_torch_cxx
+from builder.proofs.static.system_symbols import CUDA_CALL, is_python, is_standard, is_torch_cxx
 from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python, only_new
 from builder.wheelfile.driver import is_driver_library
 from builder.wheelfile.facts import Library, WheelFacts
 from builder.wheelfile.shims import SHIM, oldest_torch, parse_series, shims
 
-#: Symbols of the C++ standard library. The checks `tags` and `linkage` decide whether they are there.
 #: Libraries of torch, of glibc and GCC, and of CUDA as far as each of their symbols has a version.
 _EXPLAINED_LIBRARY = re.compile(
     r"(?:lib(?:torch|c10|shm)(?:_\w+)?|lib(?:c|m|dl|pthread|rt|util|gcc_s|stdc\+\+|gomp)|ld-linux[\w-]*"
     r"|libcu(?:dart|blas|blasLt|fft|rand|solver|sparse))\.so(?:\.\d+)*"
 )
+_CUDA_LIBRARY = re.compile(r"lib(?:cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|nv|nccl)")
+#: Symbols of the C++ standard library. The checks `tags` and `linkage` decide whether they are there.
 _STANDARD_CXX = re.compile(r"_Z(?:T[VIST]|GV)?(?:N[rVK]*[RO]?)?S[tabisod]")
 
 
@@ -32,9 +33,15 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
         return None
     own = {symbol for library in facts.libraries for symbol in library.defined}
     files = {name for library in facts.libraries for name in (library.basename, library.soname)}
-    errors = []
+    errors, remarks = [], []
     for library in facts.libraries:
         errors += _errors(library, own, files, claim)
+        calls = [one for one in library.undefined if CUDA_CALL.fullmatch(one) and one not in {*own, *library.bound}]
+        if calls and not any(map(_CUDA_LIBRARY.match, library.needed)):
+            remarks.append(
+                f"{library.path} calls {join_names(calls)} and links no library of CUDA: `linkage` says whether those"
+                " of torch bring the functions"
+            )
     needed = {library.path: oldest_torch(library.undefined) for library in facts.libraries}
     floors = {path: torch.series if torch else "" for path, torch in needed.items()}
     floor = max((one for one in floors.values() if one), key=parse_series, default="")
@@ -44,6 +51,7 @@ def check_stable(facts: WheelFacts, claim: WheelClaim) -> Proof | None:
         errors,
         good=f"torch >= {floor}" if floor else "uses no function of torch",
         evidence={"floor": floor, "libraries": floors},
+        remarks=remarks,
     )
 
 
@@ -53,6 +61,7 @@ def _errors(library: Library, own: set[str], files: set[str], claim: WheelClaim)
         symbol
         for symbol in library.undefined
         if not (symbol in library.bound or symbol in own or is_python(symbol) or is_standard(symbol))
+        and not CUDA_CALL.fullmatch(symbol)  # the check of the linkage looks for them
         and not _STANDARD_CXX.match(symbol)
     ]
     cxx = [demangle(symbol) for symbol in undefined if is_torch_cxx(symbol)]

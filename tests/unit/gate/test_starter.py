@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import builder
+from builder.gate.processes.spawn import ImportOrderProcess
 
 ROOT = Path(builder.__file__).parents[1]
 
@@ -193,3 +194,13 @@ def test_a_torch_that_needs_a_file_of_the_wheel_fails_for_the_judge_alone(tmp_pa
 def test_the_launcher_serves_unless_a_new_python_would_differ(tmp_path: Path, files: dict[str, str], sent: str) -> None:
     status, _, told = started(tmp_path, files, "launcher", "plain")
     assert (status, told["sent"][0]) == (0, sent)
+
+
+def test_the_check_of_import_orders_starts_without_code_of_the_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of a `.pth` file could read the key of its journal."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr(ImportOrderProcess, "_run", lambda _, command, *__: commands.append(command))
+    ImportOrderProcess(ROOT, tmp_path, None)
+    assert "-S" in commands[0][: commands[0].index("-c")]

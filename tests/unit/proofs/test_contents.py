@@ -274,3 +274,24 @@ def test_a_library_that_another_one_needs_is_no_text() -> None:
     script = NoLibrary("ops/libx.so", "a linker script")
     assert check_contents(wheel_facts(library(needed=("libx.so",)), no_libraries=(script,))).verdict == "failed"
     assert check_contents(wheel_facts(library(), no_libraries=(script,))).verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "shown"),
+    [
+        ("ops.pth", "# a comment\nfolder\nimport ops; ops.start()\n", "import ops; ops.start()"),
+        ("ops.pth", "import\tops\n", "import\tops"),
+        ("ops-1.0.data/purelib/ops.pth", "import os\n", "import os"),
+        ("sitecustomize.py", "# patches torch\nx = 1\n", "x = 1"),
+        ("usercustomize/__init__.py", "x = 2\n", "x = 2"),
+        ("ops.pth", "folder\nimportant\n", ""),
+        ("ops/ops.pth", "import ops\n", ""),
+        ("ops/sitecustomize.py", "x = 1\n", ""),
+    ],
+)
+def test_code_at_the_start_of_python_is_named(tmp_path: Path, name: str, text: str, shown: str) -> None:
+    facts = read_facts(make_wheel(tmp_path, {"ops/__init__.py": b"", name: text.encode()}))
+    proof = check_contents(facts)
+    assert proof.verdict == "passed"
+    said = "".join(proof.evidence.get("remarks", ()))
+    assert (f"executes {name} when it starts, even without an import: {shown}" in said) if shown else not said

@@ -113,3 +113,18 @@ def test_libraries_for_one_architecture_or_cuda(
 def test_libraries_for_one_architecture_each_count_as_one() -> None:
     proof = check_device_code(wheel_facts(SM90, SM100), claim(variants=SPLIT))
     assert gpu_code([proof]) == ("sm_100", "sm_90")
+
+
+def test_code_of_an_unknown_kind_is_said() -> None:
+    wheel = wheel_facts(gpu_library("sm_80", gpu_code={"sm_80": 1, "lto_90": 1, "kind77_120f": 1}))
+    proof = check_device_code(wheel, claim(archs=(Arch(8, 0),)))
+    assert (proof.verdict, proof.reason) == ("passed", "sm_80 lto_90 kind77_120f")
+    assert proof.evidence["others"] == {"ops/_C_cuda.so": ["lto_90", "kind77_120f"]}
+    assert "ops/_C_cuda.so has GPU code that buildfarm does not know (kind 77 for 120f)" in proof.evidence["remarks"][0]
+
+
+def test_the_device_link_drops_ptx() -> None:
+    archs = (Arch(9, 0, ptx=True),)
+    for linked in (False, True):
+        reason = check_device_code(wheel_facts(gpu_library("sm_90", device_link=linked)), claim(archs=archs)).reason
+        assert ("the device link of relocatable code drops PTX, so leave out +PTX" in reason) == linked

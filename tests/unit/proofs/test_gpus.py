@@ -6,7 +6,9 @@ import pytest
 
 from builder.matrix.axes import Arch, Gpu
 from builder.matrix.compat import Compat
-from builder.proofs.verify.gpus import How, answer, gpu_named, known_gpus
+from builder.proof import Proof
+from builder.proofs.verify.gpus import How, answer, check_gpus, gpu_named, known_gpus
+from builder.wheelfile.facts import Library
 from tests.unit.proofs.make import gpu_library, library, wheel_facts
 
 
@@ -67,3 +69,51 @@ def test_every_gpu_that_people_own_has_a_name(name: str) -> None:
 @pytest.mark.parametrize("name", ["10.0", "sm_100", "sm_100a", "sm_100f"])
 def test_a_gpu_is_named_by_its_compute_capability_too(name: str) -> None:
     assert gpu_named(name, Compat.load()) == Arch(10, 0)
+
+
+EVERY = gpu_library("sm_80", "sm_90", ptx=("compute_90",))
+BLACKWELL = gpu_library("sm_100f", path="ops/_B.so")
+
+
+def checked(*libraries: Library, gpus: tuple[str, ...] = ()) -> Proof:
+    compat = Compat.load()
+    asked = [Gpu(name, gpu_named(name, compat)) for name in gpus]
+    return check_gpus(wheel_facts(*libraries), asked, "", compat, "")
+
+
+@pytest.mark.parametrize(
+    ("libraries", "gpu", "verdict", "remark"),
+    [
+        (
+            (EVERY, BLACKWELL),
+            "H100",
+            "passed",
+            "ops/_B.so with sm_100f: only B200 (10.0), B300 (10.3) and Rubin (10.7) can run it",
+        ),
+        ((EVERY, BLACKWELL), "B200", "passed", ""),
+        ((EVERY, BLACKWELL), "T4", "failed", ""),
+        ((BLACKWELL,), "H100", "failed", ""),
+        (
+            (EVERY, gpu_library("sm_50", path="ops/_O.so")),
+            "H100",
+            "passed",
+            "ops/_O.so with sm_50: no GPU",
+        ),
+        ((gpu_library("sm_80", gpu_code={"sm_80": 1, "kind77_90": 1}),), "H100", "passed", ""),
+    ],
+)
+def test_a_library_may_be_for_some_gpus(libraries: tuple[Library, ...], gpu: str, verdict: str, remark: str) -> None:
+    """vLLM has a library for Blackwell beside one for every GPU."""
+    proof = checked(*libraries, gpus=(gpu,))
+    assert proof.verdict == verdict, proof.reason
+    (said,) = proof.evidence.get("remarks", [""])
+    assert said.startswith(remark)
+    assert bool(said) == bool(remark)
+
+
+def test_the_summary_is_of_the_libraries_that_run() -> None:
+    proof = checked(EVERY, BLACKWELL)
+    assert "native on A100 (8.0)" in proof.reason
+    assert "from PTX on B200 (10.0)" in proof.reason
+    assert "only B200 (10.0), B300 (10.3) and Rubin (10.7) can run it" in proof.evidence["remarks"][0]
+    assert checked(gpu_library("kind", gpu_code={"kind77_90": 1})).reason.startswith("unknown on V100 (7.0)")

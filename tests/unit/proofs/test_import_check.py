@@ -310,6 +310,28 @@ def test_a_module_cannot_give_the_answer_itself(interpreter: Path, put: Put, che
     assert "ended the process" in outcome.reason
 
 
+CHEAT = """\
+import os, sys
+for word in sys.orig_argv:
+    if word.endswith("/secret") and os.path.exists(word):
+        os.write(1, (open(word).read() + ' imported {"torch": "2.11.0"}\\n').encode())
+        os._exit(0)
+os.environ["STARTED"] = "1"
+"""
+
+
+def test_a_pth_file_runs_and_cannot_give_the_answer(folder: Path, interpreter: Path, put: Put) -> None:
+    """Python executes lines of `.pth` files when it starts: the secret must be read before."""
+    put("cheat", CHEAT)
+    put("broken", "import os\nassert os.environ['STARTED']\nraise ImportError('no')")
+    (site(folder) / "cheat.pth").write_text("import cheat\n")
+    try:
+        outcome = try_import(interpreter, ["broken"])
+    finally:
+        (site(folder) / "cheat.pth").unlink()
+    assert (outcome.verdict, outcome.reason) == (Verdict.FAILED, "import of broken failed: ImportError: no")
+
+
 def test_pythonpath_is_not_passed_on(interpreter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "stray.py").touch()
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

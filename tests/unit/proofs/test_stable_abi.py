@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -129,3 +130,14 @@ def test_table_lists_first_and_last_appearances() -> None:
         },
         "gone": {"2.10": {"cuda": ["torch_old"]}},
     }
+
+
+def test_functions_of_cuda_are_a_matter_of_the_linkage() -> None:
+    """vLLM 0.33.0 calls cuBLAS, and links libtorch_cuda alone."""
+    calls = uses("aoti_torch_get_current_device_index", "cublasLtCreate", "cudnnCreate", needed=("libtorch_cuda.so",))
+    for needed, remarks in (((), 1), (("libcublasLt.so.13",), 0)):
+        one = replace(calls, needed=(*calls.needed, *needed))
+        proof = check_stable(wheel_facts(one), claim(abi=AbiClass.STABLE))
+        assert proof is not None
+        assert proof.verdict == "passed", proof.reason
+        assert len(proof.evidence.get("remarks", ())) == remarks
