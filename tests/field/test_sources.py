@@ -519,3 +519,15 @@ def test_a_library_that_needs_numpy(sources: Sources) -> None:
     result = sources.build()
     assert result.error is None
     assert not result.refused
+
+
+def test_a_package_that_needs_a_gpu_when_it_is_imported(sources: Sources) -> None:
+    """Report 18: the import is not run, so no good wheel is refused."""
+    sources.write(files={"t0/__init__.py": "import torch\nfrom . import _C\nassert torch.cuda.is_available()\n"})
+    sources.add()
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused
+    (imported,) = [proof for proof in result.proofs if proof.check is Check.IMPORT]
+    assert imported.verdict is Verdict.NOT_RUN
+    assert "needs a GPU when it is imported" in imported.reason
