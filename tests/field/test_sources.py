@@ -18,12 +18,13 @@ from builder.commands.add import Added, AddOptions, run_add
 from builder.commands.building.build import run_build
 from builder.diagnosis.first_error import first_error
 from builder.diagnosis.hints import hints_for
-from builder.errors import BuildfarmError
+from builder.errors import BuildfarmError, Code
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
 from builder.wheelfile.facts import read_facts
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
+from tests.refused import refused
 from tests.unit.loopback import PYTHON, pure_wheel
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -531,3 +532,22 @@ def test_a_package_that_needs_a_gpu_when_it_is_imported(sources: Sources) -> Non
     (imported,) = [proof for proof in result.proofs if proof.check is Check.IMPORT]
     assert imported.verdict is Verdict.NOT_RUN
     assert "needs a GPU when it is imported" in imported.reason
+
+
+def test_a_link_to_a_folder_of_the_same_repository(sources: Sources, tmp_path: Path) -> None:
+    """Report 22: the sources of a subfolder are a link to a folder above it."""
+    repository = tmp_path / "repository"
+    source = Sources(sources.project, repository / "bindings" / "t0").write()
+    (source / "t0" / "csrc").rename(repository / "csrc")
+    (source / "t0" / "csrc").symlink_to("../../../csrc")
+    git_repository(repository)
+    user = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    for words in (("add", "."), (*user, "commit", "-qm", "one")):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    add(sources.project, f"git+{repository.as_uri()}#subdirectory=bindings/t0")
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused
+    with refused(Code.SOURCE_UNSUPPORTED, "t0/csrc/c.c, which is outside of the folder") as raised:
+        add(sources.project, str(source))
+    assert "#subdirectory=bindings/t0" in str(raised.value.hints)
