@@ -551,3 +551,12 @@ def test_a_link_to_a_folder_of_the_same_repository(sources: Sources, tmp_path: P
     with refused(Code.SOURCE_UNSUPPORTED, "t0/csrc/c.c, which is outside of the folder") as raised:
         add(sources.project, str(source))
     assert "#subdirectory=bindings/t0" in str(raised.value.hints)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_cython_file(sources: Sources, made: bool) -> None:
+    """Report 26: neither setup.py nor pyproject.toml names Cython. A source may have what Cython makes."""
+    more = {"t0/_C.c": "#include <Python.h>\n"} if made else {}
+    sources.write(SETUP.replace("t0/csrc/c.c", "t0/_C.pyx"), {"t0/_C.pyx": "def one(): return 1\n", **more})
+    (sources.folder / "t0" / "csrc" / "c.c").unlink()
+    assert sources.add().recipe.build_requires == (() if made else ("cython",))

@@ -72,7 +72,7 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | Non
 
 
 def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
-    """The folders outside of a git subfolder that links lead to or whose files setup.py compiles; the build has them."""
+    """The folders outside of a git subfolder that links lead to, or whose files setup.py compiles."""
     if not isinstance(pinned.source, GitSource) or not pinned.source.subdirectory:
         return []
     root = tree.resolve().parents[len(PurePosixPath(pinned.source.subdirectory).parts) - 1]
