@@ -560,3 +560,28 @@ def test_a_cython_file(sources: Sources, made: bool) -> None:
     sources.write(SETUP.replace("t0/csrc/c.c", "t0/_C.pyx"), {"t0/_C.pyx": "def one(): return 1\n", **more})
     (sources.folder / "t0" / "csrc" / "c.c").unlink()
     assert sources.add().recipe.build_requires == (() if made else ("cython",))
+
+
+OWN_LIBRARY = """\
+import os, subprocess
+for name, needs in (("inner", ""), ("own", "-linner")):
+    os.makedirs("build/own", exist_ok=True)
+    open(f"build/{name}.c", "w").write(f"int {name}(void) {{ return 1; }}\\n")
+    words = ["gcc", "-shared", "-fPIC", f"build/{name}.c", "-o", f"build/own/lib{name}.so", "-Wl,--no-as-needed"]
+    subprocess.check_call([*words, "-Lbuild/own", *needs.split(), "-Wl,-rpath,$ORIGIN"])
+"""
+
+
+def test_a_library_that_setup_py_builds(sources: Sources) -> None:
+    """auditwheel takes the library from the folder of the build, which is deleted before the repair."""
+    here = 'libraries=["own"], library_dirs=["build/own"], runtime_library_dirs=[os.path.abspath("build/own")]'
+    calls = "int own(void);\nint call(void) { return own(); }\n"
+    setup = OWN_LIBRARY + SETUP.replace('["t0/csrc/c.c"]', f'["t0/csrc/c.c"], {here}')
+    sources.write(setup, {"t0/csrc/c.c": MODULE.format(answer=42) + calls})
+    sources.add()
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused
+    assert result.stored is not None
+    names = [name.rpartition("/")[2].partition("-")[0] for name in read_facts(result.stored.wheel).files]
+    assert {"libown", "libinner"} <= set(names)
