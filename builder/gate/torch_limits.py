@@ -28,10 +28,11 @@ class Limit:
     reason: str
 
 
-#: What torch, CUDA and `context.sentence` say if CUDA is initialised without a GPU, or in a fork after a first try.
+#: What torch, CUDA and `context.sentence` say if CUDA is initialised without a GPU, or in a fork after a first try;
+#: then what NVML and Triton say.
 NO_GPU = re.compile(
     r"CUDA is called|NVIDIA driver|CUDA driver|No CUDA GPUs|no CUDA-capable device|not compiled with CUDA|cudaGetDevice"
-    r"|CUDA in forked subprocess",
+    r"|CUDA in forked subprocess|NVML Shared Library Not Found|Driver Not Loaded|\b0 active drivers",
     re.IGNORECASE,
 )
 

@@ -7,10 +7,11 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from builder.errors import Code, MissingToolError
+from builder.errors import Code, MissingToolError, UsageError
 
 #: Variables of uv, pip and HTTP clients that say where packages come from. Variables with paths of this machine
 #: (UV_FIND_LINKS, configuration files) are missing because a container does not have these paths.
@@ -18,6 +19,25 @@ _NETWORK_VARIABLES = re.compile(
     r"UV_DEFAULT_INDEX|UV_INDEX(_.+)?|UV_EXTRA_INDEX_URL|UV_INSECURE_HOST|PIP_INDEX_URL|PIP_EXTRA_INDEX_URL"
     r"|PIP_TRUSTED_HOST|(?i:https?_proxy|all_proxy|no_proxy)"
 )
+
+#: Variables that name the default package index, in uv's order of precedence; pip's counts when uv's are not set.
+INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+
+#: The settings of uv and pip that say where packages come from and how they are fetched. No other setting of the user
+#: reaches uv and pip: it could change which packages a build and a cell have. Source: uv 0.13 and pip 26.
+_OF_PLACES = re.compile(
+    r"UV_(DEFAULT_INDEX|INDEX(_.+)?|EXTRA_INDEX_URL|FIND_LINKS|NO_INDEX|KEYRING_PROVIDER|INSECURE_HOST|NATIVE_TLS"
+    r"|SYSTEM_CERTS|OFFLINE|HTTP_.+|REQUEST_TIMEOUT|CACHE_DIR|NO_CACHE|LINK_MODE|CONCURRENT_.+|CREDENTIALS_DIR"
+    r"|LOCK_TIMEOUT|PYTHON_(DOWNLOADS(_JSON_URL)?|INSTALL_DIR|INSTALL_MIRROR|CACHE_DIR)|(S3|GCS|AZURE)_ENDPOINT_URL)"
+    r"|PIP_(INDEX_URL|EXTRA_INDEX_URL|TRUSTED_HOST|CERT|CLIENT_CERT|FIND_LINKS|NO_INDEX|PROXY|CACHE_DIR|NO_CACHE_DIR"
+    r"|DEFAULT_TIMEOUT|TIMEOUT|RETRIES|KEYRING_PROVIDER|NO_INPUT|DISABLE_PIP_VERSION_CHECK)"
+)
+
+#: Settings of uv.toml whose variable has another name.
+_OTHER_NAMES = {
+    "allow-insecure-host": "UV_INSECURE_HOST",
+    **{f"{name}-proxy": f"{name.upper()}_PROXY" for name in ("http", "https", "no")},
+}
 
 #: Variables that name a CA bundle, for OpenSSL and uv, pip, requests, curl, git.
 _CA_VARIABLES = ("SSL_CERT_FILE", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO")
@@ -37,6 +57,57 @@ CA_BUNDLE = "ca.pem"
 FIRST_INDEX = "UV_INDEX"
 
 
+def package_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables of the shell, of uv and pip only those about indexes, mirrors, certificates and caches.
+
+    Such settings of uv.toml become variables; one of the shell takes precedence. Raises UsageError for a uv.toml that
+    cannot be read.
+    """
+    found = {k: v for k, v in environ.items() if not k.startswith(("UV_", "PIP_")) or _OF_PLACES.fullmatch(k)}
+    for path in uv_files(environ):
+        has_default = any(found.get(name) for name in INDEX_SETTINGS)
+        for name, value in _of_file(path).items():
+            if name in (FIRST_INDEX, "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"):
+                separator = "," if name == "UV_FIND_LINKS" else " "
+                found[name] = separator.join(filter(None, (found.get(name), value)))
+            elif not (has_default and name in INDEX_SETTINGS):
+                found.setdefault(name, value)
+    return found
+
+
+def uv_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
+    """The uv.toml of the user, then that of the system, as uv finds them outside of a project."""
+    if environ.get("UV_NO_CONFIG", "").lower() in ("1", "true"):
+        return []
+    if named := environ.get("UV_CONFIG_FILE"):
+        return [Path(named)]
+    own = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config"
+    shared = (*environ.get("XDG_CONFIG_DIRS", "").split(":"), "/etc")
+    system = [path for folder in shared if folder and (path := Path(folder, "uv", "uv.toml")).is_file()]
+    return [*(path for path in [Path(own, "uv", "uv.toml")] if path.is_file()), *system[:1]]
+
+
+def _of_file(path: Path) -> dict[str, str]:
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the settings of uv cannot be read: {error}", Code.VALUE_INVALID, where=str(path)) from error
+    found: dict[str, str] = {}
+    for key, value in {**settings, **settings.get("pip", {})}.items():
+        name = _OTHER_NAMES.get(key, f"UV_{key.upper().replace('-', '_')}")
+        if key in _OTHER_NAMES or (_OF_PLACES.fullmatch(name) and key != "index"):
+            separator = "," if name in ("UV_FIND_LINKS", "NO_PROXY") else " "
+            found[name] = separator.join(value) if isinstance(value, list) else str(value)
+    others = []
+    for index in settings.get("index", ()):
+        url = f"{index['name']}={index['url']}" if "name" in index else index["url"]
+        if index.get("default"):
+            found["UV_DEFAULT_INDEX"] = url
+        elif not index.get("explicit"):
+            others.append(url)
+    return {**found, FIRST_INDEX: " ".join(others)} if others else found
+
+
 def prepend_index(urls: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:
     """The variables with these URLs in front of the indexes in UV_INDEX."""
     if not urls:
@@ -49,11 +120,11 @@ def index_variables(environ: Mapping[str, str] = os.environ, *, index: Sequence[
 
     An index that is set only for uv or only for pip is used for both. `index` are URLs that take precedence.
     """
-    found = {k: v for k, v in environ.items() if v and _NETWORK_VARIABLES.fullmatch(k)}
+    found = {k: v for k, v in package_settings(environ).items() if v and _NETWORK_VARIABLES.fullmatch(k)}
     uv = found.get("UV_DEFAULT_INDEX") or found.get("UV_INDEX_URL")
     pip = found.get("PIP_INDEX_URL")
     if uv and not pip:
-        found["PIP_INDEX_URL"] = uv
+        found["PIP_INDEX_URL"] = re.sub(r"^[\w.-]+=(?=\w+://)", "", uv)  # uv's form has a name
     if pip and not uv:
         found["UV_DEFAULT_INDEX"] = pip
     return dict(sorted(prepend_index(index, found).items()))

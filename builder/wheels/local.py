@@ -28,7 +28,7 @@ from builder.wheels.build_scripts.identity import DIFFERS
 from builder.wheels.build_scripts.job_file import write_job
 from builder.wheels.failures import changed_packages, compile_failure
 from builder.wheels.job import WAITS, Compiled, CompileJob, config_setting_options
-from builder.wheels.repair.repair import provided_libraries, with_repair_tools
+from builder.wheels.repair.repair import provided_libraries, with_built_libraries, with_repair_tools
 from builder.wheels.sccache.configure import (
     as_set,
     cache_variables,
@@ -172,8 +172,9 @@ class LocalExecutor:
                 raise error
             if status != 0:
                 raise compile_failure(job, status, str(source))
-        wheel = job.raw_wheel()
-        libraries = provided_libraries(environment.site_packages, job.recipe.requires)
+            libraries = provided_libraries(environment.site_packages, job.recipe.requires)
+            wheel, out = job.raw_wheel(), job.work / "with-libraries"
+            wheel = with_built_libraries(wheel, source, out, provided=libraries, log=job.log, owner=job.owner)
         return Compiled(wheel, libraries, read_statistics(job.statistics) if find_sccache() else None)
 
     def identity(self, job: CompileJob, stage: Callable[[str], None]) -> tuple[str, Version] | None:

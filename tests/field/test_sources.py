@@ -19,12 +19,13 @@ from builder.commands.add import Added, AddOptions, run_add
 from builder.commands.building.build import run_build
 from builder.diagnosis.first_error import first_error
 from builder.diagnosis.hints import hints_for
-from builder.errors import BuildfarmError
+from builder.errors import BuildfarmError, Code
 from builder.matrix.axes import Cuda, Torch
 from builder.proof import Check, Verdict
 from builder.result import BuildResult
 from builder.wheelfile.facts import read_facts
 from tests.fixtures.small_project import MODULE, SmallProject, small_project
+from tests.refused import refused
 from tests.unit.loopback import PYTHON, pure_wheel
 
 pytestmark = [pytest.mark.network, pytest.mark.slow]
@@ -582,3 +583,68 @@ def test_a_library_that_needs_numpy(sources: Sources) -> None:
     result = sources.build()
     assert result.error is None
     assert not result.refused
+
+
+def test_a_package_that_needs_a_gpu_when_it_is_imported(sources: Sources) -> None:
+    """Report 18: the import is not run, so no good wheel is refused."""
+    sources.write(files={"t0/__init__.py": "import torch\nfrom . import _C\nassert torch.cuda.is_available()\n"})
+    sources.add()
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused
+    (imported,) = [proof for proof in result.proofs if proof.check is Check.IMPORT]
+    assert imported.verdict is Verdict.NOT_RUN
+    assert "needs a GPU when it is imported" in imported.reason
+
+
+def test_a_link_to_a_folder_of_the_same_repository(sources: Sources, tmp_path: Path) -> None:
+    """Report 22: the sources of a subfolder are a link to a folder above it."""
+    repository = tmp_path / "repository"
+    source = Sources(sources.project, repository / "bindings" / "t0").write()
+    (source / "t0" / "csrc").rename(repository / "csrc")
+    (source / "t0" / "csrc").symlink_to("../../../csrc")
+    git_repository(repository)
+    user = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    for words in (("add", "."), (*user, "commit", "-qm", "one")):
+        subprocess.run(["git", *words], cwd=repository, check=True)
+    add(sources.project, f"git+{repository.as_uri()}#subdirectory=bindings/t0")
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused
+    with refused(Code.SOURCE_UNSUPPORTED, "t0/csrc/c.c, which is outside of the folder") as raised:
+        add(sources.project, str(source))
+    assert "#subdirectory=bindings/t0" in str(raised.value.hints)
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_cython_file(sources: Sources, made: bool) -> None:
+    """Report 26: neither setup.py nor pyproject.toml names Cython. A source may have what Cython makes."""
+    more = {"t0/_C.c": "#include <Python.h>\n"} if made else {}
+    sources.write(SETUP.replace("t0/csrc/c.c", "t0/_C.pyx"), {"t0/_C.pyx": "def one(): return 1\n", **more})
+    (sources.folder / "t0" / "csrc" / "c.c").unlink()
+    assert sources.add().recipe.build_requires == (() if made else ("cython",))
+
+
+OWN_LIBRARY = """\
+import os, subprocess
+for name, needs in (("inner", ""), ("own", "-linner")):
+    os.makedirs("build/own", exist_ok=True)
+    open(f"build/{name}.c", "w").write(f"int {name}(void) {{ return 1; }}\\n")
+    words = ["gcc", "-shared", "-fPIC", f"build/{name}.c", "-o", f"build/own/lib{name}.so", "-Wl,--no-as-needed"]
+    subprocess.check_call([*words, "-Lbuild/own", *needs.split(), "-Wl,-rpath,$ORIGIN"])
+"""
+
+
+def test_a_library_that_setup_py_builds(sources: Sources) -> None:
+    """auditwheel takes the library from the folder of the build, which is deleted before the repair."""
+    here = 'libraries=["own"], library_dirs=["build/own"], runtime_library_dirs=[os.path.abspath("build/own")]'
+    calls = "int own(void);\nint call(void) { return own(); }\n"
+    setup = OWN_LIBRARY + SETUP.replace('["t0/csrc/c.c"]', f'["t0/csrc/c.c"], {here}')
+    sources.write(setup, {"t0/csrc/c.c": MODULE.format(answer=42) + calls})
+    sources.add()
+    result = sources.build()
+    assert result.error is None
+    assert not result.refused
+    assert result.stored is not None
+    names = [name.rpartition("/")[2].partition("-")[0] for name in read_facts(result.stored.wheel).files]
+    assert {"libown", "libinner"} <= set(names)

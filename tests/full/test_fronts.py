@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import socket
 import sys
+import threading
 from collections.abc import Iterator, Mapping
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import BinaryIO
 
 import httpx2
 import pytest
@@ -34,10 +39,10 @@ def nginx(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return debian_program("nginx", "usr/sbin/nginx", tmp_path_factory.mktemp("nginx"))
 
 
-def documented(name: str) -> str:
-    """A configuration of docs/how-to/serve.md."""
-    page = (ROOT / "docs/how-to/serve.md").read_text()
-    (text,) = re.findall(rf"<!-- nginx: {name} -->\n```nginx\n(.*?)```", page, re.DOTALL)
+def documented(name: str, page: str = "serve.md") -> str:
+    """A configuration of a page of docs/how-to."""
+    content = (ROOT / "docs/how-to" / page).read_text()
+    (text,) = re.findall(rf"<!-- nginx: {name} -->\n```nginx\n(.*?)```", content, re.DOTALL)
     return str(text)
 
 
@@ -117,6 +122,37 @@ def raw_get(url: str, path: str, source: str = "127.0.0.1") -> bytes:
     with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE, source_address=(source, 0)) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
         return connection.makefile("rb").read()
+
+
+class _Bucket(SimpleHTTPRequestHandler):
+    """Has objects, and no pages of folders."""
+
+    def guess_type(self, path: str | os.PathLike[str]) -> str:
+        return JSON if str(path).endswith(".json") else super().guess_type(path)
+
+    def send_head(self) -> io.BytesIO | BinaryIO | None:
+        if self.path.endswith("/"):
+            self.send_error(404)
+            return None
+        return super().send_head()
+
+
+def test_nginx_in_front_of_a_bucket(nginx: Path, tmp_path: Path, env: Mapping[str, str]) -> None:
+    """The pages have the dates of uploads, which limits by date need."""
+    Repository(Folder(tmp_path / "bucket" / "team")).add(ready(tmp_path, version="1.0+cu130"))
+    handler = partial(_Bucket, directory=str(tmp_path / "bucket"))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as bucket:
+        thread = threading.Thread(target=bucket.serve_forever)
+        thread.start()
+        try:
+            place = f"http://127.0.0.1:{bucket.server_port}"
+            config = documented("bucket", "object-stores.md").replace("https://wheels.s3.example", place)
+            with nginx_with(nginx, tmp_path / "nginx", config) as url:
+                cache = {"UV_NO_CACHE": "1", "UV_EXCLUDE_NEWER": "2100-01-01", "PIP_UPLOADED_PRIOR_TO": "2100-01-01"}
+                installs(f"{url}/team/cu130/", tmp_path / "a", {**env, **cache}, "my_ext==1.0+cu130")
+        finally:
+            bucket.shutdown()
+            thread.join()
 
 
 def test_nginx_in_front_of_the_server(nginx: Path, tmp_path: Path, env: Mapping[str, str]) -> None:

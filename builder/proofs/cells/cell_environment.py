@@ -47,8 +47,8 @@ class CellEnvironment(Protocol):
         """
         ...
 
-    def try_import(self, modules: Sequence[str]) -> ImportOutcome:
-        """Import the modules, in order."""
+    def try_import(self, modules: Sequence[str], *, as_with_gpu: bool = False) -> ImportOutcome:
+        """Import the modules, in order; with `as_with_gpu`, torch.cuda answers as on a machine with a GPU."""
         ...
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
@@ -130,9 +130,10 @@ class LocalEnvironment:
         folder = self._environment.folder
         self._environments.install(folder, wanted, index=self._index, log=self._log, owner=self._owner)
 
-    def try_import(self, modules: Sequence[str]) -> ImportOutcome:
+    def try_import(self, modules: Sequence[str], *, as_with_gpu: bool = False) -> ImportOutcome:
         """Import in a process of the environment's Python."""
-        return try_import(self._environment.interpreter, modules, owner=self._owner, log=self._log)
+        python = self._environment.interpreter
+        return try_import(python, modules, owner=self._owner, log=self._log, as_with_gpu=as_with_gpu)
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
         """Run the gate with the environment's Python."""

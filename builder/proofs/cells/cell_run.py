@@ -13,16 +13,17 @@ from pathlib import Path
 from builder.diagnosis.known_errors import reports
 from builder.errors import BuildError, BuildfarmError, MissingToolError
 from builder.gate.outcome import Answer
+from builder.gate.torch_limits import NO_GPU
 from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments, SymbolsUnreadableError
+from builder.proofs.cells.import_check import CAUSES, ImportOutcome
 from builder.proofs.cells.import_hints import import_hints
 from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheelfile.driver import is_driver_library
-from builder.wheelfile.facts import read_facts
 from builder.wheels.toolchain.uv import DiskFullError, KilledError, UnsatisfiableError
 
 #: The gate uses every core: two gates at the same time would run into their time limits.
@@ -90,7 +91,10 @@ class CellRunner:
             return _import_failed(reason, {}, sha256, cell), None
         outcome = environment.try_import(recipe.modules)
         if outcome.verdict is Verdict.FAILED:
-            if lacking := _missing_driver(outcome.reason, wheel):
+            lacking = _missing_driver(outcome.reason)
+            if not lacking:
+                outcome, lacking = _as_with_gpu(environment, recipe.modules, outcome)
+            if lacking:
                 return (_not_run(Check.IMPORT, lacking, sha256, cell), *gate_not_run(lacking, sha256, cell)), None
             more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
             evidence = outcome.evidence | ({"hints": more} if more else {})
@@ -159,18 +163,35 @@ def _install_failure(install: Callable[[], None], errors: tuple[type[BuildfarmEr
     return ""
 
 
-def _missing_driver(reason: str, wheel: Path) -> str:
-    """Why an import failed that needs NVIDIA's driver on a machine without it, or "".
+def _missing_driver(reason: str) -> str:
+    """Why an import failed that needs NVIDIA's driver on a machine without it, or "". It says nothing about the wheel.
 
-    Such a failure says nothing about the wheel. A wheel cannot claim it: one of its libraries needs the driver's, and
-    the loader does not find that here.
+    Python code may open the library too, so the libraries of the wheel need not name it.
     """
     found = reports("no-library", reason)
     name = found["library"] if found else ""
     if not is_driver_library(name) or find_library(name.removeprefix("lib").partition(".so")[0]):
         return ""
-    needed = {each for library in read_facts(wheel).libraries for each in library.needed}
-    return f"it needs {name} of NVIDIA's driver, which is not here" if name in needed else ""
+    return f"it needs {name} of NVIDIA's driver, which is not here"
+
+
+def _as_with_gpu(
+    environment: CellEnvironment, modules: Sequence[str], outcome: ImportOutcome
+) -> tuple[ImportOutcome, str]:
+    """The failure of an import, and why it says nothing about the wheel: it needs a GPU, and there is none; else "".
+
+    The modules are imported once more, with a torch.cuda that answers as with a GPU. A module that then gets further
+    may fail for another reason, which counts if it is known.
+    """
+    if "limit" in outcome.evidence:
+        return outcome, ""
+    second = environment.try_import(modules, as_with_gpu=True)
+    if second.verdict is not Verdict.PASSED and not NO_GPU.search(second.reason):
+        if not NO_GPU.search(outcome.reason):
+            return outcome, ""
+        if any(reports(name, second.reason) for name in CAUSES):
+            return second, ""
+    return outcome, f"it needs a GPU when it is imported, and there is none here: {outcome.reason}"
 
 
 def _import_failed(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) -> tuple[Proof, ...]:

@@ -275,13 +275,14 @@ class ContainerEnvironment:
             error.where = error.where or self._spec.image
             raise error
 
-    def try_import(self, modules: Sequence[str]) -> ImportOutcome:
+    def try_import(self, modules: Sequence[str], *, as_with_gpu: bool = False) -> ImportOutcome:
         """Import in a fresh process of the container, without a network."""
         self._go_offline()
         self._step([_PYTHON, "-I", "-c", "import torch"])  # reads torch from the image's layers before the time limit
         path, secret = write_secret(self._folder)
         self._container.put(path, "secret")
-        result = self._step([_PYTHON, *import_arguments(f"{CONTAINER_DIR}/secret", modules)], IMPORT_SECONDS)
+        arguments = import_arguments(f"{CONTAINER_DIR}/secret", modules, as_with_gpu)
+        result = self._step([_PYTHON, *arguments], IMPORT_SECONDS)
         if result.timed_out:
             return hanging_import(modules)
         outcome = judge_import(modules, secret, result.status, result.stdout, result.stderr)

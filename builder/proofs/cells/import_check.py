@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
+from builder import wheels
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.gate.system.confinement import confined
 from builder.gate.system.exit_status import signal_name
@@ -62,8 +63,18 @@ def main(path, names):
 import sys
 main(sys.argv.pop(1), sys.argv[1:])
 """.replace("{mark}", _MARK).replace("{raised}", _RAISED)
+#: Runs before the program above: torch.cuda answers as with an H100, if there is no GPU.
+_ANSWERS = Path(wheels.__file__).with_name("assume_cuda") / "sitecustomize.py"
+_AS_WITH_GPU = f"""
+import os
+os.environ["TORCH_CUDA_ARCH_LIST"] = "9.0"
+answers = {{}}
+exec({_ANSWERS.read_text("utf-8")!r}, answers)
+answer = answers["_answer_as_with_gpus"]
+answers["_answer_as_with_gpus"] = lambda module: module.device_count() or answer(module)
+"""
 #: What names the cause, wherever it is in a long message.
-_CAUSES = ("no-library", "undefined-symbol", "no-module", "no-module-function", "bad-library")
+CAUSES = ("no-library", "undefined-symbol", "no-module", "no-module-function", "bad-library")
 #: Libraries that importing torch loads: torch's own, and those of CUDA that torch depends on. The driver's is not one.
 _LOADED_BY_TORCH = re.compile(r"lib(?:c10|torch|shm|cu|nv|nccl)[\w-]*\.so[.\d]*")
 _MOST = 300  # characters of one message
@@ -78,8 +89,12 @@ class ImportOutcome:
     evidence: dict[str, Any]
 
 
-def try_import(interpreter: Path, modules: Sequence[str], *, owner: str, log: Path | None = None) -> ImportOutcome:
+def try_import(
+    interpreter: Path, modules: Sequence[str], *, owner: str, log: Path | None = None, as_with_gpu: bool = False
+) -> ImportOutcome:
     """Import the modules, in order, in a fresh process of the cell's Python; a crash does not affect this process.
+
+    With `as_with_gpu`, torch.cuda answers as on a machine with a GPU.
 
     The process can change no file but those below a temporary folder, which is its HOME. The output of a failed import
     is appended to the log. `owner` is that of the process, as in `process.run`. Raises Interrupted.
@@ -95,7 +110,7 @@ def try_import(interpreter: Path, modules: Sequence[str], *, owner: str, log: Pa
         tempfile.TemporaryFile() as err,
     ):
         path, secret = write_secret(Path(scratch))
-        argv = confined([str(interpreter), *import_arguments(str(path), modules)], [Path(scratch)])
+        argv = confined([str(interpreter), *import_arguments(str(path), modules, as_with_gpu)], [Path(scratch)])
         environment |= {"HOME": scratch, "TMPDIR": scratch}
         ended = run_contained(argv, out, err, owner=owner, env=environment, limits=limits)
         stdout, stderr = _tail(out), _tail(err)
@@ -118,9 +133,10 @@ def write_secret(folder: Path) -> tuple[Path, str]:
     return path, secret
 
 
-def import_arguments(secret: str, modules: Sequence[str]) -> list[str]:
+def import_arguments(secret: str, modules: Sequence[str], as_with_gpu: bool = False) -> list[str]:
     """Arguments of the cell's Python that import the modules; `secret` is the path of the file from `write_secret`."""
-    return ["-I", "-S", "-X", "faulthandler", "-c", _PROGRAM, secret, *modules]
+    program = _AS_WITH_GPU + _PROGRAM if as_with_gpu else _PROGRAM
+    return ["-I", "-S", "-X", "faulthandler", "-c", program, secret, *modules]
 
 
 def hanging_import(modules: Sequence[str]) -> ImportOutcome:
@@ -142,7 +158,9 @@ def judge_import(modules: Sequence[str], secret: str, status: int, stdout: str, 
             return ImportOutcome(Verdict.PASSED, names, imported)
         return ImportOutcome(Verdict.FAILED, f"import of {names} ended the process", evidence)
     if status < 0:
-        return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {signal_name(-status)}", evidence)
+        what = re.search(r"(?m)^ *what\(\): .+$", stderr)  # the exception of C++ that ended the process
+        why = f": {what[0].strip()[:_MOST]}" if what else ""
+        return ImportOutcome(Verdict.FAILED, f"import of {names} crashed with {signal_name(-status)}{why}", evidence)
     if failure := RaisedImport.from_json(_printed(secret + _RAISED, stdout), stderr):
         return ImportOutcome(Verdict.FAILED, failure.sentence(), evidence | {"hints": failure.hints(modules)})
     lines = stderr.strip().splitlines()
@@ -194,7 +212,7 @@ class RaisedImport:
         """The first line that names a missing library, symbol or module, from the innermost exception outwards."""
         for _, text in reversed(self.chain):
             for line in text.splitlines():
-                if any(reports(name, line) for name in _CAUSES):
+                if any(reports(name, line) for name in CAUSES):
                     return line.strip()[:_MOST]
         # import_array() of NumPy's C API prints the exception, and raises another one without a cause.
         printed = re.findall(r"(?m)^ModuleNotFoundError: .+$", self.stderr)

@@ -57,6 +57,8 @@ class Package:
     source: str = ""
     #: Digest of RECORD (`sha256=…`, may be empty) of each shared library, by its path below `folder`.
     libraries: Mapping[str, str] = field(default_factory=dict)
+    #: What each `import torch` calls: the values of its entry points in the group `torch.backends`.
+    backends: tuple[str, ...] = ()
 
     @property
     def public(self) -> str:
@@ -168,6 +170,10 @@ class Environment:
     conda: Mapping[str, str]
     #: Operating system and processor.
     platform: Platform
+    #: Files and folders that an interrupted uninstallation of pip left on `sys.path`: their names begin with `~`.
+    leftovers: tuple[Path, ...] = ()
+    #: The files with settings of uv that choose torch's index (`torch-backend`).
+    torch_backends: tuple[Path, ...] = ()
 
     @property
     def torch(self) -> TorchInstall | None:

@@ -18,6 +18,7 @@ from packaging.version import Version
 
 from builder.errors import Code, UsageError
 from builder.gate.system import nvidia
+from builder.images.network import uv_files
 from builder.matrix.axes import Arch, Cuda, Gpu, Platform, Python
 from builder.proofs.cells.driver import driver_version
 from builder.proofs.environment.facts import (
@@ -72,7 +73,8 @@ print(json.dumps({
 VARIABLES = (
     "LD_LIBRARY_PATH", "LD_PRELOAD", "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER",
     "CUDA_MODULE_LOADING", "NVIDIA_VISIBLE_DEVICES", "TORCH_CUDA_ARCH_LIST", "PYTORCH_NVRTC", "PYTHONPATH",
-    "PYTHONNOUSERSITE", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CC", "CXX",
+    "PYTHONNOUSERSITE", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "CC", "CXX", "UV_TORCH_BACKEND",
+    "TORCH_DEVICE_BACKEND_AUTOLOAD",
 )  # fmt: skip
 _SECONDS = 60
 _MOST = 300  # characters of a message
@@ -95,6 +97,10 @@ def read_environment(python: Path, machine: Machine | None = None) -> Environmen
         variables={name: os.environ[name] for name in VARIABLES if os.environ.get(name)},
         conda=dict(_conda(interpreter.prefix)),
         platform=_platform(interpreter.markers),
+        leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
+        torch_backends=tuple(
+            path for path in uv_files() if re.search(r"(?m)^torch-backend\b", path.read_text("utf-8"))
+        ),
     )
 
 
@@ -158,6 +164,8 @@ def _platform(markers: Mapping[str, str]) -> Platform:
 def _packages(path: Iterable[Path]) -> Iterator[Package]:
     for folder in path:
         for found in distributions(path=[str(folder)]):
+            if Path(str(getattr(found, "_path", ""))).name.startswith("~"):  # a leftover, which installers ignore
+                continue
             if (package := _package(found, folder)) is not None:
                 yield package
 
@@ -185,6 +193,7 @@ def _package(found: Distribution, folder: Path) -> Package | None:
         installer=(found.read_text("INSTALLER") or "").strip(),
         source=_source(found.read_text("direct_url.json")),
         libraries=files,
+        backends=tuple(point.value for point in found.entry_points.select(group="torch.backends")),
     )
 
 

@@ -303,6 +303,8 @@ def _programs(native: NativeFacts, script: SetupFacts, stated: Metadata) -> Iter
     for backend, tools in _TOOLS.items():
         if stated.backend.startswith(backend):
             yield from tools
+    if native.cython_files:
+        yield "cython"
     if native.cmake and any(re.search(r"(?m)^\s*cmake(?:\s|$)", text) for text in script.strings):
         yield "cmake"
 

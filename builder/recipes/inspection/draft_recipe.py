@@ -73,17 +73,18 @@ def inspect_source(pinned: PinnedSource, tree: Path, made: tuple[str, str] | Non
 
 
 def _folders_above(pinned: PinnedSource, tree: Path, script: SetupFacts) -> list[Path]:
-    """The folders outside of a git subfolder whose files setup.py compiles; the build has them too."""
+    """The folders outside of a git subfolder that links lead to, or whose files setup.py compiles."""
     if not isinstance(pinned.source, GitSource) or not pinned.source.subdirectory:
         return []
     root = tree.resolve().parents[len(PurePosixPath(pinned.source.subdirectory).parts) - 1]
     found = set()
-    for name in (source.removeprefix("*/") for extension in script.extensions for source in extension.sources):
-        folder = (tree / name).parent.resolve()
+    names = (source.removeprefix("*/") for extension in script.extensions for source in extension.sources)
+    places = [(tree / name).parent for name in names if name.startswith("../")]
+    for folder in map(Path.resolve, [*places, *(path for path in tree.rglob("*") if path.is_symlink())]):
         # Not the top of the repository, or a folder around the subfolder: that would read other projects too.
-        if name.startswith("../") and "*" not in folder.parts and folder.is_dir():
-            inside = folder.is_relative_to(root) and not tree.resolve().is_relative_to(folder)
-            found |= {folder} if inside else set()
+        if "*" not in folder.parts and folder.is_dir():
+            around = tree.resolve().is_relative_to(folder) or folder.is_relative_to(tree.resolve())
+            found |= {folder} if folder.is_relative_to(root) and not around else set()
     return sorted(found)
 
 
@@ -115,9 +116,10 @@ def _refuse_impossible(
     if not (native.cuda_files or native.cpp_files or native.foreign_cuda_files):
         compiled = [source for extension in script.extensions for source in extension.sources]
         sentence = f"the {pinned.kind} has no C++ or CUDA file, so there is nothing to compile"
-        if compiled and compiled[0].startswith("../"):
+        real = os.path.relpath((tree / compiled[0]).resolve(), tree.resolve()) if compiled else ""
+        if real.startswith("../"):
             sentence = f"setup.py compiles {compiled[0]}, which is outside of the folder that buildfarm builds"
-            hints += _as_subdirectory(pinned, compiled[0])
+            hints += _as_subdirectory(pinned, real)
         elif compiled:
             sentence = f"setup.py compiles {compiled[0]}, but the {pinned.kind} does not contain this file"
         raise UsageError(sentence, Code.SOURCE_UNSUPPORTED, where=pinned.label, hints=hints)

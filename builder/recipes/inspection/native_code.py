@@ -14,7 +14,8 @@ from builder.diagnosis.target_version import FOREIGN
 from builder.matrix.axes import AbiClass
 
 _CUDA = {".cu"}
-_CPP = {".cpp", ".cc", ".cxx", ".c"}
+_CYTHON = ".pyx"
+_CPP = {".cpp", ".cc", ".cxx", ".c", _CYTHON}
 _HEADERS = {".h", ".hpp", ".cuh", ".inl"}
 _MAX_BYTES = 4 * 2**20
 
@@ -59,6 +60,13 @@ class NativeFacts:
     native_cpu: bool = False
     #: Whether there is a CMakeLists.txt.
     cmake: bool = False
+
+    @property
+    def cython_files(self) -> list[str]:
+        """The Cython files without the C or C++ file that Cython makes of each."""
+        stems = [name.removesuffix(_CYTHON) for name in self.cpp_files if name.endswith(_CYTHON)]
+        made = {name.rpartition(".")[0] for name in self.cpp_files if not name.endswith(_CYTHON)}
+        return [stem + _CYTHON for stem in stems if stem not in made]
 
     @property
     def torch_headers(self) -> list[str]:

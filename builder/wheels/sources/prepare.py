@@ -194,7 +194,7 @@ def _outside(root: Path, top: Path) -> list[tuple[str, Path]]:
 def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path | None = None) -> None:
     """Copy with modes 0644 or 0755, so that the umask of a checkout does not change the wheel.
 
-    A link inside `top` (or `root`) stays a link; a link from `top` to a file in `root` becomes a copy of the file.
+    A link inside `top` (or `root`), or to a folder, stays a link; one from `top` to a file in `root` becomes a copy.
     """
     for name, file in files:
         end = file.resolve()
@@ -203,12 +203,15 @@ def _copy(files: list[tuple[str, Path]], target: Path, *, root: Path, top: Path 
                 f"the link leads out of the source tree, to {file.readlink()}, which no digest covers",
                 Code.SOURCE_UNSAFE,
                 where=str(file),
-                hints=("replace the link by the file",),
+                hints=(
+                    "replace the link by what it leads to",
+                    "if that is in the same git repository, name the repository: git+URL#subdirectory=FOLDER",
+                ),
             )
         check_kind(file)
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        inside = end.is_relative_to((top or root).resolve())
+        inside = end.is_relative_to((top or root).resolve()) or (file.is_symlink() and end.is_dir())
         mode = (file.lstat() if inside else end.stat()).st_mode
         if stat.S_ISLNK(mode):
             copy.symlink_to(file.readlink())

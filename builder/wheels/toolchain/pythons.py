@@ -17,6 +17,7 @@ from pathlib import Path
 from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError
+from builder.images.network import package_settings
 from builder.log import print_line
 from builder.masking import mask_credentials
 from builder.matrix.axes import Python
@@ -70,7 +71,7 @@ def _candidates(python: Python) -> Iterator[Path]:
     # The Python that uv downloaded may have headers that the first one lacks.
     for options in ((), ("--managed-python",)):
         argv = [find_uv(), "python", "find", "--no-python-downloads", "--no-project", *options, f"{python}"]
-        answer = subprocess.run(argv, capture_output=True, text=True, check=False)
+        answer = subprocess.run(argv, env=uv_variables(), capture_output=True, text=True, check=False)
         if answer.returncode == 0:
             yield Path(answer.stdout.strip())
 
@@ -118,7 +119,7 @@ class Pythons:
         """`downloads` is whether uv may download Pythons; the variable UV_PYTHON_DOWNLOADS can forbid it too."""
         self._store = store
         self._forbidden = "" if downloads else "--no-python-downloads"
-        if (setting := os.environ.get(SETTING, "automatic")) != "automatic":
+        if (setting := package_settings().get(SETTING, "automatic")) != "automatic":
             self._forbidden = self._forbidden or f"{SETTING}={setting}"
         self._failures: dict[Python, MissingToolError] = {}
         self._unreachable = ""  # why the server of Pythons did not answer: the same for every version

@@ -17,12 +17,9 @@ import uv
 from builder.build_log import log_size, text_since
 from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
-from builder.images.network import prepend_index
+from builder.images.network import INDEX_SETTINGS, package_settings, prepend_index
 from builder.masking import mask_credentials
 from builder.process import run
-
-#: Variables that name the default package index, in uv's order of precedence; pip's counts when uv's are not set.
-INDEX_SETTINGS = ("UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
 
 #: Variables that name a proxy, in the order in which an error names them.
 _PROXIES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
@@ -63,13 +60,14 @@ def index_setting(index: Sequence[str] = ()) -> str:
     `index` are the URLs of indexes that are asked before.
     """
     usual = "the default package index (UV_DEFAULT_INDEX is not set)"
-    named = (f"{name}={mask_credentials(url)}" for name in INDEX_SETTINGS if (url := os.environ.get(name)))
+    variables = package_settings()
+    named = (f"{name}={mask_credentials(url)}" for name in INDEX_SETTINGS if (url := variables.get(name)))
     return " and ".join([*map(mask_credentials, index), next(named, usual)])
 
 
 def network_hints() -> list[str]:
     """What the variables of the shell have to do with a download that failed, without credentials; often nothing."""
-    offline = os.environ.get("UV_OFFLINE", "")
+    offline = package_settings().get("UV_OFFLINE", "")
     hints = [f"UV_OFFLINE={offline} forbids uv to use the network: unset it"] if _is_offline() else []
     name = next((name for name in _PROXIES if os.environ.get(name)), "")
     if name and not hints:
@@ -81,19 +79,22 @@ def network_hints() -> list[str]:
 
 
 def _is_offline() -> bool:
-    return os.environ.get("UV_OFFLINE", "").lower() not in {"", "0", "false", "f", "n", "no", "off"}
+    return package_settings().get("UV_OFFLINE", "").lower() not in {"", "0", "false", "f", "n", "no", "off"}
 
 
 def uv_variables(index: Sequence[str] = ()) -> dict[str, str]:
     """Environment variables for uv: it downloads no Python, and uses pip's index setting when uv has none.
 
+    No other setting of the user changes what uv installs (`package_settings`), and uv reads no file with settings.
     `index` are URLs of indexes that uv asks before the default index. They may hold passwords, so they are passed as
     a variable: every user of the machine can read arguments.
     """
-    variables = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
+    hidden = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")
+    variables = {k: v for k, v in package_settings().items() if k not in hidden}
     if not variables.keys() & {"UV_DEFAULT_INDEX", "UV_INDEX_URL"} and "PIP_INDEX_URL" in variables:
         variables["UV_DEFAULT_INDEX"] = variables["PIP_INDEX_URL"]
-    return {**prepend_index(index, variables), "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    own = {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
+    return {**prepend_index(index, variables), **own}
 
 
 def run_uv(

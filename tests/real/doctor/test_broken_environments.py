@@ -329,3 +329,64 @@ def test_the_dynamic_linker_agrees_on_what_ld_library_path_hides(
     assert (loaded == str(other / "libnccl.so.2")) is hidden
     code, data = patient.doctor()
     assert (code, "hidden-libraries" in [one["code"] for one in data["findings"]]) == (int(hidden), hidden)
+
+
+@pytest.mark.parametrize("code", ["x = 1\n", None])
+def test_a_package_whose_function_import_torch_cannot_call(patient: Patient, code: str | None) -> None:
+    """torch calls the entry points of `torch.backends` when it is imported."""
+    patient.torch()
+    points = {"back-1.0.dist-info/entry_points.txt": "[torch.backends]\nback = back:_autoload\n"}
+    patient.wheel("back", "1.0", {**points, **({"back/__init__.py": code} if code else {"other.py": ""})})
+    patient.install("torch", "back")
+    fault = patient.diagnose()
+    assert fault["code"] == "broken-backend-of-torch"
+    assert "back 1.0 lets `import torch` call back:_autoload, and " in fault["what"]
+    assert "has no _autoload" in fault["what"] if code else "there is no module back" in fault["what"]
+    patient.variables["TORCH_DEVICE_BACKEND_AUTOLOAD"] = "0"
+    assert patient.doctor()[0] == 0
+    del patient.variables["TORCH_DEVICE_BACKEND_AUTOLOAD"]
+    patient.mend(fault)
+
+
+@pytest.mark.parametrize("code", ["def _autoload(): ...\n", "from back.more import *\n"])
+def test_a_package_whose_function_import_torch_calls(patient: Patient, code: str) -> None:
+    patient.torch()
+    points = {"back-1.0.dist-info/entry_points.txt": "[torch.backends]\nback = back:_autoload\n"}
+    patient.wheel("back", "1.0", {**points, "back/__init__.py": code})
+    patient.install("torch", "back")
+    assert patient.doctor()[0] == 0
+
+
+def test_what_an_interrupted_pip_left(patient: Patient) -> None:
+    """pip ignores names that begin with `~`, and so does doctor; only the leftovers are deleted."""
+    patient.torch()
+    patient.install("torch")
+    left = patient.site_packages / "~orch-2.9.0.dist-info"
+    left.mkdir()
+    (left / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.9.0\n")
+    (patient.site_packages / "~orch").mkdir()
+    code, data = patient.doctor()
+    (note,) = (one for one in data["findings"] if one["code"] == "leftovers-of-pip")
+    assert (code, note["level"]) == (0, "note")
+    assert "~orch, ~orch-2.9.0.dist-info" in note["what"]
+    code, data = patient.doctor(*note["cure"])
+    assert (code, [one["code"] for one in data["findings"] if one["code"] == "leftovers-of-pip"]) == (0, [])
+    assert not left.exists()
+    assert (patient.site_packages / "torch").is_dir()
+
+
+def test_a_setting_of_uv_that_chooses_torch(patient: Patient, tmp_path: Path) -> None:
+    patient.torch()
+    patient.install("torch")
+    settings = tmp_path / "uv.toml"
+    settings.write_text('[pip]\ntorch-backend = "auto"\n')
+    patient.variables |= {"UV_NO_CONFIG": "0", "UV_CONFIG_FILE": str(settings)}
+    for variable, what in (
+        ({}, f"`torch-backend` in {settings}"),
+        ({"UV_TORCH_BACKEND": "cpu"}, "UV_TORCH_BACKEND=cpu"),
+    ):
+        patient.variables |= variable
+        code, data = patient.doctor()
+        (note,) = (one for one in data["findings"] if one["code"] == "torch-backend-of-uv")
+        assert (code, note["level"]) == (0, "note")
+        assert what in note["what"]

@@ -8,7 +8,7 @@ import pytest
 
 from builder.errors import Code
 from builder.images import network
-from builder.images.network import ca_bundle, ca_variables, index_variables, shell_settings
+from builder.images.network import ca_bundle, ca_variables, index_variables, package_settings, shell_settings
 from tests.refused import refused
 
 
@@ -22,12 +22,13 @@ from tests.refused import refused
         ({"UV_INDEX_URL": "u"}, {"UV_INDEX_URL": "u", "PIP_INDEX_URL": "u"}),
         ({"PIP_INDEX_URL": "p"}, {"UV_DEFAULT_INDEX": "p", "PIP_INDEX_URL": "p"}),
         ({"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}, {"PIP_INDEX_URL": "p", "UV_DEFAULT_INDEX": "u"}),
+        ({"UV_DEFAULT_INDEX": "own=https://u"}, {"UV_DEFAULT_INDEX": "own=https://u", "PIP_INDEX_URL": "https://u"}),
         (
             {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"},
             {"UV_INDEX_FARM_PASSWORD": "x", "https_proxy": "h"},
         ),
     ],
-    ids=["nothing", "not ours", "empty", "uv", "old uv", "pip", "both", "credentials and proxy"],
+    ids=["nothing", "not ours", "empty", "uv", "old uv", "pip", "both", "named", "credentials and proxy"],
 )
 def test_network_variables_of_a_container(environ: dict[str, str], variables: dict[str, str]) -> None:
     assert index_variables(environ) == variables
@@ -58,3 +59,32 @@ def test_settings_are_quoted_for_the_shell() -> None:
     script = shell_settings(awkward) + 'printf "%s\\n%s" "$A" "$SSL_CERT_FILE"'
     answer = subprocess.run([sh, "-eu"], input=script, capture_output=True, text=True, check=True, env={})
     assert answer.stdout == f"{awkward['A']}\n/ca.pem"
+
+
+def test_only_places_of_packages_are_taken_from_the_settings_of_uv(tmp_path: Path) -> None:
+    own, shared = tmp_path / "config" / "uv" / "uv.toml", tmp_path / "shared" / "uv" / "uv.toml"
+    for path in (own, shared):
+        path.parent.mkdir(parents=True)
+    own.write_text(
+        'prerelease = "allow"\noverride-dependencies = ["torch==1"]\noffline = true\nfind-links = ["/one", "/two"]\n'
+        '[pip]\ntorch-backend = "cpu"\nindex-strategy = "unsafe-best-match"\n'
+        '[[index]]\nname = "own"\nurl = "https://own"\n[[index]]\nurl = "https://main"\ndefault = true\n'
+        '[[index]]\nname = "rare"\nurl = "https://rare"\nexplicit = true\n'
+    )
+    shared.write_text('index-url = "https://shared"\nextra-index-url = ["https://more"]\ncache-dir = "/cache"\n')
+    shell = {"XDG_CONFIG_HOME": str(own.parents[1]), "XDG_CONFIG_DIRS": str(shared.parents[1])}
+    assert package_settings({**shell, "UV_TORCH_BACKEND": "auto", "UV_INDEX": "https://first"}) == {
+        **shell,
+        "UV_INDEX": "https://first own=https://own",
+        "UV_DEFAULT_INDEX": "https://main",
+        "UV_EXTRA_INDEX_URL": "https://more",
+        "UV_FIND_LINKS": "/one,/two",
+        "UV_INDEX_STRATEGY": "unsafe-best-match",
+        "UV_OFFLINE": "True",
+        "UV_CACHE_DIR": "/cache",
+    }
+    given = {**shell, "PIP_INDEX_URL": "https://pip", "UV_NO_CONFIG": "1", "PIP_CONSTRAINT": "/x", "PIP_CERT": "/ca"}
+    assert package_settings(given) == {**shell, "PIP_INDEX_URL": "https://pip", "PIP_CERT": "/ca"}
+    own.write_text("[")
+    with refused(Code.VALUE_INVALID, str(own)):
+        package_settings(shell)

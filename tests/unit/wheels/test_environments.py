@@ -21,7 +21,7 @@ from builder.wheels.toolchain.environments import (
     locked_version,
     toolkit_requirements,
 )
-from builder.wheels.toolchain.uv import UnsatisfiableError, index_setting, uv_variables
+from builder.wheels.toolchain.uv import UnsatisfiableError, compile_captured, index_setting, uv_variables
 from tests.conftest import coded
 from tests.refused import refused
 from tests.unit.loopback import PackageIndex, pure_wheel
@@ -258,6 +258,51 @@ def test_the_shells_python_settings_do_not_reach_uv(monkeypatch: pytest.MonkeyPa
     variables = uv_variables()
     assert not {"VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME"} & variables.keys()
     assert variables["UV_PYTHON_DOWNLOADS"] == "never"
+
+
+#: Settings of uv that change what it installs, for the index of the test below.
+CONTENTS = {
+    "UV_TORCH_BACKEND": "cpu",
+    "UV_EXCLUDE_NEWER": "2001-01-01",
+    "UV_RESOLUTION": "lowest",
+    "UV_PRERELEASE": "allow",
+    "UV_CONSTRAINT": "{folder}/old.txt",
+    "UV_OVERRIDE": "{folder}/old.txt",
+    "UV_NO_BINARY": "1",
+    "UV_NO_BINARY_PACKAGE": "torch",
+    "UV_REQUIRE_HASHES": "1",
+    "UV_VENV_SEED": "1",
+    "UV_CONFIG_FILE": "{folder}/uv.toml",
+    "UV_PREVIEW_FEATURES": "{folder}",
+    "UV_SYSTEM_PYTHON": "1",
+}
+
+
+@pytest.mark.parametrize("name", [*CONTENTS, "uv.toml", "pyproject.toml"])
+def test_no_setting_of_the_user_changes_what_is_installed(
+    index: PackageIndex, environments: Environments, log: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    folder = log.parent
+    monkeypatch.delenv("UV_NO_CONFIG", raising=False)
+    for version in ("1.0", "2.0", "3.0rc1"):
+        index.add("torch", version)
+    (folder / "old.txt").write_text("torch==1.0\n")
+    settings = 'exclude-newer = "2001-01-01"\noverride-dependencies = ["torch==1.0"]\n'
+    (folder / "uv.toml").write_text(f'{settings}[pip]\ntorch-backend = "cpu"\nprerelease = "allow"\n')
+    if name in CONTENTS:
+        monkeypatch.setenv(name, CONTENTS[name].format(folder=folder))
+    elif name == "uv.toml":
+        (folder / "uv").mkdir()
+        (folder / "uv.toml").rename(folder / "uv" / "uv.toml")
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(folder))
+    else:
+        (folder / "uv.toml").rename(folder / name)
+        (folder / name).write_text("[tool.uv]\n" + settings)
+        monkeypatch.chdir(folder)
+    made = environments.ensure(PYTHON, ["torch"], index=[], log=log)
+    assert made.packages == ("torch==2.0",)
+    done = compile_captured("torch\n", ["--no-annotate"], folder=folder, index=[])
+    assert done.stdout.strip() == "torch==2.0", done.stderr
 
 
 @pytest.mark.parametrize(

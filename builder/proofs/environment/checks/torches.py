@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 
 from packaging.requirements import Requirement
@@ -117,6 +118,9 @@ def check_torch(cures: Cures) -> Iterator[Finding]:
     yield from _conda_and_pip(cures)
     yield from _requirements(cures)
     yield from _files(cures)
+    yield from _backends(cures)
+    yield from _leftovers(cures)
+    yield from _backend_of_uv(cures)
 
 
 def _several(cures: Cures, first: TorchInstall) -> Iterator[Finding]:
@@ -250,6 +254,68 @@ def _files(cures: Cures) -> Iterator[Finding]:
         " has files of the same names",
         (cures.restore(damaged, cures.index_of(torch)),),
     )
+
+
+def _backends(cures: Cures) -> Iterator[Finding]:
+    """The functions that `import torch` calls exist. torch calls the entry points of `torch.backends` since 2.5."""
+    environment = cures.environment
+    torch, variable = environment.torch, "TORCH_DEVICE_BACKEND_AUTOLOAD"
+    if torch is None or torch.base is None or (torch.base.major, torch.base.minor) < (2, 5):
+        return
+    if environment.variables.get(variable) == "0":
+        return
+    for package in environment.visible.values():
+        for value in package.backends:
+            if lacking := _lacking(environment, package, value):
+                yield Finding(
+                    "broken-backend-of-torch",
+                    Level.FAULT,
+                    f"{package.name} {package.version} lets `import torch` call {value}, and {lacking}",
+                    "`import torch` fails with `Failed to load the backend extension`",
+                    (cures.remove(package.name),),
+                    f"`export {variable}=0` lets torch ignore such packages",
+                )
+
+
+def _lacking(environment: Environment, package: Package, value: str) -> str:
+    """What does not exist of an entry point `module:function`; empty if it exists, or if its file is not source."""
+    module, _, name = (part.strip() for part in value.partition(":"))
+    places = [folder.joinpath(*module.split(".")) for folder in environment.interpreter.path]
+    files = [file for place in places for file in (place / "__init__.py", place.with_name(f"{place.name}.py"))]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        known = package.source or any(one.is_dir() or [*one.parent.glob(f"{one.name}.*")] for one in places)
+        return "" if known else f"there is no module {module}"
+    text, first = file.read_text("utf-8", errors="replace"), name.partition(".")[0]
+    found = not first or re.search(rf"\b{re.escape(first)}\b|import \*|\b__getattr__\b", text)
+    return "" if found else f"{file} has no {first}"
+
+
+def _leftovers(cures: Cures) -> Iterator[Finding]:
+    """What pip renames while it uninstalls, and restores or deletes at the end."""
+    if left := cures.environment.leftovers:
+        yield Finding(
+            "leftovers-of-pip",
+            Level.NOTE,
+            f"an interrupted uninstallation left {', '.join(path.name for path in left)} in {left[0].parent}",
+            "pip ignores names that begin with `~`, and warns of them; they take space",
+            (shlex.join(["rm", "-r", *map(str, left)]),),
+        )
+
+
+def _backend_of_uv(cures: Cures) -> Iterator[Finding]:
+    """No setting of uv chooses the index of torch."""
+    environment, variable = cures.environment, "UV_TORCH_BACKEND"
+    value, files = environment.variables.get(variable), ", ".join(map(str, environment.torch_backends))
+    if value or files:
+        yield Finding(
+            "torch-backend-of-uv",
+            Level.NOTE,
+            f"{f'{variable}={value}' if value else f'`torch-backend` in {files}'} chooses the index of torch for uv",
+            "`uv pip install` may install another torch than its command and the printed commands name",
+            (f"unset {variable}",) if value else (),
+            f"delete `torch-backend` from {files}" if files else "",
+        )
 
 
 def _text(requirement: object) -> str:
