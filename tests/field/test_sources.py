@@ -153,6 +153,28 @@ def test_a_package_without_init(sources: Sources) -> None:
     assert hint.startswith("the source has t0/ops without t0/ops/__init__.py, so `find_packages()` leaves it out")
 
 
+def test_a_submodule_behind_ssh(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Input 29: the error names the submodule and its URL, and the hint the way round a missing key."""
+    monkeypatch.setenv("GIT_SSH_COMMAND", "sh -c 'echo \"g: Permission denied (publickey).\" >&2; exit 255'")
+    folder, library = sources.write(), tmp_path / "lib"
+    library.mkdir()
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "1"]
+    for where, words in (
+        (library, ["init", "-q"]),
+        (library, [*commit, "--allow-empty"]),
+        (folder, ["init", "-q", "-b", "main"]),
+        (folder, ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/lib"]),
+        (folder, ["config", "-f", ".gitmodules", "submodule.third_party/lib.url", "git@git.invalid:org/lib.git"]),
+        (folder, ["add", "-A"]),
+        (folder, commit),
+    ):
+        subprocess.run(["git", *words], cwd=where, check=True)
+    with pytest.raises(BuildfarmError) as caught:
+        add(sources.project, f"{folder.as_uri()}@main")
+    assert "cannot fetch the submodule third_party/lib from git@git.invalid:org/lib.git: g: Perm" in str(caught.value)
+    assert "`git config --global url.https://git.invalid/.insteadOf git@git.invalid:`" in caught.value.hints[0]
+
+
 @pytest.mark.parametrize("kernel_confines", [True, False])
 def test_setup_py_installs_another_version(
     sources: Sources, kernel_confines: bool, monkeypatch: pytest.MonkeyPatch
