@@ -252,6 +252,16 @@ def test_a_version_that_was_not_tested_with_buildfarm_is_a_note() -> None:
     assert note.cure[0].endswith(f"install --python /env/bin/python cibuildwheel{TESTED['cibuildwheel'].requirement}")
 
 
+def test_a_version_that_trusts_compromised_authorities_is_a_note() -> None:
+    found = environment("2.11.0", "13.0", package("certifi", "2026.7.4"), package("uv", "0.13.2"))
+    first, second = check_tested_versions(cures(found))
+    assert {first.code, second.code} == {"unsafe-version"}
+    assert first.cure[0].endswith("'certifi>=2026.10.19'")
+    assert "uv 0.13.2 trusts certificate authorities" in second.what
+    ours = environment("2.11.0", "13.0", package("uv", "0.13.2"), package("buildfarm", "1"))
+    assert only([*check_tested_versions(cures(ours))]).code == "unsafe-version", "and not a second note about its range"
+
+
 def test_pip_is_used_where_uv_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.which", lambda *_arguments, **_words: None)
     found = environment("2.11.0", "13.0", package("pip", "25"), package("torchvision", "0.25.0", "torch==2.10.0"))
