@@ -51,6 +51,7 @@ class Compat:
         self._table = table
         self.images: ImageTable = table.images
         self.companions = table.companions  # version of torchvision and torchaudio by torch release
+        self.companion_floors = table.companion_floors
         self.gpus, self.toolkits = table.gpus, tuple(table.toolkits.values())
         self.first_packaged_toolkit = table.first_packaged_toolkit
         self._series = {r: facts for facts in table.torch.values() for r in facts.releases}

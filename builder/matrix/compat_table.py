@@ -209,6 +209,8 @@ class Table:
     images: ImageTable
     gpus: dict[tuple[int, int], tuple[str, ...]]
     companions: dict[str, dict[Torch, str]]
+    #: For each companion, the oldest torch of a release whose METADATA admits older ones.
+    companion_floors: dict[str, dict[str, Torch]]
 
 
 def read_table(path: Path) -> Table:
@@ -235,6 +237,10 @@ def read_table(path: Path) -> Table:
         companions={
             name: {Torch.parse(torch): version for torch, version in row.items()}
             for name, row in raw["companions"]["rows"].items()
+        },
+        companion_floors={
+            name: {version: Torch.parse(torch) for version, torch in row.items()}
+            for name, row in raw["companions"]["oldest"].items()
         },
     )
 

@@ -163,7 +163,17 @@ def test_torchaudio_without_a_requirement_is_judged_by_the_table() -> None:
     assert [*check_companions(cures(sound))] == []
     fault = only([*check_companions(cures(environment("2.14.0", "13.0", package("torchaudio", "2.9.0"))))])
     assert fault.what == "torchaudio 2.9.0 belongs to torch 2.9.0, but torch 2.14.0 is installed"
-    assert "torchaudio==2.11.0" in fault.cure[0]
+    assert "torchaudio==2.11.1" in fault.cure[0]
+
+
+@pytest.mark.parametrize(("torch", "fits"), [("2.11.0", False), ("2.12.1", False), ("2.13.0", True), ("2.15.0", True)])
+def test_torchaudio_2_11_1_needs_a_newer_torch_than_it_says(torch: str, fits: bool) -> None:
+    found = environment(torch, "13.0", package("torchaudio", "2.11.1", "torch>=2.11"))
+    faults = [*check_companions(cures(found))]
+    assert [fault.what for fault in faults] == [
+        f"torchaudio 2.11.1 needs torch 2.13.0, but torch {torch} is installed"
+    ] * (not fits)
+    assert all("torchaudio==2.11.0" in fault.cure[0] for fault in faults)
 
 
 def test_a_torch_that_the_table_does_not_know_is_judged_by_requirements_only() -> None:

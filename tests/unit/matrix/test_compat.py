@@ -64,7 +64,7 @@ def test_an_unknown_torch_is_an_error(text: str, sentence: str) -> None:
 
 def test_an_unknown_cuda_or_python_names_the_nearest() -> None:
     with pytest.raises(
-        UsageError, match=r"^this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4$"
+        UsageError, match=r"^this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.5$"
     ):
         COMPAT.resolve_cuda("12.7")
     with pytest.raises(
@@ -214,6 +214,8 @@ def test_facts_of_a_torch() -> None:
 
 
 def test_facts_of_a_toolkit() -> None:
+    newest = COMPAT.toolkit(Cuda(13, 5))
+    assert (newest.ptx, newest.gcc_max, newest.archs) == ("9.5", 16, COMPAT.toolkit(Cuda(13, 4)).archs)
     facts = COMPAT.toolkit(Cuda(13, 0))
     assert (facts.gcc_max, facts.driver_floor) == (15, "580.65.06")
     assert Arch.parse("12.0f") in facts.archs
@@ -228,6 +230,7 @@ def test_facts_of_a_toolkit() -> None:
         pytest.param("2.2.2", "12.4", (9, 12), id="headers-limit-another-minor"),
         pytest.param("2.11.0", "12.8", (9, 13), id="torch-check-too-strict"),
         pytest.param("2.13.0", "13.0", (10, 15), id="cxx20-needs-gcc-10"),
+        pytest.param("2.12.0", "12.6", (10, 13), id="cxx20-is-passed-by-torch"),
         pytest.param("2.7.0", "11.8", (9, 11), id="old-toolkit"),
     ],
 )

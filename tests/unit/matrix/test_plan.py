@@ -368,7 +368,7 @@ def test_an_official_wheel_has_cells_and_no_build() -> None:
         ),
         pytest.param(
             Selection(cuda=("12.7",)), UsageError, "--cuda 12.7",
-            "this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4",
+            "this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.5",
             list(UPDATE), id="unknown-cuda",
         ),
         pytest.param(
