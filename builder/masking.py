@@ -10,7 +10,7 @@ from pathlib import Path
 SECRET_PARAMETERS = ("token", "key", "secret", "password", "signature", "sig", "credential", "auth")
 #: What comes before a secret, the secret, and what comes after it.
 _SECRET = re.compile(
-    r"(?P<url>//)[^/\s]*(?P<at>@)"
+    r"(?P<url>//)(?!git@[^@/\s]*(?:[/\s]|$))[^/\s]*(?P<at>@)"
     rf"|(?P<parameter>[?&;][\w.-]*(?:{'|'.join(SECRET_PARAMETERS)})=)[^&;#\s'\"]+"
     r"|(?P<path>://[^\s'\"]*?/(?:t|token|tokens)/)[^/\s'\"]{8,}"
     r"|(?P<header>\bauthorization['\"]?\s*[:=]\s*['\"]?(?:basic|bearer|token)\s+)[^\s'\"]+"
@@ -23,8 +23,9 @@ _LONGEST_LINE = 1 << 20
 def mask_credentials(text: str) -> str:
     """Return the text with `***` in place of secrets: `https://***@host/simple?token=***`, `https://host/t/***/simple`.
 
-    Secrets are user and password of a URL, every parameter of a query whose name ends with one of SECRET_PARAMETERS,
-    the part of a path after `t`, `token` or `tokens`, an Authorization header, and tokens of GitHub, GitLab and PyPI.
+    Secrets are user and password of a URL (but not the user `git` alone, whom servers have for ssh), every parameter of
+    a query whose name ends with one of SECRET_PARAMETERS, the part of a path after `t`, `token` or `tokens`, an
+    Authorization header, and tokens of GitHub, GitLab and PyPI.
     """
     return _SECRET.sub(lambda found: _around(found, "***"), text)
 

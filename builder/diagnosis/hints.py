@@ -13,7 +13,7 @@ from builder.matrix.axes import Cuda, Torch
 
 _NO_MODULE = re.compile(r"No module named '?(\w[\w.]*)")
 _NO_HEADER = re.compile(NO_HEADER.replace("{headers}", r"\S+"))
-_NO_LIBRARY = re.compile(r"cannot find -l(\S+?):?(?:\s|$)|unable to find library -l(\S+)")
+_NO_LIBRARY = re.compile(r"cannot find -l(\S+?):?(?:\s|$)|unable to find library -l(\S+)|library not found: (\S+)")
 _NO_CMAKE_PACKAGE = re.compile(r"configuration file provided by '([\w-]+)'|Could NOT find (\w+)")
 _NO_PROGRAM = re.compile(
     r"No such file or directory: '([\w-]+)'|sh: (?:line )?\d+: ([\w-]+): (?:command )?not found"

@@ -59,6 +59,8 @@ class ExtensionModule:
     cuda: bool
     #: Whether a class of torch or setuptools makes it; otherwise a function of the source.
     known: bool = True
+    #: Whether setuptools leaves it out if its compile fails (`optional=True`).
+    optional: bool = False
 
 
 @dataclass
@@ -316,7 +318,9 @@ def _read_extension(node: ast.Call, called: str, constants: Constants, facts: Se
         return  # it only marks the wheel as one for a platform: a different program, such as CMake, compiles
     files = tuple(each for each in sources if isinstance(each, str)) if isinstance(sources, list) else ()
     # `Extension = CUDAExtension if … else CppExtension` is common: such a name counts as CUDA.
-    facts.extensions.append(ExtensionModule(name, files, _EXTENSIONS.get(called, True), called in _EXTENSIONS))
+    optional = "optional" in given and constants.value(given["optional"]) is True
+    cuda, known = _EXTENSIONS.get(called, True), called in _EXTENSIONS
+    facts.extensions.append(ExtensionModule(name, files, cuda, known, optional))
 
 
 def _read_access(node: ast.Attribute | ast.Subscript, constants: Constants, facts: SetupFacts) -> None:

@@ -51,6 +51,7 @@ class Compat:
         self._table = table
         self.images: ImageTable = table.images
         self.companions = table.companions  # version of torchvision and torchaudio by torch release
+        self.companion_floors = table.companion_floors
         self.gpus, self.toolkits = table.gpus, tuple(table.toolkits.values())
         self.first_packaged_toolkit = table.first_packaged_toolkit
         self._series = {r: facts for facts in table.torch.values() for r in facts.releases}
@@ -276,11 +277,23 @@ class Compat:
             elif cuda > knows[-1]:
                 reason += f"; the last toolkit that can is {knows[-1]}"
             return WhyNot("arch-unknown-to-toolkit", reason)
-        if arch.suffix not in self._table.arch_suffixes:
-            plain = replace(arch, suffix="", ptx=False)
-            reason = f"torch's build tools refuse {arch} in TORCH_CUDA_ARCH_LIST; write {plain} or {plain}a"
-            return WhyNot("arch-refused-by-torch", reason)
         return None
+
+    def why_not_listed(self, torch: Torch, arch: Arch) -> WhyNot | None:
+        """Return the reason why torch's build tools refuse the architecture in TORCH_CUDA_ARCH_LIST, or None."""
+        first, until = self._table.listed_archs.get(replace(arch, ptx=False), ("", None))
+        series = _order(torch.series)
+        if first and _order(first) <= series and (until is None or series < _order(until)):
+            return None
+        reason = f"torch {torch.series} refuses {arch} in TORCH_CUDA_ARCH_LIST"
+        if first and series < _order(first):
+            reason += f"; torch {first} is the first that accepts it"
+        elif until:
+            reason += f"; torch before {until} accepts it"
+        return WhyNot(
+            "arch-refused-by-torch",
+            f"{reason}; with `override_architectures: true` in the recipe, nvcc compiles for it",
+        )
 
 
 def did_you_mean(word: str, words: Iterable[str]) -> str:

@@ -203,10 +203,14 @@ class Table:
     torch: dict[str, TorchFacts]
     toolkits: dict[Cuda, ToolkitFacts]
     gcc_checks: dict[tuple[str, Cuda], int]
-    arch_suffixes: frozenset[str]
+    #: For each architecture that some torch accepts in TORCH_CUDA_ARCH_LIST: the first series, and the first that
+    #: refuses it again, or None.
+    listed_archs: dict[Arch, tuple[str, str | None]]
     images: ImageTable
     gpus: dict[tuple[int, int], tuple[str, ...]]
     companions: dict[str, dict[Torch, str]]
+    #: For each companion, the oldest torch of a release whose METADATA admits older ones.
+    companion_floors: dict[str, dict[str, Torch]]
 
 
 def read_table(path: Path) -> Table:
@@ -214,6 +218,7 @@ def read_table(path: Path) -> Table:
     raw = read_text_yaml(path)
     gcc_min = {s: int(row["gcc_min"]) for s, row in raw["cxx_standards"].items()}
     floors = raw["driver_floors"]["rows"]
+    ends = _series_of_archs(raw["torch_arch_list"]["until"])
     return Table(
         first_packaged_toolkit=Cuda.parse(raw["first_packaged_toolkit"]["value"]),
         torch={s: _torch(s, row, gcc_min) for s, row in raw["torch"].items()},
@@ -224,14 +229,24 @@ def read_table(path: Path) -> Table:
             for series in row["torch"]
             for cuda, limit in row["gcc_max"].items()
         },
-        arch_suffixes=frozenset(["", *raw["torch_arch_suffixes"]["value"]]),
+        listed_archs={
+            arch: (first, ends.get(arch)) for arch, first in _series_of_archs(raw["torch_arch_list"]["since"]).items()
+        },
         images=read_images(raw),
         gpus={Arch.parse(arch).capability: tuple(names) for arch, names in raw["gpus"]["rows"].items()},
         companions={
             name: {Torch.parse(torch): version for torch, version in row.items()}
             for name, row in raw["companions"]["rows"].items()
         },
+        companion_floors={
+            name: {version: Torch.parse(torch) for version, torch in row.items()}
+            for name, row in raw["companions"]["oldest"].items()
+        },
     )
+
+
+def _series_of_archs(rows: dict[str, list[str]]) -> dict[Arch, str]:
+    return {Arch.parse(arch): series for series, archs in rows.items() for arch in archs}
 
 
 def _torch(series: str, row: dict[str, Any], gcc_min: dict[str, int]) -> TorchFacts:

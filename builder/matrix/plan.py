@@ -58,7 +58,7 @@ class RecipeRules:
                 f" but torch has this ABI only since {STABLE_FLOOR.series}"
             )
             return WhyNot("stable-abi-needs-newer-torch", reason)
-        return self._python_reason(abi, cell.python) or self._arch_reason(cell.cuda)
+        return self._python_reason(abi, cell.python) or self._arch_reason(cell.torch, cell.cuda)
 
     def _why_not_python(self, abi: AbiClass, python: Python) -> WhyNot | None:
         name = self.recipe.name
@@ -78,9 +78,12 @@ class RecipeRules:
             return WhyNot("abi3-needs-newer-python", reason)
         return None
 
-    def _why_not_archs(self, cuda: Cuda) -> WhyNot | None:
+    def _why_not_archs(self, torch: Torch, cuda: Cuda) -> WhyNot | None:
         for arch in self._explicit:
-            if why := self._compat.why_not_arch(cuda, arch):
+            why = self._compat.why_not_arch(cuda, arch)
+            if not why and not self.recipe.override_architectures:
+                why = self._compat.why_not_listed(torch, arch)
+            if why:
                 of_recipe = f" (required by the recipe of {self.recipe.name})" if self.recipe.archs else ""
                 return WhyNot(why.code, why.reason + of_recipe)
         return None

@@ -70,6 +70,23 @@ def compile_failure(
     return failure(error.sentence, *(error.excerpt or (() if len(hints) > 1 else last_lines(lines))))
 
 
+def left_out_extensions(job: CompileJob, lines: Sequence[str]) -> list[str]:
+    """A sentence for each optional extension that setuptools left out, with the first error of its compile.
+
+    `lines` are the output of the build, which succeeds nevertheless.
+    """
+    sentences, start = [], 0
+    for n, line in enumerate(lines):
+        if found := reports("optional-extension", line):
+            error = first_error(lines[start:n], str(job.source))
+            sentences.append(
+                f"the wheel lacks {found['module']}, an extension with `optional=True` whose compile failed"
+                + (f": {error.sentence}" if error else "")
+            )
+            start = n + 1
+    return sentences
+
+
 def no_library_hints(script: SetupFacts, recipe: Recipe) -> list[str]:
     """Why a source may have compiled nothing: its setup.py waits for an option, a variable or a GPU."""
     given = " ".join(text for values in recipe.config_settings.values() for text in values)

@@ -12,7 +12,7 @@ from builder.diagnosis.setup_script import read_setup_script
 from builder.formats import BUILD_FORMAT
 from builder.log import print_warning
 from builder.records import BuildRecord, Record
-from builder.wheels.failures import no_library_hints
+from builder.wheels.failures import left_out_extensions, no_library_hints
 from builder.wheels.job import CompileJob, Executor, required_torch
 from builder.wheels.repair.repair import repair
 from builder.wheels.wheel_checks import (
@@ -45,7 +45,11 @@ def make_wheel(
     cuda, start = find_cuda_sources(job.source, job.recipe), log_size(job.log)
     compiled = executor.compile(job, stage)
     check_identity(compiled.wheel, job)
-    check_compiled(compiled.wheel, job, script, text_since(job.log, start))
+    output = text_since(job.log, start)
+    check_compiled(compiled.wheel, job, script, output)
+    left_out = left_out_extensions(job, output.splitlines())
+    for sentence in left_out:
+        print_warning(f"{job.recipe.name}: {sentence}")
     if unused := unused_excludes(compiled.wheel, job.recipe):
         print_warning(f"{job.recipe.name}: `wheel_exclude` matches no file of the wheel: {', '.join(unused)}")
     stage("repair")
@@ -59,7 +63,7 @@ def make_wheel(
         requires=job.recipe.requires,
         exclude=job.recipe.wheel_exclude,
         record=record,
-        no_library_hints=no_library_hints(script, job.recipe),
+        no_library_hints=[*left_out, *no_library_hints(script, job.recipe)],
         log=job.log,
         owner=job.owner,
     )
@@ -68,7 +72,7 @@ def make_wheel(
         provided=compiled.libraries,
         jobs=job.jobs,
         objects=compiled.objects,
-        cuda=without_compiled(cuda, text_since(job.log, start)),
+        cuda=without_compiled(cuda, output),
         format=BUILD_FORMAT,
         started=started,
         seconds=round(time.monotonic() - clock, 1),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from builder.matrix.axes import Arch
+from builder.matrix.compat import Compat
 from builder.wheels.job import CompileJob
 from builder.wheels.sccache.configure import is_remote
 
@@ -31,7 +32,7 @@ def build_variables(job: CompileJob) -> dict[str, str]:
     return {
         ARCHITECTURES: architecture_flags(job.build.archs),
         **({REPLACE: "1"} if job.recipe.override_architectures else {}),
-        "TORCH_CUDA_ARCH_LIST": ";".join(str(arch) for arch in job.build.archs),
+        "TORCH_CUDA_ARCH_LIST": ";".join(map(str, _listed(job))),
         # For CMake without torch's CMake files, which would compile for nvcc's default architecture only.
         "CUDAARCHS": ";".join(f"{arch.number}{arch.suffix}{'' if arch.ptx else '-real'}" for arch in job.build.archs),
         "FORCE_CUDA": "1",
@@ -57,6 +58,13 @@ def build_variables(job: CompileJob) -> dict[str, str]:
         # one sccache would then wait for the other. ccache is no part of the toolchain.
         "TORCH_NO_COMPILER_WRAPPER": "1",
     }
+
+
+def _listed(job: CompileJob) -> Sequence[Arch]:
+    """The architectures of the plan; without those that torch refuses, which only `override_architectures` allows."""
+    compat, build = Compat.load(), job.build
+    listed = [arch for arch in build.archs if not compat.why_not_listed(build.torch, arch)]
+    return listed or compat.official_archs(build.torch, build.cuda, build.platform)
 
 
 def architecture_flags(archs: Sequence[Arch]) -> str:

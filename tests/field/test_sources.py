@@ -118,6 +118,65 @@ def test_setup_py_calls_pip(sources: Sources, where: str) -> None:
     assert sources.build().error is None
 
 
+OPTIONAL = "Extension('t0._fast', ['t0/csrc/fast.c'], optional=True)"
+
+
+def test_an_optional_extension_that_does_not_compile(sources: Sources, capfd: pytest.CaptureFixture[str]) -> None:
+    """Input 14: setuptools leaves it out, and the wheel works without it: a warning has the first error."""
+    code = '#include <Python.h>\n#include "no_such_header.h"\n'
+    used = "import torch\nfrom . import _C\ntry:\n    from . import _fast\nexcept ImportError:\n    _fast = None\n"
+    sources.write(SETUP.replace("])])", f"]), {OPTIONAL}])"), {"t0/csrc/fast.c": code, "t0/__init__.py": used})
+    sources.add()
+    assert sources.build().error is None
+    said = capfd.readouterr().err
+    assert (
+        "t0: the wheel lacks t0._fast, an extension with `optional=True` whose compile failed: t0/csrc/fast.c:2" in said
+    )
+    assert "no_such_header.h: No such file or directory" in said
+
+
+def test_a_wheel_without_its_only_extension(sources: Sources) -> None:
+    """Input 14: without any library, the error has the same cause."""
+    sources.write(SETUP.replace("])])", "], optional=True)])"), {"t0/csrc/c.c": '#include "no_such_header.h"\n'})
+    sources.add()
+    assert "whose compile failed: t0/csrc/c.c:1:10: fatal error: no_such_header.h" in sources.error().hints[0]
+
+
+def test_a_package_without_init(sources: Sources) -> None:
+    """Input 17: `find_packages()` leaves out a folder without `__init__.py`."""
+    found = SETUP.replace('["t0"]', "find_packages()").replace("Extension,", "Extension, find_packages,")
+    init = "import torch\nfrom . import _C\nfrom .ops.fn import fn\n"
+    sources.write(found, {"t0/__init__.py": init, "t0/ops/fn.py": "def fn(): return 1\n"})
+    sources.add()
+    result = sources.build()
+    (proof,) = (each for each in result.proofs if each.check is Check.IMPORT)
+    assert proof.verdict is Verdict.FAILED
+    (hint,) = proof.evidence["hints"]
+    assert hint.startswith("the source has t0/ops without t0/ops/__init__.py, so `find_packages()` leaves it out")
+
+
+def test_a_submodule_behind_ssh(sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Input 29: the error names the submodule and its URL, and the hint the way round a missing key."""
+    monkeypatch.setenv("GIT_SSH_COMMAND", "sh -c 'echo \"g: Permission denied (publickey).\" >&2; exit 255'")
+    folder, library = sources.write(), tmp_path / "lib"
+    library.mkdir()
+    commit = ["-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "1"]
+    for where, words in (
+        (library, ["init", "-q"]),
+        (library, [*commit, "--allow-empty"]),
+        (folder, ["init", "-q", "-b", "main"]),
+        (folder, ["-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(library), "third_party/lib"]),
+        (folder, ["config", "-f", ".gitmodules", "submodule.third_party/lib.url", "git@git.invalid:org/lib.git"]),
+        (folder, ["add", "-A"]),
+        (folder, commit),
+    ):
+        subprocess.run(["git", *words], cwd=where, check=True)
+    with pytest.raises(BuildfarmError) as caught:
+        add(sources.project, f"{folder.as_uri()}@main")
+    assert "cannot fetch the submodule third_party/lib from git@git.invalid:org/lib.git: g: Perm" in str(caught.value)
+    assert "`git config --global url.https://git.invalid/.insteadOf git@git.invalid:`" in caught.value.hints[0]
+
+
 @pytest.mark.parametrize("kernel_confines", [True, False])
 def test_setup_py_installs_another_version(
     sources: Sources, kernel_confines: bool, monkeypatch: pytest.MonkeyPatch

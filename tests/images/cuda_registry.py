@@ -18,7 +18,7 @@ TOOLKIT, PYTHONS = "buildfarm-cuda:12.1-rockylinux8", "buildfarm-pythons:local"
 #: The images as Docker Hub and quay.io name them.
 CUDA_IMAGE = "nvidia/cuda:12.1.1-devel-rockylinux8"
 RUNTIME_IMAGE = "nvidia/cuda:12.1.1-base-ubuntu22.04"
-PYTHONS_IMAGE = "pypa/manylinux_2_28_x86_64:2026.08.04-1"
+PYTHONS_IMAGE = "pypa/manylinux_2_28_x86_64:2026.10.26-1"
 
 
 def a_layer(folder: Path) -> Path:

@@ -136,7 +136,7 @@ def test_a_base_image_that_the_matrix_pins_is_not_looked_up(call: Call, tmp_path
 def test_the_digests_come_from_the_mirror_and_the_files_name_the_original_images(call: Call, tmp_path: Path) -> None:
     with running_registry() as registry:
         cuda = registry.add("hub/nvidia/cuda:12.1.1-devel-rockylinux8")
-        for name in ("hub/nvidia/cuda:12.1.1-base-ubuntu22.04", "pypa/manylinux_2_28_x86_64:2026.08.04-1"):
+        for name in ("hub/nvidia/cuda:12.1.1-base-ubuntu22.04", "pypa/manylinux_2_28_x86_64:2026.10.26-1"):
             registry.add(name)
         mirrors = f"registries: {{docker.io: '{registry.address}/hub', quay.io: '{registry.address}'}}\n"
         (tmp_path / "matrix.yaml").write_text(MATRIX + mirrors)

@@ -13,7 +13,19 @@ from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 from builder import tested_versions
-from builder.tested_versions import TESTED, VersionRange, hints, installed_versions, untested
+from builder.images.specs import TOOLS
+from builder.matrix.axes import Platform, Python
+from builder.matrix.compat import Compat
+from builder.tested_versions import (
+    FIRST_SAFE,
+    TESTED,
+    VersionRange,
+    hints,
+    installed_versions,
+    unsafe,
+    unsafe_images,
+    untested,
+)
 from tests.conftest import ROOT
 
 
@@ -43,6 +55,47 @@ def test_a_series_includes_its_releases(installed: str, relation: str) -> None:
     assert (tested.relation(installed), tested.requirement) == (relation, "==0.13.*")
 
 
+@pytest.mark.parametrize(
+    ("name", "installed", "named"),
+    [
+        ("uv", "0.13.3", True),
+        ("uv", "0.13.4", False),
+        ("uv", "0.14.0", False),
+        ("certifi", "2026.7.4", True),
+        ("certifi", "2026.10.19", False),
+        ("certifi", "2026.10.19.post1", False),
+        ("requests", "0.1", False),
+    ],
+)
+def test_a_version_that_trusts_compromised_authorities_is_named(name: str, installed: str, named: bool) -> None:
+    sentences = [*unsafe({name: installed}).values()]
+    expected = f"{name} {installed} trusts certificate authorities that were compromised"
+    assert [sentence.startswith(expected) for sentence in sentences] == [True] * named
+
+
+@pytest.mark.parametrize(
+    ("image", "named"),
+    [
+        ("quay.io/pypa/manylinux_2_28_x86_64:2026.10.09-1", True),
+        ("quay.io/pypa/manylinux_2_28_x86_64:2026.10.21-1@sha256:0", False),
+        ("quay.io/pypa/manylinux2014_x86_64:2023-11-20-f4fefb7", True),
+        ("quay.io/pypa/manylinux_2_28_x86_64:latest", False),
+        ("registry.example/team/tools:2024.01.01-1", False),
+        ("", False),
+    ],
+)
+def test_an_image_that_trusts_compromised_authorities_is_named(image: str, named: bool) -> None:
+    assert [image in sentence for sentence in unsafe_images([image, image])] == [True] * named
+
+
+def test_this_installation_and_its_images_are_safe() -> None:
+    images = Compat.load().images
+    current = images.pythons_image(Python(3, 12), Platform.LINUX_X86_64)
+    tools = [requirement for requirement in TOOLS if requirement.startswith("uv==")]
+    assert unsafe_images([str(current)]) == []
+    assert unsafe({"uv": tools[0].removeprefix("uv==")}) == unsafe(installed_versions()) == {}
+
+
 def test_a_package_that_is_not_installed_is_no_remark(monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(name: str) -> str:
         raise PackageNotFoundError(name)
@@ -57,7 +110,8 @@ def test_an_installation_allows_what_was_tested() -> None:
     allowed = {requirement.name: requirement for requirement in map(Requirement, requirements)}
     for name, tested in TESTED.items():
         assert Version(tested.oldest) in allowed[name].specifier
-        assert Version(tested.newest) in allowed[name].specifier
+        assert max(Version(tested.newest), Version(tested.oldest)) in allowed[name].specifier
+        assert Version(tested.oldest) >= Version(FIRST_SAFE.get(name, "0"))
         oldest = min(Version(s.version) for s in allowed[name].specifier if s.operator in {">=", "=="})
         assert Version(tested.oldest) == oldest, "an installation may choose a version that was not tested"
 

@@ -81,7 +81,7 @@ from builder.publish.terminal import fits, plain_table, to_text
 from builder.result import BuildResult
 from builder.storage.runs import Run, save_run
 from builder.store import Store, write_atomic
-from builder.tested_versions import installed_versions, untested
+from builder.tested_versions import installed_versions, unsafe, unsafe_images, untested
 from builder.timeline import Timeline
 from builder.wheels.build_dir import clear_abandoned
 from builder.wheels.sccache.configure import cache_enabled
@@ -242,6 +242,14 @@ def _read_plan(
     return matrix, recipes, plan
 
 
+def _warn_of_versions(matrix: Matrix) -> None:
+    """One warning about the packages of this installation, and the images that the matrix names."""
+    installed = installed_versions()
+    images = [name for rule in matrix.images for name in (rule.image, rule.pythons, rule.runtime)]
+    if sentences := [*({**untested(installed), **unsafe(installed)}.values()), *unsafe_images(images)]:
+        print_warning("; ".join(sentences))
+
+
 def run_build(options: BuildOptions) -> BuildOutcome:
     """Build the selected wheels, prove them as far as this machine can, and put the good ones into `dist`.
 
@@ -258,8 +266,7 @@ def run_build(options: BuildOptions) -> BuildOutcome:
     environments = Environments(store, matrix.torch_index, python_downloads=not options.no_python_downloads)
     if options.image and options.executor == "local":
         print_warning("`--image` has no effect with `--executor local`")
-    if sentences := untested(installed_versions()).values():
-        print_warning("; ".join(sentences))
+    _warn_of_versions(matrix)
     run = _run(options, matrix, recipes, plan, store, environments)
     stored = run.stored(plan.builds)
     if hint := hint_of(options, stored):

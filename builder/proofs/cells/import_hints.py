@@ -1,4 +1,4 @@
-"""What a failed import and the source of the wheel say together: data that was left out, an op without a schema."""
+"""What a failed import and the source of the wheel say together: a file that was left out, an op without a schema."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
+from builder.diagnosis.known_errors import reports
+from builder.diagnosis.setup_script import SetupFacts, read_setup_script
 from builder.errors import BuildfarmError
 from builder.matrix.config import PathSource, Recipe
 from builder.wheels.sources.folder import source_files
@@ -24,21 +26,54 @@ def import_hints(stderr: str, wheel: Path, recipe: Recipe) -> list[str]:
         return []
     try:
         files = source_files(recipe.source.path)
-        return [*_left_out(stderr, wheel, files), *_without_schema(stderr, files)]
+        with ZipFile(wheel) as archive:
+            names = archive.namelist()
+        script = read_setup_script(recipe.source.path)
+        return [
+            *_no_data(stderr, names, files),
+            *_no_module(stderr, names, files, script),
+            *_without_schema(stderr, files),
+        ]
     except (BuildfarmError, OSError, BadZipFile):  # a hint is no reason for an error
         return []
 
 
-def _left_out(stderr: str, wheel: Path, files: Sequence[tuple[str, Path]]) -> Iterator[str]:
+def _no_data(stderr: str, names: Sequence[str], files: Sequence[tuple[str, Path]]) -> Iterator[str]:
     """A file that the wheel does not have where the import looks for it, and that the source has."""
     for file in _NO_FILE.findall(stderr)[-1:]:
         name = next((name for name, _ in files if f"/{name}".endswith(f"/{file}")), "")
-        with ZipFile(wheel) as archive:
-            if name and file not in archive.namelist():
-                yield (
-                    f"the source has {name}, and the wheel does not: add it to `package_data` in setup.py, or to"
-                    " `[tool.setuptools.package-data]` in pyproject.toml"
-                )
+        if name and file not in names:
+            yield (
+                f"the source has {name}, and the wheel does not: add it to `package_data` in setup.py, or to"
+                " `[tool.setuptools.package-data]` in pyproject.toml"
+            )
+
+
+def _no_module(
+    stderr: str, names: Sequence[str], files: Sequence[tuple[str, Path]], script: SetupFacts
+) -> Iterator[str]:
+    """A module that the wheel does not have, and that the source has or compiles."""
+    found = [each for line in stderr.splitlines() if (each := reports("no-module", line) or reports("no-name", line))]
+    for each in found[-1:]:
+        module = ".".join(reversed(each.groups()))  # `ops` of `tiny` is tiny.ops
+        path = module.replace(".", "/")
+        if any(name.startswith((f"{path}/", f"{path}.")) for name in names):
+            return
+        if any(each.optional and each.name == module for each in script.extensions):
+            yield (
+                f"setup.py compiles {module} with `optional=True`, and the wheel does not have it: setuptools leaves"
+                " out an optional extension whose compile fails; the log of the build has the error"
+            )
+            return
+        inside = [name for name, _ in files if name.endswith(".py") and f"/{path}/" in f"/{name}"]
+        if inside and not any(f"/{name}".endswith(f"/{path}/__init__.py") for name in inside):
+            folder = f"{inside[0].rpartition(f'{path}/')[0]}{path}"
+            yield (
+                f"the source has {folder} without {folder}/__init__.py, so `find_packages()` leaves it out: add an"
+                " empty __init__.py, or call `find_namespace_packages()`"
+            )
+        elif inside:
+            yield f"the source has {inside[0]}, and the wheel does not: add {module} to `packages` in setup.py"
 
 
 def _without_schema(stderr: str, files: Sequence[tuple[str, Path]]) -> Iterator[str]:

@@ -10,15 +10,20 @@ from builder.proofs.environment.checks.library_path import check_library_path
 from builder.proofs.environment.checks.tools import check_tools
 from builder.proofs.environment.checks.torches import check_companions, check_torch
 from builder.proofs.environment.cures import Cures, Finding, Level
-from builder.tested_versions import TESTED, untested
+from builder.tested_versions import FIRST_SAFE, TESTED, unsafe, untested
 
 
 def check_tested_versions(cures: Cures) -> Iterator[Finding]:
-    """A note for each package; `buildfarm build` warns about the same packages."""
+    """A note for each package; `buildfarm build` warns about the same packages of its own environment."""
     packages = cures.environment.visible
+    bad = unsafe({name: package.version for name, package in packages.items() if name in FIRST_SAFE})
+    for name, sentence in bad.items():
+        why = "whoever has the keys of these authorities can pose as the server of a download"
+        cure = cures.install(f"{name}>={FIRST_SAFE[name]}")
+        yield Finding("unsafe-version", Level.NOTE, sentence, why, (cure,))
     if "buildfarm" not in packages:
         return
-    installed = {name: package.version for name, package in packages.items() if name in TESTED}
+    installed = {name: package.version for name, package in packages.items() if name not in bad}
     for name, sentence in untested(installed).items():
         cure = cures.install(name + TESTED[name].requirement)
         why = "buildfarm depends on what this program prints and writes, which changes between releases"

@@ -14,7 +14,7 @@ from builder.diagnosis.setup_script import read_setup_script
 from builder.errors import DISK_HINT, BuildError, BuildfarmError, Code, MissingToolError
 from builder.tested_versions import hints as version_hints
 from builder.wheels.cibuildwheel.config import SOURCE, followed
-from builder.wheels.failures import compile_failure, disk_is_full, no_library_hints, was_killed
+from builder.wheels.failures import compile_failure, disk_is_full, left_out_extensions, no_library_hints, was_killed
 from builder.wheels.job import CompileJob
 from builder.wheels.repair.repair import NO_LIBRARY
 from builder.wheels.wheel_checks import answered_identity, other_identity
@@ -134,7 +134,9 @@ def run_error(job: CompileJob, start: int, status: int) -> BuildfarmError:
         way_out = "set `python` in the recipe to the versions that the source's `requires-python` allows"
         return error(f"the source does not support Python {python}", way_out, stage="environment")
     if status == _PURE_WHEEL or any(_NO_ELF in line for line in lines):
-        return error(NO_LIBRARY, *no_library_hints(read_setup_script(job.source), job.recipe), stage="compile")
+        left_out = left_out_extensions(job, text_since(job.log, start).splitlines())
+        script = read_setup_script(job.source)
+        return error(NO_LIBRARY, *left_out, *no_library_hints(script, job.recipe), stage="compile")
     if status in _STATUSES:
         stage, sentence = _STATUSES[status]
         return error(f"{sentence}: {last_error(lines)}", stage=stage)

@@ -25,6 +25,10 @@ _HELPER = """!f() {
 }; f"""
 
 
+#: The part of a URL before the path, `git@host:` or `ssh://git@host:22/`, for a server that git reaches by ssh.
+_SSH_URL = re.compile(r"ssh://(?:[\w.-]+@)?(?P<host>[^:/]+)(?::\d+)?/|[\w.-]+@(?P<scp>[^:/]+):")
+
+
 def checkout(source: GitSource, *, cache: Path) -> Path:
     """Return a folder under `<cache>/git/` that contains exactly this commit and its `.git`.
 
@@ -163,7 +167,7 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
         check=False,
     )
     if check and done.returncode:
-        raise _failure(source, words[0], done.stderr)
+        raise _failure(source, tree, words[0], done.stderr)
     return done
 
 
@@ -186,18 +190,34 @@ def _credentials(url: str) -> dict[str, str]:
     }
 
 
-def _failure(source: GitSource, verb: str, output: str) -> BuildfarmError:
-    fatal = [line for line in output.splitlines() if line.startswith(("fatal:", "error:"))]
-    detail = (fatal or output.strip().splitlines() or ["git printed no reason"])[0]
+def _failure(source: GitSource, tree: Path, verb: str, output: str) -> BuildfarmError:
+    lines = [line for line in output.splitlines() if line.strip()]
+    # ssh says why on the line before that of git.
+    lines = [line for line in lines if "Could not read from remote repository" not in line] or lines
+    named = (line for line in lines if line.startswith(("fatal:", "error:", "ssh:")) or reports("git-login", line))
+    detail, url = next(named, lines[0] if lines else "git printed no reason"), source.url
+    did = f"git {verb} failed"
+    if found := reports("git-submodule", output):
+        url = found["url"] or ""
+        path = os.path.relpath(tree / found["path"], tree)
+        did = f"git cannot fetch the submodule {path}{' from ' if url else ''}{mask_credentials(url)}"
     hints = ["check the URL and the network", "a later run needs no network, because the commit is stored"]
-    if reports("disk-full", output):
+    if ssh := _SSH_URL.match(url):
+        host = ssh["host"] or ssh["scp"]
+        way_out = f"`git config --global url.https://{host}/.insteadOf {ssh[0]}`"
+        hints[:1] = [f"without an SSH key for {host}, git can use HTTPS: {way_out}"]
+    elif found:
+        hints[:1] = [
+            "correct the URL in .gitmodules, or replace it on this machine: `git config --global url.NEW.insteadOf OLD`"
+        ]
+    elif reports("disk-full", output):
         hints = [DISK_HINT]
     elif reports("git-login", output):
         hints = [hint_of("git-login")]
     elif reports("untrusted", output):
         hints = ["set GIT_SSL_CAINFO to a CA bundle that contains the CA of your proxy or server"]
     return MissingToolError(
-        f"git {verb} failed: {mask_credentials(detail)}",
+        f"{did}: {mask_credentials(detail)}",
         Code.GIT_FAILED,
         where=mask_credentials(source.url),
         hints=hints,

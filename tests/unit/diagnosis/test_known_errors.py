@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from builder.diagnosis import known_errors
-from builder.diagnosis.first_error import FirstError
+from builder.diagnosis.first_error import FirstError, first_error
 from builder.diagnosis.hints import hints_for
 from builder.diagnosis.known_errors import SECTIONS, KnownError, knowledge, plain_quotes
 from builder.matrix.axes import Cuda, Torch
@@ -162,3 +162,89 @@ def test_a_header_of_an_installed_package_is_not_searched() -> None:
     error = FirstError(message, message)
     (found,) = hints_for(error, NEWEST, CUDA, container=False, packages=["nvidia-cublas==13.1.0.3"])
     assert "is in `nvidia-cublas`, which is installed" in found
+
+
+@pytest.mark.parametrize(
+    ("output", "sentence", "hint"),
+    [
+        (
+            "/x/ld: main.o: undefined reference to symbol 'base'\n"
+            "/x/ld: ./libb.so: error adding symbols: DSO missing from command line\n",
+            "main.o: undefined reference to symbol 'base'",
+            "calls functions of libb.so",
+        ),
+        (
+            "/x/ld: hid.o: in function `g':\nhid.c:(.text+0x5): undefined reference to `h'\n"
+            "/x/ld: o.so: hidden symbol `h' isn't defined\n/x/ld: final link failed: bad value\n",
+            "undefined reference to `h'",
+            "hidden visibility",
+        ),
+        ("mold: error: undefined symbol: nowhere\n>>> referenced by und.c\n", "undefined symbol", "`sources`"),
+        ("ld: error: undefined hidden symbol: h\n>>> referenced by hid.c\n", "undefined hidden", "hidden visibility"),
+        ("/x/ld: xa.o: error adding symbols: file in wrong format\n", "file in wrong format", "another processor"),
+        (
+            "/x/ld: i386 architecture of input file `x32.o' is incompatible with i386:x86-64 output\n"
+            "/x/ld: final link failed: file in wrong format\n",
+            "i386 architecture",
+            "another processor",
+        ),
+        ("mold: fatal: x32.o: incompatible file type: x86_64 is expected but got i386\n", "x32.o", "another processor"),
+        ("mold: fatal: library not found: cuda\n", "library not found", "libcuda belongs to the driver"),
+        ("ld: error: unable to find library -lpng\n", "-lpng", "the library png is in `libpng-dev`"),
+        ("mold: fatal: library not found: png\n", "library not found", "the library png is in `libpng-dev`"),
+        (
+            "mold: error: nopic.o:(.text): R_X86_64_32 relocation at offset 0xc against symbol `.rodata' can not be"
+            " used; recompile with -fPIC\n",
+            "recompile with -fPIC",
+            "-fPIC",
+        ),
+        (
+            "/x/ld: error: nopic.o: requires dynamic R_X86_64_32 reloc which may overflow at runtime; recompile with"
+            " -fPIC\n",
+            "recompile",
+            "-fPIC",
+        ),
+        (
+            "big3.o: in function `f':\nbig3.c:(.text+0x3): relocation truncated to fit: R_X86_64_PC32 against symbol"
+            " `hc' defined in .bss section in big2.o\n",
+            "relocation truncated to fit",
+            "fewer architectures",
+        ),
+        (
+            "mold: error: big3.o:(.text): relocation R_X86_64_PC32 against hc out of range: 3221234160 is not in"
+            " [-2147483648, 2147483648)\n",
+            "out of range",
+            "fewer architectures",
+        ),
+        ("/x/ld:worse.map:0: syntax error in VERSION script\n", "VERSION script", "`-Wl,--version-script`"),
+        ("/x/ld: cannot open linker script file absent.map: No such file\n", "absent.map", "`-Wl,--version-script`"),
+        ("/x/ld: duplicate version tag `V1'\n", "duplicate version tag", "`-Wl,--version-script`"),
+        ("/x/ld:junk.o: file format not recognized; treating as linker script\n", "junk.o", "Git LFS"),
+        ("/x/ld: lto.o: plugin needed to handle lto object\n", "plugin needed", "-flto"),
+        (
+            "ptxas fatal   : SM version specified by .target is higher than default SM version assumed\n",
+            "SM",
+            "`archs`",
+        ),
+        (
+            "ptxas b.ptx, line 29; error   : Feature '.bf16x2' requires .target sm_80 or higher\n"
+            "ptxas fatal   : Ptx assembly aborted due to errors\n",
+            "Feature '.bf16x2'",
+            "does not have .bf16x2",
+        ),
+        (
+            "nvlink error   : Multiple definition of '_Z1fi' in 'm2.o', first defined in 'm1.o'\n"
+            "nvlink fatal   : merge_elf failed\n",
+            "Multiple definition",
+            "make it `inline` or `static`",
+        ),
+    ],
+)
+def test_messages_of_ptxas_and_of_each_linker(output: str, sentence: str, hint: str) -> None:
+    """As ptxas 13.5, GNU ld 2.40, gold 1.16, LLD 14 and mold 1.10 print them, with a build's last lines behind."""
+    end = "collect2: error: ld returned 1 exit status\nerror: command '/usr/bin/g++' failed with exit code 1\n"
+    error = first_error(f"running build_ext\n{output}{end}".splitlines(), "/src")
+    assert error is not None
+    assert sentence in error.sentence
+    [given] = hints_for(error, NEWEST, CUDA, container=False)
+    assert hint in given

@@ -86,7 +86,11 @@ EXPECTED = {
     ),
     "build-pyerr": ("setup.py:3: KeyError: 'MY_TOOLKIT'", "", ""),
     "build-nolib": ("/usr/bin/ld: cannot find -lsparsehashnone: No such file or directory", "", ""),
-    "build-undef": ("ops.cpp:(.text+0xa): undefined reference to `missing(int)' (2 errors in all)", "", ""),
+    "build-undef": (
+        "ops.cpp:(.text+0xa): undefined reference to `missing(int)' (2 errors in all)",
+        "",
+        "no file of the extension and no library that it links defines the function",
+    ),
 }
 
 

@@ -163,7 +163,17 @@ def test_torchaudio_without_a_requirement_is_judged_by_the_table() -> None:
     assert [*check_companions(cures(sound))] == []
     fault = only([*check_companions(cures(environment("2.14.0", "13.0", package("torchaudio", "2.9.0"))))])
     assert fault.what == "torchaudio 2.9.0 belongs to torch 2.9.0, but torch 2.14.0 is installed"
-    assert "torchaudio==2.11.0" in fault.cure[0]
+    assert "torchaudio==2.11.1" in fault.cure[0]
+
+
+@pytest.mark.parametrize(("torch", "fits"), [("2.11.0", False), ("2.12.1", False), ("2.13.0", True), ("2.15.0", True)])
+def test_torchaudio_2_11_1_needs_a_newer_torch_than_it_says(torch: str, fits: bool) -> None:
+    found = environment(torch, "13.0", package("torchaudio", "2.11.1", "torch>=2.11"))
+    faults = [*check_companions(cures(found))]
+    assert [fault.what for fault in faults] == [
+        f"torchaudio 2.11.1 needs torch 2.13.0, but torch {torch} is installed"
+    ] * (not fits)
+    assert all("torchaudio==2.11.0" in fault.cure[0] for fault in faults)
 
 
 def test_a_torch_that_the_table_does_not_know_is_judged_by_requirements_only() -> None:
@@ -250,6 +260,16 @@ def test_a_version_that_was_not_tested_with_buildfarm_is_a_note() -> None:
     note = only([*check_tested_versions(cures(found))])
     assert (note.code, note.level) == ("untested-version", Level.NOTE)
     assert note.cure[0].endswith(f"install --python /env/bin/python cibuildwheel{TESTED['cibuildwheel'].requirement}")
+
+
+def test_a_version_that_trusts_compromised_authorities_is_a_note() -> None:
+    found = environment("2.11.0", "13.0", package("certifi", "2026.7.4"), package("uv", "0.13.2"))
+    first, second = check_tested_versions(cures(found))
+    assert {first.code, second.code} == {"unsafe-version"}
+    assert first.cure[0].endswith("'certifi>=2026.10.19'")
+    assert "uv 0.13.2 trusts certificate authorities" in second.what
+    ours = environment("2.11.0", "13.0", package("uv", "0.13.2"), package("buildfarm", "1"))
+    assert only([*check_tested_versions(cures(ours))]).code == "unsafe-version", "and not a second note about its range"
 
 
 def test_pip_is_used_where_uv_is_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,12 +140,12 @@ def test_cells_share_the_stages_that_do_not_depend_on_a_cell() -> None:
 def test_the_lock_pins_base_images_and_unpinned_ones_are_listed() -> None:
     build, runtime = files_of("cu121-pinned")
     assert build.base == f"nvidia/cuda:12.1.1-devel-rockylinux8@{DIGEST}"
-    assert unpinned([build, runtime]) == ("nvidia/cuda:12.1.1-base-ubuntu22.04", f"{PYPA}:2026.08.04-1")
+    assert unpinned([build, runtime]) == ("nvidia/cuda:12.1.1-base-ubuntu22.04", f"{PYPA}:2026.10.26-1")
 
 
 def test_a_lock_changes_the_tag() -> None:
     matrix, _, plan = read_plan(ROOT / "matrix.yaml", Selection(torch=("2.2",), cuda=("12.1",), python=("3.12",)))
-    free, pinned = (dockerfiles(plan, matrix, lock)[0] for lock in ({}, {f"{PYPA}:2026.08.04-1": DIGEST}))
+    free, pinned = (dockerfiles(plan, matrix, lock)[0] for lock in ({}, {f"{PYPA}:2026.10.26-1": DIGEST}))
     assert free.tag != pinned.tag
     assert free.tag == f"buildfarm/build-cu121-rockylinux8-gcc12-cp312:{digest(free.text)}"
 

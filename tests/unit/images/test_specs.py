@@ -79,14 +79,14 @@ def test_known_distributions_of_two_toolkits() -> None:
     [
         ("torch2.4.1-cu121-cp38", "2026.03.20-1"),
         ("torch2.9.1-cu130-cp313t", "2026.03.20-1"),
-        ("torch2.11.0-cu130-cp312", "2026.08.04-1"),
-        ("torch2.11.0-cu130-cp314t", "2026.08.04-1"),
+        ("torch2.11.0-cu130-cp312", "2026.10.26-1"),
+        ("torch2.11.0-cu130-cp314t", "2026.10.26-1"),
     ],
 )
 def test_a_python_comes_from_the_newest_image_that_has_it(cell: str, tag: str) -> None:
     image = chooser().build_image(build(cell))
     assert image.pythons.image == f"{PYPA}:{tag}"
-    assert image.tools.image == f"{PYPA}:2026.08.04-1"
+    assert image.tools.image == f"{PYPA}:2026.10.26-1"
 
 
 def test_a_build_for_several_pythons_gets_the_first() -> None:
@@ -95,7 +95,7 @@ def test_a_build_for_several_pythons_gets_the_first() -> None:
 
 def test_aarch64_has_its_own_manylinux_image_and_name() -> None:
     image = chooser().build_image(build("torch2.11.0-cu130-cp312-linux_aarch64"))
-    assert image.tools.image == "quay.io/pypa/manylinux_2_28_aarch64:2026.08.04-1"
+    assert image.tools.image == "quay.io/pypa/manylinux_2_28_aarch64:2026.10.26-1"
     assert image.name == "build-cu130-rockylinux8-gcc14-cp312-aarch64"
     run = chooser().runtime_image(Cell.parse("torch2.11.0-cu130-cp312-linux_aarch64"))
     assert run.name == "run-torch2.11.0-cu130-cp312-linux-aarch64"
@@ -162,7 +162,7 @@ def test_a_rule_can_name_the_image_of_pythons() -> None:
     rules = (ImageRule("torch2.2.*", "in-house/base:1", "in-house/pythons:1"), ImageRule("*", "in-house/other:1"))
     chosen = chooser(images=rules)
     assert chosen.build_image(build("torch2.2.2-cu121-cp311")).pythons.image == "in-house/pythons:1"
-    assert chosen.build_image(build("torch2.3.1-cu121-cp311")).pythons.image == f"{PYPA}:2026.08.04-1"
+    assert chosen.build_image(build("torch2.3.1-cu121-cp311")).pythons.image == f"{PYPA}:2026.10.26-1"
 
 
 def test_a_rule_with_an_unsupported_compiler_is_an_error() -> None:
@@ -219,6 +219,6 @@ def test_every_tool_has_an_exact_version() -> None:
 
 def test_the_lock_pins_its_images() -> None:
     digest = "sha256:" + "cd" * 32
-    image = chooser({f"{PYPA}:2026.08.04-1": digest}).build_image(build("torch2.2.2-cu121-cp311"))
-    assert image.pythons.image == image.tools.image == f"{PYPA}:2026.08.04-1@{digest}"
+    image = chooser({f"{PYPA}:2026.10.26-1": digest}).build_image(build("torch2.2.2-cu121-cp311"))
+    assert image.pythons.image == image.tools.image == f"{PYPA}:2026.10.26-1@{digest}"
     assert image.base == "nvidia/cuda:12.1.1-devel-rockylinux8"

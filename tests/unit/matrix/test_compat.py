@@ -64,7 +64,7 @@ def test_an_unknown_torch_is_an_error(text: str, sentence: str) -> None:
 
 def test_an_unknown_cuda_or_python_names_the_nearest() -> None:
     with pytest.raises(
-        UsageError, match=r"^this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4$"
+        UsageError, match=r"^this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.5$"
     ):
         COMPAT.resolve_cuda("12.7")
     with pytest.raises(
@@ -167,18 +167,29 @@ def test_existing_cells_have_no_reason(torch: str, cuda: str, python: str) -> No
             ("arch-unknown-to-toolkit", "no CUDA toolkit in buildfarm's version table can compile for sm_140"),
         ),
         ("12.8", "12.0+PTX", None),
-        (
-            "13.0",
-            "12.0f",
-            (
-                "arch-refused-by-torch",
-                "torch's build tools refuse 12.0f in TORCH_CUDA_ARCH_LIST; write 12.0 or 12.0a",
-            ),
-        ),
+        ("13.0", "12.0f", None),
     ],
 )
 def test_reasons_why_architectures_are_refused(cuda: str, arch: str, answer: tuple[str, str] | None) -> None:
     assert COMPAT.why_not_arch(Cuda.parse(cuda), Arch.parse(arch)) == answer
+
+
+@pytest.mark.parametrize(
+    ("torch", "arch", "reason"),
+    [
+        ("2.11.0", "8.8", "torch 2.11 refuses 8.8 in TORCH_CUDA_ARCH_LIST; with `override_architectures: true`"),
+        ("2.15.0", "12.1f", "torch 2.15 refuses 12.1f in TORCH_CUDA_ARCH_LIST; with"),
+        ("2.9.0", "10.1", "; torch before 2.9 accepts it; with"),
+        ("2.13.0", "10.7", "; torch 2.14 is the first that accepts it; with"),
+        ("2.1.2", "9.0a", "; torch 2.2 is the first that accepts it; with"),
+        *(("2.8.0", "10.1a+PTX", ""), ("2.14.1", "10.7", ""), ("2.2.0", "9.0a", ""), ("1.12.0", "8.6+PTX", "")),
+    ],
+)
+def test_architectures_that_torch_refuses(torch: str, arch: str, reason: str) -> None:
+    """Each of them ended the compile with "ValueError: Unknown CUDA arch (8.8) or GPU not supported"."""
+    why = COMPAT.why_not_listed(Torch.parse(torch), Arch.parse(arch))
+    assert (why is not None) is bool(reason)
+    assert why is None or (why.code == "arch-refused-by-torch" and reason in why.reason)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +214,8 @@ def test_facts_of_a_torch() -> None:
 
 
 def test_facts_of_a_toolkit() -> None:
+    newest = COMPAT.toolkit(Cuda(13, 5))
+    assert (newest.ptx, newest.gcc_max, newest.archs) == ("9.5", 16, COMPAT.toolkit(Cuda(13, 4)).archs)
     facts = COMPAT.toolkit(Cuda(13, 0))
     assert (facts.gcc_max, facts.driver_floor) == (15, "580.65.06")
     assert Arch.parse("12.0f") in facts.archs
@@ -217,6 +230,7 @@ def test_facts_of_a_toolkit() -> None:
         pytest.param("2.2.2", "12.4", (9, 12), id="headers-limit-another-minor"),
         pytest.param("2.11.0", "12.8", (9, 13), id="torch-check-too-strict"),
         pytest.param("2.13.0", "13.0", (10, 15), id="cxx20-needs-gcc-10"),
+        pytest.param("2.12.0", "12.6", (10, 13), id="cxx20-is-passed-by-torch"),
         pytest.param("2.7.0", "11.8", (9, 11), id="old-toolkit"),
     ],
 )
@@ -232,7 +246,7 @@ def test_toolkits_know_the_official_architectures() -> None:
         if not COMPAT.why_not_cuda(torch, cuda)
         for archs in by_platform.values()
         for arch in archs
-        if COMPAT.why_not_arch(cuda, arch)
+        if COMPAT.why_not_arch(cuda, arch) or COMPAT.why_not_listed(torch, arch)
     ]
     assert strange == []
 
@@ -252,7 +266,7 @@ def test_every_block_names_its_source() -> None:
         **{f"toolkit {c}": row for c, row in raw["toolkits"].items()},
         **{f"toolkit {c} {k}": row[k] for c, row in raw["toolkits"].items() for k in ("gcc_max", "images")},
         **{f"standard {s}": row for s, row in raw["cxx_standards"].items()},
-        **{k: raw[k] for k in ("torch_gcc_checks", "driver_floors", "torch_arch_suffixes")},
+        **{k: raw[k] for k in ("torch_gcc_checks", "driver_floors", "torch_arch_list")},
         **{k: raw[k] for k in ("manylinux", "gpus")},
     }
     assert [name for name, block in blocks.items() if not block.get("source")] == []

@@ -100,7 +100,7 @@ def test_duplicate_values_count_once(write_matrix: WriteMatrix) -> None:
         pytest.param(
             {"cuda": "[12.7]"},
             "4:8",
-            "`cuda[0]`: this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4",
+            "`cuda[0]`: this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.5",
             id="unknown-cuda",
         ),
         pytest.param(

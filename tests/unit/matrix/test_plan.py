@@ -216,6 +216,17 @@ def test_architectures_of_matrix_and_recipe(
     assert skips(plan) == reasons
 
 
+def test_an_architecture_that_torch_refuses_is_for_nvcc_alone() -> None:
+    m = matrix(["2.8", "2.10"], ["12.8"], ["3.12"], archs=["10.1"])
+    plan = planned(m, recipe())
+    assert ([str(build.torch) for build in plan.builds], [skip.code for skip in plan.skips]) == (
+        ["2.8.0"],
+        ["arch-refused-by-torch"],
+    )
+    plan = planned(m, replace(recipe(), override_architectures=True))
+    assert [str(build.torch) for build in plan.builds] == ["2.8.0", "2.10.0"]
+
+
 def test_a_stable_build_skips_toolkits_that_lack_an_architecture() -> None:
     m = matrix(["2.10"], ["12.6", "12.8"], ["3.12"], archs=["12.0"])
     plan = planned(m, recipe("ext", (STABLE, "")))
@@ -357,7 +368,7 @@ def test_an_official_wheel_has_cells_and_no_build() -> None:
         ),
         pytest.param(
             Selection(cuda=("12.7",)), UsageError, "--cuda 12.7",
-            "this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.4",
+            "this version of buildfarm does not know CUDA 12.7; the nearest is 12.6, the newest 13.5",
             list(UPDATE), id="unknown-cuda",
         ),
         pytest.param(

@@ -156,6 +156,7 @@ def test_every_build_is_possible_and_fits_the_cells_it_serves(request: tuple[Mat
     for build in plan.builds if plan else ():
         assert build.archs
         assert not [arch for arch in build.archs if COMPAT.why_not_arch(build.cuda, arch)]
+        assert not [arch for arch in build.archs if COMPAT.why_not_listed(build.torch, arch)]
         assert build.pythons
         for python in build.pythons:
             assert COMPAT.why_not(build.torch, build.cuda, python, build.platform) is None

@@ -58,6 +58,42 @@ def test_data_without_a_hint(source: Path, wheel: Path, case: str) -> None:
     assert import_hints(NO_FILE, wheel, recipe(PathSource(source))) == []
 
 
+NO_MODULE = "ModuleNotFoundError: No module named 'tiny.ops'\n"
+NO_NAME = "ImportError: cannot import name '_fast' from 'tiny' (/x/site-packages/tiny/__init__.py)\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        (
+            "src/tiny/ops/fn.py",
+            "the source has src/tiny/ops without src/tiny/ops/__init__.py, so `find_packages()` leaves",
+        ),
+        (
+            "src/tiny/ops/__init__.py",
+            "the source has src/tiny/ops/__init__.py, and the wheel does not: add tiny.ops to",
+        ),
+    ],
+)
+def test_a_package_that_the_wheel_lacks_and_the_source_has(source: Path, wheel: Path, file: str, hint: str) -> None:
+    (source / file).parent.mkdir()
+    (source / file).touch()
+    (found,) = import_hints(NO_MODULE, wheel, recipe(PathSource(source)))
+    assert found.startswith(hint)
+    with ZipFile(wheel, "a") as archive:
+        archive.writestr("tiny/ops/__init__.py", "")
+    assert import_hints(NO_MODULE, wheel, recipe(PathSource(source))) == [], "another module of the same name fails"
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_an_optional_extension_that_the_wheel_lacks(source: Path, wheel: Path, optional: bool) -> None:
+    extension = f"Extension('tiny._fast', ['a.c'], optional={optional})"
+    (source / "setup.py").write_text(f"from setuptools import *\nsetup(ext_modules=[{extension}])\n")
+    for stderr in (NO_NAME, "ModuleNotFoundError: No module named 'tiny._fast'\n"):
+        hints = import_hints(stderr, wheel, recipe(PathSource(source)))
+        assert ["setup.py compiles tiny._fast with `optional=True`" in hint for hint in hints] == [True] * optional
+
+
 @pytest.mark.parametrize("kernel", ['m.impl("scale", &f);', 'm.impl(\n  "myext::scale", f)', 'm.impl("scale.out", f)'])
 def test_an_op_with_a_kernel_and_no_schema(source: Path, wheel: Path, kernel: str) -> None:
     (source / "csrc/bind.cpp").write_text(f'm.def("scaled(Tensor x) -> Tensor"); {kernel}')

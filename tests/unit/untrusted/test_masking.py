@@ -13,6 +13,8 @@ from builder.masking import mask_credentials, mask_log
 SECRETS = {
     "password": ("git clone https://me:hunter2secret@host/x.git", "git clone https://***@host/x.git"),
     "user": ("https://hunter2secret@host/simple", "https://***@host/simple"),
+    "password of git": ("ssh://git:hunter2secret@host/x", "ssh://***@host/x"),
+    "user and host": ("ssh://git@hunter2secret@host/x", "ssh://***@host/x"),
     "query": ("https://host/x?a=1&private_token=hunter2secret&b=2", "https://host/x?a=1&private_token=***&b=2"),
     "signature": ("https://b/x.whl?X-Amz-Signature=hunter2secret", "https://b/x.whl?X-Amz-Signature=***"),
     "path": ("https://conda.host/t/hunter2secret/main/x", "https://conda.host/t/***/main/x"),
@@ -27,6 +29,7 @@ HARMLESS = [
     "x @ https://github.com/me/x@main",
     "https://host/tokens?page=1",
     "// a comment",
+    "ssh://git@host:22/x",
     "authorization of the user",
     "pypi-attestations==0.0.28",
 ]

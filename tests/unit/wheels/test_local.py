@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from builder.errors import BuildError, Code, Exit
-from builder.matrix.axes import AbiClass, Cell, Cuda, Python, Torch
+from builder.matrix.axes import AbiClass, Arch, Cell, Cuda, Python, Torch
 from builder.matrix.config import Recipe
 from builder.matrix.plan import Build
 from builder.records import Part, Toolchain
@@ -73,6 +73,15 @@ def test_the_plans_architectures_replace_others_only_for_a_recipe_that_asks(tmp_
     )
     asked = job(tmp_path, recipe=replace(make.recipe("ops"), override_architectures=True))
     assert build_variables(asked) == {**plain, REPLACE: "1"}
+
+
+@pytest.mark.parametrize(("archs", "listed"), [("8.8 9.0+PTX", "9.0+PTX"), ("8.8", "7.5;8.0;8.6;9.0;10.0;12.0")])
+def test_torch_gets_no_architecture_that_it_refuses(tmp_path: Path, archs: str, listed: str) -> None:
+    """nvcc gets all of them, with `override_architectures`."""
+    build = replace(BUILD, archs=tuple(map(Arch.parse, archs.split())))
+    told = build_variables(replace(job(tmp_path), build=build))
+    assert told["TORCH_CUDA_ARCH_LIST"] == listed
+    assert told[ARCHITECTURES].startswith("-gencode=arch=compute_88,code=sm_88")
 
 
 @pytest.mark.parametrize(

@@ -851,6 +851,62 @@ def test_a_commit_is_taken_with_its_submodules(
     assert tree(other) == tree(target)
 
 
+@pytest.mark.parametrize(
+    ("url", "said", "reason", "hint"),
+    [
+        (
+            "git@git.invalid:org/lib.git",
+            "git cannot fetch the submodule third/lib from git@git.invalid:org/lib.git: ",
+            "git@git.invalid: Permission denied (publickey).",
+            "`git config --global url.https://git.invalid/.insteadOf git@git.invalid:`",
+        ),
+        (
+            "ssh://git@git.invalid:22/org/lib.git",
+            "git cannot fetch the submodule third/lib from ssh://git@git.invalid:22/org/lib.git: ",
+            "Host key verification failed.",
+            "`git config --global url.https://git.invalid/.insteadOf ssh://git@git.invalid:22/`",
+        ),
+        (
+            "../none",
+            "git cannot fetch the submodule third/lib from file://",
+            "does not appear to be a git",
+            ".gitmodules",
+        ),
+    ],
+)
+def test_a_submodule_that_cannot_be_fetched_is_named_with_its_url(
+    repository: tuple[Path, str],
+    target: Path,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str,
+    said: str,
+    reason: str,
+    hint: str,
+) -> None:
+    ours, _ = repository
+    monkeypatch.setenv("GIT_SSH_COMMAND", f"sh -c 'echo \"{reason}\" >&2; exit 255'")
+    monkeypatch.setenv("GIT_SSH_VARIANT", "ssh")
+    git(ours, "config", "-f", ".gitmodules", "submodule.third/lib.url", url)
+    git(ours, "commit", "-qam", "3")
+    source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"))
+    with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
+        prepare_source(recipe(source), target, cache=cache)
+    assert said in str(caught.value)
+    assert reason in str(caught.value)
+    assert hint in caught.value.hints[0]
+
+
+def test_a_repository_behind_ssh(target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(
+        "GIT_SSH_COMMAND", "sh -c 'echo \"git@h.invalid: Permission denied (publickey).\" >&2; exit 255'"
+    )
+    with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
+        prepare_source(recipe(GitSource("git@h.invalid:org/ops.git", "a" * 40)), target, cache=cache)
+    assert "git fetch failed: git@h.invalid: Permission denied (publickey)." in str(caught.value)
+    assert "url.https://h.invalid/.insteadOf git@h.invalid:" in caught.value.hints[0]
+
+
 def test_a_subdirectory_is_prepared_with_the_files_above_it_and_links_out_of_it_become_files(
     repository: tuple[Path, str], target: Path, cache: Path
 ) -> None:

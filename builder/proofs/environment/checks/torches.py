@@ -40,10 +40,16 @@ def _judge(cures: Cures, package: Package, torch: TorchInstall, release: Torch) 
     requirement = package.torch_requirement(cures.environment.interpreter.markers)
     if not wanted and requirement is None:  # neither METADATA nor the table knows
         return
-    fits = requirement.specifier.contains(str(release)) if requirement else package.public == wanted
-    if not fits:
+    oldest = cures.compat.companion_floors.get(name, {}).get(package.public)
+    early = oldest is not None and release < oldest
+    fits = requirement.specifier.contains(str(release)) if requirement else _of_series(package.public, wanted)
+    if early or not fits:
         belongs = (
-            f"requires {requirement}" if requirement else f"belongs to {_owner(cures, package) or 'another torch'}"
+            f"needs torch {oldest}"
+            if early
+            else f"requires {requirement}"
+            if requirement
+            else f"belongs to {_owner(cures, package) or 'another torch'}"
         )
         yield Finding(
             "companion-of-another-torch",
@@ -67,6 +73,11 @@ def _judge(cures: Cures, package: Package, torch: TorchInstall, release: Torch) 
         else f"`import {name}` fails, because it and torch were compiled with different CUDA versions",
         *_cure(cures, name, torch, release, replaces=True),
     )
+
+
+def _of_series(version: str, wanted: str) -> bool:
+    """Whether both versions are of one series: a release without a requirement serves the torches of its series."""
+    return Version(version).release[:2] == Version(wanted).release[:2]
 
 
 def _lacks_gpu_code(package: Package) -> bool:

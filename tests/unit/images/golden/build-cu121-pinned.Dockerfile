@@ -2,7 +2,7 @@
 # CUDA 12.1, gcc 12, Python 3.12.
 
 # The farm's tools, and the Python they run under. These lines are the same in every file: the stage is made once.
-FROM quay.io/pypa/manylinux_2_28_x86_64:2026.08.04-1 AS tools
+FROM quay.io/pypa/manylinux_2_28_x86_64:2026.10.26-1 AS tools
 SHELL ["/bin/bash", "-euo", "pipefail", "-c"]
 RUN home=$(readlink -f /opt/python/cp312-cp312); \
     mkdir -p /export/opt/buildfarm-libraries; \
