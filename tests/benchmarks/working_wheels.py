@@ -46,7 +46,9 @@ xformers==0.0.27 xformers==0.0.30
 KNOWN = {
     "sgl_kernel==0.3.21": "renamed file; _mscclpp is for Python 3.10 alone and needs libnuma.so.1; requires no torch",
     "torchao==0.18.0": "requires no torch",
+    "torchaudio==2.3.1": "the name says manylinux1, the libraries need newer systems, and libgomp.so.1",
     "torchcodec==0.17.0": "requires no torch",
+    "torchvision==0.18.1": "the name says manylinux1, and the libraries need glibc 2.17",
 }
 
 
