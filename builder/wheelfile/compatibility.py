@@ -62,7 +62,7 @@ def oldest_python(tag: Tag) -> Python | None:
 
     The ABI abi3t exists since Python 3.15 (PEP 803). packaging lists `cp310-abi3t` for Python 3.13t and 3.14t too.
     """
-    match = re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
+    match = re.fullmatch(r"cp(\d)(\d{1,3})", tag.interpreter)
     if match is None or tag.abi not in ("abi3", "abi3t"):
         return None
     python = Python(int(match[1]), int(match[2]))

@@ -97,7 +97,8 @@ def _ends(name: str) -> Iterator[str]:
 
 #: An import statement that no condition skips.
 _IMPORT = re.compile(
-    r"^(?:from[ \t]+(\.*)((?:\w[\w.]*)?)[ \t]+import[ \t]*(\([^)]{0,2000}\)|[^\n#;(]+)|import[ \t]+([^\n#;]+))",
+    r"^(?:from[ \t]{1,9}(\.*)((?:\w[\w.]*)?)[ \t]{1,9}import[ \t]{0,9}(\([^)]{0,500}\)|[^\n#;(]+)"
+    r"|import[ \t]{1,9}([^\n#;]+))",
     re.MULTILINE,
 )
 
@@ -111,13 +112,14 @@ def imported_libraries(wheel: WheelContents, libraries: Sequence[Library]) -> tu
         installed_path(one.path).removesuffix(file["suffix"]).replace("/", "."): one.path
         for one in libraries
         if (file := MODULE_FILE.fullmatch(one.basename))
+        and installed_path(one.path)
         and not (one.is_module or one.foreign)
         and (one.module_functions or file["suffix"] != ".so")
     }
     found = set[str]()
     for name in [name for name in wheel.names if name.endswith(".py")][:_MAX_SOURCES] if wanted else ():
         with wheel.open(name) as stream:
-            text = stream.read(_MAX_SOURCE // 4).decode(errors="replace")
+            text = stream.read(_MAX_SOURCE // 16).decode(errors="replace")
         if any(module.rpartition(".")[2] in text for module in wanted):
             found.update(_imports(text, installed_path(name).split("/")[:-1]))
     return tuple(sorted(path for module, path in wanted.items() if module in found))

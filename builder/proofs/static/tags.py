@@ -188,7 +188,7 @@ def _finders(file: re.Match[str], machine: str) -> tuple[str, str]:
         cure = f"tag the wheel cp315-abi3.abi3t, or also build the module as {file['module']}.abi3.so"
         return f"Python {NEW_SUFFIXES} or later", cure
     if file["triplet"]:
-        cure = f"rename it to {file['module']}.abi3.so, or compile it with Python 3.14 or older"
+        cure = f"rename it to {file['module']}.abi3.so, compile it with Python 3.14 or older, or tag it cp315-abi3"
         return f"a Python {NEW_SUFFIXES} or later with a GIL", cure
     return "a Python with a GIL", "build a wheel for each free-threaded Python, or for abi3t"
 

@@ -149,10 +149,11 @@ def repair(
             write_wheel(members, raw := aside / raw.name)
         grafted = _auditwheel(raw, aside / "auditwheel", provided, log=log, owner=owner)
         kept = [_without_stray_paths(member, aside, log) for member in _members(grafted, log)]
-        name, kept = _with_true_tag(grafted.name, _found_by_all(kept, raw, log))
+        kept = _found_by_all(kept, raw, log)
         if record:
             label = replace(label, made_by=record.to_json(), sbom=_sbom(record, kept, provided, aside, log))
         try:
+            name, kept = _with_true_tag(grafted.name, kept)
             name, final = relabel(kept, name, label)
         except ValueError as error:
             raise _failure(raw, log, f"METADATA of the wheel is invalid: {error}") from error
