@@ -130,6 +130,18 @@ def test_a_library_for_a_newer_glibc_than_auditwheel_knows(tmp_path: Path) -> No
     assert found["manylinux_2_43"] == ""
 
 
+def test_repair_names_a_newer_glibc_than_auditwheel_knows(tmp_path: Path) -> None:
+    """The error was the last line of auditwheel, without a cure."""
+    files = {"t0/__init__.py": b"", "t0/_C.so": needs_glibc_2_43(tmp_path)}
+    raw = w0(tmp_path, "t0", "1.0", "cp312-cp312-linux_x86_64", files)
+    with pytest.raises(BuildError) as caught:
+        repair(
+            raw, tmp_path / "out", provided=frozenset(), local_version="", torch_requirement="", log=tmp_path / "log"
+        )
+    assert "needs a newer glibc or libstdc++ than manylinux_2_4" in caught.value.sentence
+    assert "--executor docker" in " ".join(caught.value.hints)
+
+
 def test_resolve_heeds_the_glibc_of_a_wheel_whose_tag_names_none(tmp_path: Path) -> None:
     """A published wheel with the tag linux_x86_64 was named for every glibc."""
     files = {"t0/__init__.py": b"", "t0/_C.so": needs_glibc_2_43(tmp_path)}

@@ -233,8 +233,8 @@ def relabel_wheel(wheel: Path, out: Path, *, name: str = "", version: str = "", 
     Raises UsageError for a wheel that cannot be read or differs from its RECORD, for a malformed name, version or tag,
     and when `out` has a different file of this name.
     """
-    check_wheel_name(wheel.name, str(wheel))
     with WheelFile(wheel) as archive:
+        check_wheel_name(wheel.name, str(wheel))
         fault = record_fault(archive)
     if fault:
         raise UsageError(fault, Code.WHEEL_DAMAGED, where=str(wheel), hints=["get the wheel from its source again"])

@@ -24,7 +24,7 @@ from packaging.tags import Tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from builder.build_log import log_size, text_since
-from builder.diagnosis.known_errors import reports
+from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import BuildError, UsageError
 from builder.gate.imports.extension_modules import ENTRY_POINT, MODULE_FILE
 from builder.process import run
@@ -319,6 +319,9 @@ def _auditwheel(
             "install the system package that has this library",
             "if a Python package has this library, add the package to `requires` in the recipe",
         )
+    if newest := reports("auditwheel-too-new", talk):
+        sentence = f"the wheel needs a newer glibc or libstdc++ than {newest['tag']}, the newest that auditwheel knows"
+        raise _failure(raw, log, sentence, hint_of("auditwheel-too-new"))
     words = [line for line in talk.splitlines() if line.strip()]
     raise _failure(raw, log, f"auditwheel failed: {words[-1].strip() if words else f'status {status}'}")
 
