@@ -384,7 +384,7 @@ def _unreached(wheel: WheelContents, libraries: Sequence[Library]) -> tuple[Unre
             for one in libraries
         }
     )
-    early = _named(wheel, {one.path.rpartition("/")[2] for one in found}, _may_load)
+    early = _named(wheel, {one.path.rpartition("/")[2] for one in found if not one.maybe}, _may_load)
     return tuple(replace(one, maybe=one.maybe or one.path.rpartition("/")[2] in early) for one in found)
 
 
