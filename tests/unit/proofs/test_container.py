@@ -334,6 +334,15 @@ def test_import(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
         cell.try_import(["ops"])
 
 
+def test_import_with_stubs_of_the_driver(opened: tuple[ContainerEnvironment, FakeEngine], tmp_path: Path) -> None:
+    cell, engine = opened
+    (tmp_path / "stubs").mkdir()
+    engine.made[0].script["importlib"] = RunResult(0, IMPORTED, "")
+    assert cell.try_import(["ops"], stubs=tmp_path / "stubs").verdict is Verdict.PASSED
+    assert "put stubs" in engine.made[0].did
+    assert engine.made[0].variables[-1] == {"LD_LIBRARY_PATH": "/buildfarm/stubs"}
+
+
 def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
     cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
