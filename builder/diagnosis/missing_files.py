@@ -59,6 +59,8 @@ def _misspelt(message: str, place: SourceTree) -> list[str]:
         return []
     if place.origin and (place.origin / file).is_file():
         return [f"buildfarm does not copy {file}: git ignores it, or its folder is one that a build leaves behind"]
+    if (place.tree / file).with_suffix(".pyx").is_file():
+        return [f"Cython makes {file} of its .pyx file: add `cython` to `build_requires` in the recipe"]
     by = next((name for name in _LISTS if basename(file) in _text(place.tree / name)), "the build")
     names = list(_source_names(place.tree))
     near = [name for name in names if basename(name) == basename(file)] or get_close_matches(file, names, 1, 0.8)

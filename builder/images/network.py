@@ -98,14 +98,15 @@ def _of_file(path: Path) -> dict[str, str]:
         if key in _OTHER_NAMES or (_OF_PLACES.fullmatch(name) and key != "index"):
             separator = "," if name in ("UV_FIND_LINKS", "NO_PROXY") else " "
             found[name] = separator.join(value) if isinstance(value, list) else str(value)
-    others = []
     for index in settings.get("index", ()):
         url = f"{index['name']}={index['url']}" if "name" in index else index["url"]
         if index.get("default"):
             found["UV_DEFAULT_INDEX"] = url
-        elif not index.get("explicit"):
-            others.append(url)
-    return {**found, FIRST_INDEX: " ".join(others)} if others else found
+        elif index.get("format") == "flat":
+            found["UV_FIND_LINKS"] = ",".join(filter(None, (found.get("UV_FIND_LINKS"), index["url"])))
+        elif not index.get("explicit"):  # uv asks an explicit index only for packages that a project names
+            found[FIRST_INDEX] = " ".join(filter(None, (found.get(FIRST_INDEX), url)))
+    return found
 
 
 def prepend_index(urls: Sequence[str], variables: Mapping[str, str]) -> dict[str, str]:

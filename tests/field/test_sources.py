@@ -523,10 +523,17 @@ def test_a_wheel_that_needs_the_driver(sources: Sources, monkeypatch: pytest.Mon
     result = sources.build()
     assert result.error is None
     assert not result.refused
-    if not find_library("cuda"):  # without a driver, the import says nothing about the wheel
-        (imported,) = [proof for proof in result.proofs if proof.check is Check.IMPORT]
-        assert imported.verdict is Verdict.NOT_RUN
-        assert "needs libcuda.so.1 of NVIDIA's driver" in imported.reason
+    if not find_library("cuda"):
+        proofs = {proof.check: proof for proof in result.proofs}
+        assert proofs[Check.IMPORT].verdict is Verdict.PASSED
+        assert proofs[Check.IMPORT].reason == "t0, t0._C, with a stub in place of libcuda.so.1 of NVIDIA's driver"
+        assert proofs[Check.OPS].verdict is Verdict.NOT_RUN
+        assert "needs libcuda.so.1 of NVIDIA's driver" in proofs[Check.OPS].reason
+        more = "int lost(void);\nint other(void) { return lost(); }\n"
+        sources.write(setup, {"t0/csrc/c.c": MODULE.format(answer=42) + calls + more})
+        (imported,) = [proof for proof in sources.build().proofs if proof.check is Check.IMPORT]
+        assert imported.verdict is Verdict.FAILED
+        assert "undefined symbol: lost" in imported.reason
 
 
 @pytest.mark.parametrize(

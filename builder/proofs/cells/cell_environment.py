@@ -47,8 +47,13 @@ class CellEnvironment(Protocol):
         """
         ...
 
-    def try_import(self, modules: Sequence[str], *, as_with_gpu: bool = False) -> ImportOutcome:
-        """Import the modules, in order; with `as_with_gpu`, torch.cuda answers as on a machine with a GPU."""
+    def try_import(
+        self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
+    ) -> ImportOutcome:
+        """Import the modules, in order; with `as_with_gpu`, torch.cuda answers as on a machine with a GPU.
+
+        `stubs` is a folder with libraries that stand for those of the driver.
+        """
         ...
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
@@ -130,10 +135,12 @@ class LocalEnvironment:
         folder = self._environment.folder
         self._environments.install(folder, wanted, index=self._index, log=self._log, owner=self._owner)
 
-    def try_import(self, modules: Sequence[str], *, as_with_gpu: bool = False) -> ImportOutcome:
+    def try_import(
+        self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
+    ) -> ImportOutcome:
         """Import in a process of the environment's Python."""
-        python = self._environment.interpreter
-        return try_import(python, modules, owner=self._owner, log=self._log, as_with_gpu=as_with_gpu)
+        python, owner = self._environment.interpreter, self._owner
+        return try_import(python, modules, owner=owner, log=self._log, as_with_gpu=as_with_gpu, stubs=stubs)
 
     def run_gate(self, recipe: Recipe) -> Answer | str:
         """Run the gate with the environment's Python."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from ctypes.util import find_library
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +19,11 @@ from builder.matrix.axes import Cell
 from builder.matrix.config import Recipe
 from builder.proof import Check, Proof, Verdict, now
 from builder.proofs.cells.cell_environment import CellEnvironment, CellEnvironments, SymbolsUnreadableError
+from builder.proofs.cells.driver import make_stubs
 from builder.proofs.cells.import_check import CAUSES, ImportOutcome
 from builder.proofs.cells.import_hints import import_hints
 from builder.proofs.cells.op_gate import gate_failed, gate_not_run, gate_proofs
+from builder.proofs.static.claim import join_names
 from builder.proofs.static.symbol_table import SymbolTable
 from builder.store import Store, work_name
 from builder.wheelfile.driver import is_driver_library
@@ -89,17 +92,17 @@ class CellRunner:
         """Install the wheel, import it and run the op gate."""
         if reason := _install_failure(lambda: environment.install(wheel)):
             return _import_failed(reason, {}, sha256, cell), None
-        outcome = environment.try_import(recipe.modules)
+        outcome, lacking = environment.try_import(recipe.modules), ""
         if outcome.verdict is Verdict.FAILED:
-            lacking = _missing_driver(outcome.reason)
-            if not lacking:
-                outcome, lacking = _as_with_gpu(environment, recipe.modules, outcome)
-            if lacking:
-                return (_not_run(Check.IMPORT, lacking, sha256, cell), *gate_not_run(lacking, sha256, cell)), None
+            judge = _with_stubs if _missing_driver(outcome.reason) else _as_with_gpu
+            outcome, lacking = judge(environment, recipe.modules, outcome, wheel)
+        if outcome.verdict is Verdict.FAILED:
             more = import_hints(str(outcome.evidence.get("stderr", "")), wheel, recipe)
             evidence = outcome.evidence | ({"hints": more} if more else {})
             return _import_failed(outcome.reason, evidence, sha256, cell), None
         imported = Proof(sha256, cell, Check.IMPORT, outcome.verdict, outcome.reason, outcome.evidence, now())
+        if lacking:
+            return (imported, *gate_not_run(lacking, sha256, cell)), None
         answer = self._run_gate(environment, cell, wheel, recipe)
         if isinstance(answer, MissingToolError):  # the environment is lost
             return (imported, *gate_not_run(str(answer), sha256, cell)), None
@@ -175,10 +178,30 @@ def _missing_driver(reason: str) -> str:
     return f"it needs {name} of NVIDIA's driver, which is not here"
 
 
-def _as_with_gpu(
-    environment: CellEnvironment, modules: Sequence[str], outcome: ImportOutcome
+def _with_stubs(
+    environment: CellEnvironment, modules: Sequence[str], outcome: ImportOutcome, wheel: Path
 ) -> tuple[ImportOutcome, str]:
-    """The failure of an import, and why it says nothing about the wheel: it needs a GPU, and there is none; else "".
+    """The outcome of an import that lacks the driver, and why the op gate does not run; "" for a failure.
+
+    The modules are imported once more, with stubs of the driver's libraries that the wheel links. Their functions
+    return an error, so only a failure with a known cause counts.
+    """
+    lacking = _missing_driver(outcome.reason)
+    with tempfile.TemporaryDirectory() as folder:
+        names = make_stubs(wheel, stubs := Path(folder, "stubs"))
+        second = environment.try_import(modules, stubs=stubs) if names else outcome
+    if second.verdict is Verdict.PASSED:
+        reason = f"{second.reason}, with a stub in place of {join_names(names)} of NVIDIA's driver"
+        return replace(second, reason=reason, evidence={**second.evidence, "stubs": names}), lacking
+    if any(reports(name, second.reason) for name in CAUSES) and not _missing_driver(second.reason):
+        return second, ""
+    return ImportOutcome(Verdict.NOT_RUN, lacking, {}), lacking
+
+
+def _as_with_gpu(
+    environment: CellEnvironment, modules: Sequence[str], outcome: ImportOutcome, _: Path
+) -> tuple[ImportOutcome, str]:
+    """The outcome of an import that failed, and why the op gate does not run if the import needs a GPU; else "".
 
     The modules are imported once more, with a torch.cuda that answers as with a GPU. A module that then gets further
     may fail for another reason, which counts if it is known.
@@ -191,7 +214,8 @@ def _as_with_gpu(
             return outcome, ""
         if any(reports(name, second.reason) for name in CAUSES):
             return second, ""
-    return outcome, f"it needs a GPU when it is imported, and there is none here: {outcome.reason}"
+    lacking = f"it needs a GPU when it is imported, and there is none here: {outcome.reason}"
+    return ImportOutcome(Verdict.NOT_RUN, lacking, {}), lacking
 
 
 def _import_failed(reason: str, evidence: dict[str, object], sha256: str, cell: Cell) -> tuple[Proof, ...]:

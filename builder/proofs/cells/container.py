@@ -275,14 +275,19 @@ class ContainerEnvironment:
             error.where = error.where or self._spec.image
             raise error
 
-    def try_import(self, modules: Sequence[str], *, as_with_gpu: bool = False) -> ImportOutcome:
+    def try_import(
+        self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
+    ) -> ImportOutcome:
         """Import in a fresh process of the container, without a network."""
         self._go_offline()
         self._step([_PYTHON, "-I", "-c", "import torch"])  # reads torch from the image's layers before the time limit
         path, secret = write_secret(self._folder)
         self._container.put(path, "secret")
         arguments = import_arguments(f"{CONTAINER_DIR}/secret", modules, as_with_gpu)
-        result = self._step([_PYTHON, *arguments], IMPORT_SECONDS)
+        if stubs:
+            self._container.put(stubs, "stubs")
+        variables = {"LD_LIBRARY_PATH": f"{CONTAINER_DIR}/stubs"} if stubs else {}
+        result = self._step([_PYTHON, *arguments], IMPORT_SECONDS, variables)
         if result.timed_out:
             return hanging_import(modules)
         outcome = judge_import(modules, secret, result.status, result.stdout, result.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +13,32 @@ from builder.errors import UsageError
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
+from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.facts import read_facts
+from builder.wheels.build_scripts.cuda_packages import compile_stub
 
 _KERNEL = Path("/proc/driver/nvidia/version")
+
+
+#: Functions of NVIDIA's driver: of libcuda, NVML and the video libraries.
+_FUNCTION = re.compile(r"(?:cu[A-Z]|cuvid|nvml|NvEnc)\w*")
+
+
+def make_stubs(wheel: Path, folder: Path) -> list[str]:
+    """Fill a new folder with stubs of the driver's libraries that a wheel links; returns their names.
+
+    They have the functions that the wheel calls; each returns an error. No names without a C compiler.
+    """
+    linked = [one for one in read_facts(wheel).libraries if any(map(is_driver_library, one.needed))]
+    names = sorted({name for one in linked for name in one.needed if is_driver_library(name)})
+    functions = sorted({name for one in linked for name in one.undefined if _FUNCTION.fullmatch(name)})
+    folder.mkdir()
+    try:
+        for name in names:
+            compile_stub(folder / name, name, functions, "cc")
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    return names
 
 
 def gpu_here() -> bool:

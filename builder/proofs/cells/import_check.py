@@ -90,11 +90,18 @@ class ImportOutcome:
 
 
 def try_import(
-    interpreter: Path, modules: Sequence[str], *, owner: str, log: Path | None = None, as_with_gpu: bool = False
+    interpreter: Path,
+    modules: Sequence[str],
+    *,
+    owner: str,
+    log: Path | None = None,
+    as_with_gpu: bool = False,
+    stubs: Path | None = None,
 ) -> ImportOutcome:
     """Import the modules, in order, in a fresh process of the cell's Python; a crash does not affect this process.
 
-    With `as_with_gpu`, torch.cuda answers as on a machine with a GPU.
+    With `as_with_gpu`, torch.cuda answers as on a machine with a GPU. `stubs` is a folder with libraries that stand for
+    those of the driver.
 
     The process can change no file but those below a temporary folder, which is its HOME. The output of a failed import
     is appended to the log. `owner` is that of the process, as in `process.run`. Raises Interrupted.
@@ -111,7 +118,7 @@ def try_import(
     ):
         path, secret = write_secret(Path(scratch))
         argv = confined([str(interpreter), *import_arguments(str(path), modules, as_with_gpu)], [Path(scratch)])
-        environment |= {"HOME": scratch, "TMPDIR": scratch}
+        environment |= {"HOME": scratch, "TMPDIR": scratch} | ({"LD_LIBRARY_PATH": str(stubs)} if stubs else {})
         ended = run_contained(argv, out, err, owner=owner, env=environment, limits=limits)
         stdout, stderr = _tail(out), _tail(err)
     if ended.limit == "time":

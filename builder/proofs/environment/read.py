@@ -78,6 +78,8 @@ VARIABLES = (
 )  # fmt: skip
 _SECONDS = 60
 _MOST = 300  # characters of a message
+#: The key of uv.toml that chooses torch's index.
+_BACKEND = re.compile(rb"(?m)^torch-backend\b")
 _LIBRARY = re.compile(r"\.so(?:\.\d+)*$")
 
 
@@ -98,9 +100,7 @@ def read_environment(python: Path, machine: Machine | None = None) -> Environmen
         conda=dict(_conda(interpreter.prefix)),
         platform=_platform(interpreter.markers),
         leftovers=tuple(left for folder in interpreter.path for left in sorted(folder.glob("~*"))),
-        torch_backends=tuple(
-            path for path in uv_files() if re.search(r"(?m)^torch-backend\b", path.read_text("utf-8"))
-        ),
+        torch_backends=tuple(path for path in uv_files() if path.is_file() and _BACKEND.search(path.read_bytes())),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -63,9 +64,14 @@ def _make_driver_stub(home: Path, cc: str) -> None:
     header = home / "include" / "cuda.h"
     text = header.read_text(encoding="utf-8", errors="replace") if header.is_file() else ""
     names = sorted({name for pair in _DRIVER_FUNCTION.findall(text) for name in pair if name})
-    code = "".join(f"int {name}(void) {{ return {_STUB_LIBRARY}; }}\n" for name in names)
     stub.parent.mkdir(exist_ok=True)
+    compile_stub(stub, "libcuda.so.1", names, cc)
+
+
+def compile_stub(stub: Path, soname: str, names: Iterable[str], cc: str) -> None:
+    """Compile a library with functions of these names, which return an error; raises OSError or CalledProcessError."""
+    code = "".join(f"int {name}(void) {{ return {_STUB_LIBRARY}; }}\n" for name in names)
     made = stub.with_name(f".{stub.name}.{os.getpid()}")
-    argv = [cc, "-shared", "-nostdlib", "-Wl,-soname,libcuda.so.1", "-o", str(made), "-x", "c", "-"]
+    argv = [cc, "-shared", "-nostdlib", f"-Wl,-soname,{soname}", "-o", str(made), "-x", "c", "-"]
     subprocess.run(argv, input=code, text=True, check=True, capture_output=True)
     made.rename(stub)

@@ -99,3 +99,9 @@ def test_other_headers_have_nothing_to_do_with_a_submodule(tree: Path, case: str
         (tree / "third" / "README").touch()
     header = "../other/x.h" if case == "elsewhere" else "../third/x.h"
     assert hints(tree, GCC.format("csrc/k.cu:1:10", header), origin=tree) == []
+
+
+def test_a_file_that_cython_makes(tree: Path) -> None:
+    (tree / "csrc/a.cpp").rename(tree / "csrc/a.pyx")
+    (hint,) = hints(tree, COMPILER.format("csrc/a.cpp"))
+    assert "add `cython` to `build_requires`" in hint

@@ -69,6 +69,7 @@ def test_only_places_of_packages_are_taken_from_the_settings_of_uv(tmp_path: Pat
         'prerelease = "allow"\noverride-dependencies = ["torch==1"]\noffline = true\nfind-links = ["/one", "/two"]\n'
         '[pip]\ntorch-backend = "cpu"\nindex-strategy = "unsafe-best-match"\n'
         '[[index]]\nname = "own"\nurl = "https://own"\n[[index]]\nurl = "https://main"\ndefault = true\n'
+        '[[index]]\nurl = "https://flat"\nformat = "flat"\n'
         '[[index]]\nname = "rare"\nurl = "https://rare"\nexplicit = true\n'
     )
     shared.write_text('index-url = "https://shared"\nextra-index-url = ["https://more"]\ncache-dir = "/cache"\n')
@@ -78,7 +79,7 @@ def test_only_places_of_packages_are_taken_from_the_settings_of_uv(tmp_path: Pat
         "UV_INDEX": "https://first own=https://own",
         "UV_DEFAULT_INDEX": "https://main",
         "UV_EXTRA_INDEX_URL": "https://more",
-        "UV_FIND_LINKS": "/one,/two",
+        "UV_FIND_LINKS": "/one,/two,https://flat",
         "UV_INDEX_STRATEGY": "unsafe-best-match",
         "UV_OFFLINE": "True",
         "UV_CACHE_DIR": "/cache",

@@ -62,15 +62,19 @@ class Cell:
 
     folder: Path
 
-    def try_import(self, modules: Sequence[str], *, as_with_gpu: bool = False) -> ImportOutcome:
-        return try_import(self.folder / "bin" / "python", modules, owner=str(self.folder), as_with_gpu=as_with_gpu)
+    def try_import(
+        self, modules: Sequence[str], *, as_with_gpu: bool = False, stubs: Path | None = None
+    ) -> ImportOutcome:
+        python, owner = self.folder / "bin" / "python", str(self.folder)
+        return try_import(python, modules, owner=owner, as_with_gpu=as_with_gpu, stubs=stubs)
 
     def judge(self, code: str) -> tuple[str, str]:
         """Reason of the failed import of a package with this code, and why it says nothing."""
         (site,) = self.folder.glob("lib/python*/site-packages")
         (site / "ops").mkdir(exist_ok=True)
         (site / "ops" / "__init__.py").write_text(f"{code}\n")
-        outcome, lacking = _as_with_gpu(cast("CellEnvironment", self), ["ops"], self.try_import(["ops"]))
+        first = self.try_import(["ops"])
+        outcome, lacking = _as_with_gpu(cast("CellEnvironment", self), ["ops"], first, Path("ops.whl"))
         return outcome.reason, lacking
 
 

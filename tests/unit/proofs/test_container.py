@@ -15,7 +15,7 @@ from builder.errors import BuildError, Code, MissingToolError
 from builder.gate.outcome import NOT_RUN, PASSED, Answer, Outcome
 from builder.images.base_image_choice import ImageChooser
 from builder.images.container import GPU_REQUESTS, OWNER_LABEL, ContainerSpec, NoGpuError, RunResult
-from builder.matrix.axes import Cell
+from builder.matrix.axes import Cell, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import ImageRule
 from builder.matrix.load import load_matrix
@@ -334,6 +334,15 @@ def test_import(opened: tuple[ContainerEnvironment, FakeEngine]) -> None:
         cell.try_import(["ops"])
 
 
+def test_import_with_stubs_of_the_driver(opened: tuple[ContainerEnvironment, FakeEngine], tmp_path: Path) -> None:
+    cell, engine = opened
+    (tmp_path / "stubs").mkdir()
+    engine.made[0].script["importlib"] = RunResult(0, IMPORTED, "")
+    assert cell.try_import(["ops"], stubs=tmp_path / "stubs").verdict is Verdict.PASSED
+    assert "put stubs" in engine.made[0].did
+    assert engine.made[0].variables[-1] == {"LD_LIBRARY_PATH": "/buildfarm/stubs"}
+
+
 def test_code_of_the_wheel_gets_neither_a_network_nor_passwords(
     cells: Callable[[FakeEngine], ContainerEnvironments], tmp_path: Path, wheel: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -468,6 +477,22 @@ def test_failed_image_build_means_not_run(
         "run-torch2.11.0-cu130-cp312: the image could not be made: No matching distribution; the full output is in "
     )
     assert outcome[1] == f"{message}{tmp_path / 'log'}"
+
+
+@pytest.mark.parametrize(("torch", "numpy"), [("2.2.2", [["numpy<2"]]), ("2.5.1", [[], ["numpy"]]), ("2.11.0", [[]])])
+def test_only_an_old_torch_has_numpy(
+    cells: Callable[[FakeEngine], ContainerEnvironments],
+    tmp_path: Path,
+    wheel: Path,
+    torch: str,
+    numpy: list[list[str]],
+) -> None:
+    """torch before 2.3 works only with NumPy 1; torch 2.3 to 2.5 compiles no op without NumPy, so the gate gets it."""
+    engine = FakeEngine({"importlib": RunResult(0, IMPORTED, "")})
+    runner = CellRunner(Store(tmp_path / "store"), cells(engine), tmp_path / "log", linkage=False)
+    runner.run(replace(CELL, torch=Torch.parse(torch)), wheel, "0" * 64, make.recipe())
+    installed = [argv for container in engine.made for argv in container.ran if "install" in argv]
+    assert [[word for word in argv if "numpy" in word] for argv in installed] == numpy
 
 
 def test_run_in_a_container_has_the_same_proofs_as_on_this_machine(
