@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from builder.diagnosis.known_errors import reports
+from builder.diagnosis.known_errors import hint_of, reports
 from builder.gate.system.confinement import confined
 from builder.gate.system.exit_status import signal_name
 from builder.process import WHEEL_LIMITS, describe_limit, run_contained, wheel_variables
@@ -60,7 +60,7 @@ import sys
 main(sys.argv.pop(1), sys.argv[1:])
 """.replace("{mark}", _MARK).replace("{raised}", _RAISED)
 #: What names the cause, wherever it is in a long message.
-_CAUSES = ("no-library", "undefined-symbol", "no-module", "bad-library")
+_CAUSES = ("no-library", "undefined-symbol", "no-module", "no-export", "bad-library")
 #: Libraries that importing torch loads: torch's own, and those of CUDA that torch depends on. The driver's is not one.
 _LOADED_BY_TORCH = re.compile(r"lib(?:c10|torch|shm|cu|nv|nccl)[\w-]*\.so[.\d]*")
 _MOST = 300  # characters of one message
@@ -210,6 +210,8 @@ class RaisedImport:
                 " `dependencies` in its pyproject.toml",
                 f"add `{name}` to `requires` in the recipe: buildfarm then adds the requirement to the wheel",
             ]
+        if reports("no-export", cause):
+            return [hint_of("no-export")]
         lacking = reports("no-library", cause)
         if lacking and is_driver_library(lacking["library"]):
             return ["install NVIDIA's driver, or run the import on a machine that has it"]
