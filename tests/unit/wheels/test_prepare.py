@@ -917,6 +917,20 @@ def test_a_submodule_that_cannot_be_fetched_is_named_with_its_url(
     assert hint in caught.value.hints[0]
 
 
+def test_a_commit_that_the_repository_of_a_submodule_lacks(
+    repository: tuple[Path, str], target: Path, cache: Path
+) -> None:
+    ours, _ = repository
+    git(ours, "update-index", "--cacheinfo", f"160000,{'a' * 40},third/lib")
+    git(ours, "commit", "-qm", "3")
+    source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"))
+    with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
+        prepare_source(recipe(source), target, cache=cache)
+    assert "git cannot fetch the submodule third/lib: " in str(caught.value)
+    assert "not our ref" in str(caught.value)
+    assert caught.value.hints == ("push the commit to the repository of the submodule, or correct .gitmodules",)
+
+
 def test_a_repository_behind_ssh(target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "GIT_SSH_COMMAND", "sh -c 'echo \"git@h.invalid: Permission denied (publickey).\" >&2; exit 255'"
