@@ -484,7 +484,8 @@ def _notes(result: BuildResult) -> list[str]:
     if beyond := beyond_plan_line(result):
         lines.append(f"remark: {beyond}")
     if result.stored and not result.reused and (objects := result.stored.record.objects):
-        lines.append(f"{result.build}: {objects.sentence()}")
+        # The reason why the cache was not used is that of many builds, and is shown once.
+        lines.append(objects.sentence() if objects.refused else f"{result.build}: {objects.sentence()}")
     return lines
 
 

@@ -5,7 +5,6 @@ Needs no torch. Modules of the wheel are replaced by stubs, which raise when cas
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import site
 import sys
@@ -99,6 +98,8 @@ def execute_startup_code() -> None:
 
 def files_of(distribution: str) -> frozenset[str]:
     """Return the paths and the real paths of the files that an installed wheel lists; empty if it is not installed."""
+    import importlib.metadata  # noqa: PLC0415 - takes long, and `builder.wheelfile.facts` does not need it
+
     try:
         files = importlib.metadata.files(distribution) or ()
     except importlib.metadata.PackageNotFoundError:

@@ -278,6 +278,11 @@ def _note_namespaces(draft: Draft, namespaces: Collection[str]) -> None:
             )
 
 
+def _shown(module: str) -> str:
+    """The name of a compiled module for people: `…` stands for a part that only the run knows."""
+    return module.replace(UNKNOWN, "…") if re.search(r"\w", module) else "a module whose name it computes"
+
+
 def _add_imports(
     draft: Draft, script: SetupFacts, native: NativeFacts, packages: PackageFacts, stated: Metadata
 ) -> None:
@@ -290,8 +295,8 @@ def _add_imports(
     if not imports:
         imports = literal or [canonicalize_name(stated.name or draft.name).replace("-", "_")]
     if names:
-        found = f"setup.py compiles {and_list(dict.fromkeys(names))}"
-        found = found.replace("*", "…")
+        shown = sorted(dict.fromkeys(map(_shown, names)), key=lambda each: " " in each)
+        found = f"setup.py compiles {and_list(shown)}"
     else:
         found = f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
@@ -353,8 +358,9 @@ def _note_sources(draft: Draft, tree: Path, script: SetupFacts, native: NativeFa
         files = [path for source in extension.sources if source for path in _expanded(tree, source)]
         stems = Counter(path.rpartition(".")[0] for path in dict.fromkeys(files))
         if twice := [path for path in files if stems[path.rpartition(".")[0]] > 1]:
+            alike = and_list(sorted(set(twice))[:4])
             draft.ask(
-                f"{extension.name} has source files that differ only in the ending: {and_list(sorted(set(twice))[:4])}",
+                f"{_shown(extension.name)} has source files that differ only in the ending: {alike}",
                 "torch gives their objects one name: rename one of them with a patch",
             )
     packaged = stated.has_table or script.keywords.get("include_package_data")

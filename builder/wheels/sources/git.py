@@ -202,20 +202,22 @@ def _failure(source: GitSource, tree: Path, verb: str, output: str) -> Buildfarm
         path = os.path.relpath(tree / found["path"], tree)
         did = f"git cannot fetch the submodule {path}{' from ' if url else ''}{mask_credentials(url)}"
     hints = ["check the URL and the network", "a later run needs no network, because the commit is stored"]
-    if ssh := _SSH_URL.match(url):
+    if reports("disk-full", output):
+        hints = [DISK_HINT]
+    elif reports("untrusted", output):
+        hints = ["set GIT_SSL_CAINFO to a CA bundle that contains the CA of your proxy or server"]
+    elif ssh := _SSH_URL.match(url):
         host = ssh["host"] or ssh["scp"]
         way_out = f"`git config --global url.https://{host}/.insteadOf {ssh[0]}`"
         hints[:1] = [f"without an SSH key for {host}, git can use HTTPS: {way_out}"]
-    elif found:
+    elif url and found:
         hints[:1] = [
             "correct the URL in .gitmodules, or replace it on this machine: `git config --global url.NEW.insteadOf OLD`"
         ]
-    elif reports("disk-full", output):
-        hints = [DISK_HINT]
+    elif found:
+        hints = ["push the commit to the repository of the submodule, or correct .gitmodules"]
     elif reports("git-login", output):
         hints = [hint_of("git-login")]
-    elif reports("untrusted", output):
-        hints = ["set GIT_SSL_CAINFO to a CA bundle that contains the CA of your proxy or server"]
     return MissingToolError(
         f"{did}: {mask_credentials(detail)}",
         Code.GIT_FAILED,

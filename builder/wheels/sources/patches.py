@@ -51,12 +51,14 @@ def apply_patches(patches: Sequence[Path], tree: Path) -> None:
             output = (done.stderr + done.stdout).strip() or "no reason printed"
             position = re.search(complaint, output)
             detail = _place(patch, position) if position else output.splitlines()[0]
-            raise UsageError(
-                f"the patch does not apply: {detail}",
-                Code.PATCH_FAILED,
-                where=str(patch),
-                hints=("make a new patch for exactly the version in the recipe",),
-            )
+            hint = "make a new patch for exactly the version in the recipe"
+            if ends := _other_line_ends(patch, tree):
+                detail += f": {ends}"
+                hint = (
+                    "make the patch from the files of the source as they are: an editor, or `core.autocrlf` of git, may"
+                    " have changed the line ends"
+                )
+            raise UsageError(f"the patch does not apply: {detail}", Code.PATCH_FAILED, where=str(patch), hints=(hint,))
         _report_offsets(patch, done.stdout + done.stderr)
 
 
@@ -72,6 +74,21 @@ def _place(patch: Path, position: re.Match[str]) -> str:
             if not hunk and current == file and int(found["line"]) == line:
                 hunk = str(count)
     return f"{file}{f', hunk {hunk},' if hunk else ''} at line {line}"
+
+
+def _other_line_ends(patch: Path, tree: Path) -> str:
+    """`the patch has CRLF at the end of its lines, and setup.py has LF`, for the first file that differs; or ""."""
+    for section in re.split(r"(?m)^(?=--- )", patch.read_bytes().decode(errors="replace")):
+        found = _OLD_FILE.match(section)
+        name = found["file"].strip() if found else ""
+        file = tree / name
+        if not name or not file.is_file() or not file.resolve().is_relative_to(tree.resolve()):
+            continue
+        crlf = "\r\n" in section.partition("@@")[2]
+        if (b"\r\n" in file.read_bytes()) is not crlf:
+            kinds = ("CRLF", "LF") if crlf else ("LF", "CRLF")
+            return f"the patch has {kinds[0]} at the end of its lines, and {name} has {kinds[1]}"
+    return ""
 
 
 def _report_offsets(patch: Path, output: str) -> None:

@@ -37,6 +37,8 @@ elif asked == ["--start-server"]:
     (cache / "started").open("a").write("x")
 elif asked[0].startswith("--"):
     print("{{}}")
+elif kind == "failing":
+    sys.exit("fatbinary fatal   : Could not open input file\\nsccache: Compiler killed by signal 1")
 else:
     source = next(word for word in asked[1:] if word.endswith((".cpp", ".cu")))
     text = Path(source).read_text()
@@ -511,6 +513,25 @@ def test_a_cache_that_returns_an_old_object_is_not_used(without_nvcc: Place) -> 
         assert "old object for a changed source" in done.stdout
     assert (without_nvcc.cache_dir / "compiles").read_text() == "xx"
     assert "old object" in (without_nvcc.statistics_dir / "refused").read_text()
+
+
+def test_a_cache_that_cannot_compile_is_not_used_until_one_can(place: Place) -> None:
+    """sccache 0.16 with nvcc 13.4 and 13.5: "fatbinary fatal: Could not open input file", status 254, for each file."""
+    nvcc = place.folder / "toolkit" / "bin" / "nvcc"
+    nvcc.write_text(
+        '#!/bin/sh\n[ "$1" != --version ] || exec echo "Cuda compilation tools, release 13.5, V13.5.37"\ncp "$2" "$4"\n'
+    )
+    place.sccache(fake("failing"))
+    for _ in range(2):
+        done = place.run("sh", "-c", 'test ! -e "$SCCACHE_SERVER_UDS"')
+        assert (done.returncode, done.stdout) == (
+            0,
+            "note: the compiler cache is not used: sccache 0.16.0 with nvcc 13.5 failed its self-test:"
+            " fatbinary fatal   : Could not open input file\n",
+        )
+    place.sccache(fake("sound"))
+    done = place.run("sh", "-c", 'test -S "$SCCACHE_SERVER_UDS"')
+    assert (done.returncode, done.stdout) == (0, "")
 
 
 def test_a_different_release_of_the_compiler_is_tested_again(without_nvcc: Place) -> None:

@@ -593,6 +593,25 @@ def test_a_requirement_is_never_guessed_from_the_name_of_a_module(
     assert (f"the package imports {module}, and no requirement" in found(draft)) is asked
 
 
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ('f"{a}.{b}"', "setup.py compiles a module whose name it computes "),
+        (
+            'f"{a}.{b}", ["x.cu"]), CUDAExtension("small_ops._C"',
+            "compiles small_ops._C and a module whose name it computes ",
+        ),
+        ('f"small_ops.{b}"', "setup.py compiles small_ops.… "),
+    ],
+)
+def test_a_name_of_which_nothing_is_known_is_not_shown(tree: Path, name: str, shown: str) -> None:
+    extension = f'CUDAExtension({name}, ["csrc/bind.cpp"])'
+    (tree / "setup.py").write_text(f'setup(name="small-ops", version="1", ext_modules=[{extension}])\n')
+    text = found(inspect(tree))
+    assert shown in text
+    assert "….…" not in text
+
+
 def test_without_a_list_of_packages_only_the_compiled_modules_are_installed(tree: Path) -> None:
     """transformer-engine-torch 2.20.2: setuptools finds no packages if setup.py passes `ext_modules` alone."""
     (tree / "setup.py").write_text(

@@ -369,6 +369,26 @@ def test_the_tool_may_print_a_name_that_is_not_utf_8(folder: Path, target: Path,
 
 
 @pytest.mark.usefixtures("tool")
+@pytest.mark.usefixtures("tool")
+@pytest.mark.parametrize("source", ["LF", "CRLF"])
+def test_line_ends_that_differ_are_the_reason(folder: Path, target: Path, cache: Path, source: str, tool: str) -> None:
+    text = (folder / "setup.py").read_bytes()
+    patch = folder.parent / "fix.patch"
+    if source == "CRLF":
+        (folder / "setup.py").write_bytes(text.replace(b"\n", b"\r\n"))
+        patch.write_text(GOOD)
+        says = "the patch has LF at the end of its lines, and setup.py has CRLF"
+    else:
+        patch.write_bytes(GOOD.encode().replace(b"\n", b"\r\n"))
+        says = "the patch has CRLF at the end of its lines, and setup.py has LF"
+        if tool == "patch":  # it removes them
+            prepare_source(recipe(PathSource(folder), patch), target, cache=cache)
+            return
+    with pytest.raises(UsageError, match=says, check=coded(Code.PATCH_FAILED)) as caught:
+        prepare_source(recipe(PathSource(folder), patch), target, cache=cache)
+    assert "`core.autocrlf`" in caught.value.hints[0]
+
+
 def test_a_patch_needs_its_exact_context(folder: Path, target: Path, cache: Path, tmp_path: Path) -> None:
     """With fuzz, patch(1) would put the line in although the neighbour is another."""
     write(folder, {"long.txt": "".join(f"{n}\n" for n in range(9))})
@@ -895,6 +915,20 @@ def test_a_submodule_that_cannot_be_fetched_is_named_with_its_url(
     assert said in str(caught.value)
     assert reason in str(caught.value)
     assert hint in caught.value.hints[0]
+
+
+def test_a_commit_that_the_repository_of_a_submodule_lacks(
+    repository: tuple[Path, str], target: Path, cache: Path
+) -> None:
+    ours, _ = repository
+    git(ours, "update-index", "--cacheinfo", f"160000,{'a' * 40},third/lib")
+    git(ours, "commit", "-qm", "3")
+    source = GitSource(ours.as_uri(), git(ours, "rev-parse", "HEAD"))
+    with pytest.raises(MissingToolError, check=coded(Code.GIT_FAILED)) as caught:
+        prepare_source(recipe(source), target, cache=cache)
+    assert "git cannot fetch the submodule third/lib: " in str(caught.value)
+    assert "not our ref" in str(caught.value)
+    assert caught.value.hints == ("push the commit to the repository of the submodule, or correct .gitmodules",)
 
 
 def test_a_repository_behind_ssh(target: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

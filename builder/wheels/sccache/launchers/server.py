@@ -200,7 +200,7 @@ extern "C" const char *buildfarm_check() {{ return "buildfarm answers {answer}";
 
 
 class SelfTestError(Exception):
-    """The self-test did not compile; the message is the last line that the compiler printed."""
+    """The self-test did not compile; the message is the first line of the output, which nvcc's steps print."""
 
 
 def cache_problem(settings: CacheSettings) -> str:
@@ -216,12 +216,25 @@ def cache_problem(settings: CacheSettings) -> str:
 
 def _result_file(settings: CacheSettings) -> Path:
     """Beside the objects and not among them: the server takes each file there for an object."""
+    name = hashlib.sha256(b"\0".join(_versions(settings))).hexdigest()[:32]
+    return settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked") / name
+
+
+def _versions(settings: CacheSettings) -> list[bytes]:
+    """What sccache, the C++ compiler and nvcc print about their versions; raises OSError."""
     programs: list[str | Path] = [_sccache(settings), settings.host_compiler]
     if settings.layout.toolkit.exists():
         programs.append(settings.layout.toolkit / "bin" / "nvcc")
-    versions = [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
-    name = hashlib.sha256(b"\0".join(versions)).hexdigest()[:32]
-    return settings.cache_dir.with_name(f"{settings.cache_dir.name}.checked") / name
+    return [subprocess.run([p, "--version"], stdout=subprocess.PIPE, check=False).stdout for p in programs]
+
+
+def _names(settings: CacheSettings) -> str:
+    """`sccache 0.16.0 with nvcc 13.5`, or `sccache` if it does not run."""
+    with suppress(OSError):
+        program, *_, last = [version.decode(errors="replace").strip() for version in _versions(settings)]
+        release = re.search(r"Cuda compilation tools, release ([\d.]+)", last)
+        return f"{program} with nvcc {release[1]}" if release else program
+    return "sccache"
 
 
 def _tells_apart(settings: CacheSettings) -> bool:
@@ -235,7 +248,9 @@ def _tells_apart(settings: CacheSettings) -> bool:
         argv: list[str | Path] = [compiler, "-c", source, "-o", folder / f"{answer}.o"]
         done = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         if done.returncode != 0:
-            raise SelfTestError(done.stdout.decode(errors="replace").strip().rpartition("\n")[2])
+            # sccache adds only that the compiler failed.
+            lines = [line for line in done.stdout.decode(errors="replace").splitlines() if line.strip()]
+            raise SelfTestError(next((line for line in lines if not line.startswith("sccache:")), *lines[-1:]))
     return b"buildfarm answers second" in (folder / "second.o").read_bytes()
 
 
@@ -339,7 +354,7 @@ def _self_test(settings: CacheSettings) -> str:
     try:
         return cache_problem(settings) if settings.reads else ""
     except (OSError, SelfTestError) as error:
-        return f"its self-test failed: {error}"
+        return f"{_names(settings)} failed its self-test: {error}"
 
 
 def _stop_server(settings: CacheSettings) -> None:
