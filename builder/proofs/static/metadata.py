@@ -123,7 +123,7 @@ def counts_in(requirement: Requirement, cell: Cell) -> bool:
     variables = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     try:
         return requirement.marker is None or requirement.marker.evaluate({**variables})
-    except ValueError:  # UndefinedComparison or UndefinedEnvironmentName, such as python_version ~= "abc"
+    except (KeyError, ValueError):  # UndefinedEnvironmentName, UndefinedComparison: extras, python_version ~= "abc"
         return True
 
 

@@ -143,12 +143,6 @@ load()
             "add `import torch` at the top of bad/__init__.py",
             id="torch first",
         ),
-        pytest.param(
-            "raise ImportError('dynamic module does not define module export function (PyInit__C)')",
-            "dynamic module does not define module export function (PyInit__C)",
-            "write `PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`",
-            id="name of a module",
-        ),
     ],
 )
 def test_the_cause_of_a_failed_import_and_its_cure(
