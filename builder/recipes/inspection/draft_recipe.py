@@ -300,6 +300,14 @@ def _add_imports(
     else:
         found = f"the package is {imports[0]}"
     draft.add("imports", imports, found, f"the wheel must import {and_list(imports)}")
+    compiled = {name.rpartition(".")[2] for name in literal}
+    if len(literal) == len(set(names)) and compiled.isdisjoint(native.module_names):
+        for name, file in native.module_names.items() if compiled else ():
+            if not name.isupper():
+                draft.ask(
+                    f"{file} defines the module {name}, and setup.py compiles {and_list(literal)}",
+                    "Python cannot import it: write `PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`, or give both one name",
+                )
     if (native.torch_headers or native.stable_headers) and not packages.imports_torch:
         which = imports[0]
         draft.add("needs_first", ["torch"], f"{which} does not import torch itself", "every check imports torch first")

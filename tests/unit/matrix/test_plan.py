@@ -125,6 +125,13 @@ def test_stable_one_build_for_each_cuda_major() -> None:
     assert "6 no-abi-rule-for-torch: ext is not for torch 2.9: its abi rules take >=2.10" in skips(plan)
 
 
+@pytest.mark.parametrize("abi", [ABI3, STABLE])
+def test_python_3_15_compiles_only_what_no_older_python_can(abi: AbiClass) -> None:
+    for pythons, first in ((["3.15", "3.14", "3.13"], "cp313"), (["3.15", "3.14"], "cp314"), (["3.15"], "cp315")):
+        (build,) = planned(matrix(["2.15"], ["13.2"], pythons), recipe("ext", (abi, ""))).builds
+        assert build.pythons[0].tag == first
+
+
 def test_a_stable_build_takes_the_oldest_cuda_of_its_oldest_torch() -> None:
     plan = planned(matrix(["2.11", "2.12"], ["12.6", "12.8"], ["3.12"]), recipe("ext", (STABLE, "")))
     assert [str(b) for b in plan.builds] == ["ext-1.0-stable-torch2.11.0-cu126-py3"]

@@ -163,6 +163,27 @@ def test_headers_decide_the_abi_class(tree: Path, header: str, options: str, abi
 
 
 @pytest.mark.parametrize(
+    ("code", "asks"),
+    [
+        ("PYBIND11_MODULE(old_name, m) {}", True),
+        ("PyMODINIT_FUNC PyInit_old_name(void) { return 0; }", True),
+        ("PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {}", False),
+        ("PYBIND11_MODULE(OPS_MODULE, m) {}", False),
+        ("PYBIND11_MODULE(_C, m) {}", False),
+        ("PyMODINIT_FUNC PyInit__C(void) { return PyInit_other(); }", False),
+        ("NB_MODULE(_C, m) {}\nNB_MODULE(other, m) {}", False),
+        ("TORCH_LIBRARY(small_ops, m) {}", False),
+    ],
+)
+def test_a_module_whose_function_has_another_name(tree: Path, code: str, asks: bool) -> None:
+    (tree / "csrc" / "bind.cpp").write_text(f"#include <torch/extension.h>\n{code}\n")
+    asked = [question for question in inspect(tree).questions if "defines the module old_name" in question]
+    assert bool(asked) == asks
+    if asks:
+        assert asked[0].startswith("csrc/bind.cpp defines the module old_name, and setup.py compiles small_ops._C")
+
+
+@pytest.mark.parametrize(
     ("value", "oldest", "asks"),
     [
         ("0x020b000000000000", "2.11", ""),
