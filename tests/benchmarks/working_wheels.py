@@ -37,7 +37,7 @@ xgboost_cpu==3.4.1 zstandard==0.25.0
 """
 #: Wheels that work although a check fails, and what is true about them.
 KNOWN = {
-    "sgl_kernel==0.3.21": "needs GLIBCXX_3.4.21; _mscclpp is for Python 3.10 alone and needs libnuma.so.1; requires no torch",
+    "sgl_kernel==0.3.21": "needs GLIBCXX_3.4.21 and libnuma.so.1; _mscclpp is for Python 3.10 alone; requires no torch",
     "torchao==0.18.0": "requires no torch",
     "torchcodec==0.17.0": "requires no torch",
 }
