@@ -44,7 +44,7 @@ xformers==0.0.27 xformers==0.0.30
 """
 #: Wheels that work although a check fails, and what is true about them.
 KNOWN = {
-    "sgl_kernel==0.3.21": "renamed file; _mscclpp is for Python 3.10 alone and needs libnuma.so.1; requires no torch",
+    "sgl_kernel==0.3.21": "needs GLIBCXX_3.4.21 and libnuma.so.1; _mscclpp is for Python 3.10 alone; requires no torch",
     "torchao==0.18.0": "requires no torch",
     "torchaudio==2.3.1": "the name says manylinux1, the libraries need newer systems, and libgomp.so.1",
     "torchcodec==0.17.0": "requires no torch",
