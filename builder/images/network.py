@@ -10,6 +10,7 @@ import shutil
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from builder.errors import Code, MissingToolError, UsageError
 
@@ -65,8 +66,13 @@ def package_settings(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
     found = {k: v for k, v in environ.items() if not k.startswith(("UV_", "PIP_")) or _OF_PLACES.fullmatch(k)}
     for path in uv_files(environ):
+        try:
+            settings = _of_file(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (AttributeError, LookupError, OSError, TypeError, ValueError) as error:
+            sentence = f"the settings of uv cannot be read: {error}"
+            raise UsageError(sentence, Code.VALUE_INVALID, where=str(path)) from error
         has_default = any(found.get(name) for name in INDEX_SETTINGS)
-        for name, value in _of_file(path).items():
+        for name, value in settings.items():
             if name in (FIRST_INDEX, "UV_EXTRA_INDEX_URL", "UV_FIND_LINKS"):
                 separator = "," if name == "UV_FIND_LINKS" else " "
                 found[name] = separator.join(filter(None, (found.get(name), value)))
@@ -87,11 +93,8 @@ def uv_files(environ: Mapping[str, str] = os.environ) -> list[Path]:
     return [*(path for path in [Path(own, "uv", "uv.toml")] if path.is_file()), *system[:1]]
 
 
-def _of_file(path: Path) -> dict[str, str]:
-    try:
-        settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"the settings of uv cannot be read: {error}", Code.VALUE_INVALID, where=str(path)) from error
+def _of_file(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The settings of a uv.toml about places of packages, as variables."""
     found: dict[str, str] = {}
     for key, value in {**settings, **settings.get("pip", {})}.items():
         name = _OTHER_NAMES.get(key, f"UV_{key.upper().replace('-', '_')}")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import venv
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -513,3 +514,20 @@ def test_38_an_elf_header_without_a_processor(tmp_path: Path) -> None:
         (False, False),
         (True, True),
     ]
+
+
+def test_31_a_function_that_import_torch_cannot_call(tmp_path: Path) -> None:
+    """An entry point of `torch.backends` that does not exist: every `import torch` of the environment fails."""
+    venv.create(tmp_path / "env", symlinks=True)
+    (site,) = (tmp_path / "env").glob("lib/python*/site-packages")
+    for name, version, package in (("torch", "2.11.0", "torch"), ("t0_backend", "1.0", "t0_backend")):
+        (site / package).mkdir()
+        (site / package / "__init__.py").write_text("x = 1\n")
+        (info := site / f"{name}-{version}.dist-info").mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    (site / "torch" / "version.py").write_text("__version__ = '2.11.0'\ncuda = '13.0'\n")
+    (info / "entry_points.txt").write_text("[torch.backends]\nt0 = t0_backend:_autoload\n")
+    done = buildfarm("doctor", "--python", tmp_path / "env" / "bin" / "python", "--json")
+    (fault,) = (one for one in json.loads(done.stdout)["findings"] if one["code"] == "broken-backend-of-torch")
+    assert (done.exit_code, fault["level"]) == (Exit.FAILED, "fault")
+    assert "t0_backend/__init__.py has no _autoload" in fault["what"]

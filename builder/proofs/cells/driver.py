@@ -13,7 +13,7 @@ from builder.errors import UsageError
 from builder.gate.system import nvidia
 from builder.matrix.axes import Cell, Cuda
 from builder.matrix.compat import Compat
-from builder.wheelfile.driver import is_driver_library
+from builder.wheelfile.driver import DRIVER_LIBRARIES, is_driver_library
 from builder.wheelfile.facts import read_facts
 from builder.wheels.build_scripts.cuda_packages import compile_stub
 
@@ -30,7 +30,7 @@ def make_stubs(wheel: Path, folder: Path) -> list[str]:
     They have the functions that the wheel calls; each returns an error. No names without a C compiler.
     """
     linked = [one for one in read_facts(wheel).libraries if any(map(is_driver_library, one.needed))]
-    names = sorted({name for one in linked for name in one.needed if is_driver_library(name)})
+    names = sorted({name for one in linked for name in one.needed if name in DRIVER_LIBRARIES})
     functions = sorted({name for one in linked for name in one.undefined if _FUNCTION.fullmatch(name)})
     folder.mkdir()
     try:

@@ -1,9 +1,10 @@
 """Makes torch.cuda answer as on a machine with a GPU of each architecture of the plan, while a recipe is built.
 
-buildfarm puts this folder on PYTHONPATH for recipes with `assume_cuda: true`, never for proofs. Many setup.py scripts
-call these functions to decide what to compile. It replaces them when torch.cuda is imported. The architectures are
-those of TORCH_CUDA_ARCH_LIST, the newest one is the first GPU. Without the variable, only is_available() is replaced.
-It must run under every Python that builds a recipe, so it uses only Python 3.8 syntax.
+buildfarm puts this folder on PYTHONPATH for recipes with `assume_cuda: true`. Many setup.py scripts call these
+functions to decide what to compile. It replaces them when torch.cuda is imported. The architectures are those of
+TORCH_CUDA_ARCH_LIST, the newest one is the first GPU. Without the variable, only is_available() is replaced. The
+import check uses it to find out whether a failed import only needs a GPU. It must run under every Python that builds a
+recipe, so it uses only Python 3.8 syntax.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ def test_only_places_of_packages_are_taken_from_the_settings_of_uv(tmp_path: Pat
     }
     given = {**shell, "PIP_INDEX_URL": "https://pip", "UV_NO_CONFIG": "1", "PIP_CONSTRAINT": "/x", "PIP_CERT": "/ca"}
     assert package_settings(given) == {**shell, "PIP_INDEX_URL": "https://pip", "PIP_CERT": "/ca"}
-    own.write_text("[")
-    with refused(Code.VALUE_INVALID, str(own)):
-        package_settings(shell)
+    for wrong in ("[", "[[index]]\nname = 'own'\n", "pip = 1\n"):
+        own.write_text(wrong)
+        with refused(Code.VALUE_INVALID, str(own)):
+            package_settings(shell)
