@@ -54,26 +54,30 @@ def _no_module(
 ) -> Iterator[str]:
     """A module that the wheel does not have, and that the source has or compiles."""
     found = [each for line in stderr.splitlines() if (each := reports("no-module", line) or reports("no-name", line))]
-    for each in found[-1:]:
-        module = ".".join(reversed(each.groups()))  # `ops` of `tiny` is tiny.ops
-        path = module.replace(".", "/")
-        if any(name.startswith((f"{path}/", f"{path}.")) for name in names):
-            return
-        if any(each.optional and each.name == module for each in script.extensions):
-            yield (
-                f"setup.py compiles {module} with `optional=True`, and the wheel does not have it: setuptools leaves"
-                " out an optional extension whose compile fails; the log of the build has the error"
-            )
-            return
-        inside = [name for name, _ in files if name.endswith(".py") and f"/{path}/" in f"/{name}"]
-        if inside and not any(f"/{name}".endswith(f"/{path}/__init__.py") for name in inside):
-            folder = f"{inside[0].rpartition(f'{path}/')[0]}{path}"
-            yield (
-                f"the source has {folder} without {folder}/__init__.py, so `find_packages()` leaves it out: add an"
-                " empty __init__.py, or call `find_namespace_packages()`"
-            )
-        elif inside:
-            yield f"the source has {inside[0]}, and the wheel does not: add {module} to `packages` in setup.py"
+    module = ".".join(reversed(found[-1].groups())) if found else ""  # `ops` of `tiny` is tiny.ops
+    path = module.replace(".", "/")
+    if not found or any(name.startswith((f"{path}/", f"{path}.")) for name in names):
+        return
+    if any(extension.optional and extension.name == module for extension in script.extensions):
+        yield (
+            f"setup.py compiles {module} with `optional=True`, and the wheel does not have it: setuptools leaves out an"
+            " optional extension whose compile fails; the log of the build has the error"
+        )
+        return
+    # A copy of another project, deeper in the source, is not what the import means.
+    places = [f"{home}{path}" for home in ("", "src/", "python/")]
+    inside = [name for name, _ in files if name.endswith(".py") and name.startswith(tuple(f"{p}/" for p in places))]
+    folder = next((place for place in places if inside and inside[0].startswith(f"{place}/")), "")
+    file = next((name for name, _ in files if name in {f"{place}.py" for place in places}), "")
+    if file and "." not in module:
+        yield f"the source has {file}, and the wheel does not: add {module} to `py_modules` in setup.py"
+    elif folder and f"{folder}/__init__.py" not in inside:
+        yield (
+            f"the source has {folder} without {folder}/__init__.py, so `find_packages()` leaves it out: add an empty"
+            " __init__.py, or call `find_namespace_packages()`"
+        )
+    elif folder:
+        yield f"the source has {folder}, and the wheel does not: add {module} to `packages` in setup.py"
 
 
 def _without_schema(stderr: str, files: Sequence[tuple[str, Path]]) -> Iterator[str]:

@@ -69,10 +69,7 @@ NO_NAME = "ImportError: cannot import name '_fast' from 'tiny' (/x/site-packages
             "src/tiny/ops/fn.py",
             "the source has src/tiny/ops without src/tiny/ops/__init__.py, so `find_packages()` leaves",
         ),
-        (
-            "src/tiny/ops/__init__.py",
-            "the source has src/tiny/ops/__init__.py, and the wheel does not: add tiny.ops to",
-        ),
+        ("src/tiny/ops/__init__.py", "the source has src/tiny/ops, and the wheel does not: add tiny.ops to"),
     ],
 )
 def test_a_package_that_the_wheel_lacks_and_the_source_has(source: Path, wheel: Path, file: str, hint: str) -> None:
@@ -83,6 +80,16 @@ def test_a_package_that_the_wheel_lacks_and_the_source_has(source: Path, wheel: 
     with ZipFile(wheel, "a") as archive:
         archive.writestr("tiny/ops/__init__.py", "")
     assert import_hints(NO_MODULE, wheel, recipe(PathSource(source))) == [], "another module of the same name fails"
+
+
+def test_a_module_at_the_top_and_a_package_of_others(source: Path, wheel: Path) -> None:
+    for name in ("third_party/einops/__init__.py", "python/helper.py"):
+        (source / name).parent.mkdir(parents=True)
+        (source / name).touch()
+    no_module = "ModuleNotFoundError: No module named '{}'\n"
+    assert import_hints(no_module.format("einops"), wheel, recipe(PathSource(source))) == []
+    (hint,) = import_hints(no_module.format("helper"), wheel, recipe(PathSource(source)))
+    assert hint.startswith("the source has python/helper.py, and the wheel does not: add helper to `py_modules`")
 
 
 @pytest.mark.parametrize("optional", [True, False])
