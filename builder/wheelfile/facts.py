@@ -182,7 +182,7 @@ def _always_named(stem: str, source: bytes) -> bool:
 
 
 #: What loads a library by its path, and what finds paths.
-_LOADS = re.compile(rb"(?i)cdll|load_?library|dlopen")
+_LOADS = re.compile(rb"(?i)cdll|load_?lib|dlopen")
 _FINDS = re.compile(rb"glob|listdir|scandir|iterdir|\bwalk\b")
 
 
