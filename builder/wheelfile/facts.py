@@ -187,8 +187,11 @@ _FINDS = re.compile(rb"glob|listdir|scandir|iterdir|\bwalk\b")
 
 
 def _may_load(name: str, source: bytes) -> bool:
-    """Whether Python code may load a library of this file name before another one needs it."""
-    stem = name.partition(".so")[0].removeprefix("lib").encode()
+    """Whether Python code may load a library of this file name before another one needs it.
+
+    The number at the end may be filled in: torchaudio loads `libtorio_ffmpeg{version}`.
+    """
+    stem = name.partition(".so")[0].removeprefix("lib").rstrip("0123456789.").encode()
     return _LOADS.search(source) is not None and (stem in source or _FINDS.search(source) is not None)
 
 

@@ -65,6 +65,7 @@ def test_the_reader_agrees_with_the_loader(tmp_path: Path, case: str) -> None:
     [
         (b"import ctypes, pathlib\nctypes.CDLL(pathlib.Path(__file__).with_name('libs') / 'libmid.so')\n", True),
         (b"for file in glob('libs/*.so'):\n    torch.ops.load_library(file)\n", True),
+        (b"torchaudio._extension._load_lib('libmid')\n", True),  # torchaudio 2.10
         (b"import ctypes\nctypes.CDLL('libother.so')\n", False),
         (b"# libmid.so is beside this file\n", False),
     ],
@@ -74,6 +75,17 @@ def test_python_code_may_load_a_library_before(tmp_path: Path, python: bytes, ma
     (one,) = read_facts(w0(tmp_path, "t0", "1.0", TAG, {"t0/__init__.py": python, **files})).unreached
     assert (one.user, one.name, one.path, one.maybe) == ("t0/_C.so", "libmid.so", "t0/libs/libmid.so", maybe)
     assert "leads to t0/libs/libmid.so: link it with -Wl,-rpath,'$ORIGIN/libs'" in one.why
+
+
+def test_the_number_of_a_library_may_be_filled_in(tmp_path: Path) -> None:
+    """torchaudio 2.3 loads the library for the FFmpeg of the machine."""
+    compiled(tmp_path, "int x;", "-Wl,-soname,libmid4.so", name="libmid4.so", language="c")
+    needs = ("-Wl,--no-as-needed", f"-L{tmp_path}", "-l:libmid4.so")
+    compiled(tmp_path, "void *PyInit__C(void) { return 0; }", *needs, name="_C.so", language="c")
+    files = {f"t0/{name}": (tmp_path / name).read_bytes() for name in ("_C.so", "libmid4.so")}
+    python = b"def _load_lib(version):\n    torch.ops.load_library(f'{__path__[0]}/libmid{version}.so')\n"
+    (one,) = read_facts(w0(tmp_path, "t0", "1.0", TAG, {"t0/__init__.py": python, **files})).unreached
+    assert one.maybe
 
 
 def test_another_module_may_load_it_before(tmp_path: Path) -> None:
