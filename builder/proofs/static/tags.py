@@ -234,7 +234,7 @@ class _Systems:
 
 def _glibc_with(version: str) -> tuple[int, ...] | None:
     """The oldest glibc with a symbol version; None for a version that does not say it."""
-    if match := re.fullmatch(r"GLIBC_(\d+(?:\.\d+)+)", version):
+    if match := re.fullmatch(r"GLIBC_(\d{1,4}(?:\.\d{1,4})+)", version):
         return tuple(map(int, match[1].split(".")))
     return _ABI_VERSIONS.get(version)
 
