@@ -22,7 +22,7 @@ from builder.matrix.config import Matrix, PathSource, Recipe, Selection, WheelSo
 from builder.matrix.plan import served_cells
 from builder.proof import Verdict
 from builder.proofs.claimed_cells import CellClaims
-from builder.proofs.static.contents import stray_names
+from builder.proofs.static.contents import startup_remarks, stray_names
 from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, text, texts
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheelfile.facts import WheelFacts, read_facts
@@ -189,8 +189,7 @@ class TargetFinder:
     def _from_file(self, wheel: Path) -> SmokeTarget:
         facts = read_facts(wheel)
         recipe = self._recipe_of(facts.name)
-        cells = _fitting(facts, self._selected_cells(recipe))
-        return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), cells)
+        return _target(wheel, facts, recipe, self._selected_cells(recipe))
 
     def _from_index(self, project: str, version: str, recipe: Recipe, cells: Sequence[Cell]) -> list[SmokeTarget]:
         """The wheels of a project for the Pythons of these cells; one wheel may serve several Pythons."""
@@ -202,8 +201,7 @@ class TargetFinder:
         targets = []
         for wheel, candidates in cells_of.items():
             facts = read_facts(wheel)
-            cells_here = _fitting(facts, sorted(candidates))
-            targets.append(SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), cells_here))
+            targets.append(_target(wheel, facts, recipe, sorted(candidates)))
         return targets
 
     def _selected_cells(self, recipe: Recipe) -> list[Cell]:
@@ -223,6 +221,13 @@ class TargetFinder:
                 cure = "pass --matrix FILE for a matrix.yaml that lists a recipe with cases"
             print_warning(f"{why}, so smoke imports the wheel and calls no op; {cure}")
         return recipe or empty_recipe(name)
+
+
+def _target(wheel: Path, facts: WheelFacts, recipe: Recipe, cells: Sequence[Cell]) -> SmokeTarget:
+    """A wheel to test. Prints, before it is installed, which of its code runs whenever Python starts."""
+    for sentence in startup_remarks(facts):
+        print_warning(f"{facts.filename}: {sentence}")
+    return SmokeTarget(wheel, facts.sha256, with_imports(recipe, facts), _fitting(facts, cells))
 
 
 def _fitting(facts: WheelFacts, cells: Sequence[Cell]) -> tuple[Cell, ...]:

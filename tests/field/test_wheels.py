@@ -482,6 +482,16 @@ def test_12_a_zip64_field_that_the_sizes_do_not_need(tmp_path: Path) -> None:
     assert buildfarm(*publish, made).exit_code == Exit.OK
 
 
+def test_code_at_the_start_of_python_is_named_before_it_is_installed(tmp_path: Path) -> None:
+    """`verify` and `publish` remark on it; `smoke` warns before it makes an environment."""
+    files = {"t0/__init__.py": b"", "t0.pth": b"import t0\n", "t0/_C.so": module()}
+    said = "executes t0.pth when it starts, even without an import: import t0"
+    assert said in verify(w0(tmp_path, "t0", "1.0", TAG, files))[1]["contents"]
+    other = w0(tmp_path, "t0", "1.0", TAG.replace("x86_64", "s390x"), files)  # fits no cell, so smoke ends there
+    select = ("--torch", "2.11", "--cuda", "13.0", "--python", "3.12", "--store", tmp_path / "store")
+    assert said in " ".join(buildfarm("smoke", other, *select).output.split())
+
+
 def test_44_a_library_in_the_same_folder_without_run_path(tmp_path: Path) -> None:
     """The symbols are there, and the import fails; code that loads the library first makes it a remark."""
     compiled(tmp_path, "int x;", "-Wl,-soname,libt0x.so.1", name="libt0x.so.1", language="c")

@@ -12,6 +12,7 @@ from builder.proofs.cells.driver import driver_runs
 from builder.proofs.claimed_cells import uses_torch
 from builder.proofs.environment.facts import Environment, Package
 from builder.wheelfile.compatibility import runs_on
+from builder.wheelfile.elf import HEAD, MISHAPS, what_else
 from builder.wheelfile.facts import WheelFacts, read_library
 
 # The facts of an installed package, as `builder.wheelfile.facts` has them for a wheel.
@@ -53,6 +54,8 @@ def installed(package: Package) -> Extension:
             continue
         if library is not None:
             libraries.append(library)
+        elif (what := what_else(file.read_bytes()[:HEAD])) in MISHAPS:
+            damaged.append(f"{path}: it is {what}")
     facts = WheelFacts(
         filename=f"{package.name}-{package.version}",
         sha256="",

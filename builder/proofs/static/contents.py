@@ -118,7 +118,14 @@ def check_contents(facts: WheelFacts) -> Proof:
     Remarks on what installs and works, but harms others or wastes space.
     """
     errors, others = _no_libraries(facts)
-    remarks = [*others, *_startup(facts), *_stray(facts), *_equal(facts), *_per_cuda(facts), *_missing_headers(facts)]
+    remarks = [
+        *others,
+        *startup_remarks(facts),
+        *_stray(facts),
+        *_equal(facts),
+        *_per_cuda(facts),
+        *_missing_headers(facts),
+    ]
     if facts.purelib and facts.libraries:
         remarks.append(
             "WHEEL has `Root-Is-Purelib: true`, but the wheel contains libraries: where Python has a folder lib64, pip"
@@ -143,7 +150,7 @@ def _no_libraries(facts: WheelFacts) -> tuple[list[str], list[str]]:
     return errors, remarks
 
 
-def _startup(facts: WheelFacts) -> Iterator[str]:
+def startup_remarks(facts: WheelFacts) -> Iterator[str]:
     """Code that runs whenever a Python of the environment starts, also in programs that do not use the package."""
     for path, line in facts.startup_code.items():
         shown = line if len(line) <= _MOST_CODE else f"{line[:_MOST_CODE]}…"

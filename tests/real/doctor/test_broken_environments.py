@@ -238,7 +238,8 @@ def test_deleted_files_of_torch(patient: Patient) -> None:
     patient.mend(fault)
 
 
-def test_a_damaged_library_of_an_extension(patient: Patient, tmp_path: Path) -> None:
+@pytest.mark.parametrize("part", [0.5, 0], ids=["half", "empty"])
+def test_a_damaged_library_of_an_extension(patient: Patient, tmp_path: Path, part: float) -> None:
     library = compiled(tmp_path, gpu_source(80), name="_C.so", language="assembler").read_bytes()
     patient.torch()
     patient.wheel("ops", "1.0", {"ops/_C.so": library}, requires=["torch"])
@@ -246,7 +247,7 @@ def test_a_damaged_library_of_an_extension(patient: Patient, tmp_path: Path) -> 
     patient.install("torch", "ops", "unrelated")
     file = patient.site_packages / "ops" / "_C.so"
     file.unlink()
-    file.write_bytes(library[: len(library) // 2])
+    file.write_bytes(library[: int(len(library) * part)])
     fault = patient.diagnose()
     assert fault["code"] == "damaged-extension"
     patient.mend(fault)

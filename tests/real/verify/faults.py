@@ -263,6 +263,16 @@ LOADER = {
     "RPATH to /tmp": Fault(
         Check.LOADER, "that every user may write to (RPATH /tmp/build)", with_lib(Lib(flags=("-Wl,-rpath,/tmp/build",)))
     ),
+    "a library that no search path leads to": Fault(
+        Check.LOADER,
+        "no search path (RUNPATH) leads to ops.libs/libpng16.so.16",
+        Wheel(
+            libs={
+                "ops/_C.so": Lib(links=(*TORCH, "libcudart.so.13", "libpng16.so.16")),
+                "ops.libs/libpng16.so.16": Lib('extern "C" int png_read() { return 1; }', links=(), gpu=None),
+            }
+        ),
+    ),
     "two CUDA runtimes": Fault(
         Check.LOADER,
         "need the runtimes of CUDA 12 and 13",
@@ -346,7 +356,9 @@ SOUND = {
     ),
     "bundled libpng": Wheel(
         libs={
-            "ops/_C.so": Lib(links=(*TORCH, "libcudart.so.13", "libpng16.so.16")),
+            "ops/_C.so": Lib(
+                links=(*TORCH, "libcudart.so.13", "libpng16.so.16"), flags=("-Wl,-rpath,$ORIGIN/../ops.libs",)
+            ),
             "ops.libs/libpng16.so.16": Lib('extern "C" int png_read() { return 1; }', links=(), gpu=None),
         }
     ),
