@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
@@ -86,10 +87,13 @@ def read_requirement(line: str) -> Requirement | None:
 
 
 def counts_in(requirement: Requirement, cell: Cell) -> bool:
-    """Whether a requirement counts in a cell, by its marker and without an extra."""
+    """Whether a requirement counts in a cell, by its marker and without an extra; one that means nothing counts."""
     python = f"{cell.python.major}.{cell.python.minor}"
     variables = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
-    return requirement.marker is None or requirement.marker.evaluate({**variables})
+    try:
+        return requirement.marker is None or requirement.marker.evaluate({**variables})
+    except (UndefinedComparison, UndefinedEnvironmentName):  # such as python_version ~= "abc"
+        return True
 
 
 def _convert(specifiers: SpecifierSet) -> None:

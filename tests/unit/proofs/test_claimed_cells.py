@@ -49,6 +49,12 @@ def why_not(wheel: WheelFacts, cell: str) -> str:
         (facts("1.0", 'torch==2.4.0; extra == "old"', "torch>=2.10"), "torch2.11.0-cu130-cp312", ""),
         (facts("1.0", 'torch==2.4.0; python_version < "3.12"', "torch"), "torch2.11.0-cu130-cp312", ""),
         (facts("1.0", "not a requirement", "torch>=2.10"), "torch2.11.0-cu130-cp312", ""),
+        (
+            facts("1.0", 'torch==2.11.*; python_version ~= "abc"'),
+            "torch2.12.0-cu130-cp312",
+            "torch 2.12: METADATA requires torch==2.11.*",
+        ),
+        (facts("1.0", 'torch; extras == "x"'), "torch2.11.0-cu130-cp312", ""),
         (facts("1.0+pt24cu121", "torch"), "torch2.4.1-cu121-cp312", ""),
         (facts("1.0+pt24cu121", "torch"), "torch2.4.1-cu124-cp312", "CUDA 12.4: the version 1.0+pt24cu121 names cu121"),
         (facts("1.0+pt24cu121"), "torch2.5.1-cu121-cp312", "torch 2.5: the version 1.0+pt24cu121 names torch 2.4"),
