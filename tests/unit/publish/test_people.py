@@ -98,6 +98,13 @@ def test_coverage_has_the_best_level_of_each_cell() -> None:
     assert not [one for one in new.installs if one.version.endswith("b")]
 
 
+def test_a_wheel_for_one_torch_is_installed_from_its_path() -> None:
+    (version,) = coverage([replace(entry("1.0+cu130.torch2.11", {}), farm=FarmFacts(("cu130",), requires_torch=()))])
+    assert [(one.path, one.target) for one in version.installs] == [("cu130/torch2.11", "cu130/torch2.11")]
+    wheel = entry("1.0+cu130.torch211", {"torch2.11.0-cu130-cp311": "cpu"})
+    assert "INDEX/cu130/torch2.11/</span> my-ext==1.0+cu130.torch211" in project_page("my-ext", [wheel]).decode()
+
+
 def test_the_newest_stable_version_is_shown_before_pre_releases() -> None:
     shown = coverage([entry(f"{version}+cu13", CELLS) for version in ("1.0", "2.0", "2.1.dev1", "3.0rc1")])
     assert [one.version for one in shown] == ["2.0", "1.0", "3.0rc1", "2.1.dev1"]
