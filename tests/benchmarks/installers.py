@@ -10,6 +10,7 @@ Poetry and PDM are installed from the package index, each into an environment of
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -33,6 +34,7 @@ from tests.unit.loopback import pure_wheel, served
 
 #: Versions of the package, and what is special about a wheel: its tag, its Requires-Python, or that it is yanked.
 WHEELS: Mapping[str, Mapping[str, str]] = {
+    "0.5+cu130": {"requires_python": "<3.4"},
     "1.0": {},
     "1.0+cu92": {},
     "1.0+cu121": {},
@@ -55,10 +57,18 @@ class Request:
 
     specifier: str = ""
     pre: bool = False
+    name: str = "my_ext"
+    #: The version specifier of torch, which is requested too; empty: it is not.
+    torch: str = ""
+
+    @property
+    def words(self) -> list[str]:
+        """The requirements."""
+        return [f"{self.name}{self.specifier}", *([f"torch{self.torch}"] if self.torch else [])]
 
     def __str__(self) -> str:
         """The request as a person writes it."""
-        return f"`my_ext{self.specifier}`{' with pre-releases' if self.pre else ''}"
+        return f"`{' '.join(self.words)}`{' with pre-releases' if self.pre else ''}"
 
 
 REQUESTS = (
@@ -66,6 +76,7 @@ REQUESTS = (
     Request("==1.0"),
     Request("==1.0+cu124"),
     Request("==1.4"),
+    Request("==0.5+cu130"),
     Request(pre=True),
 )
 
@@ -95,6 +106,8 @@ class Installers:
         self._folder = folder
         self._env = clean_environment(folder)
         self._all: dict[str, Install] = {"pip": self._pip, "uv": self._uv}
+        #: The Python of each pip, and the program of each uv.
+        self._programs = {"pip": Path(sys.executable), "uv": Path(uv.find_uv_bin())}
 
     @property
     def names(self) -> list[str]:
@@ -111,11 +124,44 @@ class Installers:
         """Install a version of pip for a Python from the package index of this machine, as `pip VERSION`."""
         own = environment(self._folder / f"pip-{version}", f"pip=={version}", python=python) / "python"
         self._all[f"pip {version}"] = partial(self._pip, python=str(own))
+        self._programs[f"pip {version}"] = own
+
+    def add_uv(self, version: str) -> None:
+        """Install a version of uv from the package index of this machine, as `uv VERSION`."""
+        self._programs[f"uv {version}"] = environment(self._folder / f"uv-{version}", f"uv=={version}") / "uv"
+
+    def versions(self) -> dict[str, str]:
+        """The name and the version of each installer, as it prints them; pips and uvs first."""
+        poetry_and_pdm = {"Poetry": self._poetry_bin, "PDM": self._pdm_bin}
+        found = {}
+        for name, program in (self._programs | poetry_and_pdm).items():
+            argv: list[str | Path] = [program, *(["-m", "pip"] if name.startswith("pip") else []), "--version"]
+            text = subprocess.run(argv, check=True, capture_output=True, text=True, env=self._env).stdout
+            found[name] = f"{name.split()[0]} {re.findall(r'[0-9]+(?:[.][0-9]+)+', text)[0]}"
+        return dict(sorted(found.items(), key=lambda item: (not item[1].startswith(("pip", "uv")), item[1])))
+
+    def new_folder(self) -> Path:
+        """An empty folder."""
+        folder = self._folder / f"project-{uuid4().hex[:8]}"
+        folder.mkdir()
+        return folder
+
+    def install_into(self, installer: str, environment: Path, public: str, words: Sequence[str]) -> None:
+        """Let a pip or a uv install into an environment, with the requirements, from the public index and others."""
+        python = environment / "bin" / "python"
+        if installer.startswith("pip"):
+            options: list[str | Path] = ["-m", "pip", "--python", python, "install", "--no-cache-dir", "--index-url"]
+        else:
+            options = ["pip", "install", "--python", python, "--default-index"]
+        self._run([self._programs[installer], *options, public, *words], environment)
+
+    def install_project(self, installer: str, indexes: Indexes, request: Request) -> Path:
+        """Let Poetry or PDM install what a project requires; returns the folder with what was installed."""
+        return self._all[installer](self.new_folder(), indexes, request)
 
     def pick(self, installer: str, indexes: Indexes, request: Request) -> str:
         """The version that the installer installs, or NOTHING."""
-        folder = self._folder / f"project-{uuid4().hex[:8]}"
-        folder.mkdir()
+        folder = self.new_folder()
         installed = self._all[installer](folder, indexes, request)
         found = [path.name.split("-")[1].removesuffix(".dist") for path in installed.rglob("my_ext-*.dist-info")]
         assert len(found) < 2, found
@@ -125,7 +171,7 @@ class Installers:
     def _pip(self, folder: Path, indexes: Indexes, request: Request, python: str = sys.executable) -> Path:
         order = indexes.order or ("--index-url", indexes.farm)
         options = ["--no-deps", "--no-cache-dir", "--target", str(folder / "to"), *(["--pre"] if request.pre else [])]
-        self._run([python, "-m", "pip", "install", *options, *order, f"my_ext{request.specifier}"], folder)
+        self._run([python, "-m", "pip", "install", *options, *order, *request.words], folder)
         return folder
 
     def _uv(self, folder: Path, indexes: Indexes, request: Request) -> Path:
@@ -135,7 +181,7 @@ class Installers:
             self._pyproject(folder, request, uv_source(indexes))
             words = ["-r", "pyproject.toml"]
         else:
-            words = [*(indexes.order or ("--default-index", indexes.farm)), f"my_ext{request.specifier}"]
+            words = [*(indexes.order or ("--default-index", indexes.farm)), *request.words]
         self._run([uv.find_uv_bin(), "pip", "install", *options, *words], folder)
         return folder
 
@@ -146,29 +192,31 @@ class Installers:
         lines = [
             "[tool.poetry]\npackage-mode = false",
             f'[tool.poetry.dependencies]\npython = "~{sys.version_info[0]}.{sys.version_info[1]}"',
-            f'my_ext = {{version = "{request.specifier or "*"}", allow-prereleases = {str(request.pre).lower()}'
+            f'{request.name} = {{version = "{request.specifier or "*"}", allow-prereleases = {str(request.pre).lower()}'
             + (', source = "farm"}' if indexes.explicit else "}"),
+            *([f'torch = "{request.torch}"'] if request.torch else []),
             *(
                 f'[[tool.poetry.source]]\nname = "{name}"\nurl = "{url}"\npriority = "{priority}"'
                 for name, url, priority in sources
             ),
         ]
         (folder / "pyproject.toml").write_text("\n".join(lines) + "\n")
-        place = self._venv(folder)
+        place = self.venv(folder)
         self._run([self._poetry_bin, "install", "--no-root", "--no-interaction"], folder, VIRTUAL_ENV=str(place))
         return place
 
     def _pdm(self, folder: Path, indexes: Indexes, request: Request) -> Path:
+        farm_only = request.name.replace("_", "-")
         text = f'[[tool.pdm.source]]\nname = "pypi"\nurl = "{indexes.public or indexes.farm}"\nverify_ssl = true\n'
         if indexes.public:
             text += f'[[tool.pdm.source]]\nname = "farm"\nurl = "{indexes.farm}"\n'
-            text += 'include_packages = ["my-ext"]\n' if indexes.explicit else ""
+            text += f'include_packages = ["{farm_only}"]\n' if indexes.explicit else ""
         if indexes.explicit:  # "pypi" must not answer for the package
-            text = text.replace("verify_ssl = true\n", 'verify_ssl = true\nexclude_packages = ["my-ext"]\n')
+            text = text.replace("verify_ssl = true\n", f'verify_ssl = true\nexclude_packages = ["{farm_only}"]\n')
         if request.pre:
             text += "[tool.pdm.resolution]\nallow-prereleases = true\n"
         self._pyproject(folder, request, text)
-        place = self._venv(folder)
+        place = self.venv(folder)
         self._run([self._pdm_bin, "install", "--no-self", "--no-isolation"], folder, VIRTUAL_ENV=str(place))
         return place
 
@@ -176,10 +224,11 @@ class Installers:
         python = f"=={sys.version_info[0]}.{sys.version_info[1]}.*"
         project = {"name": "user", "version": "0", "requires-python": python}
         lines = [f"{key} = {json.dumps(value)}" for key, value in project.items()]
-        dependency = json.dumps([f"my_ext{request.specifier}"])
+        dependency = json.dumps(request.words)
         (folder / "pyproject.toml").write_text("\n".join(["[project]", *lines, f"dependencies = {dependency}", more]))
 
-    def _venv(self, folder: Path) -> Path:
+    def venv(self, folder: Path) -> Path:
+        """A new environment below a folder."""
         subprocess.run([uv.find_uv_bin(), "venv", "-q", "-p", sys.executable, str(folder / "venv")], check=True)
         return folder / "venv"
 
@@ -257,7 +306,8 @@ def two_indexes(farm: str, public: str) -> list[tuple[str, str, Indexes]]:
     ]
 
 
-def _row(*cells: object) -> None:
+def row(*cells: object) -> None:
+    """Print a row of a table in Markdown."""
     print("|", " | ".join(map(str, cells)), "|", flush=True)
 
 
@@ -268,24 +318,24 @@ def main() -> None:
         installers = Installers(folder)
         installers.add_poetry_and_pdm()
         with indexes(folder) as (farm, public), ThreadPoolExecutor(4) as pool:
-            _row("path", "request", *installers.names)
-            _row(*["---"] * (2 + len(installers.names)))
+            row("path", "request", *installers.names)
+            row(*["---"] * (2 + len(installers.names)))
             asked = [(path, request) for path in PATHS for request in REQUESTS]
             tasks = [
                 (name, Indexes(f"{farm}/{path}/"), request) for path, request in asked for name in installers.names
             ]
             picks = iter(list(pool.map(lambda task: installers.pick(*task), tasks)))
             for path, request in asked:
-                _row(f"`{path}/`", request, *(next(picks) for _ in installers.names))
+                row(f"`{path}/`", request, *(next(picks) for _ in installers.names))
             print()
             few = REQUESTS[0], REQUESTS[1], Request("==1.0+cu130")
-            _row("installer", "configuration", *few)
-            _row(*["---"] * (2 + len(few)))
+            row("installer", "configuration", *few)
+            row(*["---"] * (2 + len(few)))
             ways = two_indexes(f"{farm}/cu130/", public)
             tasks = [(name, places, request) for name, _, places in ways for request in few]
             picks = iter(list(pool.map(lambda task: installers.pick(*task), tasks)))
             for name, words, _ in ways:
-                _row(name, words, *(next(picks) for _ in few))
+                row(name, words, *(next(picks) for _ in few))
     finally:
         shutil.rmtree(folder)
 

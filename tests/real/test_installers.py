@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.installers import NOTHING, Indexes, Installers, Request, indexes, two_indexes
+from tests.benchmarks.installers_and_torch import Task, TorchInstallers
+from tests.benchmarks.installers_and_torch import indexes as torch_indexes
 
 pytestmark = pytest.mark.network
 
@@ -23,6 +25,21 @@ def test_pip_and_uv_never_leave_the_path_of_a_cuda_variant(tmp_path: Path) -> No
             assert installers.pick(name, Indexes(f"{farm}/simple/"), Request("==1.0")) == "1.0+cu92"  # sorted as text
         (explicit,) = [way for tool, _, way in two_indexes(f"{farm}/cu130/", public) if tool == "uv" and way.explicit]
         assert installers.pick("uv", explicit, Request()) == "1.0+cu130"
+
+
+@pytest.mark.parametrize("name", ["pip", "uv"])
+def test_pip_and_uv_never_leave_the_path_of_a_torch(name: str, tmp_path: Path) -> None:
+    installers = TorchInstallers(tmp_path)
+    path = ("cu130/torch2.11", Request(name="my_op"))
+    printed = [("", Request(name=project)) for project in ("my_op", "my_old", "my_tag")]
+    with torch_indexes(tmp_path) as (farm, public):
+        picks = [installers.outcome(Task(name, *asked, "2.9.0"), farm, public) for asked in (path, *printed)]
+    assert picks == [
+        ("`1.0+cu130.torch2.11-2-py3-none-any`", "2.11.0"),
+        ("`1.0+cu130.torch2.11-2-py3-none-any`", "2.11.0"),
+        ("`1.0+cu130.torch2.11-py3-none-any`", "2.11.0"),
+        ("`1.0+cu130-py3-none-manylinux_2_28_x86_64`", "2.11.0"),
+    ]
 
 
 @pytest.mark.parametrize("version", ["22.3.1", "23.0.1"])
