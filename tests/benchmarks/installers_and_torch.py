@@ -55,7 +55,7 @@ ASKED = (
     ("cu130", Request(name="my_old")),
     ("cu130/torch2.11", Request(name="my_old")),
     ("", Request(name="my_old")),
-    ("cu130", Request("==1.0+cu130", name="my_tag")),
+    ("cu130", Request("==1.0+cu130", name="my_tag", torch=f"=={NOW}")),
     ("", Request(name="my_tag")),
 )
 

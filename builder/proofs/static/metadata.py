@@ -8,6 +8,7 @@ from contextlib import suppress
 from urllib.parse import unquote, urlsplit
 
 import packaging
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.tags import parse_tag
@@ -123,7 +124,7 @@ def counts_in(requirement: Requirement, cell: Cell) -> bool:
     variables = {"python_version": python, "python_full_version": f"{python}.0", "extra": ""}
     try:
         return requirement.marker is None or requirement.marker.evaluate({**variables})
-    except (KeyError, ValueError):  # UndefinedEnvironmentName, UndefinedComparison: extras, python_version ~= "abc"
+    except (UndefinedComparison, UndefinedEnvironmentName):  # such as python_version ~= "abc"
         return True
 
 
