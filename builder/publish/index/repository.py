@@ -18,7 +18,7 @@ needs storage that lists an object as soon as it is written, as folders and S3 d
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -223,10 +223,6 @@ class Repository:
         except (FileNotFoundError, JsonError):
             return []
 
-    def _old_paths(self, project: str) -> list[str]:
-        """The paths with a page of a project, as its page with all wheels says, and those of every CUDA variant."""
-        return [*self._top_paths(), *(path for entry in self.listed(project) for path in paths_of(entry))]
-
     def paths(self) -> list[str]:
         """The paths with pages: `simple`, `cpu`, the CUDA variants that have wheels, and each torch of a variant."""
         tops = self._top_paths()
@@ -277,31 +273,40 @@ class Repository:
         paths, every page of the project in them is judged, and every list is written.
         """
         changed = self._write_until_stable(project, paths)
-        self._write_roots(self.paths() if paths is not None else [*self._top_paths(), *sorted(changed)])
+        self._write_roots(sorted(changed) if paths is None else self.paths())
 
     def _write_until_stable(self, project: str, paths: Sequence[str] | None = None) -> set[str]:
         """Write the pages of a project, and delete those in `paths` that it no longer has.
 
-        Without `paths`, pages in the path of a torch are deleted if the page with all wheels has wheels for it. This
-        page is written last, so the next run deletes what a killed one has left. Returns the paths of a torch in which
-        the project is new or has no page any more.
+        Without `paths`, the page with all wheels says in which paths of a torch the project has pages. This page is
+        written last, so the next run deletes what a killed one has left. Returns the paths whose list may change.
         """
-        changed, old = set[str](), set(self._old_paths(project) if paths is None else paths)
+        changed = set(self._top_paths() if paths is None else paths)
+        listed = self.listed(project) if paths is None else []
+        had = {path for entry in listed for path in (ALL, *paths_of(entry))} | {*(paths or ())}
+        had |= {FOLDER, SUMMARIES} if had else set()
         for _ in range(_ATTEMPTS):
             records, plan = self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)
             pages = dict(_pages(project, records, plan))
-            last = {name: data for name, data in pages.items() if name.startswith(f"{ALL}/")}
-            created = write_changed(self.objects, "", {name: pages[name] for name in pages.keys() - last.keys()})
+            last = {name: data for name, data in pages.items() if _path(name) == ALL}
+            old = {path for path in had | changed if is_path(path)}
             names = {f"{path}/{project}/{name}" for path in old for name in ("index.html", "index.json")}
-            gone = {*names, *people_paths(project)} - pages.keys()
-            for name in sorted(gone, key=lambda name: name.startswith(f"{ALL}/")):
+            changed |= self._write_some({name: pages[name] for name in pages.keys() - last.keys()}, had)
+            for name in sorted({*names, *people_paths(project)} - pages.keys(), key=lambda name: _path(name) == ALL):
                 self.objects.delete(name)
-            write_changed(self.objects, "", last)
-            changed |= {name.rsplit("/", 2)[0] for name in (*created, *gone) if is_torch(name.split("/")[1])}
-            old |= {path for name in pages if is_path(path := name.rsplit("/", 2)[0])}
+            changed |= self._write_some(last, had) | (old - {*map(_path, pages)})
+            had |= changed
             if (self.objects.read_all(f"records/{project}"), read_plan(self.objects, project)) == (records, plan):
                 return changed
         raise BuildfarmError("the records change faster than the pages can be written", Code.INDEX_BUSY, where=project)
+
+    def _write_some(self, pages: Mapping[str, bytes], had: Collection[str]) -> set[str]:
+        """Write pages; returns the paths in which the project is new. Pages in paths without one need no comparison."""
+        new = {name for name in pages if _path(name) not in had}
+        for name in new:
+            self.objects.write(name, pages[name])
+        created = write_changed(self.objects, "", {name: pages[name] for name in pages.keys() - new})
+        return {path for name in (*new, *created) if is_path(path := _path(name))}
 
     def wanted_pages(self, project: str) -> dict[str, bytes]:
         """What `write_pages` writes now for a project, by path; raises UsageError for a damaged record."""
@@ -334,6 +339,11 @@ def _pages(project: str, records: Mapping[str, bytes], plan: ProjectPlan | None)
             listed.setdefault(path, []).append(entry)
     yield from project_pages(project, listed, status)
     yield from people_pages(project, entries, status, plan)
+
+
+def _path(page: str) -> str:
+    """The path of the page of a project: `cu130` for `cu130/my-ext/index.html`."""
+    return page.rsplit("/", 2)[0]
 
 
 def file_path(sha256: str, filename: str) -> str:
