@@ -15,6 +15,7 @@ from typing import Any
 
 from builder.__main__ import run_command
 from builder.errors import BuildfarmError
+from builder.proofs.any_wheel import any_wheel_proofs
 from builder.proofs.static.file_checks import static_proofs
 from builder.publish.index.new_wheel import new_wheel
 from builder.records import read_record
@@ -93,6 +94,7 @@ def _read_wheel(files: dict[str, bytes], rng: random.Random, folder: Path) -> No
     wheel.write_bytes(garbage(rng) if rng.random() < 0.02 else mutated_zip(files, rng))
     readers: Sequence[Callable[[], object]] = (
         lambda: static_proofs(read_facts(wheel), claim(), frozenset(), {}),
+        lambda: any_wheel_proofs(wheel, read_facts(wheel)),
         lambda: new_wheel(wheel, []),
         lambda: read_record(wheel),
         lambda: differences(wheel, wheel),
