@@ -168,10 +168,13 @@ def repair(
 def with_built_libraries(raw: Path, tree: Path, out: Path, *, provided: frozenset[str], log: Path, owner: str) -> Path:
     """The wheel with the libraries that its source builds outside of it, which its run paths look for below `tree`.
 
-    `tree` is the folder of the build, which is deleted before the repair. Raises BuildError as `repair` does.
+    `tree` is the folder of the build, which is deleted before the repair. Raises BuildError if a library is missing.
     """
     with tempfile.TemporaryDirectory(dir=raw.parent) as scratch:
-        elves = [_read_library(member, Path(scratch), log) for member in filter(_is_elf, _members(raw, log))]
+        try:
+            elves = [_read_library(member, Path(scratch), log) for member in filter(_is_elf, _members(raw, log))]
+        except BuildError:  # the checks of the wheel and the repair say what is wrong
+            return raw
     files = [Path(path, name) for elf in elves if elf for path in elf.runpath or elf.rpath for name in elf.needed]
     if not any(file.is_relative_to(tree) and file.is_file() for file in files):
         return raw
