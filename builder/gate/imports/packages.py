@@ -5,7 +5,6 @@ Needs no torch. Modules of the wheel are replaced by stubs, which raise when cas
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import site
 import sys
@@ -81,9 +80,11 @@ def execute_startup_code() -> None:
 
 def files_of(distribution: str) -> frozenset[str]:
     """Return the paths and the real paths of the files that an installed wheel lists; empty if it is not installed."""
+    from importlib import metadata  # noqa: PLC0415 - loads slowly; `verify` needs none of it
+
     try:
-        files = importlib.metadata.files(distribution) or ()
-    except importlib.metadata.PackageNotFoundError:
+        files = metadata.files(distribution) or ()
+    except metadata.PackageNotFoundError:
         return frozenset()
     paths = [str(file.locate()) for file in files]
     return frozenset([*paths, *map(os.path.realpath, paths)])
