@@ -98,11 +98,11 @@ def execute_startup_code() -> None:
 
 def files_of(distribution: str) -> frozenset[str]:
     """Return the paths and the real paths of the files that an installed wheel lists; empty if it is not installed."""
-    import importlib.metadata  # noqa: PLC0415 - takes long, and `builder.wheelfile.facts` does not need it
+    from importlib import metadata  # noqa: PLC0415 - loads slowly; `verify` needs none of it
 
     try:
-        files = importlib.metadata.files(distribution) or ()
-    except importlib.metadata.PackageNotFoundError:
+        files = metadata.files(distribution) or ()
+    except metadata.PackageNotFoundError:
         return frozenset()
     paths = [str(file.locate()) for file in files]
     return frozenset([*paths, *map(os.path.realpath, paths)])
