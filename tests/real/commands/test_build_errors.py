@@ -67,7 +67,7 @@ def test_a_missing_header_has_its_package(project: SmallProject) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "sentence", "hint"),
     [
-        ("symbol", ["-Wl,-z,defs"], "undefined reference to `missing'", ""),
+        ("symbol", ["-Wl,-z,defs"], "undefined reference to `missing'", "add the file to `sources`"),
         ("library", ["-lnone_of_this_name"], "cannot find -lnone_of_this_name", ""),
         ("strict", ["-Wall", "-Werror"], "error: unused variable ‘unused’", "the source makes warnings errors"),
         ("option", ["-std=c99999"], "error: unrecognized command-line option ‘-std=c99999’", ""),

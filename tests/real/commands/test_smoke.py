@@ -109,7 +109,7 @@ def test_the_default_is_the_wheels_of_dist(workspace: Workspace) -> None:
     workspace.wheel()
     done = workspace.smoke("--python", str(PYTHON))
     assert done.exit_code == Exit.OK, done.output
-    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 20 passed, 0 failed, 5 not run" in done.stdout
+    assert f"ops-1.0-py3-none-any.whl in torch2.11.0-cu130-{PYTHON.tag}: 21 passed, 0 failed, 5 not run" in done.stdout
 
 
 def test_a_wheel_of_an_earlier_version_is_tested_only_by_its_name(workspace: Workspace) -> None:
