@@ -18,7 +18,7 @@ from packaging.version import InvalidVersion, Version
 from builder.diagnosis.setup_script import UNKNOWN, SetupFacts, parse_python, read_setup_script
 from builder.diagnosis.target_version import target_version, written
 from builder.errors import BuildError, Code
-from builder.matrix.axes import AbiClass, Torch
+from builder.matrix.axes import STABLE_FLOOR, AbiClass, Torch
 from builder.matrix.compat import Compat
 from builder.matrix.config import RECIPE, Recipe, name_pattern, version_pattern
 from builder.matrix.plan import Build
@@ -77,7 +77,8 @@ def check_target(job: CompileJob) -> Torch | None:
     """The torch that TORCH_TARGET_VERSION of the source names; None if its files do not say.
 
     Raises BuildError before the compile for a number that names no torch, and for a newer torch than that of the build:
-    headers before torch 2.15 compile both without a word, and the library loads nowhere.
+    headers before torch 2.15 compile both without a word, and the library loads nowhere. A source may set the macro for
+    new releases of torch only, so a newer torch is no error for another ABI class, and no number before torch 2.10.
     """
     torch, newest, recipe = job.build.torch, Compat.load().torches[-1], job.recipe
     settings = [f"{key}={value}" for key, values in recipe.config_settings.items() for value in values]
@@ -85,10 +86,13 @@ def check_target(job: CompileJob) -> Torch | None:
     target = target_version(job.source, torch, "\n".join(options), RECIPE)
     if target is None or target.suits(torch):
         return target.torch if target else None
+    is_right = target.meant == target.torch
+    if job.build.abi is not AbiClass.STABLE and (is_right or torch < STABLE_FLOOR):
+        return None
     rule = f"[{{class: stable, torch: '>={target.torch.series}'}}]"
     hints = [f"lower TORCH_TARGET_VERSION, or set `abi: {rule}` in {RECIPE}"]
     means = f"torch {target.torch.series}"
-    if target.meant != target.torch:
+    if not is_right:
         for_it = f"for torch {target.meant.series}, write {written(target.meant)}: each byte is a number in hexadecimal"
         hints = [for_it, *(hints if target.torch <= newest and target.torch.major else [])]
         means = means if target.torch.major else "no torch"

@@ -385,6 +385,13 @@ setup(name="t0", version="1.0", packages=["t0"], ext_modules=[extension], option
 """
 
 
+def stable(sources: Sources) -> None:
+    """Give the recipe the ABI class `stable`."""
+    recipe = sources.folder / "extension.yaml"
+    text = re.sub(r"^abi: .*(?:\n[- ].*)*\n", "", recipe.read_text(), flags=re.MULTILINE)
+    recipe.write_text(f"{text.rstrip()}\nabi: stable\n")
+
+
 @pytest.mark.parametrize(
     ("value", "says", "hint"),
     [
@@ -397,6 +404,7 @@ def test_a_target_version_that_no_torch_of_the_plan_has(sources: Sources, value:
     """pytorch 197404: 0x0210 compiles, and the library loads nowhere; said before the compile."""
     sources.write(STABLE_SETUP.replace("VALUE", value))
     sources.add()
+    stable(sources)
     result = sources.build()
     assert result.error is not None
     assert says in result.error.sentence
@@ -406,6 +414,14 @@ def test_a_target_version_that_no_torch_of_the_plan_has(sources: Sources, value:
     assert "building 't0._C' extension" not in result.log.read_text()
 
 
+def test_a_target_version_for_newer_releases_of_torch_only(sources: Sources) -> None:
+    """The build for torch 2.11 has another ABI class, in which the source need not set the macro."""
+    setup = STABLE_SETUP.replace('("TORCH_TARGET_VERSION", "VALUE")]', '("A", "B")]\nif False:\n    macros += [TARGET]')
+    sources.write(setup.replace("TARGET", '("TORCH_TARGET_VERSION", "0x020c000000000000")'))
+    sources.add()
+    assert sources.build().error is None
+
+
 @pytest.mark.parametrize(("value", "used"), [("0x020b000000000000", ""), ("unknown", "torch_from_blob")])
 def test_a_stable_wheel_begins_with_the_torch_that_it_needs(sources: Sources, value: str, used: str) -> None:
     """deformops 3.0.1: a plan with torch 2.11 only, and a source or a library that needs torch 2.11."""
@@ -413,8 +429,7 @@ def test_a_stable_wheel_begins_with_the_torch_that_it_needs(sources: Sources, va
     code += f"void {used}(void);\nvoid *call(void) {{ return {used}; }}\n" if used else ""
     sources.write(STABLE_SETUP.replace("VALUE", value), {"t0/csrc/c.c": code})
     sources.add()
-    recipe = sources.folder / "extension.yaml"
-    recipe.write_text(re.sub(r"^abi: .*(?:\n[- ].*)*", "abi: stable", recipe.read_text(), flags=re.MULTILINE))
+    stable(sources)
     result = sources.build()
     assert result.error is None
     assert result.stored is not None
