@@ -167,7 +167,7 @@ def _install_failure(install: Callable[[], None], errors: tuple[type[BuildfarmEr
 
 
 def _missing_driver(reason: str) -> str:
-    """Why an import failed that needs NVIDIA's driver on a machine without it, or "". It says nothing about the wheel.
+    """Why an import failed that needs NVIDIA's driver on a machine without it, or "". This is no fault of the wheel.
 
     Python code may open the library too, so the libraries of the wheel need not name it.
     """

@@ -288,9 +288,11 @@ def locked_version(packages: Sequence[str], project: str) -> str:
 
 
 def build_requirements(torch: Torch, cuda: Cuda, extra: Sequence[str], *, toolkit: bool) -> list[str]:
-    """The requirements of a build's environment: torch, with `toolkit` also nvcc, build tools, and `extra`."""
+    """The requirements of a build's environment: torch, with `toolkit` also nvcc, NumPy, build tools, and `extra`."""
+    of_cell = Compat.load().cell_requirements(torch, cuda)
     return [
-        *(*Compat.load().cell_requirements(torch, cuda), "numpy")[:2],  # those of an old torch end with a NumPy
+        *of_cell,
+        *(() if "numpy<2" in of_cell else ("numpy",)),  # an old torch names its NumPy
         *(toolkit_requirements(cuda) if toolkit else ()),
         "ninja",
         # torch before 2.8 imports pkg_resources in cpp_extension; setuptools 82 no longer has it.

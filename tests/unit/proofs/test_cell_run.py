@@ -69,7 +69,7 @@ class Cell:
         return try_import(python, modules, owner=owner, as_with_gpu=as_with_gpu, stubs=stubs)
 
     def judge(self, code: str) -> tuple[str, str]:
-        """Reason of the failed import of a package with this code, and why it says nothing."""
+        """The reason why the import of a package with this code failed, and why this is no fault of the package."""
         (site,) = self.folder.glob("lib/python*/site-packages")
         (site / "ops").mkdir(exist_ok=True)
         (site / "ops" / "__init__.py").write_text(f"{code}\n")
