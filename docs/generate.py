@@ -15,7 +15,7 @@ from docs.scripts.code_pages import cases_page, checks_page, errors_page, exit_c
 from docs.scripts.command_page import cli_page
 from docs.scripts.flow import draw
 from docs.scripts.packages import with_packages
-from docs.scripts.support import readme_support, support_page
+from docs.scripts.support import support_page
 from docs.scripts.terminal import picture
 from docs.scripts.timeline import timeline_picture
 from docs.scripts.yaml_pages import extension_page, matrix_page
@@ -44,7 +44,6 @@ def generated() -> Iterator[tuple[Path, str]]:
     yield reference / "support-matrix.md", support_page()
     yield DOCS / "atlas" / "index.md", atlas_page()
     yield ARCHITECTURE, with_packages(ARCHITECTURE.read_text(encoding="utf-8"))
-    yield README, readme_support(README.read_text(encoding="utf-8"))
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from builder.matrix.load import load_matrix
 from docs.scripts.markdown import page, table
 
 ROOT = Path(__file__).parent.parent.parent
-START, END = "<!-- support matrix -->", "<!-- end of support matrix -->"
 
 _PAGE = """\
 Each field lists the Pythons for which PyTorch has a wheel of the row's torch and the column's CUDA, for Linux on
@@ -40,15 +39,6 @@ def support_page() -> str:
         _TOOLKITS,
         table(["CUDA", "GPU architectures", "newest gcc"], rows),
     )
-
-
-def readme_support(readme: str) -> str:
-    """The README with its table replaced."""
-    before, start, rest = readme.partition(START)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        raise ValueError(f"README.md has no lines {START!r} and {END!r}")
-    return f"{before}{start}\n{_matrix()}\n{end}{after}"
 
 
 def _axes() -> tuple[Sequence[Torch], Sequence[Cuda], Sequence[Python]]:
