@@ -2,9 +2,8 @@
 
 Each order ends with a call of one op. An order that begins with torch is forked by the launcher, which has imported
 torch and nothing else; if it fails, it runs again in a new Python, which decides. Any other order is a new Python,
-because conflicts between libraries show only if nothing else was imported before. An order that would do the same as an
-earlier one (`repeats`) does not run, unless an order fails. An order that crashes runs a second time with
-`install_crash_handlers` for its native stack; the first run has no handlers, as in a user's process.
+because conflicts between libraries show only if nothing else was imported before. An order that crashes runs a second
+time with `install_crash_handlers` for its native stack; the first run has no handlers, as in a user's process.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -38,10 +36,10 @@ from builder.gate.system.exit_status import exception_line
 
 # One order of imports: which orders are tried, how one ended, and which module must come first.
 
-#: Up to this many modules every order is tried; with more modules n, about n * n orders.
+#: Up to this many modules, orders that contain each pair in both directions are all orders.
 ALL = 3
 #: Prefixes of the lines that the process of an order prints.
-STEP, CALLED, LOADED, STOPPED = "buildfarm-step ", "buildfarm-called ", "buildfarm-loaded ", "buildfarm-stopped"
+STEP, CALLED = "buildfarm-step ", "buildfarm-called "
 
 
 @dataclass(frozen=True)
@@ -59,19 +57,6 @@ class Run:
     def good(self) -> bool:
         """Whether every module was imported and, if a case allows it, an op was called."""
         return self.status == 0 and self.in_time
-
-    @property
-    def stopped(self) -> bool:
-        """Whether it ended before torch, because no import before torch loaded a library."""
-        return STOPPED in self.stdout.splitlines()
-
-    @property
-    def loaded(self) -> list[tuple[frozenset[str], bool]]:
-        """For each module, in the order of the imports: which modules of the order are imported after it, and whether
-        its import has loaded a library.
-        """
-        lines = map(json.loads, _told(LOADED, self.stdout))
-        return [(frozenset(names), bool(libraries)) for names, libraries in lines]
 
     @property
     def step(self) -> str:
@@ -107,21 +92,16 @@ def _told(prefix: str, output: str) -> list[str]:
 
 
 def orders_of(names: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Yield every order of up to three modules; for more, orders that contain each pair in both directions.
+    """Yield orders that contain each pair of modules in both directions: all orders of up to three modules.
 
     These are: for each pair (a, b) the order a, b, rest; and for each module the order rest, module. About n * n. The
     first module is torch, which comes last in the rest.
     """
-    if len(names) <= ALL:
-        yield from itertools.permutations(names)
-        return
     for first, second in itertools.permutations(names, 2):
         rest = [name for name in names[1:] if name not in {first, second}]
         yield first, second, *rest, *([names[0]] if names[0] not in {first, second} else [])
     for last in names:
-        order = (*(name for name in names if name != last), last)
-        if order[:2] != tuple(names[:2]):
-            yield order
+        yield *(name for name in names if name != last), last
 
 
 def allowed_order(order: tuple[str, ...], spec: Spec) -> tuple[str, ...]:
@@ -129,34 +109,6 @@ def allowed_order(order: tuple[str, ...], spec: Spec) -> tuple[str, ...]:
     first = min((order.index(name) for name in spec.imports if name not in spec.needs_first), default=0)
     late = [name for name in order[first:] if name in spec.needs_first]
     return (*order[:first], *late, *(name for name in order[first:] if name not in late))
-
-
-def repeats(order: Sequence[str], runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the order of an earlier run that did what this order would do; () if none is known.
-
-    An import of a module that is imported already runs no code. If a module loaded no library when it was the first
-    import of a process, nor in any other run, its place in an order does not change how libraries are loaded.
-    """
-    loud = {name for run in runs for name, (_, libraries) in zip(run.order, run.loaded) if libraries}
-    quiet = {run.order[0] for run in runs if run.loaded and not run.loaded[0][1]} - loud
-    after: dict[tuple[str, ...], frozenset[str]] = {(): frozenset()}
-    done: dict[tuple[str, ...], tuple[str, ...]] = {}
-    for run in runs:
-        state: tuple[str, ...] | None = ()
-        for name, (loaded, _) in zip(run.order, run.loaded):
-            if name in quiet or state is None or name in after.get(state, ()):
-                continue
-            state = (*state, name)
-            after.setdefault(state, loaded)
-        if run.good and not run.stopped:
-            done.setdefault(state or (), run.order)
-    wanted: tuple[str, ...] = ()
-    for name in order:
-        if wanted not in after:
-            return ()
-        if name not in quiet and name not in after[wanted]:
-            wanted = (*wanted, name)
-    return done.get(wanted, ())
 
 
 def only_after(run: Run, alike: Sequence[Run], runs: Sequence[Run]) -> str:
@@ -218,22 +170,9 @@ if mode == "watch":
     from builder.gate.system.crash import install_crash_handlers
     sys.path.remove(root)
     install_crash_handlers()
-def libraries():
-    with open("/proc/self/maps") as file:
-        return {{line.split()[-1] for line in file if ".so" in line and "/lib-dynload/" not in line}}
-def imported(name):
-    return name in sys.modules and not getattr(getattr(sys.modules[name], "__spec__", None), "_initializing", False)
-before, clean = libraries(), True
 for name in names:
-    if name == "torch" and clean and mode == "stop" and not imported(name):
-        os.write(1, b"\\n{STOPPED}\\n")
-        os._exit(0)
     os.write(2, ("{STEP}import " + name + "\\n").encode())
     importlib.import_module(name)
-    new = libraries()
-    found = name == "torch" or not new <= before
-    before, clean = before | new, clean and not found
-    os.write(1, ("\\n{LOADED}" + json.dumps([list(filter(imported, names)), found]) + "\\n").encode())
 sys.path.insert(0, root)
 from builder.gate.checks.compile_export import call_first
 os.write(2, b"{STEP}call\\n")
@@ -265,102 +204,42 @@ def import_orders(spec: Spec, root: Path, launcher: Launcher | None = None) -> I
     names = tuple(dict.fromkeys(["torch", *spec.needs_first, *spec.imports, *present]))
     orders = list(dict.fromkeys(allowed_order(order, spec) for order in orders_of(names)))
     began = time.monotonic()
-    runs, repeated = _Runs(root, spec, launcher, orders).run_all()
-    yield _judged(spec, root, names, runs, time.monotonic() - began, repeated)
+    with_torch = [order for order in orders if order[0] == "torch"]
+    with ThreadPoolExecutor(max(1, spec.jobs)) as pool:
+        forked = pool.submit(_run_forked, root, with_torch, spec, launcher)
+        others = pool.map(partial(_run, root, spec=spec), [order for order in orders if order[0] != "torch"])
+        runs = [*forked.result(), *others]
+    yield _judged(spec, root, names, runs, time.monotonic() - began)
 
 
-class _Runs:
-    """The runs of the orders: those that begin with torch in one thread, the others in `jobs` threads."""
-
-    def __init__(self, root: Path, spec: Spec, launcher: Launcher | None, orders: Sequence[tuple[str, ...]]) -> None:
-        self._root, self._spec, self._launcher = root, spec, launcher
-        self._orders = orders
-        firsts: dict[str, tuple[str, ...]] = {}
-        for order in sorted(orders, key=lambda order: order[-1] != "torch"):
-            firsts.setdefault(order[0], order)
-        self._with_torch = [order for order in orders if order[0] == "torch"]
-        #: In each of these another module is the first import of a process. They always run, but all except one may end
-        #: before torch if no module has loaded a library until then.
-        self._first = [order for order in orders if order in firsts.values() and order[0] != "torch"]
-        self._may_stop = set(self._first[1:])
-        self._others = [order for order in orders if order not in {*self._first, *self._with_torch}]
-        self._runs: dict[tuple[str, ...], Run] = {}
-        self._lock = threading.Lock()
-
-    def run_all(self) -> tuple[list[Run], dict[str, str]]:
-        """Return the complete runs, and for each order that repeats one of them that other order."""
-        jobs = max(1, self._spec.jobs)
-        with ThreadPoolExecutor(jobs) as pool:
-            list(pool.map(self._work, [[self._with_torch, self._first], *[[self._first]] * (jobs - 1)]))
-            list(pool.map(self._work, [[self._others]] * jobs))
-            same = {order: repeats(order, self._known()) for order in self._orders if not self._complete(order)}
-            bad = not all(run.good for run in self._known())
-            self._may_stop.clear()
-            self._launcher = None
-            again = [order for order in same if bad or not same[order]]
-            self._runs.update(zip(again, pool.map(self._run, again)))
-        runs = [self._runs[order] for order in self._orders if self._complete(order)]
-        return runs, {", ".join(order): ", ".join(same[order]) for order in self._orders if not self._complete(order)}
-
-    def _known(self) -> list[Run]:
-        return list(self._runs.values())
-
-    def _complete(self, order: tuple[str, ...]) -> bool:
-        return order in self._runs and not self._runs[order].stopped
-
-    def _work(self, lists: Sequence[list[tuple[str, ...]]]) -> None:
-        """Run the orders of these lists, which other threads empty too, until none is left."""
-        while True:
-            with self._lock:
-                waiting = next(filter(None, lists), None)
-                if waiting is None:
-                    return
-                order = waiting.pop(0)
-                if waiting is self._others and repeats(order, self._known()):
-                    continue
-            run = self._run(order)
-            with self._lock:
-                self._runs[order] = run
-
-    def _run(self, order: tuple[str, ...]) -> Run:
-        mode = "stop" if order in self._may_stop else "plain"
-        if self._launcher and order[0] == "torch":
+def _run_forked(root: Path, orders: Sequence[tuple[str, ...]], spec: Spec, launcher: Launcher | None) -> list[Run]:
+    """Run orders that begin with torch one after another in forks of the launcher; where one fails, in a new Python."""
+    runs = []
+    for order in orders:
+        run = None
+        if launcher:
             try:
-                run = _run(self._root, order, self._spec, mode, self._launcher)
-                if run.good:
-                    return run
-            except OSError:  # the launcher has ended, or does not answer
-                self._launcher = None
-        return _run(self._root, order, self._spec, mode)
+                run = _run(root, order, spec, launcher=launcher)
+            except OSError:  # it has ended, or does not answer
+                launcher = None
+        runs.append(run if run and run.good else _run(root, order, spec))
+    return runs
 
 
-def _judged(
-    spec: Spec,
-    root: Path,
-    names: Sequence[str],
-    runs: Sequence[Run],
-    seconds: float,
-    repeated: Mapping[str, str] | None = None,
-) -> Outcome:
+def _judged(spec: Spec, root: Path, names: Sequence[str], runs: Sequence[Run], seconds: float) -> Outcome:
     bad, good = [run for run in runs if not run.good], [run for run in runs if run.good]
     evidence: dict[str, Any] = {
         "modules": list(names),
         "orders": {", ".join(run.order): "works" if run.good else _ended(run, spec) for run in runs},
         "all orders": len(names) <= ALL and not spec.needs_first,
         "called": sorted({run.called for run in good}),
-        **({"same imports as": repeated} if repeated else {}),
     }
     if not bad:
         figure = counted(len(runs), "order")
-        details = []
         if spec.needs_first:
             figure += f" in which {', '.join(spec.needs_first)} precedes the extension (`needs_first`)"
         elif len(names) > ALL:
-            details.append(f"each pair of {len(names)} modules in both directions")
-        if repeated:
-            details.append(f"{len(repeated)} more would repeat the same imports")
-        if details:
-            figure += f" ({'; '.join(details)})"
+            figure += f" (each pair of {len(names)} modules in both directions)"
         if not any(run.called for run in good):
             reason = f"the imports succeed in {figure}; no case could be called after them"
             return Outcome("import-order", "", "", NOT_RUN, reason, seconds, evidence)
@@ -424,7 +303,7 @@ def _ended(run: Run, spec: Spec) -> str:
 def _run(root: Path, order: Sequence[str], spec: Spec, mode: str = "plain", launcher: Launcher | None = None) -> Run:
     """Run one order in a new Python, or in a fork of the launcher; kill its process group at the time limit.
 
-    `mode` is "watch" to install crash handlers, or "stop" to end before torch if no library was loaded.
+    `mode` is "watch" to install crash handlers, or "plain".
     """
     arguments = [str(root), json.dumps(list(order)), mode]
     began = time.monotonic()
