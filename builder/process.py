@@ -78,8 +78,8 @@ _NO_LIMITS = Limits()
 class Ended:
     """How a program ended: its exit status, negative for a signal, and the limit that ended it.
 
-    The limit is "time", "processes", "keeper" (the program stopped or killed its keeper), "left" (a process of the
-    program cannot be killed) or "".
+    The limit is "time", "processes", "stopped" (by a signal), "keeper" (the program stopped or killed its keeper),
+    "left" (a process of the program cannot be killed) or "".
     """
 
     status: int
@@ -174,6 +174,7 @@ def describe_limit(limit: str, limits: Limits) -> str:
     return {
         "time": f"did not finish within {limits.seconds:g} s",
         "processes": f"had more than {limits.processes} processes at the same time",
+        "stopped": "was stopped by a signal such as SIGSTOP",
         "keeper": "killed or stopped the process of buildfarm that started it",
         "left": "left a process that does not end when it is killed",
     }[limit]
@@ -237,7 +238,7 @@ def _answer(keeper: socket.socket, pid: int, limits: Limits) -> list[str]:
         try:
             return keeper.recv(64).decode().split()
         except TimeoutError:
-            if time.monotonic() > end or process_tree.stat_fields(pid)[:1] in (["T"], ["t"]):
+            if time.monotonic() > end or process_tree.is_stopped(pid):
                 kill_tree(pid)
 
 

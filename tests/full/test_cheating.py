@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +49,15 @@ BY_OP = (
 )
 #: Attacks by an op that may end the run.
 ALONE = ("kill_the_scheduler", "kill_the_judge", "stop_the_fork_server", "inject_events", "forge_the_answer")
+#: Attacks that stop a process of the gate, so that nothing would ever end.
+STOPPING = (
+    "stop_the_fork_server",
+    "stop_the_fork_server_and_return",
+    "stop_itself",
+    "wait_for_the_terminal",
+    "trace_stopped",
+)
+STOPPING_ALL = ("stop_the_scheduler", "stop_all_of_the_gate")
 #: Attacks while the extension is imported: a module of the wheel for each.
 BY_IMPORT = ("gate_replaced", "torch_replaced", "fewer_cases", "worker_replaced")
 
@@ -67,10 +76,19 @@ Cheat = Callable[..., Answer | str]
 @pytest.fixture(scope="module")
 def python(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with torch and the wheel, which also has files that Python or torch would execute."""
-    folder = tmp_path_factory.mktemp("cheats")
-    files = {f"cheats/{path.name}": path.read_text() for path in WHEEL.glob("*.py")}
-    files |= dict.fromkeys(("cheats.pth", "sitecustomize.py"), "import cheats.startup\n")
+    files = dict.fromkeys(("cheats.pth", "sitecustomize.py"), "import cheats.startup\n")
     files["numpy.py"] = "import cheats.startup\nraise ModuleNotFoundError('torch works without numpy')\n"
+    return _environment(store, tmp_path_factory.mktemp("cheats"), files)
+
+
+@pytest.fixture(scope="module")
+def without_startup(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with torch and the wheel, of which nothing runs before it is imported."""
+    return _environment(store, tmp_path_factory.mktemp("cheats"), {})
+
+
+def _environment(store: Path, folder: Path, more: Mapping[str, str]) -> Path:
+    files = {f"cheats/{path.name}": path.read_text() for path in WHEEL.glob("*.py")} | dict(more)
     files["cheats-1.0.dist-info/METADATA"] = "Metadata-Version: 2.1\nName: cheats\nVersion: 1.0\n"
     files["cheats-1.0.dist-info/WHEEL"] = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     record = "cheats-1.0.dist-info/RECORD"
@@ -83,21 +101,28 @@ def python(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cheat(python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cheat]:
+def cheat(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cheat]:
     """Run the gate as `build` does, for these ops, with one check.
 
     `seconds` is the limit of one case: short for an attack that waits for it, and long where an honest op must pass.
     """
 
-    def gate(*ops: str, module: str = "cheats.attacks", seconds: float = PATIENCE) -> Answer | str:
+    def gate(
+        *ops: str,
+        module: str = "cheats.attacks",
+        seconds: float = PATIENCE,
+        checks: Sequence[str] = ("values", "ops"),
+        environment: str = "python",
+    ) -> Answer | str:
         def spec_of(recipe: Recipe, jobs: int) -> Spec:
-            return Spec("cheats", list(recipe.imports), jobs=jobs, seconds=seconds, checks=["values", "ops"])
+            return Spec("cheats", list(recipe.imports), jobs=jobs, seconds=seconds, checks=list(checks))
 
         monkeypatch.setattr(op_gate, "spec_of", spec_of)
         folder = tmp_path / "recipe"
         folder.mkdir()
         (folder / "cases.py").write_text(f"NAMES = {ops!r}\n{CASES}")
         recipe = replace(make.recipe(), folder=folder, imports=(module,))
+        python = request.getfixturevalue(environment)
         return run_gate(python, recipe, tmp_path / "gate", jobs=2, log=tmp_path / "log", owner=f"cheat-{tmp_path.name}")
 
     yield gate
@@ -127,6 +152,25 @@ def test_no_op_gives_itself_a_passed(cheat: Cheat) -> None:
 @pytest.mark.parametrize("attack", ALONE)
 def test_no_op_ends_the_run_without_a_failure(cheat: Cheat, attack: str) -> None:
     assert_failed(cheat(attack, "wrong", seconds=6), attack)
+
+
+@pytest.mark.parametrize("attacks", [STOPPING, *((attack,) for attack in STOPPING_ALL)], ids=" ".join)
+def test_a_process_of_the_gate_that_is_stopped_is_found_at_once(cheat: Cheat, attacks: tuple[str, ...]) -> None:
+    """The time limit of a case is an hour: what is stopped is found without it, in each check that calls ops."""
+    answer = cheat(*attacks, seconds=3600, checks=(), environment="without_startup")
+    for attack in attacks:
+        assert_failed(answer, attack)
+    if attacks != STOPPING:
+        assert "stopped or killed it" in str(answer)
+        return
+    assert isinstance(answer, Answer), answer
+    reasons = {one.op: one.reason for one in answer.outcomes if one.check == "values"}
+    for attack in attacks[:2]:
+        assert reasons[f"cheats::{attack}"].startswith("kills or stops its parent process"), reasons
+    for attack in attacks[2:4]:
+        assert reasons[f"cheats::{attack}"].startswith("is stopped by a signal such as SIGSTOP"), reasons
+    [order] = [one for one in answer.outcomes if one.check == "import-order"]
+    assert (order.verdict, "stopped by a signal" in order.reason) == (FAILED, True), order
 
 
 @pytest.mark.parametrize("attack", BY_IMPORT)

@@ -8,6 +8,7 @@ time with `install_crash_handlers` for its native stack; the first run has no ha
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -32,7 +33,8 @@ from builder.gate.imports.registration import registered_twice
 from builder.gate.outcome import FAILED, NOT_RUN, PASSED, Outcome, Spec
 from builder.gate.system import rlimits
 from builder.gate.system.crash import crash_frame, describe_exit, fatal_signal, native_stack
-from builder.gate.system.exit_status import exception_line
+from builder.gate.system.exit_status import ProcessExit, exception_line
+from builder.gate.system.process_tree import is_stopped, stat_fields
 
 # One order of imports: which orders are tried, how one ended, and which module must come first.
 
@@ -51,12 +53,13 @@ class Run:
     stdout: str
     stderr: str
     seconds: float
-    in_time: bool
+    #: "time" or "stopped" if it was killed for that, or "".
+    limit: str = ""
 
     @property
     def good(self) -> bool:
         """Whether every module was imported and, if a case allows it, an op was called."""
-        return self.status == 0 and self.in_time
+        return self.status == 0 and not self.limit
 
     @property
     def step(self) -> str:
@@ -157,6 +160,8 @@ def version_of(module: str) -> str:
 
 #: Time limit of one order as a multiple of the spec's: it imports torch from disk, several in parallel.
 _TIME_FACTOR = 3.0
+#: Seconds between two looks at a process that runs.
+_LOOK_SECONDS = 1.0
 #: Seconds in which a killed process disappears.
 _KILL_SECONDS = 30.0
 _MAX_OUTPUT = 4000  # characters of output in the evidence
@@ -285,12 +290,14 @@ def _rerun_with_stacks(spec: Spec, root: Path, run: Run) -> tuple[str, dict[str,
         "native": [str(one) for one in native_stack(shown.stderr)[:30]],
         "library": frame.library if frame else "",
         "versions": {name: version_of(name) for name in run.order},
-        **({} if run.in_time else {"limit": "time"}),
+        **({"limit": run.limit} if run.limit else {}),
     }
 
 
 def _ended(run: Run, spec: Spec) -> str:
-    if not run.in_time:
+    if run.limit == "stopped":
+        return ProcessExit(run.status, run.limit).sentence()
+    if run.limit:
         return f"does not end within {_TIME_FACTOR * spec.seconds:g} s"
     if fatal_signal(run.status, run.stderr):
         return describe_exit(run.status, run.stderr)
@@ -320,18 +327,30 @@ def _run(root: Path, order: Sequence[str], spec: Spec, mode: str = "plain", laun
                 cwd=tempfile.gettempdir(),
             )
             pid, wait = process.pid, partial(_wait, process)
-        in_time, status = True, None
+        limit, status = "", None
         try:
-            status = wait(_TIME_FACTOR * spec.seconds)
-        except TimeoutError:
-            in_time = False
-            os.kill(pid, signal.SIGABRT)  # faulthandler writes the stack
-            time.sleep(0.5)
+            while status is None and not limit:
+                with contextlib.suppress(TimeoutError):
+                    status = wait(_LOOK_SECONDS)
+                limit = "" if status is not None else _exceeded(pid, time.monotonic() - began, spec)
+            if limit == "time":
+                os.kill(pid, signal.SIGABRT)  # faulthandler writes the stack
+                time.sleep(0.5)
         finally:
             rlimits.kill_group(pid)
-            if status is None:
-                status = wait(_KILL_SECONDS)
-        return Run(tuple(order), status, _tail(out), _tail(err), time.monotonic() - began, in_time)
+        if status is None:
+            status = wait(_KILL_SECONDS)
+        return Run(tuple(order), status, _tail(out), _tail(err), time.monotonic() - began, limit)
+
+
+def _exceeded(pid: int, seconds: float, spec: Spec) -> str:
+    """Return why a process must end after so many seconds, or "". Raises OSError if its launcher is stopped."""
+    parent = int((stat_fields(pid)[1:2] or "0")[0])
+    if parent != os.getpid() and is_stopped(parent):
+        raise OSError("the launcher is stopped")
+    if is_stopped(pid):
+        return "stopped"
+    return "time" if seconds > _TIME_FACTOR * spec.seconds else ""
 
 
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> int:

@@ -102,6 +102,7 @@ class Launcher:
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
+        self._line = b""  # what has arrived of the next number
 
     def start(self, code: str, arguments: list[str], folder: str, outputs: tuple[IO[bytes], IO[bytes]]) -> int:
         """Run this code in a new process with these outputs; return its pid. Raises OSError without a launcher."""
@@ -116,10 +117,10 @@ class Launcher:
         return self._number()
 
     def _number(self) -> int:
-        line = b""
-        while not line.endswith(b"\n"):
+        while not self._line.endswith(b"\n"):
             part = self._connection.recv(1)
             if not part:
                 raise OSError("the launcher has ended")
-            line += part
+            self._line += part
+        line, self._line = self._line, b""
         return int(line)

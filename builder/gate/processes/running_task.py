@@ -14,7 +14,7 @@ from builder.gate.processes.journal import JOURNAL, LOG, STACK, Record, new_key,
 from builder.gate.processes.spawn import ForkServerProcess
 from builder.gate.system import crash, rlimits
 from builder.gate.system.exit_status import ProcessExit, tail
-from builder.gate.system.process_tree import listed_descendants
+from builder.gate.system.process_tree import is_stopped, listed_descendants
 from builder.gate.tasks import SEND, Step, Task
 
 #: Bytes of output after which a task is killed, so that its log cannot fill the disk.
@@ -45,7 +45,7 @@ class RunningTask:
     pid: int = 0
     #: Bytes of memory of the fork server when it forked the process.
     base: int = 0
-    #: The limit the process is being killed for: "time", "memory", "processes", "output" or "".
+    #: The limit the process is being killed for: "time", "memory", "processes", "output", "stopped" or "".
     limit: str = ""
     #: When killing began, by the monotonic clock; 0 if not.
     killed: float = 0.0
@@ -66,6 +66,8 @@ class RunningTask:
         """Return the limit that the process exceeds now, or ""; a server that is stopped never starts it."""
         if now - self.began > spec.seconds * self.task.check.time_factor:
             return "time"
+        if self.pid and is_stopped(self.pid):
+            return "stopped"
         below = listed_descendants(self.pid) if self.pid else []
         if len(below) >= MOST_PROCESSES:
             return "processes"
@@ -141,17 +143,20 @@ _PATIENCE = 3.0  # seconds after SIGKILL in which a server must report the end o
 
 
 def enforce(
-    spec: Spec, running: Mapping[int, RunningTask], importing: Sequence[ForkServerProcess]
+    spec: Spec, running: Mapping[int, RunningTask], servers: Sequence[ForkServerProcess]
 ) -> Iterator[ForkServerProcess]:
-    """Kill what exceeds its limit; yield each server that was killed during its imports.
+    """Kill what exceeds its limit, and the servers that a signal has stopped; yield each server that imported then.
 
-    A server that does not obey, because an op has stopped it, is killed too; its pipe then shows its end.
+    The pipe of a server that is killed later, or that does not obey, shows its end.
     """
     now = time.monotonic()
-    for server in importing:
-        if not server.closed and now - server.started > IMPORT_SECONDS:
-            server.kill()
-            server.importing += f" (killed after {IMPORT_SECONDS:.0f} s)"
+    for server in servers:
+        stopped = server.pid and is_stopped(server.pid)
+        late = server.facts is None and now - server.started > IMPORT_SECONDS
+        if stopped or late:
+            server.kill_all()
+        if server.facts is None and (stopped or late):
+            server.importing += " (stopped by a signal)" if stopped else f" (killed after {IMPORT_SECONDS:.0f} s)"
             yield server
     for number, one in running.items():
         if not one.killed:

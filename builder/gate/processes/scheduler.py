@@ -245,10 +245,10 @@ class Scheduler:
             self._cancel(verdicts.FORGED)
             for role in (PLAIN, JUDGE):
                 self._pool.stop(role)
-        for server in enforce(self.spec, self._running, self._pool.importing()):
+        for server in enforce(self.spec, self._running, self._pool.open()):
             self._handle_server_exit(server)
         self._start_tasks()
-        if self._import_orders and self._import_orders.ended() is not None:
+        if self._import_orders and self._import_orders.end_if_stopped():
             self.outcomes += verdicts.import_order_outcomes(self._import_orders)
             self._import_orders = None
 

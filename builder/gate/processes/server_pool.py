@@ -91,9 +91,13 @@ class ServerPool:
             if one in self.servers and self.servers[one].ready
         }
 
+    def open(self) -> list[ForkServerProcess]:
+        """Return the servers that run."""
+        return [one for one in self.servers.values() if not one.closed]
+
     def importing(self) -> list[ForkServerProcess]:
         """Return the servers that are still importing."""
-        return [one for one in self.servers.values() if not one.closed and one.facts is None]
+        return [one for one in self.open() if one.facts is None]
 
     def poll(self, seconds: float) -> Iterator[tuple[ForkServerProcess, list[dict[str, Any]] | None]]:
         """Wait at most this long; yield the new events of each server, None instead of events if it has ended.

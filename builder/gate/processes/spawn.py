@@ -23,6 +23,7 @@ from builder.gate.processes.journal import new_key
 from builder.gate.system import rlimits
 from builder.gate.system.exit_status import tail
 from builder.gate.system.mapped import mapped_files
+from builder.gate.system.process_tree import is_stopped, kill_tree
 
 #: The first bytes that a server gets: it may import the extension.
 GO = b"go\n"
@@ -138,6 +139,11 @@ class Process:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.popen.wait(seconds)
 
+    def kill_all(self) -> None:
+        """Kill it and every process below it; none of these runs after its parent has ended."""
+        kill_tree(self.pid)
+        self.kill()
+
     def kill(self) -> None:
         """Send SIGKILL to its group."""
         if self.popen and self.popen.returncode is None:
@@ -180,6 +186,7 @@ class ImportOrderProcess(Process):
     def __init__(self, root: Path, task_dir: Path, launcher: socket.socket | None) -> None:
         """Start it; it gets the socket of the launcher."""
         super().__init__(task_dir)
+        self.limit = ""  # "stopped" if a signal has stopped it
         self.key = new_key()
         descriptors = [pipe_with(self.key), *([launcher.detach()] if launcher else [])]
         try:
@@ -188,6 +195,13 @@ class ImportOrderProcess(Process):
         finally:
             for one in descriptors:
                 os.close(one)
+
+    def end_if_stopped(self) -> bool:
+        """Kill it if a signal has stopped it; return whether it has ended."""
+        if self.ended() is None and is_stopped(self.pid):
+            self.limit = "stopped"
+            self.kill_all()
+        return self.ended() is not None
 
 
 class ForkServerProcess(Process):

@@ -153,7 +153,7 @@ def import_order_outcomes(process: ImportOrderProcess) -> list[Outcome]:
         return [Outcome("import-order", "", "", FAILED, FORGED)]
     outcomes = _reported(record)
     if not record.ended:
-        end = ProcessExit(process.ended() or 0, log=process.log())
+        end = ProcessExit(process.ended() or 0, process.limit, log=process.log())
         reason = f"the process that tests the import orders {end.sentence()}"
         outcomes.append(Outcome("import-order", "", "", FAILED, reason, evidence=end.evidence()))
     return outcomes
@@ -166,7 +166,7 @@ def _reported(record: journal.Record) -> list[Outcome]:
 
 def killed_parent(running: RunningTask, status: int) -> Outcome:
     """Return the failure of a task whose fork server ended with this wait status."""
-    reason = "kills its parent process: the op sends a signal to the process that started it"
+    reason = "kills or stops its parent process: the op sends a signal to the process that started it"
     return running.task.outcome(FAILED, reason, **ProcessExit(status).evidence())
 
 

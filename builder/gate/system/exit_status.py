@@ -40,7 +40,7 @@ class ProcessExit:
 
     #: Wait status of `os.waitpid`.
     status: int
-    #: The limit it was killed for: "", "time", "memory", "processes" or "output".
+    #: The limit it was killed for: "", "time", "memory", "processes", "output" or "stopped".
     limit: str = ""
     #: That limit as text: "60 s", "4.0 GiB".
     allowed: str = ""
@@ -66,6 +66,8 @@ class ProcessExit:
             return f"has more than {self.allowed} processes at the same time: start fewer, and wait for each"
         if self.limit == "output":
             return f"prints more than {self.allowed}: remove the output"
+        if self.limit == "stopped":
+            return "is stopped by a signal such as SIGSTOP: remove the code that sends it"
         if os.WIFSIGNALED(self.status):
             return self._signal(signal_name(os.WTERMSIG(self.status)))
         code = os.WEXITSTATUS(self.status)

@@ -41,6 +41,11 @@ def stat_fields(pid: int) -> list[str]:
         return []
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether a signal such as SIGSTOP, or a debugger, has stopped a process."""
+    return stat_fields(pid)[:1] in (["T"], ["t"])
+
+
 def descendants(root: int) -> list[int]:
     """Return the processes below a process, without itself."""
     below: dict[int, list[int]] = {}
@@ -130,8 +135,9 @@ def keep(report: int, seconds: float, processes: int, argv: list[str]) -> str:
     """Start a program, wait until it ends, end its descendants; return "STATUS LIMIT" or "errno NUMBER".
 
     STATUS is that of `subprocess`: negative for a signal. LIMIT is the limit that ended the program, or "-": "time"
-    after `seconds`, "processes" when there are more than `processes`, "left" when a descendant cannot be killed. A zero
-    is no limit. The program also ends when the other end of the socket `report` is closed.
+    after `seconds`, "processes" when there are more than `processes`, "stopped" when it has a limit of processes and a
+    signal has stopped it, "left" when a descendant cannot be killed. A zero is no limit. The program also ends when the
+    other end of the socket `report` is closed.
     """
     import select  # noqa: PLC0415 (takes long, and is not needed by those who import this module)
 
@@ -158,6 +164,8 @@ def keep(report: int, seconds: float, processes: int, argv: list[str]) -> str:
             limit = "time"
         elif status is None and processes and len(listed_descendants(os.getpid())) > processes:
             limit = "processes"
+        elif status is None and processes and is_stopped(program):
+            limit = "stopped"
     if not end_descendants():
         limit = "left"
     return f"{-SIGKILL if status is None else os.waitstatus_to_exitcode(status)} {limit}"

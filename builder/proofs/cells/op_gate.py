@@ -6,6 +6,7 @@ import hmac
 import json
 import os
 import secrets
+import signal
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -112,6 +113,11 @@ def read_answer(written: bytes, parse: Callable[[Any], T], status: int, log: Pat
     try:
         return parse_json(written, parse, limit=MAX_OWN_JSON)
     except JsonError:
+        if status == -signal.SIGKILL:
+            return (
+                "the op gate was ended by SIGKILL and wrote no results: code of the wheel stopped or killed it, or the"
+                f" memory was full; the full output is in {log}"
+            )
         return f"the op gate exited with status {status} and wrote no results; the full output is in {log}"
 
 

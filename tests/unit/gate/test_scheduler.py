@@ -90,7 +90,7 @@ def test_a_task_has_a_limit_of_processes(tmp_path: Path) -> None:
 CRASHES = {
     "ns::segv": "dies with SIGSEGV (a segmentation fault) (step: float32)",
     "ns::exits": "calls exit(0): remove this call",
-    "ns::kills": "kills its parent process",
+    "ns::kills": "kills or stops its parent process",
     "ns::talks": "prints more than 64.0 MiB",
     "ns::stranger": "something other than the gate writes into the results",
     "ns::forks": "forks, and the child returns",

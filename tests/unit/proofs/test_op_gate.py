@@ -129,7 +129,7 @@ def test_missing_answer_is_a_sentence(recipe: Recipe, tmp_path: Path, monkeypatc
     monkeypatch.setattr(op_gate, "run", run)
     reason = run_gate(Path("python"), recipe, tmp_path / "gate", jobs=2, log=tmp_path / "log", owner="job")
     assert isinstance(reason, str)
-    assert "status -9" in reason
+    assert "ended by SIGKILL and wrote no results" in reason
     assert str(tmp_path / "log") in reason
 
 
