@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 from uuid import uuid4
 
 from filelock import FileLock, Timeout
@@ -31,7 +31,7 @@ from builder.log import print_warning
 from builder.process import kill_orphans, raise_if_interrupted
 from builder.proof import Proof, proofs_of
 from builder.records import BuildRecord
-from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, remove_tree, text
+from builder.untrusted import MAX_OWN_JSON, JsonError, read_json, remove_tree, split_url, text
 
 # Marks of what running buildfarm processes use, so that `buildfarm store prune` does not delete it.
 #
@@ -135,7 +135,7 @@ def write_atomic(path: Path, data: bytes, *, synced: bool = True) -> None:
 def local_path(place: str) -> Path | None:
     """The path that an option or argument names, also as a URL `file://…`; None for another URL."""
     if place.startswith("file://"):
-        return Path(unquote(urlsplit(place).path))
+        return Path(unquote(split_url(place).path))
     return None if "://" in place else Path(place)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import SplitResult, urlsplit
 
 from builder.errors import BuildfarmError
 
@@ -125,6 +126,14 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 
 #: The same, and what begins a new line.
 _NOT_ON_ONE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def split_url(url: str) -> SplitResult:
+    """`urlsplit`; a text that is no URL, such as `http://[x`, has no scheme, no host and no path."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return urlsplit("")
 
 
 def control_character(text: str) -> str:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import typer
 
@@ -29,6 +29,7 @@ from builder.proofs.inventory import (
     shelf_of,
 )
 from builder.store import Store
+from builder.untrusted import split_url
 from builder.wheelfile.archive import WheelFile
 from builder.wheelfile.compatibility import is_compatible
 from builder.wheels.sources.index import Location, locate
@@ -189,7 +190,7 @@ def _of_index(torch: Torch, cuda: Cuda, shelf: Shelf, store: Store) -> Inventory
 
 def _of_file(text: str, store: Store) -> Inventory:
     if re.match(r"https?://", text):
-        return _of_url(Location(text, unquote(Path(urlsplit(text).path).name), ""), store)
+        return _of_url(Location(text, unquote(Path(split_url(text).path).name), ""), store)
     path = Path(text)
     if path.is_dir():
         for site in (path, *sorted(path.glob("lib/python3*/site-packages"))):
@@ -209,7 +210,7 @@ def _of_file(text: str, store: Store) -> Inventory:
 def _of_url(location: Location, store: Store) -> Inventory:
     """Read the needed members of a wheel with range requests, or download a wheel that its server sends only whole."""
     if location.url.startswith("file:"):
-        return _of_file(unquote(urlsplit(location.url).path), store)
+        return _of_file(unquote(split_url(location.url).path), store)
     print_line(f"read the libraries of {location.name}")
     try:
         with open_remote(location.url) as stream, WheelFile(Path(location.name), stream) as wheel:

@@ -9,9 +9,19 @@ from typing import Self
 
 from builder.errors import Code, UsageError
 
+#: A number of a version. Python refuses to convert more than 4,300 digits.
+_N = r"\d{1,4}"
+#: Characters of a text that a message repeats.
+_SHOWN = 40
+
+
+def shown(text: str) -> str:
+    """The text as a message repeats it: at most 40 characters of it."""
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+
 
 def _unreadable(kind: str, text: str, example: str) -> UsageError:
-    return UsageError(f"{text!r} is not a {kind}; write it like {example}", Code.VALUE_INVALID)
+    return UsageError(f"{shown(text)!r} is not a {kind}; write it like {example}", Code.VALUE_INVALID)
 
 
 @dataclass(frozen=True, order=True)
@@ -25,7 +35,7 @@ class Torch:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `2.11.0`; raises UsageError otherwise. `Compat.releases` reads a series such as `2.11`."""
-        if not (m := re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", text)):
+        if not (m := re.fullmatch(rf"({_N})\.({_N})\.({_N})", text)):
             raise _unreadable("torch release", text, "2.11.0")
         return cls(*map(int, m.groups()))
 
@@ -48,9 +58,9 @@ class Cuda:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `13.0` or `cu130`; raises UsageError otherwise."""
-        if m := re.fullmatch(r"(\d+)\.(\d+)", text):
+        if m := re.fullmatch(rf"({_N})\.({_N})", text):
             return cls(int(m[1]), int(m[2]))
-        if m := re.fullmatch(r"cu(\d+)(\d)", text):
+        if m := re.fullmatch(rf"cu({_N})(\d)", text):
             return cls(int(m[1]), int(m[2]))
         raise _unreadable("CUDA version", text, "13.0 or cu130")
 
@@ -79,7 +89,7 @@ class Python:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `3.12`, `3.13t`, `cp312` or `cp313t`; raises UsageError otherwise."""
-        if m := re.fullmatch(r"(\d+)\.(\d+)(t?)", text) or re.fullmatch(r"cp(\d)(\d+)(t?)", text):
+        if m := re.fullmatch(rf"({_N})\.({_N})(t?)", text) or re.fullmatch(rf"cp(\d)({_N})(t?)", text):
             return cls(int(m[1]), int(m[2]), bool(m[3]))
         raise _unreadable("Python version", text, "3.12 or cp312")
 
@@ -104,7 +114,7 @@ class Arch:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read `9.0`, `9.0a`, `12.0f` or `9.0+PTX`; raises UsageError otherwise."""
-        if m := re.fullmatch(r"(\d+)\.(\d)([af]?)(\+PTX)?", text):
+        if m := re.fullmatch(rf"({_N})\.(\d)([af]?)(\+PTX)?", text):
             return cls(int(m[1]), int(m[2]), m[3], bool(m[4]))
         raise _unreadable("GPU architecture", text, "9.0 or 9.0+PTX")
 

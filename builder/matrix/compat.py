@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from builder.errors import Code, UsageError
-from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch
+from builder.matrix.axes import Arch, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat_table import (
     ImageFacts,
     ImageTable,
@@ -78,8 +78,10 @@ class Compat:
 
         """
         parts = text.split(".")
-        if len(parts) not in (2, 3) or not all(part.isdecimal() for part in parts):
-            raise UsageError(f"{text!r} is not a torch version; write it like 2.11 or 2.11.0", Code.VALUE_INVALID)
+        if not re.fullmatch(r"\d{1,4}(\.\d{1,4}){1,2}", text):
+            raise UsageError(
+                f"{shown(text)!r} is not a torch version; write it like 2.11 or 2.11.0", Code.VALUE_INVALID
+            )
         series, newest, known = ".".join(parts[:2]), self.torches[-1], self._table.torch
         if len(parts) == 2 and text in known:
             return known[text].releases

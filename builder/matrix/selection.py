@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from packaging.utils import canonicalize_name
 
 from builder.errors import Code, NothingSelectedError, UsageError
-from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch
+from builder.matrix.axes import Cell, Cuda, Platform, Python, Torch, shown
 from builder.matrix.compat import Compat, WhyNot, and_list, did_you_mean
 from builder.matrix.config import Matrix, Recipe, Selection
 
@@ -107,7 +107,9 @@ def _read(option: _Option, read: Callable[[str], A]) -> list[A]:
         try:
             values.append(read(text))
         except UsageError as error:
-            raise UsageError(error.sentence, error.code, where=f"{option.name} {text}", hints=error.hints) from None
+            raise UsageError(
+                error.sentence, error.code, where=f"{option.name} {shown(text)}", hints=error.hints
+            ) from None
     return values
 
 

@@ -10,10 +10,14 @@ import sys
 import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import typer
+
 from builder.__main__ import run_command
+from builder.cli.app import app
 from builder.errors import BuildfarmError
 from builder.proofs.any_wheel import any_wheel_proofs
 from builder.proofs.static.file_checks import static_proofs
@@ -135,18 +139,52 @@ def _read_yaml(_: object, rng: random.Random, folder: Path) -> None:
 
 
 def _read_words(project: Path, rng: random.Random, folder: Path) -> None:
-    words = [*rng.choice(_COMMANDS)]
+    """A command with options of its own, each with any value; no command may start a server, a build or a download."""
+    name, options, flags = rng.choice(_commands())
+    words = name.split()
     for _ in range(rng.randint(0, 4)):
-        if rng.random() < 0.7:
-            words.append(rng.choice(_OPTIONS))
-        if rng.random() < 0.8:
-            value = rng.choice([*TEXTS, *_VALUES])
-            if rng.random() < 0.3:
-                value = mutated(value, rng, most=2)
-            words.append(os.fsdecode(value.replace(b"\0", b"")))  # no program can get a NUL byte in an argument
+        if flags and rng.random() < 0.2:
+            words.append(rng.choice(flags))
+        elif options:
+            words += [rng.choice(options), _value(rng)]
+        if words[0] not in _TAKE_A_SOURCE and rng.random() < 0.2:
+            words.append(_value(rng))
     if words[0] in ("plan", "render", "ci") and rng.random() < 0.5:
         words += ["--matrix", str(project / "matrix.yaml")]
-    _command(words, folder)
+    _command([*words, *_ALWAYS.get(words[0], ())], folder)
+
+
+def _value(rng: random.Random) -> str:
+    value = rng.choice([*TEXTS, *_VALUES])
+    if rng.random() < 0.3:
+        value = mutated(value, rng, most=2)
+    return os.fsdecode(value.replace(b"\0", b""))  # no program can get a NUL byte in an argument
+
+
+@cache
+def _commands() -> list[tuple[str, list[str], list[str]]]:
+    """Each command that is fuzzed, its options with a value, and its flags."""
+    found = []
+    todo = [("", typer.main.get_command(app))]
+    for prefix, group in todo:  # grows while it is read
+        for name, command in sorted(group.commands.items()):  # type: ignore[attr-defined]
+            words = f"{prefix} {name}".strip()
+            if words in _NEVER:
+                continue
+            if hasattr(command, "commands"):
+                todo.append((words, command))
+                continue
+            options = [one for one in command.params if one.opts[0].startswith("--")]
+            flags = [one.opts[0] for one in options if getattr(one, "is_flag", False)]
+            found.append((words, [one.opts[0] for one in options if one.opts[0] not in flags], flags))
+    return found
+
+
+#: They start a server, or ask a package index.
+_NEVER = ("serve", "worker", "add", "adopt", "doctor", "inventory add")
+#: An argument of them can be a source, or a wheel of the package index.
+_TAKE_A_SOURCE = ("build", "smoke")
+_ALWAYS = {"build": ["--dry-run"]}
 
 
 def _read_stored(files: stored.Stored, rng: random.Random, folder: Path) -> None:
@@ -158,29 +196,6 @@ def _read_stored(files: stored.Stored, rng: random.Random, folder: Path) -> None
     _command(words, folder)
 
 
-_COMMANDS = [
-    ["plan"],
-    ["render"],
-    ["resolve", "ops"],
-    ["inventory", "list"],
-    ["inventory", "import"],
-    ["index", "check"],
-    ["index", "status", "ops"],
-    ["index", "prune"],
-    ["yank"],
-    ["unyank"],
-    ["publish"],
-    ["rebuild"],
-    ["store", "du"],
-    ["store", "prune"],
-    ["store", "history"],
-    ["token", "list"],
-    ["ci"],
-]
-_OPTIONS = [
-    "--torch", "--cuda", "--python", "--ext", "--matrix", "--out", "--json", "--to", "--index", "--require", "--glibc",
-    "--gpu", "--arch", "--keep-days", "--max-size", "--keep", "--dist", "--explain", "--reason", "--github", "--verify",
-]  # fmt: skip
 _VALUES = [
     b"2.11",
     b"13.0",
@@ -194,6 +209,10 @@ _VALUES = [
     b"RTX 4090",
     b"1GiB",
     b"full",
+    b"9" * 5000,
+    b"3." + b"9" * 5000,
+    b"-1",
+    b"http://[x/a-1.0-py3-none-any.whl",
 ]
 
 

@@ -15,6 +15,7 @@ from builder.masking import mask_credentials
 from builder.matrix.axes import Python
 from builder.matrix.compat import Compat, and_list
 from builder.store import local_path
+from builder.untrusted import split_url
 
 if TYPE_CHECKING:
     from builder.wheels.sources.official_wheel import FetchedWheel
@@ -50,7 +51,7 @@ class ForeignWheels:
         return list(dict.fromkeys(wheel for text in what for wheel in self._named(text)))
 
     def _named(self, text: str) -> Iterator[ForeignWheel]:
-        if _SDIST.search(urlsplit(text).path):
+        if _SDIST.search(split_url(text).path):
             raise UsageError(
                 "this is a source distribution, and this command builds nothing",
                 Code.NOT_A_WHEEL,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from contextlib import suppress
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import packaging
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
@@ -19,6 +19,7 @@ from builder.matrix.axes import Cell, Python
 from builder.matrix.local_version import read_local
 from builder.proof import Check, Proof
 from builder.proofs.static.claim import WheelClaim, join_names, make_proof
+from builder.untrusted import split_url
 from builder.wheelfile.compatibility import oldest_python
 from builder.wheelfile.facts import WheelFacts
 from builder.wheelfile.torch_range import TORCHES
@@ -93,7 +94,7 @@ def _refused(facts: WheelFacts) -> list[str]:
 
 def _by_url(requirement: Requirement) -> str:
     """What is wrong with a requirement that names a URL. The URL may contain a token, so only its host is printed."""
-    host = urlsplit(requirement.url or "").hostname or "a file"
+    host = split_url(requirement.url or "").hostname or "a file"
     text = f"METADATA requires {requirement.name} by a URL ({host}): uv and PyPI refuse such a wheel"
     if canonicalize_name(requirement.name) != "torch":
         return f"{text}; require a version"
@@ -110,7 +111,7 @@ def read_requirement(line: str) -> Requirement | None:
         one = Requirement(line)
         if one.url:
             with suppress(InvalidWheelFilename):
-                name = unquote(urlsplit(one.url).path).rpartition("/")[2]
+                name = unquote(split_url(one.url).path).rpartition("/")[2]
                 one.specifier = SpecifierSet(f"=={parse_wheel_filename(name)[1]}")
         _convert(one.specifier)
     except ValueError:  # InvalidRequirement is one

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from email import message_from_bytes
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import requests
 from packaging.utils import canonicalize_name
@@ -23,7 +23,7 @@ from builder.publish.remote.credentials import (
     without_login,
 )
 from builder.store import local_path
-from builder.untrusted import JsonError
+from builder.untrusted import JsonError, split_url
 
 _ACCEPT = {"Accept": "application/vnd.pypi.simple.v1+json"}
 _SECONDS = 60
@@ -40,7 +40,7 @@ class IndexReader:
         """
         place = place.rstrip("/").removesuffix(f"/{ALL}") or place
         self._folder = local_path(place)
-        if self._folder is None and urlsplit(place).scheme not in {"http", "https"}:
+        if self._folder is None and split_url(place).scheme not in {"http", "https"}:
             raise UsageError(
                 "pip and uv read an index from a folder or a web server only",
                 Code.VALUE_INVALID,

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
-from urllib.parse import urlsplit
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
@@ -20,7 +19,7 @@ from builder.publish.index.entry import Entry, FarmFacts
 from builder.publish.index.install import wheel_url
 from builder.publish.index.levels import Level
 from builder.publish.index.paths import ALL, cell_named, path_to_install
-from builder.untrusted import parse_json, texts
+from builder.untrusted import parse_json, split_url, texts
 from builder.wheelfile.compatibility import admits
 
 # What a matrix plans for one project: the cells that get a wheel, and the reasons of those that get none.
@@ -343,5 +342,5 @@ def _wheel(entry: Entry) -> WheelLine:
 
 def _origin(text: str) -> tuple[str, str]:
     """The server of a URL with the URL, or the text."""
-    parts = urlsplit(text)
+    parts = split_url(text)
     return (parts.netloc, text) if parts.scheme in ("http", "https") else (text, "")

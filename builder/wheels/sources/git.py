@@ -17,6 +17,7 @@ from builder.diagnosis.known_errors import hint_of, reports
 from builder.errors import DISK_HINT, BuildfarmError, Code, MissingToolError, UsageError
 from builder.masking import mask_credentials
 from builder.matrix.config import GitSource
+from builder.untrusted import split_url
 
 #: A credential helper of git: gives user and password for the host of the source alone; a submodule may be elsewhere.
 _HELPER = """!f() {
@@ -173,8 +174,9 @@ def _git(source: GitSource, tree: Path, *words: str, check: bool = False) -> sub
 
 def without_credentials(url: str) -> str:
     """The URL without user and password. `_HELPER` gives them to git, so neither arguments nor files have them."""
-    parts = urlsplit(url) if url.startswith(("http://", "https://")) else None
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl() if parts else url
+    parts = split_url(url)
+    bare = parts._replace(netloc=parts.netloc.rpartition("@")[2])
+    return bare.geturl() if parts.scheme in ("http", "https") else url
 
 
 def _credentials(url: str) -> dict[str, str]:

@@ -24,6 +24,7 @@ from builder.diagnosis.known_errors import reports
 from builder.errors import Code, MissingToolError, UsageError
 from builder.masking import mask_credentials
 from builder.store import local_path
+from builder.untrusted import split_url
 from builder.wheels.toolchain.uv import cause_of, compile_captured, index_setting, network_hints, uv_variables
 
 _ATTEMPTS = 3
@@ -96,7 +97,7 @@ def _index_url(place: str) -> str:
 def _location(entry: dict[str, Any], empty: str) -> Location:
     # A file of a folder (UV_FIND_LINKS) has a `path`, relative to uv's working directory; of an index, a `url`.
     url = entry.get("url") or (Path(empty, entry["path"]).resolve().as_uri() if "path" in entry else "")
-    name = entry.get("name") or unquote(urlsplit(url).path).rpartition("/")[2]
+    name = entry.get("name") or unquote(split_url(url).path).rpartition("/")[2]
     return Location(url, Path(name).name, str(entry.get("hashes", {}).get("sha256", "")).lower())
 
 
@@ -140,7 +141,7 @@ def _unreachable(kind: str, where: str, detail: str, index: str) -> MissingToolE
 
 def download(location: Location, aside: Path, *, kind: str, where: str) -> str:
     """Download a file to `aside`, synced to disk; returns its sha256. Raises MissingToolError when that fails."""
-    if urlsplit(location.url).scheme not in ("http", "https", "file"):
+    if split_url(location.url).scheme not in ("http", "https", "file"):
         scheme = location.url.split(":")[0]
         raise _unreachable(kind, where, f"{scheme!r} is not a supported URL scheme", index_setting())
     for attempt in range(1, _ATTEMPTS + 1):

@@ -60,3 +60,11 @@ def test_versions_sort_as_numbers() -> None:
     assert Python.parse("3.9") < Python.parse("3.10") < Python.parse("3.10t")
     assert Arch.parse("9.0a").sm == "sm_90a"
     assert Arch.parse("12.0+PTX").number == 120
+
+
+@pytest.mark.parametrize("parse", [Torch.parse, Cuda.parse, Python.parse, Arch.parse])
+@pytest.mark.parametrize("form", ["{}", "3.{}", "2.11.{}", "cu{}0", "cp3{}", "{}.0"])
+def test_a_number_with_more_digits_than_python_converts(parse: Callable[[str], object], form: str) -> None:
+    with pytest.raises(UsageError, match=r"9999…' is not a .*; write it like") as refused:
+        parse(form.format("9" * 5000))
+    assert len(str(refused.value)) < 150

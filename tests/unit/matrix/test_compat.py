@@ -53,6 +53,11 @@ def test_a_series_means_its_newest_patch(text: str, release: str) -> None:
             id="older",
         ),
         pytest.param("v2", "'v2' is not a torch version; write it like 2.11 or 2.11.0", id="no-version"),
+        pytest.param(
+            f"2.{'9' * 5000}",
+            "'2.99999999999999999999999999999999999999…' is not a torch version; write it like 2.11 or 2.11.0",
+            id="5,000 digits",
+        ),
         pytest.param("2.x", "'2.x' is not a torch version; write it like 2.11 or 2.11.0", id="letters"),
     ],
 )

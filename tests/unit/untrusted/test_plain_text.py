@@ -13,7 +13,7 @@ from builder import log
 from builder.__main__ import run_command
 from builder.errors import Code, Exit, UsageError
 from builder.log import PlainConsole, print_error, print_line, print_warning
-from builder.untrusted import visible, visible_with_colours
+from builder.untrusted import split_url, visible, visible_with_colours
 
 #: A title, a cursor movement, a colour, a backspace, an 8-bit control sequence, a change of direction.
 HOSTILE = "\x1b]0;title\x07a\x1b[2Jb\x1b[31mc\bd\x9b31me\u202ef\r"
@@ -63,3 +63,8 @@ def test_a_reason_in_the_matrix_has_no_control_characters(
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
     assert "\x07" not in out + err
+
+
+@pytest.mark.parametrize("text", ["http://[x", "https://[::1/a.whl", "http://[x]y/"])
+def test_a_text_that_is_no_url_has_no_host_and_no_path(text: str) -> None:
+    assert (split_url(text).scheme, split_url(text).hostname, split_url(text).path) == ("", None, "")
