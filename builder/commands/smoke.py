@@ -45,7 +45,6 @@ from builder.commands.distributed.options import (
 )
 from builder.commands.folders import DIST, open_store
 from builder.commands.run_settings import Settings
-from builder.commands.smoke_here import smoke_here
 from builder.commands.smoke_targets import SmokeTarget, TargetFinder, selected_recipes
 from builder.errors import Code, Exit, MissingToolError, UsageError
 from builder.gate.check_table import CHECKS
@@ -167,13 +166,11 @@ EXAMPLES = examples(
     "buildfarm smoke NAME.whl --torch 2.11 --cuda 13.0 --python 3.12",
     "buildfarm smoke NAME==VERSION --executor docker --junit smoke.xml",
     "buildfarm smoke --scheduler tls://scheduler.example:8786 --prove-on sm_80,sm_90",
-    "buildfarm smoke --here --ext NAME",
     "buildfarm smoke --ext NAME --pack gate.pyz",
 )
 
-#: Parameters that have an effect with --pack and with --here; `executor` is checked before.
-_PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "executor", "quiet", "verbose"})
-_HERE_OPTIONS = frozenset({"here", "ext", "matrix", "executor", "junit", "as_json", "quiet", "verbose"})
+#: Parameters that have an effect with --pack.
+_PACK_OPTIONS = frozenset({"pack", "ext", "matrix", "quiet", "verbose"})
 _MARKS = {Verdict.PASSED: "ok", Verdict.FAILED: "[red]FAIL[/]", Verdict.NOT_RUN: "-", Verdict.ACCEPTED: "acc"}
 _COLUMNS = (Check.IMPORT, *(Check(name) for name in CHECKS))
 _LEGEND = (
@@ -195,13 +192,6 @@ class SmokeOptions(UsesWorkers, SelectOptions):
     ] = None
     matrix: WheelMatrixOption = None
     index: IndexOption = ""
-    here: Annotated[
-        bool,
-        typer.Option(
-            "--here",
-            help="Test the extensions of the matrix that are installed in the current environment, with its torch.",
-        ),
-    ] = False
     pack: Annotated[
         Path | None,
         typer.Option(
@@ -243,38 +233,29 @@ def smoke(context: typer.Context, options: SmokeOptions) -> None:
     options, with the versions of the current environment.
     """
     set_verbosity(quiet=options.quiet, verbose=options.verbose)
-    if (options.here or options.pack) and options.executor is SmokeExecutor.DOCKER:
-        raise UsageError(
-            "cannot be combined with --here or --pack, which start no container",
-            Code.OPTIONS_CONFLICT,
-            where="--executor docker",
-        )
-    matrix = options.matrix or MATRIX
     if options.pack:
-        _refuse_others(context, "--pack", "--pack runs no check", _PACK_OPTIONS)
-        file = pack_gate(matrix, options.select, options.pack)
+        _refuse_what_pack_ignores(context)
+        file = pack_gate(options.matrix or MATRIX, options.select, options.pack)
         print_line(f"wrote {file}; run `python {file.name}` in an environment with torch and the wheel")
         return
-    if options.here:
-        _refuse_others(context, "--here", "--here tests what is installed", _HERE_OPTIONS)
-        results = smoke_here(matrix, options.select)
-    else:
-        results = list(run_smoke(options))
+    results = list(run_smoke(options))
     if options.junit:
         write_atomic(options.junit.absolute(), smoke_junit(results).encode())
     print_data(smoke_json(results) if options.as_json else smoke_text(results))
     raise typer.Exit(int(_exit(results)))
 
 
-def _refuse_others(context: typer.Context, option: str, reason: str, allowed: frozenset[str]) -> None:
-    """Raise UsageError if the command line has parameters that this option ignores."""
+def _refuse_what_pack_ignores(context: typer.Context) -> None:
+    """Raise UsageError if the command line has parameters that --pack ignores."""
     ignored = [
         "WHEEL" if parameter.name == "wheels" else parameter.opts[0]
         for parameter in context.command.params
-        if parameter.name not in allowed and _is_given(context, str(parameter.name))
+        if parameter.name not in _PACK_OPTIONS and _is_given(context, str(parameter.name))
     ]
     if ignored:
-        raise UsageError(f"cannot be combined with {and_list(ignored)}: {reason}", Code.OPTIONS_CONFLICT, where=option)
+        raise UsageError(
+            f"cannot be combined with {and_list(ignored)}: --pack runs no check", Code.OPTIONS_CONFLICT, where="--pack"
+        )
 
 
 def _is_given(context: typer.Context, parameter: str) -> bool:
