@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from packaging.utils import canonicalize_name
 from rich.markup import escape
 from rich.table import Table
 
@@ -63,7 +62,6 @@ from builder.proofs.cells.cell_environment import CellEnvironments, cell_environ
 from builder.proofs.cells.cell_run import CellRunner
 from builder.proofs.cells.op_gate import spec_of
 from builder.proofs.cells.prover import cell_basis
-from builder.proofs.verify.clash import Together, clashes_together, together
 from builder.publish.index.new_wheel import merged, proofs_beside
 from builder.publish.proof_lines import accepted_lines, counts, failed_lines, gpu_lines, not_run_lines, remark_lines
 from builder.publish.provenance import write_if_changed
@@ -73,7 +71,6 @@ from builder.result import SmokeResult
 from builder.storage.runs import save_run
 from builder.store import Store, write_atomic
 from builder.timeline import Recorder
-from builder.wheelfile.facts import open_wheel, read_facts
 from builder.wheels.build_dir import clear_abandoned
 
 if TYPE_CHECKING:
@@ -296,7 +293,6 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
         cells = cell_environments(options.executor, matrix, store, python_downloads=downloads, pull=pull)
     finder = TargetFinder(matrix, recipes, options.select, cache=store.root / "sources", index=options.index)
     targets, progress, recorder = finder.find(wheels, options.dist), Progress(), Recorder(store.owner(""))
-    _warn_of_clashes(targets)
     results = Results(store, recorder, targets)
     with recorder.recording(), progress.shown():
         if remote:
@@ -312,24 +308,6 @@ def run_smoke(options: SmokeOptions) -> Iterator[SmokeResult]:
         from builder.publish.runs.markdown import append_summary  # noqa: PLC0415 - loads slowly
 
         append_summary(options.summary, run)
-
-
-def _warn_of_clashes(targets: Sequence[SmokeTarget]) -> None:
-    """Print what keeps wheels of different projects from being used together. Each cell tests one wheel alone."""
-    if len({_project(target) for target in targets}) < 2:
-        return
-    seen: list[Together] = []
-    for target in targets:
-        facts = read_facts(target.wheel)
-        with open_wheel(target.wheel) as wheel:
-            own = together(wheel, facts, target.cells)
-        for sentence in clashes_together(own, seen):
-            print_warning(f"{target.wheel.name}: {sentence}")
-        seen.append(own)
-
-
-def _project(target: SmokeTarget) -> str:
-    return canonicalize_name(target.wheel.name.partition("-")[0])
 
 
 def _smoke_cell(

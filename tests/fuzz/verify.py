@@ -8,16 +8,14 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from builder.commands.verify import verify_json, verify_markdown, verify_sarif, verify_text
+from builder.commands.verify import verify_json, verify_markdown, verify_text
 from builder.errors import BuildfarmError
 from builder.matrix.compat import Compat
 from builder.matrix.config import Selection
 from builder.proofs.inventory import Inventory, Shelf, inventory_of_wheel
-from builder.proofs.verify.clash import Neighbour
 from builder.proofs.verify.gpus import known_gpus
 from builder.proofs.verify.judge import Judge
 from builder.wheelfile.archive import WheelContents, WheelFile
-from builder.wheelfile.exports import read_exports
 from builder.wheelfile.facts import facts_of, open_wheel, read_facts
 from builder.wheelfile.installed import InstalledWheel
 from tests.fuzz.mutate import mutated, mutated_zip
@@ -44,10 +42,7 @@ def prepare(folder: Path) -> Prepared:
     torch |= {"torch-2.11.0.dist-info/METADATA": b"Name: torch\nVersion: 2.11.0\nRequires-Dist: nvidia-cublas\n"}
     shelf = Shelf(folder / "inventories")
     shelf.add(inventory("2.11.0"))
-    path = Wheel(name="other", project="other").write(folder, stubs)
-    with open_wheel(path) as other:
-        beside = Neighbour("other", "other 1.0", tuple(read_exports(other, read_facts(path).libraries)))
-    judge = Judge(shelf, Selection(), tuple(known_gpus(Compat.load())[:2]), "580", max_size=1, beside=(beside,))
+    judge = Judge(shelf, Selection(), tuple(known_gpus(Compat.load())[:2]), "580", max_size=1)
     return Prepared(wheel, torch, judge)
 
 
@@ -76,7 +71,7 @@ def _installed(prepared: Prepared, rng: random.Random, folder: Path) -> None:
 def _judge(prepared: Prepared, wheel: WheelContents, path: Path | None) -> None:
     facts = read_facts(path) if path else facts_of(wheel, "0" * 64, 1)
     verdicts = [prepared.judge.judge(wheel, facts, "fuzz")]
-    for write in (verify_text, verify_json, verify_sarif, verify_markdown):
+    for write in (verify_text, verify_json, verify_markdown):
         write(verdicts).encode()
 
 
