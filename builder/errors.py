@@ -149,8 +149,6 @@ class Code(StrEnum):
     NO_INDEX = "no-index"
     #: The URL is not the address of a server that `buildfarm serve` started.
     NO_INDEX_SERVER = "no-index-server"
-    #: The store has no symbol inventory of a torch release.
-    NO_INVENTORY = "no-inventory"
     #: There is no matrix.yaml, and the command needs one.
     NO_MATRIX = "no-matrix"
     #: The store has no such run, or several that the text could mean.

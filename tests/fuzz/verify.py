@@ -1,4 +1,4 @@
-"""What `verify` reads: wheels with planted changes, installed packages, inventories and archives of inventories."""
+"""What `verify` reads: wheels with planted changes, installed packages, and inventories."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def prepare(folder: Path) -> Prepared:
 
 def read(prepared: Prepared, rng: random.Random, folder: Path) -> None:
     """Make one input of one kind and read it."""
-    kind = rng.choice([_wheel, _wheel, _installed, _torch, _inventory, _archive])
+    kind = rng.choice([_wheel, _wheel, _installed, _torch, _inventory])
     with contextlib.suppress(BuildfarmError):
         kind(prepared, rng, folder)
 
@@ -84,12 +84,3 @@ def _torch(prepared: Prepared, rng: random.Random, folder: Path) -> None:
 
 def _inventory(_: Prepared, rng: random.Random, __: Path) -> None:
     Inventory.from_bytes(mutated(inventory("2.11.0").to_bytes(), rng))
-
-
-def _archive(prepared: Prepared, rng: random.Random, folder: Path) -> None:
-    shelf, archive = prepared.judge.shelf, folder / "symbols.zip"
-    shelf.export(archive, shelf.releases)
-    with zipfile.ZipFile(archive) as opened:
-        files = {name: opened.read(name) for name in opened.namelist()}
-    archive.write_bytes(mutated_zip(files, rng))
-    Shelf(folder / "inventories").take(archive)
