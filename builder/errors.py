@@ -199,8 +199,6 @@ class Code(StrEnum):
     PLATFORM_UNSUPPORTED = "platform-unsupported"
     #: The server cannot listen on the port.
     PORT_NOT_USABLE = "port-not-usable"
-    #: The project is quarantined, so the index offers none of its files; or it is archived, so it takes no uploads.
-    PROJECT_CLOSED = "project-closed"
     #: The index has no project of this name.
     PROJECT_UNKNOWN = "project-unknown"
     #: The proofs or the provenance of a wheel cannot be read, or belong to a different file.

@@ -13,7 +13,6 @@ from typing import Any
 
 from builder.proof import proofs_json, proofs_path
 from builder.publish.index.objects import Folder
-from builder.publish.index.pages import Status
 from builder.publish.index.repository import Repository
 from builder.publish.server.tokens import Tokens
 from builder.storage.runs import save_run
@@ -75,7 +74,6 @@ def prepare(folder: Path) -> Stored:
     repository = Repository(Folder(folder / "index"))
     repository.add(ready(folder / "dist"))
     repository.add(ready(folder / "dist", version="2.0"))
-    repository.set_status("my-ext", Status("quarantined", "no reason"))
     Tokens(folder / "index").add("ci", ("read",), None)
     for wheel in (folder / "dist").glob("*.whl"):
         proofs_path(wheel).write_bytes(proofs_json(proofs_of(wheel)))

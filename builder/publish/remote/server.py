@@ -69,20 +69,16 @@ class UploadBody:
 
 
 class _Rights(NamedTuple):
-    """What a token allows for a project: uploads, and proofs with them; and the limit of an upload, bytes.
-
-    `closed` is why nobody can upload to the project, or empty.
-    """
+    """What a token allows for a project: uploads, and proofs with them; and the limit of an upload, bytes."""
 
     uploads: bool
     proofs: bool
     max_size: int
-    closed: str
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> _Rights:
         """Read the answer of a server; raises KeyError, TypeError or ValueError for anything else."""
-        return cls(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]), str(data.get("closed", "")))
+        return cls(bool(data["uploads"]), bool(data["proofs"]), int(data["max_size"]))
 
 
 class IndexServer:
@@ -125,8 +121,6 @@ class IndexServer:
         """Ask before the wheel is sent, because a server may end the connection of a refused upload."""
         project, sent = new.entry.project, EVIDENCE.values() & new.attached.keys()
         rights = self._repeated(new.wheel.name, lambda: self._rights(project))
-        if rights.closed:
-            raise ConflictError(rights.closed, Code.PROJECT_CLOSED)
         if not rights.uploads:
             raise ConflictError(f"the token does not allow uploads of {project}", Code.UPLOAD_REFUSED)
         if sent and not rights.proofs:

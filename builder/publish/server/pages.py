@@ -21,12 +21,8 @@ from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.staticfiles import NotModifiedResponse, StaticFiles
 from starlette.types import Receive, Scope, Send
 
-from builder.errors import UsageError
-from builder.publish.index.entry import project_of
-from builder.publish.index.objects import Folder
 from builder.publish.index.pages import root_pages
 from builder.publish.index.paths import ALL, is_path
-from builder.publish.index.repository import Repository
 from builder.publish.people.people_pages import FOLDER
 from builder.publish.server.replies import refusal, unauthorized
 from builder.publish.server.replies import token_of as find_token
@@ -84,7 +80,6 @@ class Pages:
 
     def __init__(self, root: Path, tokens: Tokens, *, token_required: bool) -> None:
         self._root = root
-        self._repository = Repository(Folder(root))
         self._tokens = tokens
         self._token_required = token_required
         self._cache = "private" if token_required else "public"
@@ -153,7 +148,6 @@ class Pages:
         found = await anyio.to_thread.run_sync(_stat, self._root, path)
         if found is None:
             raise refusal(404, "the index has no such file")
-        await anyio.to_thread.run_sync(self._refuse_quarantined, name)
         headers = {"cache-control": f"{self._cache}, max-age={_PAGE_SECONDS}"}
         if name.endswith((".whl", ".whl.metadata")):  # what these hold never changes, and the path has the hash
             headers["cache-control"] = f"{self._cache}, {_FOREVER}"
@@ -167,19 +161,6 @@ class Pages:
         """Raise HTTPException if the index may only be read with a token and the request has none."""
         if find_token(request, self._tokens) is None and self._token_required:
             raise unauthorized("reading this index needs a valid token: user __token__, the token as password")
-
-    def _refuse_quarantined(self, file: str) -> None:
-        """Raise HTTPException for a file of a quarantined project (PEP 792), and if its status cannot be read."""
-        wheel = f"{file[66:].rpartition('.whl')[0]}.whl"
-        try:
-            project = project_of(wheel)
-            status = self._repository.status(project)
-        except ValueError:  # a file that no wheel has
-            return
-        except UsageError as error:
-            raise refusal(403, error.sentence) from None
-        if not status.offers_files:
-            raise refusal(403, f"the project {project} is {status.name}{status.because}", {"cache-control": "no-store"})
 
     def _public(self, request: Request) -> str:
         path = str(request.path_params["path"])

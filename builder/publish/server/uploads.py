@@ -36,7 +36,7 @@ from builder.publish.index.kept import kept_of
 from builder.publish.index.levels import Level, shortfalls
 from builder.publish.index.new_wheel import check_statement, merged, new_wheel
 from builder.publish.index.objects import Folder
-from builder.publish.index.repository import ClosedProjectError, ConflictError, Repository
+from builder.publish.index.repository import ConflictError, Repository
 from builder.publish.provenance import statement_path
 from builder.publish.remote.evidence import nothing_new, vouched_proofs
 from builder.publish.remote.fields import EVIDENCE, MAX_EVIDENCE, PUBLISHED, UNCHANGED, UPDATED
@@ -258,18 +258,8 @@ class Uploads:
             "uploads": token.may_upload(project),
             "proofs": token.may_prove(project),
             "max_size": self._max_size,
-            "closed": await self._in_thread(partial(self._why_closed, project)) if token.may_upload(project) else "",
         }
         return JSONResponse(rights, headers={"cache-control": "no-store"})
-
-    def _why_closed(self, project: str) -> str:
-        """Why the project takes no uploads; empty if it takes them."""
-        try:
-            if project:
-                self._repository.refuse_closed(project)
-        except (ClosedProjectError, UsageError) as error:
-            return error.sentence
-        return ""
 
     async def upload(self, request: Request) -> Response:
         """Receive and publish one wheel. The answer to a wheel that is already published is 200."""
@@ -362,8 +352,6 @@ class Uploads:
             sent = self._vouched(wheel, form.sha256.hexdigest()) if form.evidence else None
             with self._locks[project]:
                 return self._add(wheel, project, form.sha256.hexdigest(), sent)
-        except ClosedProjectError as error:
-            raise refusal(403, error.sentence) from None
         except ConflictError as error:
             raise refusal(409, error.sentence) from None
         except UsageError as error:
@@ -376,7 +364,6 @@ class Uploads:
 
     def _add(self, wheel: Path, project: str, sha256: str, sent: list[Proof] | None) -> str:
         """Publish a wheel, or add what was sent to the proofs of a published one; `sent` None: the wheel alone."""
-        self._repository.refuse_closed(project)
         published = self._repository.published(project, wheel.name)
         same = published if published and published.sha256 == sha256 else None
         if same and sent is None:

@@ -115,11 +115,6 @@ def test_a_refusal_is_not_repeated(publish: Publish, status: int) -> None:
             "does not allow proofs of my-ext",
         ),
         ((200, json.dumps({"uploads": True, "proofs": True, "max_size": 1})), 1, "larger than 1 bytes"),
-        (
-            (200, json.dumps({"uploads": True, "proofs": True, "max_size": 10**9, "closed": "my-ext is archived"})),
-            1,
-            "my-ext is archived",
-        ),
     ],
 )
 def test_nothing_is_sent_without_rights(publish: Publish, rights: tuple[int, str], code: int, sentence: str) -> None:
