@@ -45,7 +45,6 @@ _VALUES: list[Any] = [
 _COMMANDS: list[list[str]] = [
     ["index", "check", "index"],
     ["index", "prune", "index", "--keep", "1"],
-    ["index", "status", "index", "my-ext", "archived"],
     ["resolve", "my_ext", "--index", "index", "--torch", "2.11", "--cuda", "13.0", "--python", "3.12"],
     ["publish", "--to", "index", "--require", "none"],
     ["yank", "my_ext-1.0-py3-none-any.whl", "--index", "index", "--reason", "bad"],
