@@ -281,13 +281,12 @@ def test_idle_connections_do_not_hold_the_server(patient: Server) -> None:
 
 
 def test_behind_a_proxy(tmp_path: Path) -> None:
-    """The log has the address that the proxy names, and paths may have the prefix of the proxy."""
-    with running(tmp_path / "index", "--proxy-headers", "--root-path", "/wheels") as server:
+    """The log has the address that the proxy names."""
+    with running(tmp_path / "index", "--proxy-headers") as server:
         Repository(Folder(server.root)).add(ready(tmp_path))
-        for path in ("/wheels/simple/", "/simple/"):
-            connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
-            connection.request("GET", path, headers={"X-Forwarded-For": "192.0.2.7"})
-            response = connection.getresponse()
-            assert (response.status, response.headers.get_all("X-Content-Type-Options")) == (200, ["nosniff"])
-            connection.close()
-        wait_until(lambda: server.log.read_text().count(" 192.0.2.7 GET ") == 2, "two lines in the log")
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        connection.request("GET", "/simple/", headers={"X-Forwarded-For": "192.0.2.7"})
+        response = connection.getresponse()
+        assert (response.status, response.headers.get_all("X-Content-Type-Options")) == (200, ["nosniff"])
+        connection.close()
+        wait_until(lambda: " 192.0.2.7 GET " in server.log.read_text(), "a line in the log")

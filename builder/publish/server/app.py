@@ -10,8 +10,8 @@ from starlette.applications import Starlette
 from starlette.convertors import StringConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
-from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from builder.publish.index.levels import Level
@@ -38,8 +38,6 @@ class Settings:
     required: Sequence[Level] = (Level.NONE,)
     #: Has the proofs of uploaded wheels; None: they have no proofs.
     store: Store | None = None
-    #: A prefix of every path, such as `/wheels`, which a proxy may remove or not.
-    root_path: str = ""
     #: Whether the lines of the access log are JSON.
     json_log: bool = False
 
@@ -60,7 +58,7 @@ def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
     uploads = Uploads(
         settings.root, tokens, max_size=settings.max_size, required=settings.required, store=settings.store
     )
-    routes: list[BaseRoute] = [
+    routes = [
         Route("/", pages.home),
         Route("/health", _health),
         Route(f"/{UPLOAD_PATH}/", uploads.rights, methods=["GET"]),
@@ -73,9 +71,6 @@ def make_app(settings: Settings, write: Callable[[str], object]) -> ASGIApp:
         Route("/{path:place}", pages.without_slash),
         Route("/{path:place}/{project}", pages.without_slash),
     ]
-    if prefix := settings.root_path.rstrip("/"):
-        home = RedirectResponse(f"{prefix.rpartition('/')[2]}/", 301)
-        routes = [Route(prefix, lambda _: home), Mount(prefix, Router(routes, redirect_slashes=False)), *routes]
     app = Starlette(routes=routes, exception_handlers={HTTPException: answer})
     app.router.redirect_slashes = False
     return AccessLog(app, write, as_json=settings.json_log)

@@ -249,19 +249,6 @@ def test_reading_with_a_token_only(client: Client) -> None:
         assert closed.get("/simple/", headers={"authorization": header}).status_code == 401
 
 
-def test_a_prefix_of_the_proxy(client: Client) -> None:
-    behind = Client(client.root, root_path="/wheels/")
-    for path in ("/wheels/simple/my-ext/", "/simple/my-ext/"):  # a proxy may keep or remove the prefix
-        assert behind.get(path).status_code == 200
-    assert behind.get("/wheels/simple").headers["location"] == "simple/"
-    assert behind.get("/wheels", follow_redirects=True).url.path == "/wheels/"
-    assert behind.get("/wheels").headers["location"] == "wheels/"
-    assert behind.get("/wheelsx/simple/").status_code == 404
-    assert behind.get("/wheels/simple/", auth=client.token("read", name="reader")).status_code == 200
-    assert behind.log[-1].split()[3] == "/wheels/simple/"
-    assert behind.log[-1].split()[-1] == "reader"
-
-
 def test_the_log(client: Client) -> None:
     user, secret = client.token("read", name="reader")
     client.get("/simple/my-ext/?x=secret", auth=(user, secret))
