@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
+from email.utils import formatdate
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
@@ -148,7 +150,12 @@ class Pages:
             "vary": "Accept",
             **_secured(policy),
         }
-        return self._or_not_modified(request, _Download(path, headers=headers, stat_result=found))
+        data = path.read_bytes()  # at once: a publisher may replace the page while it is sent
+        headers |= {
+            "etag": f'"{hashlib.sha256(data).hexdigest()[:32]}"',
+            "last-modified": formatdate(found.st_mtime, usegmt=True),
+        }
+        return self._or_not_modified(request, Response(data, headers=headers))
 
     def _or_not_modified(self, request: Request, response: Response) -> Response:
         if self._static.is_not_modified(response.headers, request.headers):
